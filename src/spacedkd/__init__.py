@@ -1,0 +1,3 @@
+from spacedkd.torchvision_operators import declare_missing as _d
+
+_d()

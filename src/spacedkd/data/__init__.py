@@ -1,0 +1,1 @@
+"""What a run sees: where images come from, and which batch belongs to which step."""

@@ -1,0 +1,23 @@
+"""What went wrong on the user's side, said in one line with the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake the user can mend. The command line prints it as one line and exits with code 2."""
+
+
+def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
+    """An error for a name that does not exist, with the near and the available ones.
+
+    >>> print(unknown("method", "kdd", ["none", "kd", "self-kd"]))
+    Unknown method 'kdd'. Did you mean 'kd'? Available: none, kd, self-kd.
+    """
+    names = list(available)
+    shown = names if len(names) <= 20 else [*names[:6], f"and {len(names) - 6} more"]
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    return UserError(f"Unknown {what} {name!r}.{hint} Available: {', '.join(shown)}.")

@@ -1,0 +1,1 @@
+"""Many runs: arms times seeds, and what their differences say."""

@@ -1,0 +1,127 @@
+"""Finished run folders read as arms of a comparison: accuracies, paired differences and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spacedkd.errors import UserError, unknown
+from spacedkd.experiments.statistics import Difference, Estimate, difference, estimate
+from spacedkd.schedule import Ahead, Duration, Schedule, Spaced, Window
+from spacedkd.spec import RunSpec, read_spec
+from spacedkd.train.folder import RunFolder
+from spacedkd.train.result import Result, read_result
+
+COSTS = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
+
+
+def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Finished and unfinished run folders at or below the paths."""
+    folders: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"There is no folder {path}. Give run folders, or folders that contain some.")
+        folders += sorted(spec.parent for spec in path.rglob("spec.json"))
+    folders = list(dict.fromkeys(folders))
+    finished = [folder for folder in folders if RunFolder(folder).finished()]
+    if not finished:
+        raise UserError(f"No finished run in {', '.join(str(p) for p in paths)}. Train one with: spacedkd train")
+    return finished, [folder for folder in folders if folder not in finished]
+
+
+def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, Any]:
+    """The comparison of finished runs as plain JSON: one arm for each label, in order of first appearance.
+
+    All accuracies are the student's on the test images. `last` is the deepest head after the last epoch, which
+    differences are taken of; `best` is at the best epoch, `ensemble` the mean of all heads after the last epoch.
+    """
+    arms: dict[str, list[tuple[RunSpec, Result]]] = {}
+    for folder in folders:
+        spec = read_spec(folder)
+        arms.setdefault(spec.label or describe(spec), []).append((spec, read_result(RunFolder(folder))))
+    against = next(iter(arms)) if against is None else against
+    if against not in arms:
+        raise unknown("arm", against, arms)
+    reference = _by_seed(arms[against])
+    return {
+        "measured": "student, test images; last = deepest head after the last epoch",
+        "best_chosen_on": sorted({result.best_chosen_on for runs in arms.values() for _, result in runs}),
+        "against": against,
+        "arms": [_arm(label, runs, None if label == against else reference) for label, runs in arms.items()],
+    }
+
+
+def _by_seed(runs: Sequence[tuple[RunSpec, Result]]) -> dict[int, float]:
+    return {spec.seed: result.student() for spec, result in runs}
+
+
+def _arm(
+    label: str, runs: Sequence[tuple[RunSpec, Result]], reference: Mapping[int, float] | None
+) -> dict[str, Any]:
+    specs, results = zip(*runs, strict=True)
+    spec: RunSpec = specs[0]
+    gain = difference(_by_seed(runs), reference) if reference is not None else None
+    several_heads = "ensemble" in results[0].accuracy["student"]["test"]
+    return {
+        "label": label,
+        "method": spec.method.name,
+        "schedule": describe_schedule(spec.schedule) if len(results[0].plan["roles"]) > 1 else None,
+        "epochs": spec.epochs,
+        "network": spec.network.name,
+        "last": _plain(estimate([result.student() for result in results])),
+        "best": _plain(estimate([result.student(epoch="best") for result in results])),
+        "ensemble": _plain(estimate([r.student(head="ensemble") for r in results])) if several_heads else None,
+        "teacher": _teacher(results),
+        "difference": _plain(gain),
+        "cost": _cost(results),
+        "runs": [_run(one, result) for one, result in runs],
+    }
+
+
+def _teacher(results: Sequence[Result]) -> dict[str, Any] | None:
+    """The leading role's accuracy, where there is one."""
+    leaders = [r.accuracy["teacher"]["test"]["final"]["last"] for r in results if "teacher" in r.accuracy]
+    return _plain(estimate(leaders)) if leaders else None
+
+
+def _cost(results: Sequence[Result]) -> dict[str, float]:
+    total = {name: sum(result.cost[name] for result in results) / len(results) for name in COSTS}
+    return total | {"seconds": sum(result.seconds for result in results) / len(results)}
+
+
+def _run(spec: RunSpec, result: Result) -> dict[str, Any]:
+    scores = result.accuracy["student"]["test"]
+    return {"seed": spec.seed, "folder": result.folder.name, "heads": scores, "seconds": result.seconds}
+
+
+def _plain(value: Estimate | Difference | None) -> dict[str, Any] | None:
+    return None if value is None else value._asdict()
+
+
+def describe(spec: RunSpec) -> str:
+    """A name for a run that was given none: its method and schedule.
+
+    >>> describe(RunSpec(schedule=Spaced("1.5ep")))
+    'kd, spaced 1.5ep'
+    """
+    return f"{spec.method.name}, {describe_schedule(spec.schedule)}"
+
+
+def describe_schedule(schedule: Schedule) -> str:
+    """A schedule in a few words.
+
+    >>> describe_schedule(Window(Spaced("1.5ep"), Spaced("1st"), "20ep", length="10ep"))
+    'spaced 1.5ep from 20ep for 10ep, else online'
+    """
+    if isinstance(schedule, Ahead):
+        return f"constantly {schedule.lead} ahead"
+    if isinstance(schedule, Window):
+        end = f"to {schedule.stop}" if schedule.stop is not None else f"for {schedule.length}"
+        inside, outside = describe_schedule(schedule.inside), describe_schedule(schedule.outside)
+        return f"{inside} from {schedule.start} {end}, else {outside}"
+    if not isinstance(schedule, Spaced):
+        return type(schedule).__name__
+    names = {Duration(1, "st"): "online", Duration(100, "%"): "offline"}
+    tail = "" if schedule.tail == "teach" else ", tail dropped"
+    return names.get(Duration.parse(schedule.interval), f"spaced {schedule.interval}") + tail

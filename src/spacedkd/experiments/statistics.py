@@ -1,0 +1,59 @@
+"""Means with intervals, and differences between arms paired by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from scipy import stats
+
+
+class Estimate(NamedTuple):
+    """A mean over n seeds with its 95 % interval (Student's t); one seed has no interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+class Difference(NamedTuple):
+    """A mean difference paired by seed, its 95 % interval, and the p-value of the paired t-test."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    p: float | None
+    n: int
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean and 95 % interval: mean -+ t(0.975, n-1) s / sqrt(n).
+
+    >>> [round(x, 3) for x in estimate([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484, 3]
+    """
+    n = len(values)
+    mean = math.fsum(values) / n
+    if n < 2:
+        return Estimate(mean, None, None, n)
+    half = float(stats.t.ppf(0.975, n - 1)) * _standard_error(values, mean)
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def difference(arm: Mapping[int, float], reference: Mapping[int, float]) -> Difference | None:
+    """How much better an arm is than the reference, over the seeds both have; None where they share none."""
+    seeds = sorted(arm.keys() & reference.keys())
+    if not seeds:
+        return None
+    gains = [arm[seed] - reference[seed] for seed in seeds]
+    mean, low, high, n = estimate(gains)
+    error = _standard_error(gains, mean) if n > 1 else 0.0
+    p = float(2 * stats.t.sf(abs(mean) / error, n - 1)) if error > 0 else None
+    return Difference(mean, low, high, p, n)
+
+
+def _standard_error(values: Sequence[float], mean: float) -> float:
+    n = len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)

@@ -1,0 +1,47 @@
+"""What a role learns: the distillation methods by name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from spacedkd.errors import unknown
+from spacedkd.methods.kd import KD
+from spacedkd.methods.method import Method
+from spacedkd.methods.no_kd import NoKD
+from spacedkd.methods.self_kd import SelfKD
+from spacedkd.spec import MethodSpec, from_json, load_object
+
+
+class Entry(NamedTuple):
+    """A method by name."""
+
+    make: type[Any]
+    about: str
+
+
+METHODS = {
+    "none": Entry(NoKD, "labels alone, no teacher"),
+    "kd": Entry(KD, "a teacher network teaches a student network: online, spaced or offline KD"),
+    "self-kd": Entry(SelfKD, "one network's deepest classifier teaches its early exits (BYOT)"),
+}
+
+
+def build_method(spec: MethodSpec) -> Method:
+    """The method a spec names, ours or your own as `package.module:Class`, with its options."""
+    if ":" not in spec.name and spec.name not in METHODS:
+        raise unknown("method", spec.name, METHODS)
+    make = load_object(spec.name) if ":" in spec.name else METHODS[spec.name].make
+    method: Method = from_json(make, spec.options, f"method {spec.name}")
+    return method
+
+
+def describe(method: Method) -> MethodSpec:
+    """The spec of a method with every option written out.
+
+    >>> describe(NoKD())
+    MethodSpec(name='none', options={})
+    """
+    ours = {entry.make: name for name, entry in METHODS.items()}
+    kind = type(method)
+    return MethodSpec(ours.get(kind, f"{kind.__module__}:{kind.__qualname__}"), asdict(method))  # type: ignore[call-overload]

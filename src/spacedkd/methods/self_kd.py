@@ -1,0 +1,86 @@
+"""One network teaches itself: its deepest classifier teaches early exits (BYOT, Zhang et al. 2019).
+
+With o the logits and f the features of the deepest classifier, o_k and f_k those of exit k:
+
+    L = CE(o, y) + sum_k [ 0.7 CE(o_k, y) + 0.3 SCE(o -> o_k; T=3) + 0.03 || W_k f_k - f || ]
+
+o and f are detached in the distillation terms, but the trunk learns from every exit. Three variants:
+
+    plain      no spacing: one update of L for each batch
+    live       spaced as in the paper's Algorithm 4: CE(o, y) for s steps, then L on the same batches, which
+               trains the deepest classifier again; two updates for each batch
+    snapshot   spaced with a teacher that really stands still: the replay distils from a frozen copy of the
+               network made when it begins, and leaves CE(o, y) out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from spacedkd.data.stream import Batch
+from spacedkd.errors import unknown
+from spacedkd.methods.distillation import Distillation
+from spacedkd.methods.losses import cross_entropy
+from spacedkd.methods.method import Ingredients, Method, Models, Progress
+from spacedkd.models.heads import Align, EarlyExits
+
+VARIANTS = ("plain", "live", "snapshot")
+
+
+@dataclass(frozen=True)
+class SelfKD(Distillation, Method):
+    """Early exits on one network; teacher and student are two roles of it."""
+
+    logit_loss: str = "soft-cross-entropy"
+    variant: Literal["plain", "live", "snapshot"] = "plain"
+    deepest_weight: float = 1.0
+    """weight of the deepest classifier's label loss"""
+    skip_deepest_exit_features: bool = False
+    """leave the deepest exit out of the feature term, as the authors' code does against its own comment"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variant not in VARIANTS:
+            raise unknown("self KD variant", self.variant, VARIANTS)
+
+    @property
+    def roles(self) -> Sequence[str]:
+        return ("student",) if self.variant == "plain" else ("teacher", "student")
+
+    @property
+    def learners(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.roles, "network")
+
+    def models(self, given: Ingredients) -> dict[str, nn.Module]:
+        compared: Align = "all-but-deepest" if self.skip_deepest_exit_features else "all"
+        exits = EarlyExits(given.network("student"), given.sample, compared if self.feature_weight else "none")
+        if self.variant != "snapshot":
+            return {"network": exits}
+        return {"network": exits, "snapshot": deepcopy(exits)}
+
+    def take_over(self, role: str, models: Models) -> None:
+        if self.variant == "snapshot" and role == "student":
+            models["snapshot"].load_state_dict(models["network"].state_dict())
+
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        if role == "teacher":
+            (deepest,) = models["network"](batch.images, shallow=False)
+            return {"label": self.deepest_weight * cross_entropy(deepest.logits, batch.labels)}
+        deepest, *exits = models["network"](batch.images)
+        teacher, losses = deepest, {}
+        if self.variant == "snapshot":
+            with torch.no_grad():
+                (teacher,) = models["snapshot"](batch.images, shallow=False)
+        else:
+            losses["label"] = self.deepest_weight * cross_entropy(deepest.logits, batch.labels)
+        for place, exit in enumerate(exits):
+            compared = not (self.skip_deepest_exit_features and place == 0)
+            for name, term in self.terms(exit, teacher, batch.labels, features=compared).items():
+                losses[f"exit {name}"] = losses.get(f"exit {name}", 0) + term
+        return losses

@@ -1,0 +1,1 @@
+"""What learns: networks by name, and the heads that read them."""

@@ -1,0 +1,1 @@
+"""Pages and pictures made from run folders alone. Reads JSON; never imports torch."""

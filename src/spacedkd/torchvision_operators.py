@@ -1,0 +1,43 @@
+"""Make torchvision importable next to a CPU build of torch.
+
+torchvision's wheel on the package index is built for CUDA. Beside a CPU build of torch its native library does not
+load, and its import then fails because it describes two operators, `nms` and `qnms`, that nobody has declared.
+Declaring their schemas is enough; nothing here ever calls them. Where the native library loads, nothing is done.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+
+_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_declared: torch.library.Library | None = None
+
+
+def _native_library_loads() -> bool:
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None:
+        return False
+    try:
+        for library in [*Path(found.origin).parent.glob("_C*.so"), *Path(found.origin).parent.glob("_C*.pyd")]:
+            torch.ops.load_library(library)
+            return True
+    except OSError:
+        pass
+    return False
+
+
+def declare_missing() -> None:
+    """Declare the operators once, before the first import of torchvision or of timm, which imports it."""
+    global _declared
+    if _declared is not None or "torchvision" in sys.modules or _native_library_loads():
+        return
+    _declared = torch.library.Library("torchvision", "DEF")
+    for schema in _SCHEMAS:
+        _declared.define(schema)

@@ -1,0 +1,1 @@
+"""How a run is trained, saved and continued."""

@@ -1,0 +1,83 @@
+"""Everything a run needs to go on, in one safetensors file that is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from spacedkd.errors import UserError
+
+
+@dataclass
+class Position:
+    """How far a run has come."""
+
+    turns: int = 0
+    """turns done; a resumed run skips as many"""
+    role: str = ""
+    """whose stretch of turns is going on"""
+    journal_bytes: int = 0
+    seconds: float = 0.0
+    cost: dict[str, int] = field(default_factory=dict)
+
+
+def save(
+    path: Path,
+    position: Position,
+    models: Mapping[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+) -> None:
+    """Write models and optimizers. A kill at any moment leaves either the old file or the new one."""
+    tensors, plain = {}, {}
+    for name, model in models.items():
+        tensors |= {f"model/{name}/{key}": value for key, value in model.state_dict().items()}
+    for name, optimizer in optimizers.items():
+        for index, state in optimizer.state_dict()["state"].items():
+            for key, value in state.items():
+                where = tensors if isinstance(value, Tensor) else plain
+                where[f"optimizer/{name}/{index}/{key}"] = value
+    metadata = {"position": json.dumps(vars(position)), "plain": json.dumps(plain)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, unfinished, metadata)
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def load(
+    path: Path,
+    models: Mapping[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    device: str = "cpu",
+) -> Position:
+    """Put saved models and optimizers back in place; returns how far the run had come."""
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            metadata = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a checkpoint: {error}. Start the run again in a new folder.") from None
+    for name, model in models.items():
+        model.load_state_dict(_under(tensors, f"model/{name}/"))
+    plain = json.loads(metadata["plain"])
+    for name, optimizer in optimizers.items():
+        state: dict[int, dict[str, Any]] = {}
+        for key, value in _under({**tensors, **plain}, f"optimizer/{name}/").items():
+            index, _, what = key.partition("/")
+            state.setdefault(int(index), {})[what] = value
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return Position(**json.loads(metadata["position"]))
+
+
+def _under(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}

@@ -1,0 +1,70 @@
+"""The machine a run is computed on: devices, precision, threads, and the switches that keep it exact."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor, nn
+
+from spacedkd.errors import UserError
+from spacedkd.spec import RunSpec
+
+
+def best_precision(accelerator: str) -> str:
+    """bf16-mixed where the hardware computes in bfloat16, else plain float32."""
+    if accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    if accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
+        return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
+    return "32-true"
+
+
+def start(spec: RunSpec) -> Fabric:
+    """A launched Fabric for the spec; from here on this process is one of its ranks."""
+    engine = spec.engine
+    if engine.threads is not None:
+        torch.set_num_threads(engine.threads)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    alone = engine.devices * engine.nodes == 1
+    try:
+        fabric = Fabric(
+            accelerator=engine.accelerator,
+            devices=engine.devices,
+            num_nodes=engine.nodes,
+            strategy="auto" if alone else DDPStrategy(),
+            precision=spec.precision,  # type: ignore[arg-type]
+        )
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"This machine cannot do that: {str(error).splitlines()[0]}") from None
+    fabric.launch()
+    return fabric
+
+
+def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
+    """A model that never learns: on the device and in the run's precision, but with no gradients to share."""
+    forward = fabric.to_device(model).requires_grad_(False).forward
+
+    def in_precision(*args: Any, **kwargs: Any) -> Any:
+        with fabric.autocast():
+            output = forward(*args, **kwargs)
+        return apply_to_collection(output, Tensor, Tensor.float)
+
+    model.forward = in_precision  # type: ignore[method-assign]
+    return model
+
+
+def describe(fabric: Fabric) -> dict[str, Any]:
+    """What a result should say of the machine it was made on."""
+    return {
+        "torch": torch.__version__,
+        "device": str(fabric.device),
+        "processes": fabric.world_size,
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,91 @@
+"""A run is a folder: its spec, its journal, its checkpoint, its student and its result."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from spacedkd.errors import UserError
+from spacedkd.spec import RunSpec, read_spec, to_json
+
+
+class RunFolder:
+    """Paths of a run's files, and the rules for when they may be written."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.spec = self.path / "spec.json"
+        self.journal = self.path / "journal.jsonl"
+        self.checkpoint = self.path / "checkpoint" / "latest.safetensors"
+        self.student = self.path / "student"
+        self.result = self.path / "result.json"
+
+    def check_free(self) -> None:
+        """Refuse a place that already holds something, so that nothing is written over."""
+        if self.spec.exists():
+            raise UserError(
+                f"{self.path} already holds a run. Continue it with --resume {self.path}, or choose another folder."
+            )
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UserError(f"{self.path} is not empty and not a run. Choose another folder.")
+
+    def check_holds(self, spec: RunSpec) -> None:
+        """Refuse to continue a run with another spec than the one it was started with."""
+        if read_spec(self.path).fingerprint() != spec.fingerprint():
+            raise UserError(f"{self.path} holds another run (its spec.json differs). Choose another folder.")
+
+    def create(self, spec: RunSpec) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.spec, to_json(spec))
+
+    def lock(self) -> BaseFileLock:
+        """Hold the folder for this process; the lock goes with the process, however it ends."""
+        lock = FileLock(self.path / ".lock", blocking=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise UserError(f"Another process is training in {self.path}. Wait for it or stop it first.") from None
+        return lock
+
+    def finished(self) -> bool:
+        return self.result.exists()
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        return read_journal(self.journal)
+
+
+class Journal:
+    """Lines of JSON, one for each thing that happened; nothing in it depends on the clock."""
+
+    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+        self._file = path.open("ab")
+        self._file.truncate(keep_bytes)  # what came after the checkpoint will happen again
+
+    def write(self, entry: dict[str, Any]) -> None:
+        self._file.write(json.dumps(entry).encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Force everything to disk; returns its length."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open() as file:
+        for line in file:
+            if line.endswith("\n"):  # a line cut off by a kill is not an entry yet
+                yield json.loads(line)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file whole or not at all."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(value, indent=2) + "\n")
+    unfinished.replace(path)

@@ -1,0 +1,49 @@
+"""One model that learns: its weights, its optimizer, and the update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from spacedkd.spec import OptimizerSpec
+
+
+class Learner:
+    """A model and its optimizer, set up for the run's devices and precision."""
+
+    def __init__(self, fabric: Fabric, model: nn.Module, optimizer: OptimizerSpec) -> None:
+        self.fabric = fabric
+        self.module = model
+        self.optimizer = make_optimizer(model, optimizer)
+        self.model: Any
+        self.model, self._step = fabric.setup(model, self.optimizer)
+
+    def update(self, losses: Mapping[str, Tensor], lr: float) -> None:
+        """One step down the sum of the losses. What has no gradient does not move."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self._step.zero_grad(set_to_none=True)
+        self.fabric.backward(torch.stack(list(losses.values())).sum())
+        self._step.step()
+
+
+def make_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimizer:
+    """SGD that decays every weight, as the paper's does, or AdamW that spares biases, norms and tokens."""
+    if spec.name == "sgd":
+        return torch.optim.SGD(
+            model.parameters(), spec.lr, spec.momentum, weight_decay=spec.weight_decay, nesterov=spec.nesterov
+        )
+    return torch.optim.AdamW(_decay_groups(model.named_parameters(), spec.weight_decay), spec.lr)
+
+
+def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], decay: float) -> list[dict[str, Any]]:
+    spared_names = ("token", "pos_embed")
+    spared, decayed = [], []
+    for name, parameter in named:
+        spare = parameter.ndim < 2 or any(part in name for part in spared_names)
+        (spared if spare else decayed).append(parameter)
+    return [{"params": decayed, "weight_decay": decay}, {"params": spared, "weight_decay": 0.0}]
