@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
-from spacedkd.schedule import Ahead, Duration, Online, Schedule, Spaced, Window
+from spacedkd.schedule import Ahead, Online, Schedule, Spaced, Window
 
 Options = Mapping[str, Any]
 
@@ -158,12 +159,13 @@ def to_json(value: Any) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     plain = {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
-    named = {kind: name for name, kind in SCHEDULES.items()}
-    if type(value) in named:
-        return {"kind": named[type(value)], **plain}
-    if hasattr(value, "turns"):
-        return {"kind": f"{type(value).__module__}:{type(value).__qualname__}", **plain}
-    return plain
+    return {"kind": _kind(value), **plain} if isinstance(value, Schedule) else plain
+
+
+def _kind(schedule: Schedule) -> str:
+    ours = {kind: name for name, kind in SCHEDULES.items()}
+    own = type(schedule)
+    return ours.get(own, f"{own.__module__}:{own.__qualname__}")
 
 
 S = TypeVar("S")
@@ -221,7 +223,8 @@ def _decode_schedule(value: Any, where: str) -> Schedule:
         raise UserError(f"{where} must be an object with a kind, one of {', '.join(SCHEDULES)}; got {value!r}.")
     options = {key: item for key, item in value.items() if key != "kind"}
     if ":" in value["kind"]:
-        return from_json(load_object(value["kind"]), options, where)
+        own: Schedule = from_json(load_object(value["kind"]), options, where)
+        return own
     if value["kind"] not in SCHEDULES:
         raise unknown("schedule", value["kind"], SCHEDULES)
     return from_json(SCHEDULES[value["kind"]], options, where)

@@ -27,6 +27,10 @@ class Splits(NamedTuple):
     test: Images
     holdout: Images | None = None
 
+    def to(self, device: torch.device) -> Splits:
+        holdout = self.holdout.to(device) if self.holdout is not None else None
+        return Splits(self.train.to(device), self.test.to(device), holdout)
+
     def evaluated(self) -> dict[str, Images]:
         """The parts accuracy is measured on."""
         return {"test": self.test} | ({"holdout": self.holdout} if self.holdout is not None else {})
@@ -83,7 +87,9 @@ def _read_npz(path: Path) -> Arrays:
         raise UserError(f"{path} cannot be read as .npz: {error}. Write one with numpy.savez.") from None
     for name in ARRAY_NAMES:
         if name not in arrays:
-            raise UserError(f"{path} has no array {name}; it needs {', '.join(ARRAY_NAMES)} and has {', '.join(arrays)}.")
+            raise UserError(
+                f"{path} has no array {name}; it needs {', '.join(ARRAY_NAMES)} and has {', '.join(arrays)}."
+            )
     return arrays
 
 
@@ -123,7 +129,9 @@ def _images(arrays: Arrays, part: str, classes: tuple[str, ...]) -> Images:
     if len(pixels) != len(labels):
         raise UserError(f"x_{part} has {len(pixels)} images but y_{part} has {len(labels)} labels; they must pair up.")
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
-        raise UserError(f"x_{part} must be uint8 of shape [N, H, W] or [N, H, W, C], got {pixels.dtype} {pixels.shape}.")
+        raise UserError(
+            f"x_{part} must be uint8 of shape [N, H, W] or [N, H, W, C], got {pixels.dtype} {pixels.shape}."
+        )
     if labels.min() < 0 or labels.max() >= len(classes):
         raise UserError(
             f"y_{part} has labels from {labels.min()} to {labels.max()}, but the training labels say 0 to "

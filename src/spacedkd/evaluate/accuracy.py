@@ -14,7 +14,7 @@ Predict = Callable[[Tensor], Sequence[Prediction]]
 
 
 def correct(predict: Predict, head_names: Sequence[str], batches: Iterator[Batch]) -> dict[str, Tensor]:
-    """How many images each head classifies correctly; `ensemble` is the mean of all heads' logits, if there are several."""
+    """How many images each head gets right; where there are several, `ensemble` is the mean of their logits."""
     names = [*head_names, "ensemble"] if len(head_names) > 1 else [*head_names]
     counts: list[Tensor] = []
     with torch.no_grad():

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.experiments.statistics import Difference, Estimate, difference, estimate
-from spacedkd.schedule import Ahead, Duration, Schedule, Spaced, Window
+from spacedkd.schedule import Ahead, Schedule, Spaced, Window
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.train.folder import RunFolder
 from spacedkd.train.result import Result, read_result
@@ -56,9 +57,7 @@ def _by_seed(runs: Sequence[tuple[RunSpec, Result]]) -> dict[int, float]:
     return {spec.seed: result.student() for spec, result in runs}
 
 
-def _arm(
-    label: str, runs: Sequence[tuple[RunSpec, Result]], reference: Mapping[int, float] | None
-) -> dict[str, Any]:
+def _arm(label: str, runs: Sequence[tuple[RunSpec, Result]], reference: Mapping[int, float] | None) -> dict[str, Any]:
     specs, results = zip(*runs, strict=True)
     spec: RunSpec = specs[0]
     gain = difference(_by_seed(runs), reference) if reference is not None else None
@@ -92,7 +91,7 @@ def _cost(results: Sequence[Result]) -> dict[str, float]:
 
 def _run(spec: RunSpec, result: Result) -> dict[str, Any]:
     scores = result.accuracy["student"]["test"]
-    return {"seed": spec.seed, "folder": result.folder.name, "heads": scores, "seconds": result.seconds}
+    return {"seed": spec.seed, "folder": str(result.folder), "heads": scores, "seconds": result.seconds}
 
 
 def _plain(value: Estimate | Difference | None) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from spacedkd.errors import UserError
 from spacedkd.methods import build_method
 from spacedkd.spec import MethodSpec, RunSpec
 from spacedkd.train.folder import RunFolder
@@ -37,12 +39,23 @@ Watch = Callable[[Job, Moment], None]
 
 def plan(arms: Mapping[str, RunSpec], seeds: Sequence[int], out: Path) -> list[Job]:
     """Arms times seeds, seed by seed: a seed has the same data order and initial weights in every arm."""
-    jobs = []
-    for seed in seeds:
-        for label, spec in arms.items():
-            folder = out / "".join(c if c.isalnum() or c in "-." else "-" for c in label.lower()) / f"seed{seed}"
-            jobs.append(Job(label, seed, fill_in(replace(spec, seed=seed, label=label)), folder))
-    return jobs
+    folders = {label: out / _folder_name(label) for label in arms}
+    if len({*folders.values()}) < len(arms):
+        raise UserError(f"Two arms would share a folder: {', '.join(arms)}. Give them names that differ in letters.")
+    return [
+        Job(label, seed, fill_in(replace(spec, seed=seed, label=label)), folders[label] / f"seed{seed}")
+        for seed in seeds
+        for label, spec in arms.items()
+    ]
+
+
+def _folder_name(label: str) -> str:
+    """Letters, numbers and dots between them; everything else becomes a dash.
+
+    >>> _folder_name("Spaced KD, 1.5ep")
+    'spaced-kd-1.5ep'
+    """
+    return re.sub(r"[^\w.]+", "-", label.lower()).strip("-.") or "arm"
 
 
 def equal_cost_controls(arms: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
@@ -63,7 +76,7 @@ def equal_cost_controls(arms: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
 
 def jobs_at_once(asked: int | None) -> int:
     """One for each GPU, or for each core where there is none."""
-    return asked or torch.cuda.device_count() or len(os.sched_getaffinity(0))
+    return asked or torch.cuda.device_count() or torch.get_num_threads()
 
 
 def run_all(jobs: Sequence[Job], at_once: int, watch: Watch) -> None:
@@ -74,7 +87,7 @@ def run_all(jobs: Sequence[Job], at_once: int, watch: Watch) -> None:
     for job in jobs:
         _check_folder(job)
     todo = [job for job in jobs if not RunFolder(job.folder).finished()]
-    threads = max(1, len(os.sched_getaffinity(0)) // at_once)
+    threads = max(1, torch.get_num_threads() // at_once)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         news, gpus = manager.Queue(), manager.Queue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -18,12 +19,14 @@ class Entry(NamedTuple):
 
     make: type[Any]
     about: str
+    when_spaced: Mapping[str, Any] = {}
+    """options that make the method one that can be spaced"""
 
 
 METHODS = {
     "none": Entry(NoKD, "labels alone, no teacher"),
     "kd": Entry(KD, "a teacher network teaches a student network: online, spaced or offline KD"),
-    "self-kd": Entry(SelfKD, "one network's deepest classifier teaches its early exits (BYOT)"),
+    "self-kd": Entry(SelfKD, "one network's deepest classifier teaches its early exits (BYOT)", {"variant": "live"}),
 }
 
 

@@ -49,5 +49,7 @@ class Distillation:
             logit = LOGIT_LOSSES[self.logit_loss](student.logits, teacher.logits, self.temperature)
             terms["logit"] = self.logit_weight * logit * (self.temperature**2 if self.temperature_squared else 1)
         if self.feature_weight and features:
-            terms["feature"] = self.feature_weight * FEATURE_LOSSES[self.feature_loss](student.features, teacher.features)
+            terms["feature"] = self.feature_weight * FEATURE_LOSSES[self.feature_loss](
+                student.features, teacher.features
+            )
         return terms

@@ -27,7 +27,6 @@ class KD(Distillation, Method):
     """Two networks, of one architecture or of two; the adapter belongs to the student."""
 
     roles = ("teacher", "student")
-    learners = {"teacher": "teacher", "student": "student"}
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         teacher, student = given.network("teacher"), given.network("student")

@@ -48,8 +48,11 @@ class Method(Protocol):
 
     @property
     def learners(self) -> Mapping[str, str]:
-        """The model each role updates. The last role's model is the student that is reported and saved."""
-        ...
+        """The model each role updates; its namesake unless a method says otherwise.
+
+        The last role's model is the student that is reported and saved.
+        """
+        return {role: role for role in self.roles}
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         """Build every model the method needs, by name."""
@@ -61,3 +64,4 @@ class Method(Protocol):
 
     def take_over(self, role: str, models: Models) -> None:
         """Called when a role begins a stretch of turns, before its first."""
+        return

@@ -18,7 +18,6 @@ class NoKD(Method):
     """L = CE(z, y)."""
 
     roles = ("student",)
-    learners = {"student": "student"}
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         return {"student": Classifier(given.network("student"))}

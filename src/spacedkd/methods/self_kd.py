@@ -72,15 +72,17 @@ class SelfKD(Distillation, Method):
         if role == "teacher":
             (deepest,) = models["network"](batch.images, shallow=False)
             return {"label": self.deepest_weight * cross_entropy(deepest.logits, batch.labels)}
-        deepest, *exits = models["network"](batch.images)
-        teacher, losses = deepest, {}
+        losses: dict[str, Tensor] = {}
         if self.variant == "snapshot":
             with torch.no_grad():
                 (teacher,) = models["snapshot"](batch.images, shallow=False)
+            exits = models["network"](batch.images, deepest=False)
         else:
-            losses["label"] = self.deepest_weight * cross_entropy(deepest.logits, batch.labels)
+            teacher, *exits = models["network"](batch.images)
+            losses["label"] = self.deepest_weight * cross_entropy(teacher.logits, batch.labels)
         for place, exit in enumerate(exits):
             compared = not (self.skip_deepest_exit_features and place == 0)
             for name, term in self.terms(exit, teacher, batch.labels, features=compared).items():
-                losses[f"exit {name}"] = losses.get(f"exit {name}", 0) + term
+                total = losses.get(f"exit {name}")
+                losses[f"exit {name}"] = term if total is None else total + term
         return losses

@@ -46,7 +46,7 @@ def build(spec: NetworkSpec, images: Images, seed: int) -> nn.Module:
         except (TypeError, ValueError, RuntimeError, AssertionError) as error:
             size = "x".join(str(side) for side in images.pixels.shape[1:])
             reason = (str(error).splitlines() or ["no reason given"])[0]
-            raise UserError(f"Network {spec.name} {dict(spec.options)} cannot take {size} images: {reason}") from None
+            raise UserError(f"Network {spec.name} cannot be built for {size} images: {reason}") from None
 
 
 def _arguments(spec: NetworkSpec, images: Images) -> dict[str, Any]:

@@ -6,6 +6,7 @@ first.
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal, NamedTuple
 
 import torch
@@ -100,8 +101,9 @@ Align = Literal["all", "all-but-deepest", "none"]
 class EarlyExits(nn.Module):
     """A network of stages with an early exit behind each stage but the last.
 
-    With `shallow=False` only the network itself answers and the exits stay untouched, down to their BatchNorm
-    statistics. `align` says which exits' features pass an alignment layer towards the deepest ones.
+    All heads answer unless told otherwise. Without `shallow` the exits stay untouched, down to their BatchNorm
+    statistics; without `deepest` the network's classifier stays untouched. `align` says which exits' features
+    pass an alignment layer towards the deepest ones.
     """
 
     def __init__(self, network: nn.Module, image: Tensor, align: Align = "all") -> None:
@@ -116,13 +118,13 @@ class EarlyExits(nn.Module):
             {f"stage{s}": EarlyExit(channels[s - 1 :], width, classes, f"stage{s}" in aligned) for s in stages}
         )
 
-    def forward(self, images: Tensor, shallow: bool = True) -> tuple[Prediction, ...]:
+    def forward(self, images: Tensor, deepest: bool = True, shallow: bool = True) -> tuple[Prediction, ...]:
         if not shallow:
             return (_final(self.network, self.network.forward_features(images)),)  # type: ignore[operator]
         last, maps = self.network.forward_intermediates(images, indices=STAGES)  # type: ignore[operator]
         shallow_maps = reversed(maps[:-1])
-        exits = (head(stage) for head, stage in zip(self.exits.values(), shallow_maps, strict=True))
-        return (_final(self.network, last), *exits)
+        exits = [head(stage) for head, stage in zip(self.exits.values(), shallow_maps, strict=True)]
+        return (_final(self.network, last), *exits) if deepest else (*exits,)
 
 
 STAGES = 4
@@ -136,7 +138,9 @@ def _stage_channels(network: nn.Module, image: Tensor) -> tuple[int, ...]:
         maps = []
     network.train()
     sizes = [tuple(m.shape[-2:]) for m in maps if m.ndim == 4]
-    if len(sizes) < STAGES or any(below >= above for above, below in zip(sizes, sizes[1:], strict=False)):
+    if len(sizes) < STAGES or any(below >= above for above, below in itertools.pairwise(sizes)):
         name = type(network).__name__
-        raise UserError(f"{name} does not have {STAGES} stages of falling size on these images, so it cannot do self KD.")
+        raise UserError(
+            f"{name} does not have {STAGES} stages of falling size on these images, so it cannot do self KD."
+        )
     return tuple(m.shape[1] for m in maps)

@@ -15,7 +15,7 @@ from spacedkd.errors import UserError
 
 
 class SmallResNet(ResNet):
-    """A ResNet whose four stages keep 1, 1/2, 1/4 and 1/8 of the image size and have 1, 2, 4, 8 times `width` channels."""
+    """Four stages with 1, 1/2, 1/4 and 1/8 of the image size and 1, 2, 4 and 8 times `width` channels."""
 
     def __init__(
         self,

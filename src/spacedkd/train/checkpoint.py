@@ -37,14 +37,15 @@ def save(
     optimizers: Mapping[str, torch.optim.Optimizer],
 ) -> None:
     """Write models and optimizers. A kill at any moment leaves either the old file or the new one."""
-    tensors, plain = {}, {}
+    tensors: dict[str, Tensor] = {}
+    plain: dict[str, Any] = {}
     for name, model in models.items():
         tensors |= {f"model/{name}/{key}": value for key, value in model.state_dict().items()}
     for name, optimizer in optimizers.items():
         for index, state in optimizer.state_dict()["state"].items():
             for key, value in state.items():
-                where = tensors if isinstance(value, Tensor) else plain
-                where[f"optimizer/{name}/{index}/{key}"] = value
+                kind = tensors if isinstance(value, Tensor) else plain
+                kind[f"optimizer/{name}/{index}/{key}"] = value
     metadata = {"position": json.dumps(vars(position)), "plain": json.dumps(plain)}
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")

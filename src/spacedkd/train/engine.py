@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.strategies import DDPStrategy
+from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
@@ -24,9 +25,13 @@ def best_precision(accelerator: str) -> str:
     return "32-true"
 
 
-def start(spec: RunSpec) -> Fabric:
-    """A launched Fabric for the spec; from here on this process is one of its ranks."""
+def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
+    """A launched Fabric for the spec; from here on this process is one of its ranks.
+
+    Where roles share a model, each of them leaves some of its weights without gradients: the ranks must look which.
+    """
     engine = spec.engine
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the spec already says the precision
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -38,7 +43,7 @@ def start(spec: RunSpec) -> Fabric:
             accelerator=engine.accelerator,
             devices=engine.devices,
             num_nodes=engine.nodes,
-            strategy="auto" if alone else DDPStrategy(),
+            strategy="auto" if alone else DDPStrategy(find_unused_parameters=parts_learn_in_turn),
             precision=spec.precision,  # type: ignore[arg-type]
         )
     except (ValueError, RuntimeError) as error:
@@ -56,7 +61,7 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
             output = forward(*args, **kwargs)
         return apply_to_collection(output, Tensor, Tensor.float)
 
-    model.forward = in_precision  # type: ignore[method-assign]
+    model.forward = in_precision
     return model
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from spacedkd.errors import UserError
 from spacedkd.spec import RunSpec, read_spec, to_json
@@ -43,14 +44,14 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.spec, to_json(spec))
 
-    def lock(self) -> BaseFileLock:
-        """Hold the folder for this process; the lock goes with the process, however it ends."""
-        lock = FileLock(self.path / ".lock", blocking=False)
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for this process; a kill releases it too."""
         try:
-            lock.acquire()
+            with FileLock(self.path / ".lock", blocking=False):
+                yield
         except Timeout:
             raise UserError(f"Another process is training in {self.path}. Wait for it or stop it first.") from None
-        return lock
 
     def finished(self) -> bool:
         return self.result.exists()
@@ -59,12 +60,15 @@ class RunFolder:
         return read_journal(self.journal)
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """Lines of JSON, one for each thing that happened; nothing in it depends on the clock."""
 
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
         self._file = path.open("ab")
         self._file.truncate(keep_bytes)  # what came after the checkpoint will happen again
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
 
     def write(self, entry: dict[str, Any]) -> None:
         self._file.write(json.dumps(entry).encode() + b"\n")

@@ -42,7 +42,8 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimiz
 
 def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], decay: float) -> list[dict[str, Any]]:
     spared_names = ("token", "pos_embed")
-    spared, decayed = [], []
+    spared: list[nn.Parameter] = []
+    decayed: list[nn.Parameter] = []
     for name, parameter in named:
         spare = parameter.ndim < 2 or any(part in name for part in spared_names)
         (spared if spare else decayed).append(parameter)

@@ -19,7 +19,7 @@ from spacedkd.spec import RunSpec
 from spacedkd.train import engine
 from spacedkd.train.folder import RunFolder
 from spacedkd.train.result import Result, read_result, write_result
-from spacedkd.train.run import Run, prepare
+from spacedkd.train.run import Run, fill_in, prepare
 
 
 class Moment(NamedTuple):
@@ -51,18 +51,23 @@ def train(
     place = RunFolder(folder)
     if not resume:
         place.check_free()
+    elif place.spec.exists():
+        place.check_holds(fill_in(spec, method))
+        if place.finished():
+            return read_result(place)
     run = prepare(spec, place, method)
-    if resume and place.spec.exists():
-        place.check_holds(run.spec)
-    run.open()
-    turns, last_step = run.last_steps()
+    with run.opened():
+        _learn(run, watch)
+        return _finish(run)
 
+
+def _learn(run: Run, watch: Watch) -> None:
     role = ""
     for turn, batch in run.remaining():
         if turn.role != role:
             role = turn.role
             run.begin(role)
-        torch.manual_seed(seed_for(spec.seed, "masks", role, turn.step, run.fabric.global_rank))
+        torch.manual_seed(seed_for(run.spec.seed, "masks", role, turn.step, run.fabric.global_rank))
         with run.cost.turn(run.method.learners[role], run.stream.size(turn.step)):
             losses = run.method.losses(role, run.models, batch, run.progress(turn))
             run.learner(role).update(losses, run.lr(turn.step))
@@ -71,13 +76,11 @@ def train(
         accuracy = None
         if turn.step % run.every.log == 0:
             _log(run, turn, losses)
-        if (turn.step + 1) % run.every.evaluate == 0 or turn.step == last_step[role]:
+        if (turn.step + 1) % run.every.evaluate == 0 or turn.step == run.last_step[role]:
             accuracy = _evaluate(run, turn)
         if run.position.turns % run.every.save == 0:
             run.save()
-        watch(Moment(run.position.turns, turns, role, (turn.step + 1) / run.stream.steps_per_epoch, accuracy))
-
-    return _finish(run)
+        watch(Moment(run.position.turns, run.turn_count, role, (turn.step + 1) / run.stream.steps_per_epoch, accuracy))
 
 
 def _log(run: Run, turn: Turn, losses: Mapping[str, Tensor]) -> None:
@@ -85,7 +88,9 @@ def _log(run: Run, turn: Turn, losses: Mapping[str, Tensor]) -> None:
     run.write({"event": "loss", **_when(run, turn), "lr": run.lr(turn.step), "losses": values})
     for name, value in values.items():
         if not math.isfinite(value):
-            raise UserError(f"Training diverged: the {turn.role}'s {name} loss is {value} at step {turn.step}. Lower --lr.")
+            raise UserError(
+                f"Training diverged: the {turn.role}'s {name} loss is {value} at step {turn.step}. Lower --lr."
+            )
 
 
 def _evaluate(run: Run, turn: Turn) -> float:
@@ -106,6 +111,7 @@ def _finish(run: Run) -> Result:
         build.save(student, run.spec.network, run.data.train, run.folder.student)  # type: ignore[arg-type]
         plan = {
             "roles": [*run.method.roles],
+            "learners": dict(run.method.learners),
             "steps_per_epoch": run.stream.steps_per_epoch,
             "total_steps": run.total_steps,
         }

@@ -14,7 +14,7 @@ def learning_rate(optimizer: OptimizerSpec, rate: RateSpec, total: int) -> Calla
     constant   lr
     cosine     lr (floor + (1 - floor) (1 + cos(pi u)) / 2), u from 0 after the warm-up to 1 at the end
 
-    >>> from spacedkd.schedule import Duration
+    >>> from spacedkd.duration import Duration
     >>> lr = learning_rate(OptimizerSpec(lr=1.0), RateSpec("cosine", warmup=Duration(2, "st")), total=6)
     >>> [round(lr(step), 3) for step in range(6)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]

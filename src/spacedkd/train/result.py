@@ -24,7 +24,7 @@ class Result:
     cost: dict[str, Any]
     seconds: float
     plan: dict[str, Any]
-    """roles, steps_per_epoch, total_steps"""
+    """roles, learners, steps_per_epoch, total_steps"""
     environment: dict[str, Any]
 
     def student(self, epoch: str = "last", head: str = "final", part: str = "test") -> float:

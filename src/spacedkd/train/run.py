@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
-from filelock import BaseFileLock
 from lightning_fabric import Fabric
 from torch import nn
 
 from spacedkd.data import sources
 from spacedkd.data.sources import Splits
 from spacedkd.data.stream import Batch, TrainingStream, batches, in_order
+from spacedkd.duration import in_steps
 from spacedkd.evaluate import accuracy
 from spacedkd.methods import build_method, describe
 from spacedkd.methods.method import Ingredients, Method, Progress
 from spacedkd.models import build
-from spacedkd.schedule import Schedule, Turn, in_steps
+from spacedkd.schedule import Schedule, Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import NetworkSpec, RunSpec
 from spacedkd.train import checkpoint, engine
@@ -57,11 +58,13 @@ class Run:
     lr: Callable[[int], float]
     total_steps: int
     every: Every
+    turn_count: int
+    last_step: dict[str, int]
+    """of each role"""
     position: Position
     cost: Cost
     journal: Journal | None = None
     started: float = 0.0
-    lock: BaseFileLock | None = None
 
     def turns(self) -> Iterator[Turn]:
         """All turns of the run, from the first."""
@@ -72,14 +75,6 @@ class Run:
         seen = batches(self.stream, (t.step for t in self._from(self.position.turns)), self.spec.engine.workers)
         for turn, batch in zip(self._from(self.position.turns), seen, strict=True):
             yield turn, batch.to(self.fabric.device, self.spec.channels_last)
-
-    def last_steps(self) -> tuple[int, dict[str, int]]:
-        """How many turns the run has, and the last step of each role."""
-        count, last = 0, {}
-        for turn in self.turns():
-            count += 1
-            last[turn.role] = turn.step
-        return count, last
 
     def _from(self, turn: int) -> Iterator[Turn]:
         return islice(self.turns(), turn, None)
@@ -97,7 +92,14 @@ class Run:
         self.learner(role).model.train()
         if role != self.position.role:  # equal when a stretch of turns is resumed in its middle
             self.method.take_over(role, self.models)
+            self._share_frozen()
             self.position.role = role
+
+    def _share_frozen(self) -> None:
+        """Give all ranks the first one's frozen models: BatchNorm statistics differ a little between ranks."""
+        if self.fabric.world_size > 1:
+            for name in self.models.keys() - self.learners.keys():
+                self.models[name].load_state_dict(self.fabric.broadcast(self.models[name].state_dict()))
 
     def evaluate(self, role: str) -> dict[str, dict[str, float]]:
         """Accuracy of every head of a role's model on every part of the data that is not trained on."""
@@ -108,26 +110,35 @@ class Run:
         scores = {}
         for part, images in self.data.evaluated().items():
             mine = images.subset(torch.arange(fabric.global_rank, len(images.labels), fabric.world_size))
-            moved = (b.to(fabric.device, self.spec.channels_last) for b in in_order(mine, max(256, self.spec.batch_size)))
+            moved = (
+                b.to(fabric.device, self.spec.channels_last) for b in in_order(mine, max(256, self.spec.batch_size))
+            )
             counts = accuracy.correct(learner.model, heads, moved)
             total = len(images.labels)
             scores[part] = {head: _summed(fabric, count) / total for head, count in counts.items()}
         learner.model.train(was_training)
         return scores
 
-    def open(self) -> None:
-        """Take the folder, and the run up where it was left."""
-        if self.fabric.is_global_zero:
-            if not self.folder.spec.exists():
-                self.folder.create(self.spec)
-            self.lock = self.folder.lock()
-        self.fabric.barrier()
-        if self.folder.checkpoint.exists():
-            self.position = checkpoint.load(self.folder.checkpoint, *self._state(), device=str(self.fabric.device))
-            self.cost.counts.update(self.position.cost)
-        if self.fabric.is_global_zero:
-            self.journal = Journal(self.folder.journal, self.position.journal_bytes)
-        self.started = time.monotonic() - self.position.seconds
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Hold the folder, with the run taken up where it was left."""
+        with ExitStack() as stack:
+            if self.fabric.is_global_zero:
+                if not self.folder.spec.exists():
+                    self.folder.create(self.spec)
+                stack.enter_context(self.folder.lock())
+            self.fabric.barrier()
+            if self.folder.checkpoint.exists():
+                self.restore()
+            if self.fabric.is_global_zero:
+                self.journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
+            self.started = time.monotonic() - self.position.seconds
+            yield
+
+    def restore(self) -> None:
+        """Everything as it was when it was saved."""
+        self.position = checkpoint.load(self.folder.checkpoint, *self._state(), device=str(self.fabric.device))
+        self.cost.counts.update(self.position.cost)
 
     def write(self, entry: dict[str, Any]) -> None:
         if self.journal is not None:
@@ -164,27 +175,52 @@ def prepare(spec: RunSpec, folder: RunFolder, method: Method | None = None) -> R
     spec = fill_in(spec, method)
     data = sources.load(spec.data)
     models = _models(spec, method, data)
-    fabric = engine.start(spec)
+    names = sorted({*method.learners.values()})
+    fabric = engine.start(spec, parts_learn_in_turn=len(names) < len(method.roles))
     if fabric.device.type != "cpu" and spec.engine.workers == 0:
-        data = Splits(*(part and part.to(fabric.device) for part in data))
+        data = data.to(fabric.device)
     rank = {"rank": fabric.global_rank, "ranks": fabric.world_size}
     stream = TrainingStream(data.train, spec.batch_size, spec.seed, spec.data.augment, spec.data.drop_last, **rank)
     total = max(1, round(spec.epochs * stream.steps_per_epoch))
     in_run = (stream.steps_per_epoch, total)
     schedule, rate = in_steps(spec.schedule, *in_run), in_steps(spec.rate, *in_run)
     every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
+    turn_count, last_step = _survey(schedule.turns(method.roles, range(total)))
     cost = Cost(models)
     if spec.channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
-    learners = {name: Learner(fabric, models[name], spec.optimizer) for name in sorted({*method.learners.values()})}
+    learners = {name: Learner(fabric, models[name], spec.optimizer) for name in names}
     ready = {
         name: learners[name].model if name in learners else engine.add_frozen(fabric, model)
         for name, model in models.items()
     }
-    lr = learning_rate(spec.optimizer, rate, total)
     return Run(
-        spec, schedule, folder, fabric, method, data, stream, ready, learners, lr, total, every, Position(), cost
+        spec=spec,
+        schedule=schedule,
+        folder=folder,
+        fabric=fabric,
+        method=method,
+        data=data,
+        stream=stream,
+        models=ready,
+        learners=learners,
+        lr=learning_rate(spec.optimizer, rate, total),
+        total_steps=total,
+        every=every,
+        turn_count=turn_count,
+        last_step=last_step,
+        position=Position(),
+        cost=cost,
     )
+
+
+def _survey(turns: Iterator[Turn]) -> tuple[int, dict[str, int]]:
+    """How many turns there are, and the last step of each role; a schedule that cannot be followed fails here."""
+    count, last = 0, {}
+    for turn in turns:
+        count += 1
+        last[turn.role] = turn.step
+    return count, last
 
 
 def _models(spec: RunSpec, method: Method, data: Splits) -> dict[str, nn.Module]:

@@ -1,0 +1,43 @@
+# make demo   compare spaced with online KD on real images that come with the install; about two minutes on two cores
+# make test   everything that guards the project
+# Both make their own virtual environment in .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test benchmark clean
+
+demo: .venv/installed
+	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 3 \
+		--data digits --train-limit 200 --network resnet18_small --width 8 \
+		--epochs 40 --batch-size 16 --lr 0.01 --rate cosine --precision 32-true \
+		--set evaluate_every=2ep --set save_every=10ep \
+		--arm "no KD: --method none" \
+		--arm "online KD: --method kd" \
+		--arm "spaced KD: --method kd --interval 1.5ep" \
+		--arm "self KD: --method self-kd" \
+		--arm "spaced self KD: --method self-kd --interval 4ep"
+
+test: .venv/installed-for-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest --numprocesses auto
+
+benchmark: .venv/installed-for-tests
+	$(BIN)/python -m benchmarks.training_speed
+
+.venv/installed: pyproject.toml constraints.txt
+	@echo "Installing into .venv; this takes a few minutes the first time."
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spacedkd needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(INSTALL) --editable .
+	@touch $@
+
+.venv/installed-for-tests: .venv/installed
+	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv runs

@@ -1,0 +1,219 @@
+"""The flags that describe a run, and the spec they stand for.
+
+A flag that is not given leaves the spec as it is, so the same flags vary the default run, a spec.json, or the base
+of a comparison.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from spacedkd.cli.schedule_flags import make_schedule
+from spacedkd.errors import UserError
+from spacedkd.methods import METHODS, build_method
+from spacedkd.spec import RunSpec, from_json, read_spec, to_json
+
+DEFAULT = RunSpec()
+
+
+def flag(help_text: str, default: Any = "", metavar: str | None = None) -> Any:
+    """A flag's line in the help, with what the run has when the flag is left out."""
+    hint = f"(default: {default})" if default != "" else ""
+    return tyro.conf.arg(help=help_text, help_behavior_hint=hint, metavar=metavar)
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    spec: Annotated[
+        Path | None, flag("start from this spec.json (or run folder); other flags change it", metavar="FILE")
+    ] = None
+    data: Annotated[
+        str | None, flag("a data set (see: spacedkd list data) or an .npz file", DEFAULT.data.source, "DATA")
+    ] = None
+    train_limit: Annotated[
+        int | None, flag("use only so many training images, evenly from all classes", "all", "COUNT")
+    ] = None
+    holdout: Annotated[
+        float | None, flag("part of the training images kept aside to choose the best epoch", 0, "PART")
+    ] = None
+    crop: Annotated[int | None, flag("random crop: pad by so many pixels", "what suits the data", "PIXELS")] = None
+    flip: Annotated[bool | None, flag("random mirroring", "what suits the data", "True|False")] = None
+    rotate: Annotated[float | None, flag("random rotation up to so many degrees", "what suits the data", "DEGREES")] = (
+        None
+    )
+    network: Annotated[str | None, flag("the student: any timm name, or one of ours", DEFAULT.network.name, "NAME")] = (
+        None
+    )
+    teacher: Annotated[str | None, flag("the teacher's network", "the student's", "NAME")] = None
+    width: Annotated[int | None, flag("channels of the first stage of our small-image ResNets", 64, "CHANNELS")] = None
+    method: Annotated[str | None, flag("what is learned (see: spacedkd list methods)", DEFAULT.method.name, "NAME")] = (
+        None
+    )
+    interval: Annotated[
+        str | None,
+        flag("how far the teacher leads: online, offline, or a length such as 1.5ep or 586st", "online", "LENGTH"),
+    ] = None
+    ahead: Annotated[
+        str | None, flag("keep the teacher this far ahead but moving, instead of spacing", metavar="LENGTH")
+    ] = None
+    window: Annotated[
+        str | None,
+        flag("space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere", metavar="RANGE"),
+    ] = None
+    tail: Annotated[
+        str | None, flag("a last block shorter than the interval: teach it or drop it", "teach", "teach|drop")
+    ] = None
+    epochs: Annotated[float | None, flag("passes over the training images", DEFAULT.epochs, "COUNT")] = None
+    batch_size: Annotated[int | None, flag("images in a batch, over all devices", DEFAULT.batch_size, "COUNT")] = None
+    drop_last: Annotated[bool | None, flag("leave out the last, smaller batch of an epoch", False, "True|False")] = None
+    optimizer: Annotated[str | None, flag("how weights are updated", DEFAULT.optimizer.name, "sgd|adamw")] = None
+    lr: Annotated[float | None, flag("learning rate", DEFAULT.optimizer.lr, "RATE")] = None
+    weight_decay: Annotated[
+        float | None, flag("pulls weights towards zero", DEFAULT.optimizer.weight_decay, "FACTOR")
+    ] = None
+    rate: Annotated[str | None, flag("how the learning rate goes", DEFAULT.rate.shape, "constant|cosine")] = None
+    warmup: Annotated[str | None, flag("let the learning rate rise first", "0ep", "LENGTH")] = None
+    seed: Annotated[
+        int | None, flag("decides data order, augmentation and initial weights", DEFAULT.seed, "NUMBER")
+    ] = None
+    precision: Annotated[
+        str | None,
+        flag("32-true, bf16-mixed or 16-mixed; auto takes bf16 where the hardware is fast at it", "auto", "NAME"),
+    ] = None
+    accelerator: Annotated[str | None, flag("cpu, cuda, mps or auto", "auto", "NAME")] = None
+    devices: Annotated[int | None, flag("GPUs (or CPU processes) to share each batch", 1, "COUNT")] = None
+    workers: Annotated[
+        int | None, flag("processes that prepare batches ahead; any number gives the same bits", 0, "COUNT")
+    ] = None
+    threads: Annotated[int | None, flag("CPU threads", "all cores", "COUNT")] = None
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        flag(
+            "anything else in the spec: method.temperature=4, optimizer.momentum=0.95, ... (may be repeated)",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+
+
+# Where each plain flag goes in the spec's JSON.
+_PLACES = {
+    "data": "data.source",
+    "train_limit": "data.train_limit",
+    "holdout": "data.holdout",
+    "drop_last": "data.drop_last",
+    "network": "network.name",
+    "width": "network.width",
+    "method": "method.name",
+    "epochs": "epochs",
+    "batch_size": "batch_size",
+    "optimizer": "optimizer.name",
+    "lr": "optimizer.lr",
+    "weight_decay": "optimizer.weight_decay",
+    "rate": "rate.shape",
+    "warmup": "rate.warmup",
+    "seed": "seed",
+    "precision": "precision",
+    "accelerator": "engine.accelerator",
+    "devices": "engine.devices",
+    "workers": "engine.workers",
+    "threads": "engine.threads",
+}
+
+
+def parse(words: Sequence[str]) -> RunFlags:
+    """Flags from words, for the arms of a comparison."""
+    return tyro.cli(RunFlags, args=words, prog="arm")
+
+
+def to_spec(flags: RunFlags, base: RunSpec = DEFAULT) -> RunSpec:
+    """The base, or the spec the flags name, changed by the flags."""
+    base = read_spec(flags.spec) if flags.spec is not None else base
+    plain = to_json(base)
+    if flags.method is not None and flags.method != base.method.name:
+        plain["method"]["options"] = {}  # one method's options mean nothing to another
+    if flags.network is not None and flags.network != base.network.name:
+        plain["network"]["options"] = {}
+    for name, place in _PLACES.items():
+        if getattr(flags, name) is not None:
+            _put(plain, place, getattr(flags, name))
+    if flags.teacher is not None:
+        plain["teacher"] = {"name": flags.teacher, "options": {}}
+    _augment(plain, flags)
+    for assignment in flags.set:
+        place, sign, value = assignment.partition("=")
+        if not sign:
+            raise UserError(f"--set wants KEY=VALUE, for instance method.temperature=4; got {assignment!r}.")
+        _put(plain, place.strip(), _value(value))
+    return _scheduled(from_json(RunSpec, plain), flags)
+
+
+def _put(plain: dict[str, Any], place: str, value: Any) -> None:
+    *path, last = place.split(".")
+    for part in path:
+        if not isinstance(plain.get(part), dict):
+            raise UserError(f"There is no {place!r} in a spec. See the spec.json of any run for the names.")
+        plain = plain[part]
+    # A network or method is a name and its options: method.temperature is short for method.options.temperature.
+    if "options" in plain and last not in plain:
+        plain = plain["options"]
+    plain[last] = value
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _augment(plain: dict[str, Any], flags: RunFlags) -> None:
+    given = {name: getattr(flags, name) for name in ("crop", "flip", "rotate") if getattr(flags, name) is not None}
+    if given:
+        plain["data"]["augment"] = {**(plain["data"]["augment"] or {}), **given}
+
+
+def _scheduled(spec: RunSpec, flags: RunFlags) -> RunSpec:
+    """The spec with the schedule its flags ask for, if they ask for one."""
+    asked = (flags.interval, flags.ahead, flags.window, flags.tail)
+    if asked == (None, None, None, None):
+        return spec
+    spec = replace(spec, schedule=make_schedule(spec.schedule, *asked))
+    if spec.method.name in METHODS and not _can_be_spaced(spec):
+        options = {**spec.method.options, **METHODS[spec.method.name].when_spaced, **_explicit(flags)}
+        spec = replace(spec, method=replace(spec.method, options=options))
+    if not _can_be_spaced(spec):
+        raise UserError(
+            f"Method {spec.method.name} as asked for has nobody who leads, so there is nothing to "
+            "space: leave out the interval, or use --method kd."
+        )
+    return spec
+
+
+def _can_be_spaced(spec: RunSpec) -> bool:
+    return len(build_method(spec.method).roles) > 1
+
+
+def _explicit(flags: RunFlags) -> Mapping[str, Any]:
+    """Method options that were set by hand and so win over what spacing would choose."""
+    pairs = (assignment.partition("=") for assignment in flags.set)
+    return {place.removeprefix("method."): _value(value) for place, _, value in pairs if place.startswith("method.")}
+
+
+def parse_arm(text: str, base: RunSpec) -> tuple[str, RunSpec]:
+    """An arm of a comparison from 'NAME: FLAGS'.
+
+    >>> name, spec = parse_arm("spaced: --method kd --interval 1.5ep", DEFAULT)
+    >>> name, spec.schedule.interval
+    ('spaced', Duration(amount=1.5, unit='ep'))
+    """
+    name, colon, words = text.partition(":")
+    if not colon or not name.strip():
+        raise UserError(f"--arm wants 'NAME: FLAGS', for instance --arm 'spaced: --interval 1.5ep'; got {text!r}.")
+    return name.strip(), to_spec(parse(shlex.split(words)), base)

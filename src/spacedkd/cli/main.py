@@ -1,0 +1,183 @@
+"""The verbs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from spacedkd.cli import flags, listing, tables
+from spacedkd.cli.flags import RunFlags
+from spacedkd.cli.progress import watch_jobs, watch_run
+from spacedkd.errors import UserError, unknown
+from spacedkd.experiments import comparison, runner
+from spacedkd.report.page import write_page
+from spacedkd.spec import read_spec
+from spacedkd.train import loop, run
+from spacedkd.train.folder import RunFolder, write_json
+
+console = Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")  # one of several processes speaks for all
+Run = Annotated[RunFlags, tyro.conf.arg(name="")]
+
+
+def train(
+    run: Run,
+    out: Annotated[Path | None, flags.flag("the run's folder", "runs/METHOD-SCHEDULE-seedN", "FOLDER")] = None,
+    resume: Annotated[Path | None, flags.flag("go on with this run from where it stopped", metavar="RUN")] = None,
+) -> None:
+    """Train one run: a network with a teacher that learns ahead of it in time.
+
+    Example: spacedkd train --data digits --width 16 --interval 1.5ep --epochs 30 --out runs/mine
+    """
+    if resume is not None and (out is not None or run != RunFlags()):
+        raise UserError("--resume takes everything from the run's spec.json: leave out the other flags.")
+    spec = read_spec(resume) if resume is not None else flags.to_spec(run)
+    name = comparison.describe(spec).replace(", ", "-").replace(" ", "-")
+    folder = resume or out or Path("runs") / f"{name}-seed{spec.seed}"
+    if resume is not None and RunFolder(folder).finished():
+        console.print(f"{folder} is finished already.")
+    with watch_run(console, spec.method.name) as watch:
+        result = loop.train(spec, folder, resume=resume is not None, watch=watch)
+    console.print(tables.of_run(result))
+    console.print(f"{result.cost['updates']} updates in {result.seconds:.0f} s. Student: {folder}/student")
+
+
+def compare(
+    base: Run,
+    arm: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        flags.flag("an arm as 'NAME: FLAGS', the flags it adds to the others; repeat for each arm", metavar="ARM"),
+    ] = (),
+    out: Annotated[Path, flags.flag("where the runs go", "runs/comparison", "FOLDER")] = Path("runs/comparison"),
+    seeds: Annotated[int, flags.flag("how many seeds each arm gets", 3, "COUNT")] = 3,
+    against: Annotated[str | None, flags.flag("the arm differences are taken to", "the first", "NAME")] = None,
+    equal_cost: Annotated[
+        bool,
+        flags.flag("add, for each arm that takes k updates a step, its method unspaced with k times the epochs", "no"),
+    ] = False,
+    jobs: Annotated[int | None, flags.flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
+) -> None:
+    """Compare arms over seeds: every arm of a seed gets the same data order and the same initial weights.
+
+    Runs that are finished already are used as they are; ones that were stopped go on.
+
+    Example: spacedkd compare --data digits --width 16 --epochs 30
+    --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep' --against online
+    """
+    if not arm:
+        raise UserError("compare needs arms: --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep'.")
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, got {seeds}.")
+    arms = dict(flags.parse_arm(text, flags.to_spec(base)) for text in arm)
+    if len(arms) < len(arm):
+        raise UserError("Two arms have the same name; give each its own.")
+    if equal_cost:
+        arms |= runner.equal_cost_controls(arms)
+    if against is not None and against not in arms:
+        raise unknown("arm", against, arms)
+    planned = runner.plan(arms, range(base.seed or 0, (base.seed or 0) + seeds), out)
+    reused = sum(RunFolder(job.folder).finished() for job in planned)
+    if reused:
+        console.print(
+            f"{reused} of {len(planned)} runs in {out} are finished already; delete the folder to run them again."
+        )
+    todo = [job for job in planned if not RunFolder(job.folder).finished()]
+    with watch_jobs(console, todo) as watch:
+        runner.run_all(planned, runner.jobs_at_once(jobs), watch)
+    folders = [job.folder for label in arms for job in planned if job.label == label]
+    found = comparison.compare(folders, against)
+    write_json(out / "comparison.json", found)
+    write_page(out / "report.html", found)
+    console.print(tables.of_comparison(found))
+    console.print(f"Numbers: {out}/comparison.json\nReport:  {out}/report.html", highlight=False)
+
+
+def evaluate(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
+    """Measure every head of every role of runs, as their checkpoints stand now.
+
+    Example: spacedkd evaluate runs/mine
+    """
+    for folder in _given(runs):
+        place = RunFolder(folder)
+        current = run.prepare(read_spec(folder), place)
+        if not place.checkpoint.exists():
+            raise UserError(f"{folder} has no checkpoint yet. Train it with: spacedkd train --resume {folder}")
+        current.restore()
+        done = f"after {current.position.turns} of {current.turn_count} turns"
+        console.print(f"{folder}, {done}", highlight=False, soft_wrap=True)
+        by_model = {model: current.evaluate(role) for role, model in current.method.learners.items()}
+        console.print(tables.of_scores(by_model))
+
+
+def report(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    out: Annotated[Path | None, flags.flag("the page", "report.html in the first folder", "FILE")] = None,
+    against: Annotated[str | None, flags.flag("the arm differences are taken to", "the first", "NAME")] = None,
+) -> None:
+    """Make a report page from run folders, or from folders that contain some.
+
+    Example: spacedkd report runs/demo --against 'online KD'
+    """
+    finished, unfinished = comparison.find_runs(_given(runs))
+    found = comparison.compare(finished, against)
+    path = out or runs[0] / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_page(path, found, len(unfinished))
+    console.print(tables.of_comparison(found))
+    console.print(f"Report: {path}", highlight=False)
+
+
+def list_(
+    what: Annotated[tyro.conf.Positional[str], flags.flag("one of these", metavar="data|networks|methods|schedules")],
+    pattern: Annotated[str, flags.flag("only networks that match, with wildcards: 'resnet*'", "all", "NAME")] = "",
+) -> None:
+    """List the data sets, networks, methods or schedules there are."""
+    if what not in listing.TABLES:
+        raise unknown("list", what, listing.TABLES)
+    console.print(listing.TABLES[what](pattern))
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    "train": train,
+    "compare": compare,
+    "evaluate": evaluate,
+    "report": report,
+    "list": list_,
+}
+
+
+def _given(runs: Sequence[Path]) -> Sequence[Path]:
+    if not runs:
+        raise UserError("Name at least one run folder, for instance runs/demo.")
+    return runs
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command line; what the user can mend ends in one line and exit code 2."""
+    words = sys.argv[1:] if words is None else words
+    if list(words) == ["--version"]:
+        print(f"spacedkd {version('spacedkd')}")
+        return
+    try:
+        _dispatch(words)
+    except UserError as error:
+        Console(stderr=True).print(f"spacedkd: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("\nStopped. Go on with the same command, or with: spacedkd train --resume RUN")
+        sys.exit(130)
+
+
+def _dispatch(words: Sequence[str]) -> None:
+    tyro.extras.subcommand_cli_from_dict(
+        VERBS,
+        args=words,
+        prog="spacedkd",
+        description="Train image classifiers with a teacher that learns ahead of them in time (Spaced KD).",
+    )

@@ -1,0 +1,84 @@
+"""What somebody sees while runs are going on: a live bar on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from spacedkd.experiments.runner import Job
+from spacedkd.experiments.runner import Watch as WatchJobs
+from spacedkd.train.loop import Moment, Watch
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[news]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        # Turns of different roles take different times: look back over many before saying how long is left.
+        TimeRemainingColumn(elapsed_when_finished=False),
+        console=console,
+        speed_estimate_period=60,
+        disable=not console.is_terminal,
+    )
+
+
+class _News:
+    """The last accuracy of each role of one run."""
+
+    def __init__(self) -> None:
+        self.accuracy: dict[str, float] = {}
+
+    def line(self, moment: Moment) -> str:
+        if moment.accuracy is not None:
+            self.accuracy[moment.role] = moment.accuracy
+        scores = ", ".join(f"{role} {100 * value:.1f} %" for role, value in self.accuracy.items())
+        return f"{moment.role:<7} epoch {moment.epoch:5.1f}  {scores}"
+
+
+@contextmanager
+def watch_run(console: Console, title: str) -> Iterator[Watch]:
+    """A bar for one run."""
+    news = _News()
+    with _bar(console) as bar:
+        task = bar.add_task(title, total=None, news="starting")
+
+        def watch(moment: Moment) -> None:
+            bar.update(task, completed=moment.turn, total=moment.turns, news=news.line(moment))
+            if moment.accuracy is not None and not console.is_terminal:
+                console.print(f"{title}: {news.line(moment)}  (turn {moment.turn} of {moment.turns})", highlight=False)
+
+        yield watch
+
+
+@contextmanager
+def watch_jobs(console: Console, jobs: list[Job]) -> Iterator[WatchJobs]:
+    """One bar for all runs with the time left, and one line for each that is going on."""
+    with _bar(console) as bar:
+        total = bar.add_task("all runs", total=len(jobs), news=f"0 of {len(jobs)} runs")
+        rows: dict[str, tuple[TaskID, _News]] = {}
+        done: dict[str, float] = {}
+
+        def watch(job: Job, moment: Moment) -> None:
+            name = f"{job.label}, seed {job.seed}"
+            if name not in rows:
+                rows[name] = (bar.add_task(name, total=moment.turns, news=""), _News())
+            row, news = rows[name]
+            bar.update(row, completed=moment.turn, news=news.line(moment))
+            done[name] = moment.turn / moment.turns
+            finished = sum(part == 1 for part in done.values())
+            bar.update(total, completed=sum(done.values()), news=f"{finished} of {len(jobs)} runs")
+            if moment.turn == moment.turns:
+                bar.remove_task(row)
+                if not console.is_terminal:
+                    console.print(
+                        f"[{finished} of {len(jobs)}] {name}: {news.line(moment)}", highlight=False, markup=False
+                    )
+
+        yield watch

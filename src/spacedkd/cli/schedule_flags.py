@@ -1,0 +1,42 @@
+"""The schedule that --interval, --ahead, --window and --tail stand for."""
+
+from __future__ import annotations
+
+from spacedkd.errors import UserError
+from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
+
+
+def make_schedule(
+    base: Schedule, interval: str | None, ahead: str | None, window: str | None, tail: str | None
+) -> Schedule:
+    """The base changed by whatever is given."""
+    if ahead is not None:
+        if (interval, window, tail) != (None, None, None):
+            raise UserError("--ahead is a schedule of its own: leave out --interval, --window and --tail.")
+        return Ahead(ahead)
+    inside = base
+    if interval is not None:
+        named = {"online": Online, "offline": Offline}
+        inside = named[interval]() if interval in named else _spaced(interval)
+    if tail is not None:
+        if not isinstance(inside, Spaced):
+            raise UserError("--tail needs an --interval to belong to.")
+        inside = Spaced(inside.interval, tail)  # type: ignore[arg-type]
+    return inside if window is None else _windowed(inside, window)
+
+
+def _spaced(interval: str) -> Spaced:
+    try:
+        return Spaced(interval)
+    except UserError as error:
+        raise UserError(
+            f"--interval {interval}: {error} Also possible: --interval online, --interval offline."
+        ) from None
+
+
+def _windowed(inside: Schedule, window: str) -> Window:
+    for sign, end in (("..", "stop"), ("+", "length")):
+        start, found, length = window.partition(sign)
+        if found:
+            return Window(inside, Online(), start, **{end: length})
+    raise UserError(f"--window wants from..to (20ep..40ep) or from+length (20ep+10ep), got {window!r}.")

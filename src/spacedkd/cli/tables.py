@@ -1,0 +1,75 @@
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from spacedkd.train.result import Result
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def of_run(result: Result) -> Table:
+    """Every head of every role, last and best."""
+    chosen = result.best_chosen_on
+    table = Table(box=box.SIMPLE_HEAD, title="accuracy in percent", title_justify="left")
+    for name in ("role", "head", "images", "last epoch", f"best epoch (chosen on {chosen})"):
+        table.add_column(name, justify="left" if name in ("role", "head", "images") else "right")
+    for role, parts in result.accuracy.items():
+        for part, heads in parts.items():
+            for head, score in heads.items():
+                best = f"{percent(score['best'])} (epoch {score['best_epoch']:g})"
+                table.add_row(role, head, part, percent(score["last"]), best)
+    return table
+
+
+def of_scores(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
+    """One evaluation of a run: model -> part of the data -> head -> accuracy."""
+    table = Table(box=box.SIMPLE_HEAD, title="accuracy in percent", title_justify="left")
+    heads = list(dict.fromkeys(head for parts in scores.values() for found in parts.values() for head in found))
+    for name in ("model", "images", *heads):
+        table.add_column(name, justify="right" if name in heads else "left")
+    for model, parts in scores.items():
+        for part, found in parts.items():
+            table.add_row(model, part, *(percent(found[head]) if head in found else "" for head in heads))
+    return table
+
+
+def of_comparison(comparison: Mapping[str, Any]) -> Table:
+    """Arms with their accuracy, their paired difference and their cost."""
+    table = Table(box=box.SIMPLE_HEAD, title=comparison["measured"] + ", in percent", title_justify="left")
+    table.add_column("arm")
+    for name in ("last", "best", "teacher", f"vs {comparison['against']}", "p", "updates", "passes", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for arm in comparison["arms"]:
+        cost, gain = arm["cost"], arm["difference"]
+        table.add_row(
+            arm["label"],
+            _with_interval(arm["last"]),
+            percent(arm["best"]["mean"]),
+            percent(arm["teacher"]["mean"]) if arm["teacher"] else "",
+            _with_interval(gain, sign="+") if gain else "",
+            f"{gain['p']:.3f}" if gain and gain["p"] is not None else "",
+            f"{cost['updates']:.0f}",
+            f"{cost['forward_passes'] + cost['backward_passes']:.0f}",
+            f"{cost['seconds']:.1f}",
+        )
+    seeds = sorted({arm["last"]["n"] for arm in comparison["arms"]})
+    chosen = ", ".join(comparison["best_chosen_on"])
+    table.caption = (
+        f"± half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the paired t-test; "
+        f"best epoch chosen on {chosen}; passes = forward + backward; cost is the mean of one run"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _with_interval(estimate: Mapping[str, Any], sign: str = "") -> str:
+    mean = f"{100 * estimate['mean']:{sign}.1f}"
+    return mean if estimate["low"] is None else f"{mean} ± {50 * (estimate['high'] - estimate['low']):.1f}"

@@ -1,0 +1,117 @@
+"""How numbers are written: percent with one decimal, a real minus sign, thin spaces between thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+THIN_SPACE = "\N{THIN SPACE}"
+MINUS = "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
+DASH = "\N{EN DASH}"
+
+
+def percent(part: float) -> str:
+    """A part of one in percent, without the sign.
+
+    >>> percent(0.7327)
+    '73.3'
+    """
+    return f"{100 * part:.1f}".replace("-", MINUS)
+
+
+def points(part: float) -> str:
+    """A difference of accuracies in percentage points, always with its sign.
+
+    >>> points(0.0052), points(0.0)
+    ('+0.5', '0.0')
+    """
+    sign = "+" if part > 0 else MINUS if part < 0 else ""
+    return f"{sign}{abs(100 * part):.1f}"
+
+
+def estimate(value: Mapping[str, Any]) -> str:
+    """Mean and half the width of its 95 % interval, in percent; the mean alone where one seed gives no interval."""
+    if value["low"] is None:
+        return percent(value["mean"])
+    return f"{percent(value['mean'])} {PLUS_MINUS} {percent((value['high'] - value['low']) / 2)}"
+
+
+def bounds(value: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The interval of a mean or a difference; None where one seed gives none."""
+    return None if value["low"] is None else (value["low"], value["high"])
+
+
+def p_value(p: float) -> str:
+    """The p of a test, never as zero.
+
+    >>> p_value(0.9137), p_value(0.0607), p_value(1e-9)
+    ('p = 0.91', 'p = 0.061', 'p < 0.001')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+
+
+def count(value: float) -> str:
+    """A whole number.
+
+    >>> count(31280) == "31" + THIN_SPACE + "280"
+    True
+    """
+    return f"{round(value):,}".replace(",", THIN_SPACE).replace("-", MINUS)
+
+
+def plain(value: float) -> str:
+    """A number as short as it can be, for epochs and ticks.
+
+    >>> plain(1.5), plain(12.0)
+    ('1.5', '12')
+    """
+    return count(value) if value == round(value) else f"{value:.3g}".replace("-", MINUS)
+
+
+def percent_tick(part: float, signed: bool = False) -> str:
+    """A part of one in percent, as short as it can be.
+
+    >>> percent_tick(0.05, signed=True)
+    '+5'
+    """
+    number = plain(round(100 * part, 6))
+    return f"+{number}" if signed and part > 0 else number
+
+
+def seconds(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else count(value)
+
+
+def ratio(value: float) -> str:
+    """How many times as much.
+
+    >>> ratio(2)
+    '2.0'
+    """
+    return f"{value:.1f}" if value >= 0.095 else f"{value:.2g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Where values lie: the one they share, or the lowest and the highest."""
+    low, high = min(values), max(values)
+    return plain(low) if low == high else f"{plain(low)} to {plain(high)}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

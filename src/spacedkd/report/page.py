@@ -1,0 +1,228 @@
+"""The report of a comparison as one HTML file that needs nothing else: no network, no script, no font."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spacedkd.report import forest, plots, tables, turns, words
+from spacedkd.report.look import STYLE
+from spacedkd.report.markup import NOTHING, Markup, join, tag, text
+from spacedkd.report.numbers import listed
+from spacedkd.report.runs import Arm, read_arms
+from spacedkd.report.spacing import groups
+
+# The page holds text from specs; whatever slipped through escaping could still load and run nothing.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def write_page(path: Path, comparison: dict[str, Any], unfinished: int = 0) -> None:
+    """Write the report of `comparison` and the run folders it names; equal inputs give equal bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(comparison, read_arms(comparison), unfinished), encoding="utf-8", newline="\n")
+
+
+def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int = 0) -> str:
+    """The page as text."""
+    against: str = comparison["against"]
+    colours = role_colours(arms)
+    sections = [
+        _results(arms, against, comparison["best_chosen_on"]),
+        _curves(arms, colours),
+        _intervals(arms),
+        _turns(arms, colours),
+        _costs(arms, against),
+        _making(arms, comparison["measured"]),
+    ]
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", text(words.title(arms))),
+        tag("style", Markup(STYLE)),
+    )
+    body = tag("body", _opening(arms, against, unfinished), tag("main", *sections))
+    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
+
+
+def role_colours(arms: Sequence[Arm]) -> dict[str, str]:
+    """The style class of every role, the same on the whole page."""
+    roles = list(dict.fromkeys(role for arm in arms for role in arm.first.roles))
+    middle = [role for role in roles if role not in ("teacher", "student")]
+    classes = {role: f"middle-{place % 2 + 1}" for place, role in enumerate(middle)}
+    return {role: classes.get(role, role) for role in ("teacher", *middle, "student") if role in roles}
+
+
+def _opening(arms: Sequence[Arm], against: str, unfinished: int) -> Markup:
+    findings = [_finding(arm, against) for arm in arms if arm.label != against]
+    caution = words.caution(arms)
+    outcome = tag(
+        "div",
+        tag("p", text(words.headline(arms, against))),
+        tag("ul", *findings) if findings else NOTHING,
+        tag("p", text(caution), class_="note") if caution else NOTHING,
+        tag("p", text(words.left_out(unfinished)), class_="note") if unfinished else NOTHING,
+        class_="outcome",
+    )
+    return tag(
+        "header",
+        tag("p", text("spacedkd report"), class_="kind"),
+        tag("h1", text(words.title(arms))),
+        tag("p", text(words.setting(arms)), class_="setting"),
+        outcome,
+    )
+
+
+def _finding(arm: Arm, against: str) -> Markup:
+    sentence = words.finding(arm, against)
+    judged = arm.numbers["difference"] and words.verdict(arm.numbers["difference"])
+    if judged not in ("better", "worse"):
+        return tag("li", text(sentence))
+    before, found, after = sentence.rpartition(judged)
+    return tag("li", text(before), tag("b", text(found), class_=judged), text(after))
+
+
+def _results(arms: Sequence[Arm], against: str, chosen_on: Sequence[str]) -> Markup:
+    note = (
+        "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
+        "which one seed does not give. Last and best epoch are of the deepest head. "
+    )
+    if any(arm.numbers["ensemble"] for arm in arms):
+        note += "The ensemble is the mean of all heads after the last epoch. "
+    if any(arm.numbers["teacher"] for arm in arms):
+        note += "The teacher's accuracy is after its own last epoch. "
+    return _section(
+        "results",
+        "Results",
+        _note(note + words.best_epoch(chosen_on)),
+        tables.results(arms, against),
+        tag("div", _accuracies(arms, against), _differences(arms, against), class_="pair"),
+    )
+
+
+def _accuracies(arms: Sequence[Arm], against: str) -> Markup:
+    rows = forest.accuracy_rows(arms, against)
+    level = next(row.mean for row in rows if row.reference)
+    described = "; ".join(f"{row.label} {row.written} %" for row in rows)
+    caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
+    picture = forest.forest(rows, 0, 1, level, f"Accuracy after the last epoch: {described}.")
+    return _figure(join(tag("h3", text("Accuracy after the last epoch, %")), picture), caption)
+
+
+def _differences(arms: Sequence[Arm], against: str) -> Markup:
+    rows = forest.difference_rows(arms, against)
+    if not rows:
+        return NOTHING
+    described = "; ".join(f"{row.label} {row.written}" for row in rows)
+    title = f"Difference against {against}, points"
+    picture = forest.forest(rows, -1, 1, 0, f"{title}: {described}.")
+    caption = "Paired by seed. A line that crosses zero is no clear difference."
+    return _figure(join(tag("h3", text(title)), picture), caption)
+
+
+def _curves(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
+    panels = [
+        _panel(arm.label, arm.how, picture) for arm, picture in zip(arms, plots.curves(arms, colours), strict=True)
+    ]
+    caption = (
+        "Accuracy on the test images, deepest head. Thick: mean over seeds, with its last value; thin: each seed. "
+        "Epochs are each role's own: at epoch 5 it has learned 5 epochs of data, whenever that was. "
+    )
+    if any(len(arm.first.roles) > 1 and arm.first.shares_one_model for arm in arms):
+        caption += "In self KD both roles are one network, measured during the turns of either."
+    return _section("curves", "Learning curves", _legend(colours, dashed=True), _grid(panels, caption))
+
+
+def _intervals(arms: Sequence[Arm]) -> Markup:
+    found = groups(arms)
+    if not found:
+        return NOTHING
+    pictures = plots.interval_panels(found)
+    panels = [_panel(group.title, group.data, picture) for group, picture in zip(found, pictures, strict=True)]
+    caption = (
+        "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
+        "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
+    )
+    if not all(plots.to_scale(group.spacings) for group in found):
+        caption += "Where intervals differ too much for one scale they are evenly spread in their order."
+    return _section("intervals", "Accuracy against interval", _grid(panels, caption))
+
+
+def _turns(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
+    found = turns.timetables(arms)
+    pictures = turns.pictures(found, colours)
+    panels = [
+        _panel(listed(table.labels), table.words, picture) for table, picture in zip(found, pictures, strict=True)
+    ]
+    caption = (
+        "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
+        "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
+        "fast to draw."
+    )
+    return _section("turns", "Who learned which step when", _legend(colours, dashed=False), _grid(panels, caption))
+
+
+def _costs(arms: Sequence[Arm], against: str) -> Markup:
+    note = (
+        f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
+        "training; seconds depend on the machine and on what else it did."
+    )
+    return _section(
+        "cost",
+        "Cost",
+        _with_code(words.extra_cost(arms, against), "--equal-cost"),
+        tables.costs(arms, against),
+        _note(note),
+    )
+
+
+def _making(arms: Sequence[Arm], measured: str) -> Markup:
+    note = (
+        f"Measured: {measured}. Intervals are Student's t over seeds; differences are paired by seed, over the seeds "
+        "that both arms have; p is of the paired t-test."
+    )
+    return _section(
+        "making",
+        "How this was made",
+        _note(note),
+        *(_note(one) for one in words.environments(arms)),
+        tables.specs(arms),
+    )
+
+
+def _section(name: str, title: str, *content: Markup) -> Markup:
+    return tag("section", tag("h2", text(title), id=name), *content, aria_labelledby=name)
+
+
+def _note(sentences: str) -> Markup:
+    return tag("p", text(sentences), class_="note")
+
+
+def _with_code(sentence: str, word: str) -> Markup:
+    """A sentence in which one word is typed on the command line, and so must not be broken."""
+    before, found, after = sentence.partition(word)
+    return tag("p", text(before), tag("code", text(found)) if found else NOTHING, text(after))
+
+
+def _figure(picture: Markup, caption: str) -> Markup:
+    return tag("figure", picture, tag("figcaption", text(caption)))
+
+
+def _grid(panels: Sequence[Markup], caption: str) -> Markup:
+    return _figure(tag("div", *panels, class_="panels"), caption)
+
+
+def _panel(title: str, below: str, picture: Markup) -> Markup:
+    return tag("div", tag("h3", text(title), tag("small", text(below))), picture, class_="panel")
+
+
+def _legend(colours: Mapping[str, str], dashed: bool) -> Markup:
+    def key(class_: str) -> Markup:
+        stroke = f"all {class_}" if dashed else f"band {class_}"
+        line = tag("path", d="M0 5L30 5", class_=stroke, stroke_width=3)
+        return tag("svg", line, viewBox="0 0 30 10", aria_hidden="true")
+
+    return tag("ul", *(tag("li", key(class_), text(role)) for role, class_ in colours.items()), class_="legend")

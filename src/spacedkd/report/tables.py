@@ -1,0 +1,105 @@
+"""The tables: what every arm reached, what it cost, and the spec behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spacedkd.report.markup import Markup, join, tag, text
+from spacedkd.report.numbers import DASH, TIMES, count, estimate, p_value, plain, points, ratio, seconds
+from spacedkd.report.runs import Arm
+from spacedkd.report.words import network_name, verdict
+from spacedkd.spec import to_json
+
+COSTS = {
+    "updates": "Optimizer updates",
+    "forward_passes": "Forward passes",
+    "backward_passes": "Backward passes",
+    "forward_images": "Images seen",
+    "seconds": "Seconds",
+}
+
+
+def results(arms: Sequence[Arm], against: str) -> Markup:
+    """Accuracies in percent; a column that no arm fills is left out."""
+    columns = {"last": "Last epoch", "best": "Best epoch", "ensemble": "Ensemble of heads", "teacher": "Teacher"}
+    shown = {key: name for key, name in columns.items() if any(arm.numbers[key] for arm in arms)}
+    rows = []
+    for arm in arms:
+        cells = [_estimate_cell(arm.numbers[key], strong=key == "last") for key in shown]
+        gain = [_difference_cell(arm, against)] if len(arms) > 1 else []
+        rows.append([_arm_cell(arm), *cells, *gain, _cell(text(len(arm.runs)))])
+    difference = [f"Difference vs {against}, points"] if len(arms) > 1 else []
+    heads = ["Arm", *shown.values(), *difference, "Seeds"]
+    return _table("Results", heads, rows, [arm.label == against for arm in arms])
+
+
+def costs(arms: Sequence[Arm], against: str) -> Markup:
+    """Mean over the runs of an arm, and how often the named arm's."""
+    base = next(arm for arm in arms if arm.label == against).numbers["cost"]
+    rows = [[_arm_cell(arm), *(_cost_cell(arm.numbers["cost"], base, name) for name in COSTS)] for arm in arms]
+    return _table("Cost", ["Arm", *COSTS.values()], rows, [arm.label == against for arm in arms])
+
+
+def specs(arms: Sequence[Arm]) -> Markup:
+    """Everything that decided the numbers of each arm, folded away."""
+    return join(*(_spec(arm) for arm in arms))
+
+
+def _spec(arm: Arm) -> Markup:
+    spec = arm.first.spec
+    rate = f"{spec.optimizer.name}, lr {spec.optimizer.lr:g} ({spec.rate.shape})"
+    essence = f"{network_name(spec.network)}, {plain(spec.epochs)} epochs, batch {count(spec.batch_size)}, {rate}"
+    prints = "; ".join(f"seed {run.spec.seed}: {run.result['fingerprint']}" for run in arm.runs)
+    written = json.dumps(to_json(spec), indent=2, ensure_ascii=False)
+    return tag(
+        "details",
+        tag("summary", tag("b", text(arm.label)), tag("small", text(f"{arm.how}; {essence}"))),
+        tag("p", text(f"Fingerprints: {prints}. Below, the spec of seed {spec.seed}.")),
+        tag("pre", tag("code", text(written)), tabindex=0),
+    )
+
+
+def _table(name: str, heads: Sequence[str], rows: Sequence[Sequence[Markup]], named: Sequence[bool]) -> Markup:
+    """A table that scrolls inside its own frame where the screen is narrow."""
+    head = tag("tr", *(tag("th", text(title), scope="col") for title in heads))
+    body = [tag("tr", *row, class_="named" if marked else None) for row, marked in zip(rows, named, strict=True)]
+    table = tag("table", tag("caption", text(name), class_="unseen"), tag("thead", head), tag("tbody", *body))
+    hint = tag("p", text("Scroll the table sideways for more columns."), class_="note hint", aria_hidden="true")
+    label = f"{name}, scrolls sideways"
+    return join(hint, tag("div", table, class_="scroll", role="region", aria_label=label, tabindex=0))
+
+
+def _arm_cell(arm: Arm) -> Markup:
+    return tag("th", text(arm.label), tag("small", text(arm.how)), scope="row")
+
+
+def _cell(*content: Markup, class_: str | None = None) -> Markup:
+    return tag("td", *content, class_=class_)
+
+
+def _estimate_cell(value: Mapping[str, Any] | None, strong: bool) -> Markup:
+    if value is None:
+        return _cell(text(DASH), class_="none")
+    mean, _, half = estimate(value).partition(" ")
+    return _cell(tag("b" if strong else "span", text(mean)), tag("span", text(f" {half}"), class_="half"))
+
+
+def _difference_cell(arm: Arm, against: str) -> Markup:
+    difference = arm.numbers["difference"]
+    if difference is None:
+        return _cell(text("reference" if arm.label == against else "no shared seed"), class_="none")
+    judged = verdict(difference)
+    mean = tag("b", text(points(difference["mean"])))
+    if judged is None:
+        return _cell(mean, tag("small", text("1 shared seed: no interval")))
+    p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
+    interval = f"{points(difference['low'])} to {points(difference['high'])}{p}"
+    return _cell(mean, tag("span", text(judged), class_=f"verdict {judged.split()[0]}"), tag("small", text(interval)))
+
+
+def _cost_cell(cost: Mapping[str, float], base: Mapping[str, float], name: str) -> Markup:
+    written = seconds(cost[name]) if name == "seconds" else count(cost[name])
+    times = f"{TIMES}{ratio(cost[name] / base[name])}" if base[name] else ""
+    return _cell(text(written), tag("small", text(times)))

@@ -1,0 +1,169 @@
+"""What the comparison says in words; every word follows from an interval, never from a mean alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from spacedkd.report.numbers import TIMES, count, counted, estimate, listed, p_value, points, ratio, spread
+from spacedkd.report.runs import Arm
+from spacedkd.spec import NetworkSpec, RunSpec
+
+
+def verdict(difference: Mapping[str, Any]) -> str | None:
+    """`better` or `worse` where the whole interval is on one side of zero; None where one seed gives no interval."""
+    if difference["low"] is None or difference["high"] is None:
+        return None
+    if difference["low"] > 0:
+        return "better"
+    return "worse" if difference["high"] < 0 else "no clear difference"
+
+
+def finding(arm: Arm, against: str) -> str:
+    """One arm against the named one, with everything needed to judge it."""
+    difference = arm.numbers["difference"]
+    pair = f"{arm.label} vs {against}"
+    if difference is None:
+        return f"{pair}: no seed in common, so no difference can be given."
+    judged = verdict(difference)
+    gain = f"{pair}: {points(difference['mean'])} points"
+    if judged is None:
+        return f"{gain} on the only seed they share; one seed gives no interval, so this may be chance."
+    p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
+    interval = f"95 % interval {points(difference['low'])} to {points(difference['high'])}"
+    return f"{gain} ({interval}{p}, {counted(difference['n'], 'seed')}): {judged}."
+
+
+def headline(arms: Sequence[Arm], against: str) -> str:
+    """The outcome in one breath."""
+    others = [arm for arm in arms if arm.label != against]
+    if not others:
+        number = arms[0].numbers["last"]
+        return f"One arm only, so nothing is compared: {against} reached {estimate(number)} %."
+    judged: dict[str | None, list[str]] = {}
+    for arm in others:
+        difference = arm.numbers["difference"]
+        judged.setdefault(difference and verdict(difference), []).append(arm.label)
+    unknown = judged.pop(None, [])
+    if not judged:
+        return f"No interval can be given: no arm shares two seeds with {against}, so none is called better or worse."
+    parts = [f"{_few(judged[word])} did {word} than {against}" for word in ("better", "worse") if word in judged]
+    unclear = judged.get("no clear difference", [])
+    if not parts:
+        which = "the" if len(unclear) == 1 else "every"
+        parts = [f"No clear difference: {which} interval against {against} includes zero"]
+    elif unclear:
+        parts.append(f"no clear difference for {_few(unclear)}")
+    if unknown:
+        parts.append(f"no interval can be given for {_few(unknown)}")
+    return "; ".join(parts) + "."
+
+
+def caution(arms: Sequence[Arm]) -> str | None:
+    """What many comparisons at once do to the intervals."""
+    made = sum(arm.numbers["difference"] is not None and arm.numbers["difference"]["n"] > 1 for arm in arms)
+    if made < 2:
+        return None
+    return f"Each interval stands for its own comparison; among {made} of them one may miss zero by chance."
+
+
+def setting(arms: Sequence[Arm]) -> str:
+    """What was compared, in one sentence."""
+    specs = [arm.first.spec for arm in arms]
+    data = listed(_distinct([data_name(spec) for spec in specs]))
+    networks = listed(_distinct([_networks(arm) for arm in arms]))
+    seeds = spread([len(arm.runs) for arm in arms])
+    epochs = spread([spec.epochs for spec in specs])
+    each = "each with" if len(arms) > 1 else "with"
+    return (
+        f"{counted(len(arms), 'arm')} trained {networks} on {data} "
+        f"for {epochs} {'epoch' if epochs == '1' else 'epochs'}, {each} {seeds} {'seed' if seeds == '1' else 'seeds'}."
+    )
+
+
+def title(arms: Sequence[Arm]) -> str:
+    specs = [arm.first.spec for arm in arms]
+    networks = _distinct([spec.network.name for spec in specs])
+    data = _distinct([_source(spec) for spec in specs])
+    subject = networks[0] if len(networks) == 1 else counted(len(networks), "network")
+    return (
+        f"{subject} on {listed(data)}: {counted(len(arms), 'arm')} compared"
+        if len(arms) > 1
+        else f"{subject} on {data[0]}"
+    )
+
+
+def data_name(spec: RunSpec) -> str:
+    """The data set, and how much of it."""
+    limit = spec.data.train_limit
+    return _source(spec) + (f" ({count(limit)} training images)" if limit is not None else "")
+
+
+def network_name(network: NetworkSpec) -> str:
+    options = ", ".join(f"{key} {value}" for key, value in network.options.items())
+    return network.name + (f" ({options})" if options else "")
+
+
+def best_epoch(chosen_on: Sequence[str]) -> str:
+    """On which images the best epoch was chosen, and whether that is fair."""
+    honest = "on images held out of training"
+    peeking = "on the test images themselves, so it peeks at the test set and flatters every arm"
+    parts = {"test": peeking, "holdout": honest}
+    return (
+        "The best epoch was chosen "
+        + ", or for other arms ".join(parts.get(part, f"on {part}") for part in chosen_on)
+        + "."
+    )
+
+
+def extra_cost(arms: Sequence[Arm], against: str) -> str:
+    """Which arms took more updates than the named one, which makes an accuracy easier to reach."""
+    base = next(arm for arm in arms if arm.label == against).numbers["cost"]["updates"]
+    dearer: dict[str, list[str]] = {}
+    for arm in arms:
+        if arm.numbers["cost"]["updates"] > 1.005 * base:
+            dearer.setdefault(ratio(arm.numbers["cost"]["updates"] / base), []).append(arm.label)
+    if not dearer:
+        return f"No arm took more updates than {against}." if len(arms) > 1 else ""
+    took = listed([f"{listed(labels)} took {times}{TIMES} the updates" for times, labels in dearer.items()])
+    return f"{took} of {against}; compare at equal cost with --equal-cost."
+
+
+def environments(arms: Sequence[Arm]) -> list[str]:
+    """Where the runs were computed: one sentence where it was the same for all of them."""
+    found: dict[str, list[str]] = {}
+    for arm in arms:
+        for run in arm.runs:
+            words = ", ".join(f"{name} {value}" for name, value in run.result["environment"].items())
+            found.setdefault(words, []).append(arm.label)
+    if len(found) == 1:
+        return [f"Environment of every run: {next(iter(found))}."]
+    return [f"Environment of {listed(_distinct(labels))}: {words}." for words, labels in found.items()]
+
+
+def left_out(unfinished: int) -> str:
+    return f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out."
+
+
+def _few(labels: Sequence[str]) -> str:
+    """Names while they can be read in one breath; the list below the headline has them all."""
+    return listed(labels) if len(labels) < 4 else counted(len(labels), "arm")
+
+
+def _networks(arm: Arm) -> str:
+    """The student's network, and the teacher's where it is another one that really took part."""
+    spec = arm.first.spec
+    student = network_name(spec.network)
+    if spec.teacher is None or spec.teacher == spec.network or len(arm.first.roles) == 1:
+        return student
+    return f"{student} under {network_name(spec.teacher)}"
+
+
+def _source(spec: RunSpec) -> str:
+    """A file is known by its name, not by where it lies."""
+    return PurePath(spec.data.source).name if spec.data.source.endswith(".npz") else spec.data.source
+
+
+def _distinct(words: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(words))

@@ -1,0 +1,142 @@
+"""Every mistake ends in one clear line, exit code 2, no traceback, and nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spacedkd.cli import main
+
+BAD_FLAGS = {
+    "--method kdd": "Did you mean 'kd'? Available: none, kd, self-kd.",
+    "--data digit": "Did you mean 'digits'?",
+    "--network resnt18": "Did you mean 'resnet18'",
+    "--teacher resnt18": "Did you mean 'resnet18'",
+    "--interval 0ep": "at least one step",
+    "--interval 0": "write 1.5ep",
+    "--interval -1ep": "must be a number from 0 up",
+    "--interval nanep": "must be a number from 0 up",
+    "--interval infep": "must be a number from 0 up",
+    "--interval soon": "write 1.5ep",
+    "--interval 99ep": "longer than the run",
+    "--interval 0.001ep": "less than one step",
+    "--ahead 99ep": "longer than the run",
+    "--ahead 1ep --interval 1ep": "--ahead is a schedule of its own",
+    "--window 1ep": "--window wants from..to",
+    "--interval 1ep --window 1ep..9ep": "longer than the run",
+    "--interval 1ep --window 2ep..1ep": "start before it stops",
+    "--interval 1ep --tail keep": "tail must be 'teach' or 'drop'",
+    "--method none --interval 1ep": "nobody who leads",
+    "--method self-kd --interval 1ep --set method.variant=plain": "nobody who leads",
+    "--data missing.npz": "There is no file missing.npz",
+    "--train-limit 3": "train_limit must be from 10",
+    "--batch-size 0": "batch_size must be at least 1",
+    "--batch-size 39": "--drop-last",
+    "--epochs 0": "epochs must be more than 0",
+    "--epochs nan": "epochs must be more than 0",
+    "--lr -1": "lr must be at least 0",
+    "--holdout 1.5": "holdout must be a part",
+    "--rate cosin": "Did you mean 'cosine'?",
+    "--optimizer sgdd": "Did you mean 'sgd'?",
+    "--set method.temprature=3": "Did you mean 'temperature'",
+    "--set method.temperature=0": "temperature must be above 0",
+    "--set method.temperature=hot": "must be a float",
+    "--set nonsense=3": "Unknown key in spec 'nonsense'",
+    "--set a.b=3": "There is no 'a.b' in a spec",
+    "--set lr": "--set wants KEY=VALUE",
+    "--spec missing.json": "There is no missing.json",
+    "--resume missing": "There is no missing",
+    "--precision 8-bit": "precision",
+    "--network vit_tiny_patch16_224": "cannot be built for 1x8x8 images",
+    "--method self-kd --network vit_tiny_patch16_224 --set network.img_size=8 --set network.patch_size=2": "self KD",
+}
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("spacedkd: ")
+    assert said.count("\n") == 1
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.mark.parametrize("typed", BAD_FLAGS)
+def test_bad_flags(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny = [] if "--resume" in typed else ["--epochs", "3", "--train-limit", "40", "--batch-size", "8"]
+    assert BAD_FLAGS[typed] in refused(["train", *tiny, *typed.split()], capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images, labels = np.zeros((8, 8, 8), np.uint8), np.arange(8) % 2
+    empty = np.zeros((0, 8, 8), np.uint8)
+    for name, arrays, message in (
+        ("empty", (empty, labels[:0], images, labels), "no training images"),
+        ("out-of-range", (images, labels, images, labels + 1), "y_test has labels from 1 to 2"),
+        ("from-one", (images, labels + 1, images, labels + 1), "Number the classes from 0"),
+    ):
+        path = tmp_path / f"{name}.npz"
+        np.savez(path, **dict(zip(("x_train", "y_train", "x_test", "y_test"), arrays, strict=True)))
+        assert message in refused(["train", "--data", str(path), "--out", str(tmp_path / "run")], capsys)
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_misspelt_key_in_a_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps({"epochs": 3, "bach_size": 8}))
+    assert "Did you mean 'batch_size'?" in refused(["train", "--spec", str(tmp_path / "spec.json")], capsys)
+
+
+def test_a_folder_that_holds_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("precious")
+    assert "not empty and not a run" in refused(["train", "--epochs", "3", "--out", str(tmp_path)], capsys)
+    assert (tmp_path / "notes.txt").read_text() == "precious"
+    (tmp_path / "spec.json").write_text("{}")
+    assert "already holds a run" in refused(["train", "--epochs", "3", "--out", str(tmp_path)], capsys)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["compare"], "compare needs arms"),
+        (["compare", "--arm", "no colon"], "--arm wants 'NAME: FLAGS'"),
+        (["compare", "--arm", "a: --method kd", "--arm", "a: --method none"], "same name"),
+        (["compare", "--arm", "a: --method kdd"], "Did you mean 'kd'"),
+        (["compare", "--arm", "a: --method kd", "--seeds", "0"], "--seeds must be at least 1"),
+        (["compare", "--arm", "a: --method kd", "--against", "b"], "Unknown arm 'b'"),
+        (["evaluate"], "Name at least one run folder"),
+        (["evaluate", "nowhere"], "There is no nowhere"),
+        (["report"], "Name at least one run folder"),
+        (["report", "nowhere"], "There is no folder nowhere"),
+        (["report", "."], "No finished run"),
+        (["list", "methds"], "Did you mean 'methods'?"),
+        (["list", "networks", "--pattern", "zzz*"], "No network matches"),
+        (["train", "--resume", "x", "--lr", "3"], "--resume takes everything"),
+    ],
+)
+def test_bad_words(
+    typed: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(typed, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("typed", [["trian"], ["train", "--intervl", "3"], ["train", "--epochs", "many"]])
+def test_words_that_are_no_flags(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(typed)
+    assert stop.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err

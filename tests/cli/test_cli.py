@@ -1,0 +1,169 @@
+"""What people type, from end to end."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import timm
+
+from spacedkd import Ahead, Offline, Online, RunSpec, Spaced, Window, read_spec
+from spacedkd.cli import flags, main
+from spacedkd.cli.flags import RunFlags, parse, parse_arm, to_spec
+
+TINY = (
+    "--data digits --train-limit 40 --width 4 --epochs 2 --batch-size 8 --lr 0.02 --precision 32-true --threads 1"
+).split()
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+def test_train_evaluate_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    main(["train", *TINY, "--interval", "1ep", "--holdout", "0.2", "--out", str(run)])
+    trained = capsys.readouterr().out
+    assert "teacher" in trained
+    assert "best epoch (chosen on holdout)" in trained
+    assert {path.name for path in run.iterdir()} >= {
+        "spec.json",
+        "journal.jsonl",
+        "checkpoint",
+        "student",
+        "result.json",
+    }
+    assert timm.create_model(f"local-dir:{run}/student", pretrained=True).num_classes == 10
+
+    main(["evaluate", str(run)])
+    evaluated = capsys.readouterr().out
+    result = json.loads((run / "result.json").read_text())
+    last = result["accuracy"]["student"]["test"]["final"]["last"]
+    assert re.search(rf"student\s+test\s+{100 * last:.1f}", evaluated)
+
+    main(["report", str(run), "--out", str(tmp_path / "page.html")])
+    assert "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_from_its_spec_is_the_same_run(tmp_path: Path) -> None:
+    main(["train", *TINY, "--interval", "1.5ep", "--out", str(tmp_path / "flags")])
+    main(["train", "--spec", str(tmp_path / "flags" / "spec.json"), "--out", str(tmp_path / "spec")])
+    journals = [(tmp_path / name / "journal.jsonl").read_bytes() for name in ("flags", "spec")]
+    assert journals[0] == journals[1]
+    main(["train", "--spec", str(tmp_path / "flags"), "--seed", "3", "--out", str(tmp_path / "changed")])
+    assert read_spec(tmp_path / "changed").seed == 3
+    assert read_spec(tmp_path / "changed").schedule == Spaced("1.5ep")
+
+
+def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = ["--arm", "plain: --method self-kd", "--arm", "spaced: --method self-kd --interval 1ep"]
+    command = ["compare", *TINY, *arms, "--seeds", "2", "--equal-cost", "--against", "plain", "--out", str(tmp_path)]
+    main(command)
+    out = capsys.readouterr().out
+    found = json.loads((tmp_path / "comparison.json").read_text())
+    assert [arm["label"] for arm in found["arms"]] == ["plain", "spaced", "self-kd, 2x epochs"]
+    plain, spaced, control = found["arms"]
+    assert spaced["cost"]["updates"] == control["cost"]["updates"] == 2 * plain["cost"]["updates"]
+    assert "[6 of 6]" in out
+    assert "spaced" in (tmp_path / "report.html").read_text()
+
+    main(command)
+    assert "6 of 6 runs" in capsys.readouterr().out
+    assert json.loads((tmp_path / "comparison.json").read_text()) == found
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("data", "digits"),
+        ("networks --pattern resnet18*", "resnet18_small"),
+        ("methods", "self-kd"),
+        ("schedules", "--ahead"),
+    ],
+)
+def test_lists(what: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list", *words(what)])
+    assert shown in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"spacedkd {version('spacedkd')}\n"
+
+
+@pytest.mark.parametrize("verb", ["", "train", "compare", "evaluate", "report", "list"])
+def test_help_has_an_example_and_no_none(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*words(verb), "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "None" not in text
+    assert verb == "list" or "Example" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "schedule"),
+    [
+        ("", Online()),
+        ("--interval online", Online()),
+        ("--interval 1.5ep", Spaced("1.5ep")),
+        ("--interval 586st --tail drop", Spaced("586st", tail="drop")),
+        ("--interval offline", Offline()),
+        ("--ahead 2ep", Ahead("2ep")),
+        ("--interval 1.5ep --window 20ep..40ep", Window(Spaced("1.5ep"), Online(), "20ep", stop="40ep")),
+        ("--interval 1.5ep --window 20ep+10ep", Window(Spaced("1.5ep"), Online(), "20ep", length="10ep")),
+    ],
+)
+def test_schedules_as_flags(typed: str, schedule: object) -> None:
+    assert to_spec(parse(words(typed))).schedule == schedule
+
+
+def test_every_flag_reaches_the_spec() -> None:
+    typed = (
+        "--data digits --train-limit 9 --holdout 0.5 --crop 3 --flip True --rotate 4 --network resnet34_small "
+        "--width 3 --teacher resnet50_small --method kd --epochs 2 --batch-size 5 --drop-last True --optimizer adamw "
+        "--lr 0.5 --weight-decay 0.1 --rate cosine --warmup 1ep --seed 7 --precision 32-true --accelerator cpu "
+        "--devices 2 --workers 3 --threads 4 --set method.temperature=5 --set optimizer.momentum=0.8 --set label=mine"
+    )
+    spec, default = to_spec(parse(words(typed))), RunSpec()
+    assert spec.data.augment is not None
+    assert (spec.data.augment.crop, spec.data.augment.flip, spec.data.augment.rotate) == (3, True, 4)
+    assert (spec.data.train_limit, spec.data.holdout, spec.data.drop_last) == (9, 0.5, True)
+    assert (spec.network.name, spec.network.options) == ("resnet34_small", {"width": 3})
+    assert spec.teacher is not None
+    assert spec.teacher.name == "resnet50_small"
+    assert spec.method.options == {"temperature": 5}
+    assert (spec.optimizer.name, spec.optimizer.lr, spec.optimizer.momentum, spec.optimizer.weight_decay) == (
+        "adamw",
+        0.5,
+        0.8,
+        0.1,
+    )
+    assert (spec.rate.shape, str(spec.rate.warmup), spec.seed, spec.precision, spec.label) == (
+        "cosine",
+        "1ep",
+        7,
+        "32-true",
+        "mine",
+    )
+    assert (spec.engine.accelerator, spec.engine.devices, spec.engine.workers, spec.engine.threads) == ("cpu", 2, 3, 4)
+    assert (spec.epochs, spec.batch_size) == (2, 5)
+    assert spec != default
+    assert flags._PLACES.keys() <= RunFlags.__dataclass_fields__.keys()
+
+
+def test_spacing_self_kd_makes_it_the_live_variant_unless_told_otherwise() -> None:
+    assert to_spec(parse(words("--method self-kd"))).method.options == {}
+    assert to_spec(parse(words("--method self-kd --interval 4ep"))).method.options == {"variant": "live"}
+    snapshot = words("--method self-kd --interval 4ep --set method.variant=snapshot")
+    assert to_spec(parse(snapshot)).method.options == {"variant": "snapshot"}
+
+
+def test_an_arm_adds_its_flags_to_the_base() -> None:
+    base = to_spec(parse(words("--epochs 7 --lr 0.3")))
+    name, spec = parse_arm("far ahead: --interval 3ep --lr 0.2", base)
+    assert name == "far ahead"
+    assert (spec.epochs, spec.optimizer.lr, spec.schedule) == (7, 0.2, Spaced("3ep"))

@@ -1,0 +1,62 @@
+"""Tiny runs on real images, small enough that a whole training takes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from spacedkd import DataSpec, Duration, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
+
+torch.set_num_threads(1)
+
+TINY = RunSpec(
+    data=DataSpec("digits", train_limit=40),
+    network=NetworkSpec("resnet18_small", {"width": 4}),
+    epochs=3,
+    batch_size=8,
+    optimizer=OptimizerSpec(lr=0.02),
+    precision="32-true",
+    log_every=Duration(2, "st"),
+    save_every=Duration(4, "st"),
+    engine=EngineSpec(threads=1),
+)
+"""Five steps an epoch, fifteen in all."""
+
+
+@pytest.fixture
+def tiny() -> RunSpec:
+    return TINY
+
+
+@pytest.fixture
+def tiny_with() -> Callable[..., RunSpec]:
+    """The tiny run with another method and other changes."""
+
+    def make(method: str = "kd", options: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
+        return replace(TINY, method=MethodSpec(method, options or {}), **changes)
+
+    return make
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """Everything in a run's checkpoint: models and optimizers."""
+    return load_file(folder / "checkpoint" / "latest.safetensors")
+
+
+def of_model(folder: Path, model: str) -> dict[str, Tensor]:
+    """A model's saved parameters, buffers and optimizer state."""
+    return {name: value for name, value in tensors(folder).items() if name.split("/")[1] == model}
+
+
+def assert_same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert one, "nothing was compared"
+    different = [name for name in one if not torch.equal(one[name], other[name])]
+    assert not different, f"{len(different)} of {len(one)} tensors differ, first {different[0]}"

@@ -1,0 +1,135 @@
+"""Arms times seeds in parallel: fairness, reuse, controls."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from spacedkd import MethodSpec, Moment, RunSpec, Spaced, UserError
+from spacedkd.experiments.comparison import compare, find_runs
+from spacedkd.experiments.runner import Job, equal_cost_controls, plan, run_all
+from tests.conftest import TINY, tensors
+
+QUICK = replace(TINY, epochs=2)
+ARMS = {
+    "no KD": replace(QUICK, method=MethodSpec("none")),
+    "online KD": QUICK,
+    "spaced KD": replace(QUICK, schedule=Spaced("1ep")),
+}
+
+
+def silent(job: Job, moment: Moment) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Job]]:
+    out = tmp_path_factory.mktemp("compared")
+    jobs = plan(ARMS, [0, 1], out)
+    run_all(jobs, 2, silent)
+    return out, jobs
+
+
+def test_runs_are_folders_named_by_arm_and_seed(compared: tuple[Path, list[Job]]) -> None:
+    out, jobs = compared
+    assert [str(job.folder.relative_to(out)) for job in jobs[:3]] == [
+        "no-kd/seed0",
+        "online-kd/seed0",
+        "spaced-kd/seed0",
+    ]
+    assert all((job.folder / "result.json").exists() for job in jobs)
+
+
+def test_arms_of_a_seed_share_their_teacher_and_seeds_do_not(compared: tuple[Path, list[Job]]) -> None:
+    """The arm without KD is the other arms' teacher: same data order, same initial weights."""
+    out, _ = compared
+    weight = "model/{}/network.layer4.1.conv2.weight".format
+    alone = tensors(out / "no-kd" / "seed0")[weight("student")]
+    assert torch.equal(alone, tensors(out / "online-kd" / "seed0")[weight("teacher")])
+    assert torch.equal(alone, tensors(out / "spaced-kd" / "seed0")[weight("teacher")])
+    assert not torch.equal(alone, tensors(out / "no-kd" / "seed1")[weight("student")])
+
+
+def test_the_comparison_says_what_the_runs_say(compared: tuple[Path, list[Job]]) -> None:
+    _out, jobs = compared
+    found = compare([job.folder for job in jobs], against="online KD")
+    assert [arm["label"] for arm in found["arms"]] == ["no KD", "online KD", "spaced KD"]
+    for arm in found["arms"]:
+        folders = [job.folder for job in jobs if job.label == arm["label"]]
+        results = [json.loads((folder / "result.json").read_text()) for folder in folders]
+        scores = [r["accuracy"]["student"]["test"]["final"]["last"] for r in results]
+        assert arm["last"]["mean"] == pytest.approx(sum(scores) / 2)
+        assert arm["cost"]["updates"] == results[0]["cost"]["updates"]
+    reference, spaced = found["arms"][1], found["arms"][2]
+    assert reference["difference"] is None
+    assert spaced["difference"]["mean"] == pytest.approx(spaced["last"]["mean"] - reference["last"]["mean"])
+    assert (reference["schedule"], spaced["schedule"]) == ("online", "spaced 1ep")
+
+
+def test_finished_runs_are_not_run_again(compared: tuple[Path, list[Job]]) -> None:
+    _, jobs = compared
+    before = {job.folder: (job.folder / "result.json").stat().st_mtime_ns for job in jobs}
+    told: list[Job] = []
+    run_all(jobs, 1, lambda job, moment: told.append(job))
+    assert not told
+    assert before == {job.folder: (job.folder / "result.json").stat().st_mtime_ns for job in jobs}
+
+
+def test_a_folder_with_another_run_stops_everything_before_it_starts(
+    compared: tuple[Path, list[Job]], tmp_path: Path
+) -> None:
+    out, _ = compared
+    longer = {"new": ARMS["no KD"], "online KD": replace(QUICK, epochs=3)}
+    with pytest.raises(UserError, match="online-kd/seed0 holds another run"):
+        run_all(plan(longer, [0], out), 1, silent)
+    assert not (out / "new").exists()
+
+
+def test_an_error_in_a_run_reaches_the_user(tmp_path: Path) -> None:
+    bad = plan({"bad": replace(QUICK, schedule=Spaced("50ep"))}, [0], tmp_path)
+    with pytest.raises(UserError, match="longer than the run"):
+        run_all(bad, 1, silent)
+
+
+def test_equal_cost_controls_double_the_epochs_of_spaced_self_kd() -> None:
+    spaced = replace(
+        QUICK, method=MethodSpec("self-kd", {"variant": "live", "temperature": 4.0}), schedule=Spaced("1ep")
+    )
+    plain = replace(QUICK, method=MethodSpec("self-kd"))
+    controls = equal_cost_controls({**ARMS, "self": plain, "spaced self": spaced})
+    assert list(controls) == ["self-kd, 2x epochs"]
+    (control,) = controls.values()
+    assert control.epochs == 2 * spaced.epochs
+    assert control.method == MethodSpec("self-kd", {"variant": "plain", "temperature": 4.0})
+
+
+def test_runs_are_found_below_folders(compared: tuple[Path, list[Job]], tmp_path: Path) -> None:
+    out, jobs = compared
+    finished, unfinished = find_runs([out, out / "no-kd"])
+    assert sorted(finished) == sorted(job.folder for job in jobs)
+    assert unfinished == []
+    with pytest.raises(UserError, match="There is no folder"):
+        find_runs([tmp_path / "nowhere"])
+    with pytest.raises(UserError, match="No finished run"):
+        find_runs([tmp_path])
+
+
+def test_an_unknown_reference_is_refused(compared: tuple[Path, list[Job]]) -> None:
+    _, jobs = compared
+    with pytest.raises(UserError, match="Did you mean 'online KD'"):
+        compare([job.folder for job in jobs], against="online kd")
+
+
+@pytest.mark.parametrize("label", ["../../etc", "..", "/", "a/b: c"])
+def test_a_label_cannot_lead_out_of_the_folder(tmp_path: Path, label: str) -> None:
+    (job,) = plan({label: RunSpec()}, [0], tmp_path)
+    assert job.folder.resolve().parent.parent == tmp_path.resolve()
+
+
+def test_arms_that_would_share_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="share a folder"):
+        plan({"my arm": RunSpec(), "my-arm": RunSpec()}, [0], tmp_path)

@@ -1,0 +1,184 @@
+"""Every loss value and gradient of METHODS.md, cards 0 to 5, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from spacedkd import KD, Batch, Progress, SelfKD
+from spacedkd.methods import losses
+from spacedkd.models.heads import Prediction
+
+
+def tensor(rows: list[list[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+S = tensor([[1.0, 2.0, 0.5], [0.2, -1.0, 3.0]])
+TE = tensor([[2.0, 1.0, 0.1], [-0.5, 0.3, 2.5]])
+O2 = tensor([[0.3, 0.1, -0.2], [0.0, 0.4, 1.0]])
+O1 = tensor([[0.1, 0.0, 0.2], [0.3, 0.2, 0.1]])
+FS = tensor([[0.5, 1.0, 0.0, 2.0], [1.5, 0.0, 0.3, 0.7]])
+FT = tensor([[0.0, 1.2, 0.4, 1.0], [1.0, 0.5, 0.0, 0.9]])
+Y = torch.tensor([0, 2])
+
+
+def close(value: float) -> object:
+    return pytest.approx(value, abs=1e-9)
+
+
+def gradient(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """The gradient, checked against finite differences on the way."""
+    at = at.clone().requires_grad_()
+    assert torch.autograd.gradcheck(loss, at)
+    (result,) = torch.autograd.grad(loss(at), at)
+    return result
+
+
+def test_cross_entropy() -> None:
+    assert losses.cross_entropy(S, Y).item() == close(0.7702599809)
+    assert losses.cross_entropy(TE, Y).item() == close(0.2829793541)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "value"), [(1, 0.2574859749), (2, 0.0807564898), (3, 0.0385252820), (4, 0.0223212676)]
+)
+def test_kl(temperature: float, value: float) -> None:
+    assert losses.kl(S, TE, temperature).item() == close(value)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "value"), [(1, 0.2574859749), (2, 0.3230259590), (3, 0.3467275381), (4, 0.3571402819)]
+)
+def test_kl_with_the_squared_temperature(temperature: float, value: float) -> None:
+    method = KD(temperature=temperature, temperature_squared=True, label_weight=0, logit_weight=1, feature_weight=0)
+    assert method.terms(Prediction(S, FS), Prediction(TE, FT), Y)["logit"].item() == close(value)
+
+
+def test_gradient_of_kl() -> None:
+    expected = tensor([[-0.2014875244, 0.1621851463, 0.0393023782], [0.0716848853, -0.1684435951, 0.0967587098]])
+    torch.testing.assert_close(gradient(lambda s: 16 * losses.kl(s, TE, 4.0), S), expected, atol=1e-9, rtol=0)
+    expected = tensor([[-0.0227542920, 0.0186054299, 0.0041488621], [0.0063825092, -0.0167971610, 0.0104146517]])
+    torch.testing.assert_close(gradient(lambda s: losses.kl(s, TE, 3.0), S), expected, atol=1e-9, rtol=0)
+
+
+def test_soft_cross_entropy_has_the_gradient_of_kl() -> None:
+    assert losses.soft_cross_entropy(S, TE, 1.0).item() == close(0.9246850246)
+    torch.testing.assert_close(
+        gradient(lambda s: losses.soft_cross_entropy(s, TE, 3.0), S), gradient(lambda s: losses.kl(s, TE, 3.0), S)
+    )
+
+
+@pytest.mark.parametrize("loss", losses.LOGIT_LOSSES.values(), ids=losses.LOGIT_LOSSES)
+def test_the_teacher_never_gets_a_gradient(loss: losses.LogitLoss) -> None:
+    assert not loss(S, TE.clone().requires_grad_(), 3.0).requires_grad
+    assert loss(S.clone().requires_grad_(), TE, 3.0).requires_grad
+
+
+@pytest.mark.parametrize("loss", losses.FEATURE_LOSSES.values(), ids=losses.FEATURE_LOSSES)
+def test_teacher_features_never_get_a_gradient(loss: losses.FeatureLoss) -> None:
+    assert not loss(FS, FT.clone().requires_grad_()).requires_grad
+
+
+def test_probability_kl_is_what_the_papers_code_computes() -> None:
+    """Card 4: probabilities where log-probabilities belong."""
+    assert losses.probability_kl(S, TE, 3.0).item() == close(-1.4103873109)
+    expected = tensor([[-0.0055933399, 0.0012433154, 0.0043500245], [0.0085486890, 0.0041173729, -0.0126660619]])
+    torch.testing.assert_close(gradient(lambda s: losses.probability_kl(s, TE, 3.0), S), expected, atol=1e-9, rtol=0)
+
+
+def test_feature_losses() -> None:
+    """Card 3."""
+    assert losses.feature_norm(FS, FT).item() == close(1.4422205102)
+    assert losses.feature_mse(FS, FT).item() == close(0.26)
+    assert losses.feature_square_sum(FS, FT).item() == close(2.08)
+    assert losses.feature_cross_entropy(FS, FT).item() == close(3.2606718797)
+    assert losses.feature_masked_square_sum(FS, FT).item() == close(2.08)
+    signed = tensor([[-0.5, 1, 0, 2], [1.5, 0, -0.3, 0.7]])
+    assert losses.feature_masked_square_sum(signed, FT).item() == close(1.74)
+    assert losses.feature_square_sum(signed, FT).item() == close(2.08)
+
+
+def test_gradient_of_the_feature_norm() -> None:
+    expected = tensor(
+        [
+            [0.3466876226, -0.1386750491, -0.2773500981, 0.6933752453],
+            [0.3466876226, -0.3466876226, 0.2080125736, -0.1386750491],
+        ]
+    )
+    found = gradient(lambda f: losses.feature_norm(f, FT), FS)
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+    assert found.norm().item() == close(1.0)
+    at_equality = FT.clone().requires_grad_()
+    losses.feature_norm(at_equality, FT).backward()
+    assert torch.equal(at_equality.grad, torch.zeros_like(FT))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ({"logit_loss": "probability-kl"}, 0.1593324086),
+        ({}, 0.5940061865),
+        ({"temperature_squared": True}, 0.6864668634),
+        (
+            {
+                "temperature": 4.0,
+                "temperature_squared": True,
+                "label_weight": 0.1,
+                "logit_weight": 0.9,
+                "feature_weight": 0.0,
+            },
+            0.3984522518,
+        ),
+    ],
+    ids=["as the paper's code", "the paper's formula", "with T squared", "Hinton's KD"],
+)
+def test_the_students_whole_loss(options: dict[str, float], value: float) -> None:
+    """Cards 2 and 4."""
+    terms = KD(**options).terms(Prediction(S, FS), Prediction(TE, FT), Y)  # type: ignore[arg-type]
+    assert sum(terms.values()).item() == close(value)  # type: ignore[union-attr]
+
+
+def self_kd_loss(method: SelfKD, o4: Tensor, o3: Tensor, features: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """The loss of a network whose heads answer with the card's numbers."""
+    f3, f2, f1 = features
+    heads = (Prediction(o4, FT), Prediction(o3, f3), Prediction(O2, f2), Prediction(O1, f1))
+    models = {"network": lambda images: heads}
+    batch = Batch(torch.zeros(2, 1, 1, 1), Y, torch.arange(2))
+    return torch.stack([*method.losses("student", models, batch, Progress(0, 1, 1)).values()]).sum()  # type: ignore[arg-type]
+
+
+AUTHORS = SelfKD(skip_deepest_exit_features=True)
+
+
+def test_self_kd_of_the_authors() -> None:
+    """Card 5; the deepest exit's features are left out."""
+    assert self_kd_loss(AUTHORS, TE, S, (FS, FS, 0.5 * FS)).item() == close(3.2180889005)
+    everywhere = self_kd_loss(SelfKD(), TE, S, (FS, FS, 0.5 * FS)).item()
+    assert everywhere == close(3.2180889005 + 0.03 * 1.4422205102)
+
+
+def test_self_kd_of_the_widely_used_reimplementation() -> None:
+    method = SelfKD(
+        deepest_weight=0.9,
+        label_weight=0.9,
+        logit_weight=0.1,
+        temperature_squared=True,
+        feature_loss="masked-square-sum",
+        feature_weight=1e-6,
+    )
+    assert self_kd_loss(method, TE, S, (FS, FS, FS)).item() == close(5.5970787348)
+
+
+def test_gradients_of_self_kd() -> None:
+    """The deepest head learns from the labels alone."""
+    o4 = TE.clone().requires_grad_()
+    self_kd_loss(AUTHORS, o4, S, (FS, FS, 0.5 * FS)).backward()
+    expected = tensor([[-0.17049943, 0.12121649, 0.04928295], [0.02144903, 0.04773569, -0.06918472]])
+    torch.testing.assert_close(o4.grad, expected, atol=1e-8, rtol=0)
+    expected = tensor([[-0.27589792, 0.22556773, 0.05033019], [0.02163768, 0.00090128, -0.02253897]])
+    found = gradient(lambda o: self_kd_loss(AUTHORS, TE, o, (FS, FS, 0.5 * FS)), S)
+    torch.testing.assert_close(found, expected, atol=1e-8, rtol=0)

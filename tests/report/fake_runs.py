@@ -1,0 +1,100 @@
+"""Run folders without training: the files a run leaves behind, with accuracies of the test's choosing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spacedkd.experiments.comparison import compare
+from spacedkd.report.page import write_page
+from spacedkd.schedule import Online, Schedule
+from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec, to_json
+
+
+@dataclass(frozen=True)
+class FakeArm:
+    """An arm whose runs ended with these accuracies, one for each seed from 0 up."""
+
+    label: str
+    accuracies: Sequence[float]
+    method: str = "kd"
+    variant: str | None = None
+    schedule: Schedule | None = None
+    roles: Sequence[str] = ("teacher", "student")
+    epochs: int = 4
+    steps_per_epoch: int = 10
+    best_chosen_on: str = "test"
+    network: str = "resnet18_small"
+
+    @property
+    def spec(self) -> RunSpec:
+        options = {"temperature": 3.0} | ({} if self.variant is None else {"variant": self.variant})
+        return RunSpec(
+            data=DataSpec("digits", train_limit=2000),
+            network=NetworkSpec(self.network, {"width": 8}),
+            method=MethodSpec(self.method, options),
+            schedule=self.schedule or Online(),
+            epochs=self.epochs,
+            label=self.label,
+        )
+
+    def result(self, spec: RunSpec, accuracy: float) -> dict[str, Any]:
+        heads = ("final", "ensemble") if self.method == "self-kd" else ("final",)
+        scores = {"last": accuracy, "best": accuracy + 0.01, "best_epoch": self.epochs}
+        updates = len(self.roles) * self.epochs * self.steps_per_epoch
+        passes = {"forward_passes": updates, "backward_passes": updates}
+        images = {"forward_images": 128 * updates, "backward_images": 128 * updates}
+        return {
+            "label": spec.label,
+            "seed": spec.seed,
+            "fingerprint": spec.fingerprint(),
+            "accuracy": {role: {"test": dict.fromkeys(heads, scores)} for role in self.roles},
+            "best_chosen_on": self.best_chosen_on,
+            "cost": {"updates": updates, **passes, **images, "by_model": {}},
+            "seconds": 0.5 * updates,
+            "plan": {
+                "roles": [*self.roles],
+                "learners": {role: "network" if self.method == "self-kd" else role for role in self.roles},
+                "steps_per_epoch": self.steps_per_epoch,
+                "total_steps": self.epochs * self.steps_per_epoch,
+            },
+            "environment": {"torch": "2.13.0", "device": "cpu", "processes": 1, "threads": 2},
+        }
+
+    def journal(self, accuracy: float) -> str:
+        entries = [
+            {
+                "event": "accuracy",
+                "role": role,
+                "epoch": float(epoch),
+                "accuracy": {"test": {"final": accuracy * epoch / self.epochs}},
+            }
+            for role in self.roles
+            for epoch in range(1, self.epochs + 1)
+        ]
+        return "".join(json.dumps(entry) + "\n" for entry in [{"event": "loss", "role": "student"}, *entries])
+
+
+def write_runs(root: Path, arms: Sequence[FakeArm]) -> list[Path]:
+    """The folders of all runs, in the order of the arms."""
+    folders = []
+    for place, arm in enumerate(arms):
+        for seed, accuracy in enumerate(arm.accuracies):
+            folder = root / f"arm{place}" / f"seed{seed}"
+            folder.mkdir(parents=True)
+            spec = replace(arm.spec, seed=seed)
+            (folder / "spec.json").write_text(json.dumps(to_json(spec)))
+            (folder / "result.json").write_text(json.dumps(arm.result(spec, accuracy)))
+            (folder / "journal.jsonl").write_text(arm.journal(accuracy))
+            folders.append(folder)
+    return folders
+
+
+def page_of(root: Path, *arms: FakeArm, unfinished: int = 0) -> str:
+    """The page that compares the arms with the first of them."""
+    folders = write_runs(root / "runs", arms)
+    write_page(root / "page.html", compare(folders), unfinished)
+    return (root / "page.html").read_text(encoding="utf-8")

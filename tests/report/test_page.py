@@ -1,0 +1,175 @@
+"""The page as a whole: complete, self-contained, honest, and safe with any label."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spacedkd.errors import UserError
+from spacedkd.experiments.comparison import compare
+from spacedkd.report.page import write_page
+from spacedkd.schedule import Spaced
+from tests.report.fake_runs import FakeArm, page_of, write_runs
+from tests.report.page_text import Page
+
+ONLINE = FakeArm("online KD", [0.70, 0.71, 0.72])
+SPACED = FakeArm("spaced KD", [0.80, 0.82, 0.81], schedule=Spaced("1.5ep"))
+SELF = FakeArm("self KD", [0.7, 0.7, 0.7], "self-kd", "plain", roles=("student",))
+NONE = FakeArm("no KD", [0.60, 0.61, 0.61], "none", roles=("student",))
+SECTIONS = ["results", "curves", "intervals", "turns", "cost", "making"]
+
+
+def test_elements_nest_and_sections_come_in_order(tmp_path: Path) -> None:
+    page = Page(page_of(tmp_path, ONLINE, SPACED, SELF, NONE))
+    assert [attributes["id"] for attributes in page.all("h2")] == SECTIONS
+    assert len(page.all("h1")) == 1
+
+
+def test_nothing_is_fetched_or_run(tmp_path: Path) -> None:
+    html = page_of(tmp_path, ONLINE, SPACED, SELF, NONE)
+    page = Page(html)
+    for fetching in ("http:", "https:", "//", "src=", "href=", "url(", "@import", "<script", "<link"):
+        assert fetching not in html, fetching
+    (policy,) = [meta["content"] for meta in page.all("meta") if "http-equiv" in meta]
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_what_was_compared(tmp_path: Path) -> None:
+    text = Page(page_of(tmp_path, ONLINE, SPACED)).text
+    data = "digits (2\u2009000 training images)"
+    assert f"2 arms trained resnet18_small (width 8) on {data} for 4 epochs, each with 3 seeds." in text
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "finding", "headline"),
+    [
+        (
+            [0.80, 0.82, 0.81],
+            "+10.0 points (95 % interval +7.5 to +12.5, p = 0.003, 3 seeds): better.",
+            "spaced KD did better than online KD.",
+        ),
+        (
+            [0.60, 0.62, 0.61],
+            "\u221210.0 points (95 % interval \u221212.5 to \u22127.5, p = 0.003, 3 seeds): worse.",
+            "spaced KD did worse than online KD.",
+        ),
+        (
+            [0.80, 0.65, 0.71],
+            "+1.0 points (95 % interval \u221219.3 to +21.3, p = 0.85, 3 seeds): no clear difference.",
+            "No clear difference: the interval against online KD includes zero.",
+        ),
+        (
+            [0.80],
+            "+10.0 points on the only seed they share; one seed gives no interval, so this may be chance.",
+            "No interval can be given: no arm shares two seeds with online KD, so none is called better or worse.",
+        ),
+    ],
+)
+def test_words_follow_the_interval(tmp_path: Path, accuracies: list[float], finding: str, headline: str) -> None:
+    arm = FakeArm("spaced KD", accuracies, schedule=Spaced("1.5ep"))
+    text = Page(page_of(tmp_path, ONLINE, arm)).text
+    assert f"spaced KD vs online KD: {finding}" in text
+    assert headline in text
+    assert "significant" not in text
+
+
+def test_one_arm_is_compared_with_nothing(tmp_path: Path) -> None:
+    text = Page(page_of(tmp_path, ONLINE)).text
+    assert "One arm only, so nothing is compared: online KD reached 71.0 \u00b1 2.5 %." in text
+    assert "Difference" not in text
+
+
+def test_accuracies_carry_interval_and_seeds(tmp_path: Path) -> None:
+    text = Page(page_of(tmp_path, ONLINE, SELF)).text
+    assert "online KD" + "kd, online" + "71.0 \u00b1 2.5" + "72.0 \u00b1 2.5" in text
+    assert "seed 1: 71.0" in text
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [("test", "it peeks at the test set"), ("holdout", "The best epoch was chosen on images held out of training.")],
+)
+def test_best_epoch_says_what_it_was_chosen_on(tmp_path: Path, part: str, said: str) -> None:
+    text = Page(page_of(tmp_path, FakeArm("online KD", [0.7, 0.8], best_chosen_on=part))).text
+    assert said in text
+
+
+def test_columns_and_notes_appear_only_where_they_apply(tmp_path: Path) -> None:
+    assert "nsemble" not in Page(page_of(tmp_path / "two", ONLINE, SPACED)).text
+    assert "Ensemble of heads" in Page(page_of(tmp_path / "self", ONLINE, SELF)).text
+    assert "Teacher" not in Page(page_of(tmp_path / "alone", SELF, NONE)).text
+
+
+def test_cost_is_relative_and_extra_updates_are_named(tmp_path: Path) -> None:
+    page = Page(page_of(tmp_path, SELF, ONLINE, SPACED))
+    assert (
+        "online KD and spaced KD took 2.0\u00d7 the updates of self KD; compare at equal cost with --equal-cost."
+        in page.text
+    )
+    assert "80" + "\u00d72.0" in page.text
+    assert "10\u2009240" in page.text
+    assert "No arm took more updates than online KD." in Page(page_of(tmp_path / "b", ONLINE, SELF)).text
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(1, "1 unfinished run was left out."), (3, "3 unfinished runs were left out.")]
+)
+def test_unfinished_runs_are_mentioned(tmp_path: Path, number: int, said: str) -> None:
+    assert said in Page(page_of(tmp_path, ONLINE, unfinished=number)).text
+    assert "unfinished" not in Page(page_of(tmp_path / "b", ONLINE)).text
+
+
+def test_labels_are_text(tmp_path: Path) -> None:
+    label = "<script>alert('x')</script> & \"quoted\""
+    html = page_of(tmp_path, ONLINE, FakeArm(label, [0.7, 0.72, 0.74], schedule=Spaced("1ep")))
+    page = Page(html)
+    assert "<script" not in html
+    assert not page.all("script")
+    assert label in page.text
+    assert any(label in attributes.get("aria-label", "") for _, attributes in page.elements)
+
+
+def test_same_input_same_bytes(tmp_path: Path) -> None:
+    folders = write_runs(tmp_path, [ONLINE, SPACED, SELF])
+    for name in ("one.html", "two.html"):
+        write_page(tmp_path / "new" / name, compare(folders))
+    one, two = ((tmp_path / "new" / name).read_bytes() for name in ("one.html", "two.html"))
+    assert one == two
+
+
+def test_pictures_and_tables_can_be_read_aloud(tmp_path: Path) -> None:
+    page = Page(page_of(tmp_path, ONLINE, SPACED, SELF))
+    assert all(attributes.get("scope") in ("row", "col") for attributes in page.all("th"))
+    assert len(page.all("figure")) == len(page.all("figcaption")) == 5
+    assert all(attributes["aria-label"] for _, attributes in page.elements if attributes.get("role") == "img")
+    assert len([1 for attributes in page.all("svg") if attributes.get("role") == "img"]) == 3 + 1 + 3
+
+
+def test_specs_and_fingerprints_are_there(tmp_path: Path) -> None:
+    text = Page(page_of(tmp_path, ONLINE)).text
+    assert ONLINE.spec.fingerprint() in text
+    assert '"name": "resnet18_small"' in text
+    assert "Environment of every run: torch 2.13.0, device cpu, processes 1, threads 2." in text
+
+
+def test_runs_without_a_label_find_their_arm(tmp_path: Path) -> None:
+    text = Page(page_of(tmp_path, FakeArm("", [0.7, 0.8]), FakeArm("", [0.6, 0.7], schedule=Spaced("1.5ep")))).text
+    assert "kd, spaced 1.5ep vs kd, online" in text
+
+
+def test_a_run_that_has_gone_is_said_so(tmp_path: Path) -> None:
+    folders = write_runs(tmp_path, [ONLINE, SPACED])
+    comparison = compare(folders)
+    (folders[0] / "result.json").unlink()
+    with pytest.raises(UserError, match=r"no finished run: there is no result\.json"):
+        write_page(tmp_path / "page.html", comparison)
+
+
+def test_a_journal_cut_off_by_a_kill_is_read(tmp_path: Path) -> None:
+    folders = write_runs(tmp_path, [ONLINE])
+    with (folders[0] / "journal.jsonl").open("a") as journal:
+        journal.write(json.dumps({"event": "accuracy"})[:-5])
+    write_page(tmp_path / "page.html", compare(folders))
+    Page((tmp_path / "page.html").read_text(encoding="utf-8"))

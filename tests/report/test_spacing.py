@@ -1,0 +1,62 @@
+"""Accuracy against interval is drawn only through arms that differ in nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from spacedkd.experiments.comparison import compare
+from spacedkd.report.runs import read_arms
+from spacedkd.report.spacing import groups
+from spacedkd.schedule import Ahead, Offline, Spaced
+from tests.report.fake_runs import FakeArm, page_of, write_runs
+from tests.report.page_text import Page
+
+ONLINE = FakeArm("online", [0.7, 0.8])
+SPACED = FakeArm("spaced", [0.7, 0.8], schedule=Spaced("1.5ep"))
+PLAIN = FakeArm("plain", [0.7, 0.8], "self-kd", "plain", roles=("student",))
+LIVE = FakeArm("live", [0.7, 0.8], "self-kd", "live", schedule=Spaced("2ep"))
+SNAPSHOT = FakeArm("snapshot", [0.7, 0.8], "self-kd", "snapshot", schedule=Spaced("2ep"))
+
+
+def grouped(root: Path, *arms: FakeArm) -> list[list[tuple[str, float]]]:
+    """Label and interval in epochs of the members of every group."""
+    folders = write_runs(root, arms)
+    found = groups(read_arms(compare(folders)))
+    return [[(spacing.arm.label, spacing.epochs) for spacing in group.spacings] for group in found]
+
+
+def test_online_is_one_step_and_offline_the_whole_run(tmp_path: Path) -> None:
+    offline = FakeArm("offline", [0.7, 0.8], schedule=Offline())
+    assert grouped(tmp_path, offline, SPACED, ONLINE) == [[("online", 0.1), ("spaced", 1.5), ("offline", 4.0)]]
+
+
+def test_plain_self_kd_is_interval_zero_of_each_variant(tmp_path: Path) -> None:
+    found = grouped(tmp_path, ONLINE, PLAIN, LIVE, SNAPSHOT)
+    assert found == [[("plain", 0.0), ("live", 2.0)], [("plain", 0.0), ("snapshot", 2.0)]]
+
+
+def test_arms_that_differ_otherwise_are_not_joined(tmp_path: Path) -> None:
+    longer = replace(SPACED, label="longer", epochs=5)
+    other_network = replace(SPACED, label="other", network="resnet34_small")
+    chain = replace(SPACED, label="chain", roles=("teacher", "assistant", "student"))
+    ahead = replace(SPACED, label="ahead", schedule=Ahead("1ep"))
+    none = FakeArm("none", [0.7, 0.8], "none", roles=("student",))
+    same = replace(ONLINE, label="online again")
+    assert grouped(tmp_path, ONLINE, same, longer, other_network, chain, ahead, none) == []
+
+
+def test_a_dropped_tail_matters_only_where_there_is_one(tmp_path: Path) -> None:
+    dropped = replace(SPACED, label="dropped", schedule=Spaced("1.5ep", tail="drop"))
+    assert grouped(tmp_path, ONLINE, SPACED, dropped) == [
+        [("online", 0.1), ("spaced", 1.5)],
+        [("online", 0.1), ("dropped", 1.5)],
+    ]
+
+
+def test_the_section_appears_only_where_there_is_a_group(tmp_path: Path) -> None:
+    with_group = Page(page_of(tmp_path / "with", ONLINE, SPACED))
+    without = Page(page_of(tmp_path / "without", ONLINE, PLAIN))
+    assert "intervals" in [attributes["id"] for attributes in with_group.all("h2")]
+    assert "intervals" not in [attributes["id"] for attributes in without.all("h2")]
+    assert "Accuracy against interval" not in without.text

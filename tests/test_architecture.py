@@ -1,0 +1,83 @@
+"""Dependencies point one way, and files stay small enough to read."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
+
+# Each layer may import itself and the layers above it in this list.
+LAYERS = [
+    {"errors", "seeds", "torchvision_operators"},
+    {"duration", "schedule", "spec"},
+    {"data"},
+    {"models"},
+    {"methods"},
+    {"evaluate"},
+    {"train"},
+    {"experiments"},
+    {"report"},
+    {"cli"},
+]
+ALL_FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def layer(part: str) -> int:
+    return next(number for number, parts in enumerate(LAYERS) if part in parts)
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_up_the_list(path: Path) -> None:
+    part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if part in ("__init__", "__main__"):
+        return
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("spacedkd.")}
+    assert {other for other in used if layer(other) > layer(part)} == set()
+
+
+def outside(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)} - {"spacedkd", "__future__"}
+
+
+def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
+    for name in ("errors.py", "seeds.py", "duration.py", "schedule.py", "spec.py"):
+        assert outside(SOURCE / name) <= set(sys.stdlib_module_names)
+
+
+def test_the_report_reads_files_and_never_imports_torch() -> None:
+    for path in (SOURCE / "report").glob("*.py"):
+        assert not outside(path) & {"torch", "timm", "lightning_fabric", "torchvision"}
+        ours = {name.split(".")[1] for name in imports(path) if name.startswith("spacedkd.")}
+        assert ours <= {"duration", "errors", "schedule", "spec", "report"}
+
+
+def test_only_training_touches_the_distributed_engine() -> None:
+    users = {path.relative_to(SOURCE).parts[0] for path in ALL_FILES if "lightning_fabric" in outside(path)}
+    assert users == {"train"}
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 250
+    assert path.stem not in ("utils", "common", "helpers", "misc")
+
+
+def test_timm_knows_our_networks_whichever_is_imported_first() -> None:
+    code = "import spacedkd, timm; timm.create_model('resnet18_small', width=2)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,183 @@
+"""Schedules against written-out lists, the paper's toy trajectories and its bookkeeping (METHODS.md card 1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from spacedkd import Ahead, Duration, Offline, Online, Schedule, Spaced, Turn, UserError, Window, in_steps
+from spacedkd.schedule import segments
+
+PAIR = ("teacher", "student")
+
+
+def written(schedule: Schedule, steps: int, roles: tuple[str, ...] = PAIR) -> str:
+    """Turns as text: 't0 t1 s0 s1'."""
+    turns = in_steps(schedule, steps_per_epoch=2, total=steps).turns(roles, range(steps))
+    return " ".join(f"{turn.role[0]}{turn.step}" for turn in turns)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "turns"),
+    [
+        (Online(), "t0 s0 t1 s1 t2 s2 t3 s3"),
+        (Spaced("1st"), "t0 s0 t1 s1 t2 s2 t3 s3"),
+        (Spaced("2st"), "t0 t1 s0 s1 t2 t3 s2 s3"),
+        (Spaced("1ep"), "t0 t1 s0 s1 t2 t3 s2 s3"),
+        (Spaced("1.5ep"), "t0 t1 t2 s0 s1 s2 t3 s3"),
+        (Spaced("3st", tail="drop"), "t0 t1 t2 s0 s1 s2 t3"),
+        (Spaced("4st", tail="drop"), "t0 t1 t2 t3 s0 s1 s2 s3"),
+        (Spaced("50%"), "t0 t1 s0 s1 t2 t3 s2 s3"),
+        (Offline(), "t0 t1 t2 t3 s0 s1 s2 s3"),
+        (Ahead("0st"), "t0 s0 t1 s1 t2 s2 t3 s3"),
+        (Ahead("1st"), "t0 t1 s0 t2 s1 t3 s2 s3"),
+        (Ahead("1ep"), "t0 t1 t2 s0 t3 s1 s2 s3"),
+        (Ahead("4st"), "t0 t1 t2 t3 s0 s1 s2 s3"),
+        (Window(Spaced("2st"), Online(), "1st", stop="3st"), "t0 s0 t1 t2 s1 s2 t3 s3"),
+        (Window(Spaced("2st"), Online(), "1st", length="2st"), "t0 s0 t1 t2 s1 s2 t3 s3"),
+        (Window(Spaced("2st"), Online(), "0st", stop="1ep"), "t0 t1 s0 s1 t2 s2 t3 s3"),
+        (Window(Online(), Offline(), "50%", stop="100%"), "t0 t1 s0 s1 t2 s2 t3 s3"),
+    ],
+)
+def test_turns_are_as_written(schedule: Schedule, turns: str) -> None:
+    assert written(schedule, 4) == turns
+
+
+def test_a_chain_replays_each_block_role_by_role() -> None:
+    assert written(Spaced("2st"), 3, ("teacher", "assistant", "student")) == "t0 t1 a0 a1 s0 s1 t2 a2 s2"
+    assert written(Ahead("1st"), 3, ("teacher", "assistant", "student")) == "t0 t1 a0 t2 a1 s0 a2 s1 s2"
+    assert written(Spaced("2st", tail="drop"), 3, ("teacher", "assistant", "student")) == "t0 t1 a0 a1 s0 s1 t2"
+
+
+def test_one_role_alone_just_learns() -> None:
+    for schedule in (Online(), Spaced("3st"), Offline(), Ahead("2st")):
+        assert written(schedule, 4, ("student",)) == "s0 s1 s2 s3"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "interval", "replays", "tail"),
+    [("0.5ep", 195, 160, 80), ("1ep", 391, 80, 0), ("1.5ep", 586, 53, 222), ("2ep", 782, 40, 0), ("4ep", 1564, 20, 0)],
+)
+def test_bookkeeping_of_eighty_epochs(epochs: str, interval: int, replays: int, tail: int) -> None:
+    """Card 1, G2."""
+    total = 80 * 391
+    dropped = in_steps(Spaced(epochs, tail="drop"), 391, total)
+    turns = list(dropped.turns(PAIR, range(total)))
+    blocks = [s for s in segments(iter(turns)) if s.role == "student"]
+    assert {block.last - block.first + 1 for block in blocks} == {interval}
+    assert len(blocks) == replays
+    assert [turn.step for turn in turns if turn.role == "teacher"] == list(range(total))
+    assert total - sum(turn.role == "student" for turn in turns) == tail
+    taught = in_steps(Spaced(epochs), 391, total)
+    assert [turn.step for turn in taught.turns(PAIR, range(total)) if turn.role == "student"] == list(range(total))
+
+
+def test_first_replay_at_one_and_a_half_epochs_comes_after_batch_195_of_epoch_2() -> None:
+    steps = in_steps(Spaced("1.5ep"), 391, 80 * 391).turns(PAIR, range(80 * 391))
+    led = 0
+    while next(steps).role == "teacher":
+        led += 1
+    assert divmod(led, 391) == (1, 195)
+
+
+SAMPLES = [(1.0, 1.0), (2.0, 2.0), (1.0, 3.0), (3.0, 2.0)]
+
+
+def toy(schedule: Schedule, roles: tuple[str, ...] = PAIR) -> tuple[float, float]:
+    """Final weights of teacher and student, two linear models with squared error (card 1, G1)."""
+    weight = {"teacher": 0.0, "student": 0.0}
+    for role, step in schedule.turns(roles, range(4)):
+        x, y = SAMPLES[step]
+        gap = weight[role] * x - y
+        if role == "student":
+            gap = 0.7 * gap + 0.3 * (weight["student"] - weight["teacher"]) * x
+        weight[role] -= 0.1 * gap * x
+    return weight["teacher"], weight["student"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "student"),
+    [
+        (Online(), 0.65853),
+        (Spaced("2st"), 0.6589854),
+        (Spaced("3st", tail="drop"), 0.6098988),
+        (Spaced("3st"), 0.66226788),
+        (Spaced("4st"), 0.661610988),
+    ],
+)
+def test_toy_trajectories(schedule: Schedule, student: float) -> None:
+    assert toy(schedule) == pytest.approx((0.6714, student), abs=1e-12)
+
+
+def test_teaching_before_the_teacher_has_learned_the_batch_is_the_other_order_of_roles() -> None:
+    """Card 1's online_pre: what the paper's CNN code does for interval 0."""
+    assert toy(Online(), ("student", "teacher")) == pytest.approx((0.6714, 0.66522), abs=1e-12)
+
+
+def test_the_student_sees_the_teacher_of_the_end_of_the_block() -> None:
+    """k(t) = ceil(t/s) s, counting steps from 1."""
+    updates, seen = 0, {}
+    for turn in Spaced("3st").turns(PAIR, range(12)):
+        if turn.role == "teacher":
+            updates += 1
+        else:
+            seen[turn.step + 1] = updates
+    assert seen == {t: -(-t // 3) * 3 for t in range(1, 13)}
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("1.5ep", 586), ("586st", 586), ("100%", 31280), ("0.5ep", 195), ("0ep", 0), ("29%", 9071), (" 2 EP ", 782)],
+)
+def test_durations_in_steps(text: str, steps: int) -> None:
+    assert Duration.parse(text).in_steps(391, 31280) == steps
+
+
+def test_a_fraction_that_is_whole_in_decimal_stays_whole() -> None:
+    assert Duration.parse("0.29ep").in_steps(100, 1000) == 29
+
+
+@pytest.mark.parametrize("text", ["", "ep", "1.5", "nanep", "infst", "-1ep", "2.5st", "1.5 epochs", "1e400ep", "0x3st"])
+def test_what_is_no_duration_is_said_so(text: str) -> None:
+    with pytest.raises(UserError, match=r"Write|write"):
+        Duration.parse(text)
+
+
+@pytest.mark.parametrize("interval", [0, "0ep", "0st", "0%"])
+def test_an_interval_of_nothing_is_refused(interval: str | int) -> None:
+    with pytest.raises(UserError, match="at least one step"):
+        Spaced(interval)
+
+
+def test_an_interval_longer_than_the_run_is_refused() -> None:
+    with pytest.raises(UserError, match=r"2ep is longer than the run of 10 steps \(1 epochs\): use at most 10st"):
+        in_steps(Spaced("2ep"), 10, 10)
+
+
+def test_an_interval_shorter_than_a_step_is_refused() -> None:
+    with pytest.raises(UserError, match="less than one step"):
+        in_steps(Spaced("0.01ep"), 10, 100)
+
+
+def test_epochs_need_to_be_turned_into_steps_first() -> None:
+    with pytest.raises(UserError, match="in_steps"):
+        list(Spaced("1ep").turns(PAIR, range(3)))
+
+
+def test_a_window_needs_one_end_and_must_lie_in_the_run() -> None:
+    with pytest.raises(UserError, match="either stop or length"):
+        Window(Online(), Online(), "1st")
+    with pytest.raises(UserError, match="either stop or length"):
+        Window(Online(), Online(), "1st", stop="2st", length="1st")
+    with pytest.raises(UserError, match="start before it stops"):
+        list(Window(Online(), Online(), "3st", stop="2st").turns(PAIR, range(4)))
+    with pytest.raises(UserError, match="end within the run"):
+        list(Window(Online(), Online(), "3st", length="2st").turns(PAIR, range(4)))
+
+
+def test_periods_are_never_shorter_than_a_step_nor_longer_than_the_run() -> None:
+    assert Duration.parse("0.01ep").as_period(10, 50) == 1
+    assert Duration.parse("100st").as_period(10, 50) == 50
+
+
+def test_turns_need_not_start_at_zero() -> None:
+    assert list(Spaced("2st").turns(("teacher",), range(4, 7))) == [Turn("teacher", step) for step in (4, 5, 6)]

@@ -1,0 +1,131 @@
+"""Results, costs and journals of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+from spacedkd import DataSpec, Duration, Moment, NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, train
+from spacedkd.data.sources import load
+from spacedkd.train.result import summarise
+
+Make = Callable[..., RunSpec]
+
+
+def entry(role: str, epoch: float, test: float, holdout: float | None = None) -> dict[str, Any]:
+    parts = {"test": {"final": test}} | ({} if holdout is None else {"holdout": {"final": holdout}})
+    return {"event": "accuracy", "role": role, "epoch": epoch, "accuracy": parts}
+
+
+def test_last_and_best_epoch() -> None:
+    journal = [
+        entry("student", 1, 0.5),
+        {"event": "loss"},
+        entry("student", 2, 0.9),
+        entry("student", 3, 0.9),
+        entry("student", 4, 0.7),
+    ]
+    assert summarise(journal) == ({"student": {"test": {"final": {"last": 0.7, "best": 0.9, "best_epoch": 2}}}}, "test")
+
+
+def test_the_best_epoch_is_chosen_without_the_test_images_where_some_were_held_out() -> None:
+    scores, judge = summarise([entry("student", 1, 0.5, 0.9), entry("student", 2, 0.8, 0.6)])
+    assert judge == "holdout"
+    assert scores["student"]["test"]["final"] == {"last": 0.8, "best": 0.5, "best_epoch": 1}
+    assert scores["student"]["holdout"]["final"] == {"last": 0.6, "best": 0.9, "best_epoch": 1}
+
+
+COSTS = {
+    # updates, forward passes, backward passes; 15 steps over 120 images
+    "none": ("none", {}, (15, 15, 15)),
+    "kd": ("kd", {}, (30, 45, 30)),
+    "self-kd": ("self-kd", {}, (15, 15, 15)),
+    "self-kd live": ("self-kd", {"variant": "live"}, (30, 30, 30)),
+    "self-kd snapshot": ("self-kd", {"variant": "snapshot"}, (30, 45, 30)),
+}
+
+
+@pytest.mark.parametrize("case", COSTS)
+def test_costs_are_counted(tmp_path: Path, tiny_with: Make, case: str) -> None:
+    method, options, expected = COSTS[case]
+    result = train(tiny_with(method, options, schedule=Spaced("1.5ep")), tmp_path / "run")
+    updates, forward, backward = expected
+    assert (result.cost["updates"], result.cost["forward_passes"], result.cost["backward_passes"]) == expected
+    assert result.cost["forward_images"] == forward * 8
+    assert result.cost["backward_images"] == backward * 8
+    assert result.seconds > 0
+    assert sum(n for name, n in result.cost["by_model"].items() if name.endswith("updates")) == updates
+
+
+def test_every_head_of_every_role_is_measured_every_epoch(tmp_path: Path, tiny_with: Make) -> None:
+    spec = tiny_with("self-kd", {"variant": "live"}, schedule=Spaced("4st"), data=DataSpec(train_limit=50, holdout=0.2))
+    result = train(spec, tmp_path / "run")
+    heads = {"final", "stage3", "stage2", "stage1", "ensemble"}
+    for role in ("teacher", "student"):
+        assert result.accuracy[role].keys() == {"test", "holdout"}
+        assert result.accuracy[role]["test"].keys() == heads
+    measured = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    epochs = [e["epoch"] for e in measured if e["event"] == "accuracy" and e["role"] == "student"]
+    assert epochs == [1.0, 2.0, 3.0]
+
+
+def test_a_dropped_tail_is_still_measured_at_its_end(tmp_path: Path, tiny_with: Make) -> None:
+    """The student's last turn is in the middle of an epoch; that is where `last` must be."""
+    result = train(tiny_with(schedule=Spaced("4st", tail="drop")), tmp_path / "run")
+    measured = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    student = [e for e in measured if e["event"] == "accuracy" and e["role"] == "student"]
+    assert student[-1]["step"] == 11
+    assert result.student() == student[-1]["accuracy"]["test"]["final"]
+
+
+def test_the_saved_student_has_the_accuracy_the_result_says(tmp_path: Path, tiny_with: Make) -> None:
+    spec = tiny_with("self-kd", epochs=12, data=DataSpec(train_limit=200), batch_size=20)
+    result = train(spec, tmp_path / "run")
+    student = timm.create_model(f"local-dir:{tmp_path}/run/student", pretrained=True).eval()
+    test = load(spec.data).test
+    with torch.no_grad():
+        right = (student(test.normalised(test.pixels)).argmax(1) == test.labels).float().mean()
+    assert right.item() == pytest.approx(result.student(), abs=1.5 / 898)
+    assert result.student() > 0.3, "a few hundred steps should be far above the 10 % of chance"
+
+
+def test_networks_of_two_architectures(tmp_path: Path, tiny_with: Make) -> None:
+    teacher = NetworkSpec("resnet34_small", {"width": 6})
+    result = train(tiny_with(teacher=teacher, schedule=Spaced("1ep")), tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "student" / "config.json").read_text())
+    assert config["architecture"] == "resnet18_small"
+    assert result.accuracy.keys() == {"teacher", "student"}
+
+
+def test_any_timm_network_learns(tmp_path: Path, tiny_with: Make) -> None:
+    vit = NetworkSpec(
+        "vit_tiny_patch16_224", {"img_size": 8, "patch_size": 2, "embed_dim": 24, "depth": 2, "num_heads": 2}
+    )
+    result = train(tiny_with(network=vit, teacher=NetworkSpec("mobilenetv3_small_050")), tmp_path / "run")
+    assert 0 <= result.student() <= 1
+
+
+def test_mixed_precision_is_the_default_where_it_is_fast_and_recorded(tmp_path: Path, tiny_with: Make) -> None:
+    for asked in ("auto", "bf16-mixed", "32-true"):
+        train(tiny_with(precision=asked, epochs=1), tmp_path / asked)
+        said = json.loads((tmp_path / asked / "spec.json").read_text())["precision"]
+        assert said == asked or (asked == "auto" and said in ("bf16-mixed", "32-true"))
+
+
+def test_divergence_is_said_in_one_line(tmp_path: Path, tiny_with: Make) -> None:
+    with pytest.raises(UserError, match=r"diverged.*Lower --lr"):
+        train(tiny_with("none", optimizer=OptimizerSpec(lr=1e30), log_every=Duration(1, "st")), tmp_path / "run")
+
+
+def test_somebody_watching_is_told_every_turn(tmp_path: Path, tiny_with: Make) -> None:
+    told: list[Moment] = []
+    train(tiny_with(schedule=Spaced("1.5ep")), tmp_path / "run", watch=told.append)
+    assert [moment.turn for moment in told] == list(range(1, 31))
+    assert {moment.turns for moment in told} == {30}
+    assert sum(moment.accuracy is not None for moment in told) == 6

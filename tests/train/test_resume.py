@@ -1,0 +1,134 @@
+"""A run stopped anywhere and continued ends with the bits of one that was never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spacedkd import Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
+from spacedkd.spec import to_json
+from tests.conftest import assert_same_bits, tensors
+
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "none": ("none", {}, {}),
+    "kd": ("kd", {}, {"schedule": Spaced("1.5ep")}),
+    "kd with adamw": ("kd", {}, {"schedule": Spaced("4st", tail="drop"), "optimizer": OptimizerSpec("adamw", 1e-3)}),
+    "self-kd": ("self-kd", {}, {}),
+    "self-kd live": ("self-kd", {"variant": "live"}, {"schedule": Spaced("1.5ep")}),
+    "self-kd snapshot": ("self-kd", {"variant": "snapshot"}, {"schedule": Spaced("1.5ep")}),
+}
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_at(turn: int) -> Callable[[Moment], None]:
+    def watch(moment: Moment) -> None:
+        if moment.turn == turn:
+            raise Stopped
+
+    return watch
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert_same_bits(tensors(one), tensors(other))
+    assert (one / "journal.jsonl").read_bytes() == (other / "journal.jsonl").read_bytes()
+    results = [json.loads((folder / "result.json").read_text()) for folder in (one, other)]
+    for result in results:
+        del result["seconds"]
+    assert results[0] == results[1]
+    students = [(folder / "student" / "model.safetensors").read_bytes() for folder in (one, other)]
+    assert students[0] == students[1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stopped_again_and_again(tmp_path: Path, tiny_with: Callable[..., RunSpec], case: str) -> None:
+    """At turns 2, 10 and 13: before the first save, in the middle of a replay, and between two saves."""
+    method, options, changes = CASES[case]
+    spec = tiny_with(method, options, **changes)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(spec, whole)
+    for number, turn in enumerate((2, 10, 13)):
+        with pytest.raises(Stopped):
+            train(spec, parts, resume=number > 0, watch=stop_at(turn))
+    train(spec, parts, resume=True)
+    assert_same_run(whole, parts)
+
+
+def test_killed_at_random_moments(tmp_path: Path, tiny_with: Callable[..., RunSpec]) -> None:
+    """The real thing: SIGKILL, three times, from the command line."""
+    spec = tiny_with("self-kd", {"variant": "snapshot"}, schedule=Spaced("1.5ep"), epochs=12)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(spec, whole)
+    (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
+    command = [sys.executable, "-m", "spacedkd", "train"]
+    start = [*command, "--spec", str(tmp_path / "spec.json"), "--out", str(killed)]
+    resume = [*command, "--resume", str(killed)]
+    kills, chance = 0, random.Random()
+    while kills < 3 and not (killed / "result.json").exists():
+        journal = killed / "journal.jsonl"
+        known = journal.stat().st_size if journal.exists() else 0
+        process = subprocess.Popen(start if kills == 0 else resume, stdout=subprocess.DEVNULL)
+        while process.poll() is None and not (journal.exists() and journal.stat().st_size != known):
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.5))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills > 0
+    subprocess.run(resume, check=True, stdout=subprocess.DEVNULL)
+    assert_same_run(whole, killed)
+
+
+def test_resuming_a_finished_run_touches_nothing(tmp_path: Path, tiny: RunSpec) -> None:
+    done = train(tiny, tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert train(tiny, tmp_path / "run", resume=True) == done
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_nothing_is_written_over(tmp_path: Path, tiny: RunSpec, tiny_with: Callable[..., RunSpec]) -> None:
+    train(tiny, tmp_path / "run")
+    with pytest.raises(UserError, match="already holds a run. Continue it with --resume"):
+        train(tiny, tmp_path / "run")
+    with pytest.raises(UserError, match="holds another run"):
+        train(tiny_with(seed=5), tmp_path / "run", resume=True)
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="not empty and not a run"):
+        train(tiny, tmp_path / "else")
+    assert [path.name for path in (tmp_path / "else").iterdir()] == ["thesis.tex"]
+
+
+def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, tiny: RunSpec) -> None:
+    def second_one(moment: Moment) -> None:
+        if moment.turn == 3:
+            with pytest.raises(UserError, match="Another process is training"):
+                train(tiny, tmp_path / "run", resume=True)
+
+    train(tiny, tmp_path / "run", watch=second_one)
+
+
+def test_a_broken_checkpoint_is_said_to_be_one(tmp_path: Path, tiny: RunSpec) -> None:
+    train(tiny, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "run" / "checkpoint" / "latest.safetensors").write_bytes(b"garbage")
+    with pytest.raises(UserError, match="is not a checkpoint"):
+        train(tiny, tmp_path / "run", resume=True)
+
+
+def test_a_bad_run_leaves_no_folder_behind(tmp_path: Path, tiny_with: Callable[..., RunSpec]) -> None:
+    with pytest.raises(UserError, match="longer than the run"):
+        train(tiny_with(schedule=Spaced("9ep")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
