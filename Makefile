@@ -9,7 +9,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 .PHONY: demo test benchmark clean
 
 demo: .venv/installed
-	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 3 \
+	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 4 \
 		--data digits --train-limit 200 --network resnet18_small --width 8 \
 		--epochs 40 --batch-size 16 --lr 0.01 --rate cosine --precision 32-true \
 		--set evaluate_every=2ep --set save_every=10ep \

@@ -94,7 +94,7 @@ def compare(
     found = comparison.compare(folders, against)
     write_json(out / "comparison.json", found)
     write_page(out / "report.html", found)
-    console.print(tables.of_comparison(found))
+    console.print(tables.of_comparison(found), tables.of_costs(found))
     console.print(f"Numbers: {out}/comparison.json\nReport:  {out}/report.html", highlight=False)
 
 
@@ -129,7 +129,7 @@ def report(
     path = out or runs[0] / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_page(path, found, len(unfinished))
-    console.print(tables.of_comparison(found))
+    console.print(tables.of_comparison(found), tables.of_costs(found))
     console.print(f"Report: {path}", highlight=False)
 
 

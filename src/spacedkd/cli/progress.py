@@ -52,7 +52,11 @@ def watch_run(console: Console, title: str) -> Iterator[Watch]:
         def watch(moment: Moment) -> None:
             bar.update(task, completed=moment.turn, total=moment.turns, news=news.line(moment))
             if moment.accuracy is not None and not console.is_terminal:
-                console.print(f"{title}: {news.line(moment)}  (turn {moment.turn} of {moment.turns})", highlight=False)
+                console.print(
+                    f"{title}: {news.line(moment)}  (turn {moment.turn} of {moment.turns})",
+                    highlight=False,
+                    soft_wrap=True,
+                )
 
         yield watch
 
@@ -78,7 +82,10 @@ def watch_jobs(console: Console, jobs: list[Job]) -> Iterator[WatchJobs]:
                 bar.remove_task(row)
                 if not console.is_terminal:
                     console.print(
-                        f"[{finished} of {len(jobs)}] {name}: {news.line(moment)}", highlight=False, markup=False
+                        f"[{finished} of {len(jobs)}] {name}: {news.line(moment)}",
+                        highlight=False,
+                        markup=False,
+                        soft_wrap=True,
                     )
 
         yield watch

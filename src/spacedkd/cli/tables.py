@@ -42,13 +42,15 @@ def of_scores(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
 
 
 def of_comparison(comparison: Mapping[str, Any]) -> Table:
-    """Arms with their accuracy, their paired difference and their cost."""
-    table = Table(box=box.SIMPLE_HEAD, title=comparison["measured"] + ", in percent", title_justify="left")
-    table.add_column("arm")
-    for name in ("last", "best", "teacher", f"vs {comparison['against']}", "p", "updates", "passes", "seconds"):
+    """Arms with their accuracy and their paired difference."""
+    table = Table(
+        box=box.SIMPLE_HEAD, title="accuracy of the student on the test images, percent", title_justify="left"
+    )
+    table.add_column("arm", overflow="fold")
+    for name in ("last epoch", "best", "teacher", f"vs {comparison['against']}", "p"):
         table.add_column(name, justify="right", no_wrap=True)
     for arm in comparison["arms"]:
-        cost, gain = arm["cost"], arm["difference"]
+        gain = arm["difference"]
         table.add_row(
             arm["label"],
             _with_interval(arm["last"]),
@@ -56,16 +58,27 @@ def of_comparison(comparison: Mapping[str, Any]) -> Table:
             percent(arm["teacher"]["mean"]) if arm["teacher"] else "",
             _with_interval(gain, sign="+") if gain else "",
             f"{gain['p']:.3f}" if gain and gain["p"] is not None else "",
-            f"{cost['updates']:.0f}",
-            f"{cost['forward_passes'] + cost['backward_passes']:.0f}",
-            f"{cost['seconds']:.1f}",
         )
     seeds = sorted({arm["last"]["n"] for arm in comparison["arms"]})
-    chosen = ", ".join(comparison["best_chosen_on"])
     table.caption = (
-        f"± half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the paired t-test; "
-        f"best epoch chosen on {chosen}; passes = forward + backward; cost is the mean of one run"
+        f"deepest head; ± half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the paired "
+        f"t-test; best epoch chosen on {', '.join(comparison['best_chosen_on'])} images"
     )
+    table.caption_justify = "left"
+    return table
+
+
+def of_costs(comparison: Mapping[str, Any]) -> Table:
+    """What a run of each arm took on average."""
+    table = Table(box=box.SIMPLE_HEAD, title="cost of one run, mean over seeds", title_justify="left")
+    table.add_column("arm", overflow="fold")
+    for name in ("updates", "forward", "backward", "images", "seconds"):
+        table.add_column(name, justify="right")
+    for arm in comparison["arms"]:
+        cost = arm["cost"]
+        counts = (cost[name] for name in ("updates", "forward_passes", "backward_passes", "forward_images"))
+        table.add_row(arm["label"], *(f"{count:.0f}" for count in counts), f"{cost['seconds']:.1f}")
+    table.caption = "forward and backward passes of whole batches; images that went forward"
     table.caption_justify = "left"
     return table
 
