@@ -14,6 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
+
+# isort: split
 import timm
 import torch
 from torch import Tensor
