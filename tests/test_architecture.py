@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
     {"errors", "seeds", "torchvision_operators"},
-    {"duration", "schedule", "spec"},
+    {"duration", "schedule", "json_form", "spec", "recipes"},
     {"data"},
     {"models"},
     {"methods"},
@@ -56,7 +56,7 @@ def outside(path: Path) -> set[str]:
 
 
 def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
-    for name in ("errors.py", "seeds.py", "duration.py", "schedule.py", "spec.py"):
+    for name in ("errors.py", "seeds.py", "duration.py", "schedule.py", "json_form.py", "spec.py", "recipes.py"):
         assert outside(SOURCE / name) <= set(sys.stdlib_module_names)
 
 
@@ -64,7 +64,7 @@ def test_the_report_reads_files_and_never_imports_torch() -> None:
     for path in (SOURCE / "report").glob("*.py"):
         assert not outside(path) & {"torch", "timm", "lightning_fabric", "torchvision"}
         ours = {name.split(".")[1] for name in imports(path) if name.startswith("spacedkd.")}
-        assert ours <= {"duration", "errors", "schedule", "spec", "report"}
+        assert ours <= {"duration", "errors", "json_form", "schedule", "spec", "report"}
 
 
 def test_only_training_touches_the_distributed_engine() -> None:
@@ -78,6 +78,6 @@ def test_files_are_short(path: Path) -> None:
     assert path.stem not in ("utils", "common", "helpers", "misc")
 
 
-def test_timm_knows_our_networks_whichever_is_imported_first() -> None:
+def test_timm_knows_our_networks_after_the_import() -> None:
     code = "import spacedkd, timm; timm.create_model('resnet18_small', width=2)"
     subprocess.run([sys.executable, "-c", code], check=True)

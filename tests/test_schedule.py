@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spacedkd import Ahead, Duration, Offline, Online, Schedule, Spaced, Turn, UserError, Window, in_steps
-from spacedkd.schedule import segments
+from spacedkd.schedule import ReleasedSelfKD, segments
 
 PAIR = ("teacher", "student")
 
@@ -69,6 +69,25 @@ def test_bookkeeping_of_eighty_epochs(epochs: str, interval: int, replays: int, 
     assert total - sum(turn.role == "student" for turn in turns) == tail
     taught = in_steps(Spaced(epochs), 391, total)
     assert [turn.step for turn in taught.turns(PAIR, range(total)) if turn.role == "student"] == list(range(total))
+
+
+@pytest.mark.parametrize(
+    ("rate", "interval", "replays", "replayed", "first"),
+    [("0.5ep", 195, 161, 31201, 1), ("1.5ep", 586, 53, 30863, 391), ("4ep", 1564, 20, 30107, 391)],
+)
+def test_bookkeeping_of_the_released_self_kd_code(
+    rate: str, interval: int, replays: int, replayed: int, first: int
+) -> None:
+    """PAPER_VS_CODE.md, section 4.4."""
+    total = 80 * 391
+    schedule = in_steps(ReleasedSelfKD(rate), 391, total)
+    turns = list(schedule.turns(PAIR, range(total)))
+    student = [turn.step for turn in turns if turn.role == "student"]
+    assert student == list(range(replayed))
+    triggers = set(range(total)) - {turn.step for turn in turns if turn.role == "teacher"}
+    assert len(triggers) == replays
+    assert sorted(triggers)[0] == first - 1
+    assert {b - a for a, b in zip(sorted(triggers), sorted(triggers)[1:], strict=False)} == {interval}
 
 
 def test_first_replay_at_one_and_a_half_epochs_comes_after_batch_195_of_epoch_2() -> None:

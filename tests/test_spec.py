@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from spacedkd import (
     Offline,
     Online,
     OptimizerSpec,
+    RateSpec,
     RunSpec,
     Schedule,
     Spaced,
@@ -28,7 +29,7 @@ from spacedkd import (
     Window,
     read_spec,
 )
-from spacedkd.spec import from_json, to_json
+from spacedkd.json_form import from_json, to_json
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def test_the_fingerprint_knows_what_is_computed_and_not_where() -> None:
     spec = RunSpec(epochs=30)
     assert spec.fingerprint() == RunSpec(epochs=30.0).fingerprint()
     assert spec.fingerprint() == replace(spec, engine=EngineSpec(workers=4, threads=2)).fingerprint()
+    assert spec.fingerprint() == replace(spec, label="mine").fingerprint()
+    assert spec.fingerprint() != replace(spec, engine=EngineSpec(devices=2)).fingerprint()
     for other in (replace(spec, seed=1), replace(spec, schedule=Spaced("2st")), replace(spec, precision="32-true")):
         assert spec.fingerprint() != other.fingerprint()
 
@@ -97,20 +100,33 @@ def test_a_bad_spec_is_explained(plain: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "make",
     [
-        {"epochs": 0},
-        {"epochs": float("nan")},
-        {"batch_size": 0},
-        {"seed": -1},
-        {"data": DataSpec(holdout=1.0)},
-        {"optimizer": OptimizerSpec(lr=-0.1)},
-        {"optimizer": OptimizerSpec(lr=float("nan"))},
+        lambda: RunSpec(epochs=0),
+        lambda: RunSpec(epochs=float("nan")),
+        lambda: RunSpec(epochs=float("inf")),
+        lambda: RunSpec(batch_size=0),
+        lambda: RunSpec(seed=-1),
+        lambda: RunSpec(data=DataSpec(holdout=1.0)),
+        lambda: RunSpec(label_smoothing=1.0),
+        lambda: RunSpec(ema=1.0),
+        lambda: OptimizerSpec(lr=-0.1),
+        lambda: OptimizerSpec(lr=float("nan")),
+        lambda: OptimizerSpec(weight_decay=float("inf")),
+        lambda: OptimizerSpec(momentum=-1),
+        lambda: OptimizerSpec(clip=0),
+        lambda: RateSpec(floor=-3),
+        lambda: AugmentSpec(crop=-1),
+        lambda: AugmentSpec(rotate=float("nan")),
+        lambda: EngineSpec(threads=0),
+        lambda: EngineSpec(threads=100_000),
+        lambda: EngineSpec(workers=-1),
+        lambda: EngineSpec(devices=-1),
     ],
 )
-def test_impossible_numbers_are_refused(changes: dict[str, Any]) -> None:
+def test_impossible_numbers_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(UserError, match="must be"):
-        RunSpec(**changes)
+        make()
 
 
 def test_reading_says_what_is_missing_or_broken(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from spacedkd.methods.kd import KD
 from spacedkd.methods.method import Ingredients, Method, Models, Progress
 from spacedkd.methods.no_kd import NoKD
 from spacedkd.methods.self_kd import SelfKD
-from spacedkd.models.heads import Classifier, EarlyExits, Prediction
+from spacedkd.models.exits import EarlyExits
+from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Turn, Window
 from spacedkd.spec import (
     AugmentSpec,

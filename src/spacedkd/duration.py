@@ -30,8 +30,10 @@ class Duration:
         """Read `1.5ep`, `586st` or `100%`; a bare whole number counts steps."""
         if isinstance(text, Duration):
             return text
-        if isinstance(text, int):
+        if isinstance(text, int) and not isinstance(text, bool):
             return cls(text, "st")
+        if not isinstance(text, str):
+            raise UserError(f"Cannot read {text!r} as a length of training: write 1.5ep, 586st or 50%.")
         match = _DURATION.fullmatch(text)
         try:
             amount, unit = float(match[1]), match[2].lower()  # type: ignore[index]
@@ -43,7 +45,7 @@ class Duration:
         if not math.isfinite(self.amount) or self.amount < 0:
             raise UserError(f"A length of training must be a number from 0 up, got {self}. Write 1.5ep, 586st or 50%.")
         if self.unit == "st" and self.amount != int(self.amount):
-            raise UserError(f"Steps are whole, got {self}. Write {int(self.amount)}st, or use epochs: 1.5ep.")
+            raise UserError(f"Steps are whole, got {self}. Write {math.ceil(self.amount)}st, or use epochs: 1.5ep.")
 
     def __str__(self) -> str:
         whole = math.isfinite(self.amount) and self.amount == int(self.amount)
@@ -51,7 +53,7 @@ class Duration:
 
     def in_steps(self, steps_per_epoch: int, total: int) -> int:
         """This length in steps of a run of `total` steps; it must fit into the run."""
-        steps = self._floor(steps_per_epoch, total)
+        steps = self.whole_steps(steps_per_epoch, total)
         if steps > total:
             epochs = total / steps_per_epoch
             raise UserError(
@@ -63,13 +65,13 @@ class Duration:
 
     def as_period(self, steps_per_epoch: int, total: int) -> int:
         """The same for something that happens again and again: at the least every step, at the most once."""
-        return min(max(self._floor(steps_per_epoch, total), 1), total)
+        return min(max(self.whole_steps(steps_per_epoch, total), 1), total)
 
-    def _floor(self, steps_per_epoch: int, total: int) -> int:
+    def whole_steps(self, steps_per_epoch: int, total: int) -> int:
         """The one place where epochs and percent become steps; a part of a step is dropped, as in the paper's code."""
         whole = {"st": 1, "ep": steps_per_epoch, "%": total / 100}[self.unit]
         # 1e-9 keeps a product such as 0.29 * 100 = 28.999... from losing a step to the binary fraction.
-        return math.floor(self.amount * whole + 1e-9)
+        return math.floor(min(self.amount * whole, 1e15) + 1e-9)  # no run is longer, and infinity has no floor
 
 
 T = TypeVar("T")
@@ -86,6 +88,8 @@ def in_steps(plan: T, steps_per_epoch: int, total: int) -> T:
     def convert(value: Any) -> Any:
         if isinstance(value, Duration):
             return Duration(value.in_steps(steps_per_epoch, total), "st")
+        if isinstance(value, tuple):
+            return tuple(convert(item) for item in value)
         if is_dataclass(value) and not isinstance(value, type):
             return replace(value, **{f.name: convert(getattr(value, f.name)) for f in fields(value) if f.init})
         return value

@@ -39,6 +39,11 @@ class Schedule(Protocol):
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]: ...
 
 
+def _at_least_one_step(interval: Duration | str | int) -> None:
+    if Duration.parse(interval).amount == 0:
+        raise UserError("Spaced interval must be at least one step, got 0. For online KD use Spaced('1st').")
+
+
 @dataclass(frozen=True)
 class Spaced:
     """Block by block: each role in order learns the same `interval` steps, the ones after it replay them.
@@ -52,8 +57,7 @@ class Spaced:
 
     def __post_init__(self) -> None:
         parse_durations(self, "interval")
-        if Duration.parse(self.interval).amount == 0:
-            raise UserError("Spaced interval must be at least one step, got 0. For online KD use Spaced('1st').")
+        _at_least_one_step(self.interval)
         if self.tail not in ("teach", "drop"):
             raise UserError(f"tail must be 'teach' or 'drop', got {self.tail!r}.")
 
@@ -129,6 +133,42 @@ class Window:
         yield from self.outside.turns(roles, steps[:start])
         yield from self.inside.turns(roles, steps[start:stop])
         yield from self.outside.turns(roles, steps[stop:])
+
+
+@dataclass(frozen=True)
+class ReleasedSelfKD:
+    """How the paper's self-KD code counts: from minus one epoch, so that the first block is not an interval long.
+
+    With L steps in an epoch, batch number g (from 1) triggers a replay when (g - L) is a multiple of the interval.
+    The trigger is replayed with the block it ends, but the leader never learns it; a last, incomplete block is lost.
+    """
+
+    interval: Duration | str | int
+    epoch: Duration | str | int = "1ep"
+
+    def __post_init__(self) -> None:
+        parse_durations(self, "interval", "epoch")
+        _at_least_one_step(self.interval)
+
+    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+        interval, epoch = steps_of(self.interval), steps_of(self.epoch)
+        block: list[int] = []
+        for number, step in enumerate(steps, start=1):
+            block.append(step)
+            if (number - epoch) % interval:
+                yield Turn(roles[0], step)
+            else:
+                yield from (Turn(role, seen) for role in roles[1:] for seen in block)
+                block.clear()
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "spaced": Spaced,
+    "ahead": Ahead,
+    "window": Window,
+    "released-self-kd": ReleasedSelfKD,
+}
+"""by the name a spec gives them"""
 
 
 class Segment(NamedTuple):

@@ -7,19 +7,22 @@ recipe; a variation is `dataclasses.replace(base, schedule=Spaced("1.5ep"))`.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
-import types
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
-from spacedkd.schedule import Ahead, Online, Schedule, Spaced, Window
+from spacedkd.json_form import from_json, to_json
+from spacedkd.schedule import Online, Schedule
 
 Options = Mapping[str, Any]
+ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
+# No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
 
 
 @dataclass(frozen=True)
@@ -33,19 +36,49 @@ class AugmentSpec:
     rotate: float = 0.0
     """turn by a random angle up to this many degrees either way"""
 
+    def __post_init__(self) -> None:
+        _between("crop", self.crop, 0, 10_000)
+        _between("rotate", self.rotate, 0, 180)
+
 
 @dataclass(frozen=True)
 class DataSpec:
     source: str = "digits"
-    """a data set by name (see `spacedkd list data`), or an .npz file"""
+    """a data set by name (see `spacedkd list data`), a folder, a .parquet or .npz file, or a hub name owner/name"""
     augment: AugmentSpec | None = None
-    """random changes of the training images; None takes what suits the data set"""
+    """the random changes of a batch-wise recipe; None takes what suits the data set"""
     train_limit: int | None = None
     """use only this many training images, evenly from all classes"""
     holdout: float = 0.0
     """part of the training images kept aside, so that the best epoch can be chosen without the test set"""
     drop_last: bool = False
     """leave out the last, smaller batch of an epoch"""
+    recipe: str | None = None
+    """how training images are varied, by name (see `spacedkd list augmentations`); None takes what suits the data"""
+    mixup: float = 0.0
+    """mix every image and label with those of a partner; the share is drawn from Beta(mixup, mixup)"""
+    cutmix: float = 0.0
+    """paste a box of a partner into every image, sized after Beta(cutmix, cutmix)"""
+    image_size: int | None = None
+    """the side of the square a network sees; None takes what suits the recipe and the data"""
+    root: str = "data"
+    """the folder that holds data sets known by name"""
+    class_list: str | None = None
+    """a file with one class folder a line: only these classes, in this order"""
+    image_column: str | None = None
+    label_column: str | None = None
+    """of a table; None finds them where only one can be meant"""
+    train_split: str | None = None
+    test_split: str | None = None
+    """names of the parts of the data; None finds them where only one can be meant"""
+    test_part: float | None = None
+    """where the data has no part to test on, this part of its images, evenly from all classes"""
+    skip_bad: bool = False
+    """leave images out that cannot be read"""
+
+    def __post_init__(self) -> None:
+        _between("mixup", self.mixup, 0, 1000)
+        _between("cutmix", self.cutmix, 0, 1000)
 
 
 @dataclass(frozen=True)
@@ -69,17 +102,44 @@ class OptimizerSpec:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     nesterov: bool = False
+    clip: float | None = None
+    """shorten longer gradients to this norm"""
+    moves_frozen: bool = False
+    """give every other learner a step with zero gradients too, which decay and momentum turn into movement"""
+
+    def __post_init__(self) -> None:
+        _between("lr", self.lr, 0, math.inf)
+        _between("momentum", self.momentum, 0, 1)
+        _between("weight_decay", self.weight_decay, 0, math.inf)
+        if self.clip is not None and not self.clip > 0:
+            raise UserError(f"clip must be above 0, got {self.clip:g}.")
+        if self.nesterov and self.momentum == 0:
+            raise UserError("nesterov needs a momentum above 0: --set optimizer.momentum=0.9")
 
 
 @dataclass(frozen=True)
 class RateSpec:
     """The learning rate as a function of the step: a factor on the optimizer's `lr`."""
 
-    shape: Literal["constant", "cosine"] = "constant"
-    warmup: Duration = Duration(0, "ep")
-    """rise linearly from zero over this long"""
+    shape: Literal["constant", "cosine", "multistep"] = "constant"
     floor: float = 0.0
     """a cosine ends at this part of lr"""
+    milestones: tuple[Duration, ...] = ()
+    """a multistep rate is multiplied by `factor` at each of these"""
+    factor: float = 0.1
+    warmup: Duration = Duration(0, "ep")
+    """rise linearly to lr over this long"""
+    warmup_start: float = 0.001
+    """the part of lr a warm-up begins with"""
+    restart_after_warmup: bool = True
+    """a cosine begins where the warm-up ends; else it runs from the first step, hidden below the warm-up"""
+    per_epoch: bool = False
+    """change only at the beginning of an epoch"""
+
+    def __post_init__(self) -> None:
+        _between("floor", self.floor, 0, 1)
+        _between("warmup_start", self.warmup_start, 0, 1)
+        _between("factor", self.factor, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -93,6 +153,15 @@ class EngineSpec:
     """processes that prepare batches ahead of time; the batches are the same for any number"""
     threads: int | None = None
     """CPU threads of each process; None takes all cores"""
+
+    def __post_init__(self) -> None:
+        if self.accelerator not in ACCELERATORS:
+            raise unknown("accelerator", self.accelerator, ACCELERATORS)
+        for name, value in (("devices", self.devices), ("nodes", self.nodes), ("threads", self.threads or 1)):
+            _between(name, value, 1, 4096)
+        _between("workers", self.workers, 0, 4096)
+        if self.threads == 0:
+            raise UserError("threads must be at least 1, got 0. Leave it out to use all cores.")
 
 
 @dataclass(frozen=True)
@@ -110,8 +179,18 @@ class RunSpec:
     seed: int = 0
     same_init: bool = True
     """teacher and student start from the same weights where their networks are the same"""
+    label_smoothing: float = 0.0
+    """this part of every label is spread evenly over all classes"""
+    ema: float | None = None
+    """keep a moving average of the student's weights with this decay, and measure it too"""
+    frozen_mode: Literal["eval", "train"] = "eval"
+    """how a model behaves while another learns; train lets its BatchNorm statistics move and its dropout act"""
+    follower_first: bool = False
+    """roles take their turns in the opposite order, so the student meets the teacher before it has learned the batch"""
+    redraw_replay: bool = False
+    """whoever follows sees other batches than the leader: another order, other augmentation"""
     precision: str = "auto"
-    """32-true, bf16-mixed, 16-mixed ...; auto takes bf16-mixed where the hardware is fast at it"""
+    """32-true, bf16-mixed, bf16-true, 64-true; auto takes bf16-mixed where the hardware is fast at it"""
     channels_last: bool = True
     evaluate_every: Duration = Duration(1, "ep")
     save_every: Duration = Duration(1, "ep")
@@ -121,130 +200,50 @@ class RunSpec:
     engine: EngineSpec = field(default_factory=EngineSpec)
 
     def __post_init__(self) -> None:
-        _at_least("epochs", self.epochs, 1e-9)
-        _at_least("batch_size", self.batch_size, 1)
-        _at_least("seed", self.seed, 0)
-        _at_least("lr", self.optimizer.lr, 0)
+        if not 0 < self.epochs < 1e9:
+            raise UserError(f"epochs must be more than 0 and finite, got {self.epochs:g}.")
+        _between("batch_size", self.batch_size, 1, 10**9)
+        _between("seed", self.seed, 0, 2**63)
+        if self.precision not in PRECISIONS:
+            raise unknown("precision", self.precision, PRECISIONS)
         for name in ("evaluate_every", "save_every", "log_every"):
             if getattr(self, name).amount == 0:
                 raise UserError(f"{name} must be at least one step, got 0. Write 1ep for once an epoch.")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"label_smoothing must be from 0 up to (not including) 1, got {self.label_smoothing:g}.")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise UserError(f"ema must be a decay between 0 and 1, for instance 0.999; got {self.ema:g}.")
         if not 0 <= self.data.holdout < 1:
             raise UserError(f"holdout must be a part from 0 up to (not including) 1, got {self.data.holdout:g}.")
 
     def fingerprint(self) -> str:
-        """Names what the run computes; equal for equal specs, whatever machine computes them."""
-        canonical = from_json(RunSpec, to_json(self))  # writes 30 and 30.0 alike
-        described = {key: value for key, value in to_json(canonical).items() if key != "engine"}
+        """Names what the run computes: equal for equal specs, whatever the runs are called and wherever they are made.
+
+        The number of processes belongs to it: BatchNorm and the feature norm look at one process's part of a batch.
+        """
+        canonical = to_json(from_json(RunSpec, to_json(self)))  # writes 30 and 30.0 alike
+        described = {key: value for key, value in canonical.items() if key not in _NOT_COMPUTED}
+        described["processes"] = self.engine.devices * self.engine.nodes
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _at_least(name: str, value: float, least: float) -> None:
-    if not value >= least:  # written so that NaN fails too
-        raise UserError(f"{name} must be {'more than 0' if 0 < least < 1 else f'at least {least:g}'}, got {value:g}.")
+_NOT_COMPUTED = ("engine", "label", "save_every", "log_every")
 
 
-SCHEDULES: dict[str, type[Schedule]] = {"spaced": Spaced, "ahead": Ahead, "window": Window}
-
-
-def to_json(value: Any) -> Any:
-    """Dataclasses to plain dictionaries; durations to text; schedules get their kind.
-
-    >>> to_json(Spaced("1.5ep"))
-    {'kind': 'spaced', 'interval': '1.5ep', 'tail': 'teach'}
-    """
-    if isinstance(value, Duration):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: to_json(item) for key, item in value.items()}
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    plain = {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
-    return {"kind": _kind(value), **plain} if isinstance(value, Schedule) else plain
-
-
-def _kind(schedule: Schedule) -> str:
-    ours = {kind: name for name, kind in SCHEDULES.items()}
-    own = type(schedule)
-    return ours.get(own, f"{own.__module__}:{own.__qualname__}")
-
-
-S = TypeVar("S")
-
-
-def from_json(kind: type[S], plain: Any, where: str = "spec") -> S:
-    """The inverse of `to_json`; an unknown or misspelt key is an error that names the near ones."""
-    if not isinstance(plain, Mapping):
-        raise UserError(f"{where} must be an object with keys and values, got {plain!r}.")
-    hints = get_type_hints(kind)
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    for key in plain:
-        if key not in known:
-            raise unknown(f"key in {where}", key, known)
-    try:
-        return kind(**{key: _decode(hints[key], value, f"{where}.{key}") for key, value in plain.items()})
-    except TypeError as error:
-        raise UserError(f"{where}: {str(error).removeprefix(f'{kind.__name__}.__init__() ')}.") from None
-
-
-def _decode(hint: Any, value: Any, where: str) -> Any:
-    if get_origin(hint) in (Union, types.UnionType):
-        options = [option for option in get_args(hint) if option is not types.NoneType]
-        if value is None and types.NoneType in get_args(hint):
-            return None
-        return _decode(Duration if Duration in options else options[0], value, where)
-    if hint is Duration:
-        return Duration.parse(value if isinstance(value, int) else str(value))
-    if hint is Schedule:
-        return _decode_schedule(value, where)
-    if is_dataclass(hint):
-        return from_json(hint, value, where)  # type: ignore[arg-type]
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise unknown(where, str(value), get_args(hint))
-        return value
-    if hint in (bool, int, float, str):
-        return _decode_scalar(hint, value, where)
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where} must be an object with keys and values, got {value!r}.")
-    return value
-
-
-def _decode_scalar(hint: type, value: Any, where: str) -> Any:
-    fits = isinstance(value, hint) and not (hint is int and isinstance(value, bool))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not fits:
-        raise UserError(f"{where} must be {'text' if hint is str else f'a {hint.__name__}'}, got {value!r}.")
-    return value
-
-
-def _decode_schedule(value: Any, where: str) -> Schedule:
-    if not isinstance(value, Mapping) or "kind" not in value:
-        raise UserError(f"{where} must be an object with a kind, one of {', '.join(SCHEDULES)}; got {value!r}.")
-    options = {key: item for key, item in value.items() if key != "kind"}
-    if ":" in value["kind"]:
-        own: Schedule = from_json(load_object(value["kind"]), options, where)
-        return own
-    if value["kind"] not in SCHEDULES:
-        raise unknown("schedule", value["kind"], SCHEDULES)
-    return from_json(SCHEDULES[value["kind"]], options, where)
-
-
-def load_object(name: str) -> Any:
-    """What `package.module:Name` names."""
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"Cannot load {name!r} ({error}). Write it as package.module:Name.") from None
+def _between(name: str, value: float, least: float, most: float) -> None:
+    if not (least <= value <= most and math.isfinite(value)):  # written so that NaN fails too
+        limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g} and finite"
+        raise UserError(f"{name} must be {limit}, got {value:g}.")
 
 
 def read_spec(path: Path) -> RunSpec:
     """A spec from a spec.json, or from the run folder that holds one."""
     path = path / "spec.json" if path.is_dir() else path
     try:
-        return from_json(RunSpec, json.loads(path.read_text()))
+        return from_json(RunSpec, json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise UserError(f"There is no {path}. Give a spec.json or a run folder.") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not valid JSON: {error}.") from None
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {str(error).splitlines()[0]}.") from None

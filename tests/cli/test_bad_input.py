@@ -25,7 +25,8 @@ BAD_FLAGS = {
     "--interval 0.001ep": "less than one step",
     "--ahead 99ep": "longer than the run",
     "--ahead 1ep --interval 1ep": "--ahead is a schedule of its own",
-    "--window 1ep": "--window wants from..to",
+    "--window 1ep..2ep": "needs an --interval",
+    "--interval 1ep --window 1ep": "--window wants from..to",
     "--interval 1ep --window 1ep..9ep": "longer than the run",
     "--interval 1ep --window 2ep..1ep": "start before it stops",
     "--interval 1ep --tail keep": "tail must be 'teach' or 'drop'",
@@ -33,7 +34,7 @@ BAD_FLAGS = {
     "--method self-kd --interval 1ep --set method.variant=plain": "nobody who leads",
     "--data missing.npz": "There is no file missing.npz",
     "--train-limit 3": "train_limit must be from 10",
-    "--batch-size 0": "batch_size must be at least 1",
+    "--batch-size 0": "batch_size must be from 1",
     "--batch-size 39": "--drop-last",
     "--epochs 0": "epochs must be more than 0",
     "--epochs nan": "epochs must be more than 0",
@@ -45,13 +46,40 @@ BAD_FLAGS = {
     "--set method.temperature=0": "temperature must be above 0",
     "--set method.temperature=hot": "must be a float",
     "--set nonsense=3": "Unknown key in spec 'nonsense'",
-    "--set a.b=3": "There is no 'a.b' in a spec",
+    "--set a.b=3": "There is no 'a.b' in this spec",
     "--set lr": "--set wants KEY=VALUE",
     "--spec missing.json": "There is no missing.json",
     "--resume missing": "There is no missing",
-    "--precision 8-bit": "precision",
+    "--precision 8-bit": "Unknown precision '8-bit'",
+    "--precision 16-mixed": "Unknown precision '16-mixed'. Did you mean 'bf16-mixed'",
+    "--accelerator tpu": "Unknown accelerator 'tpu'",
+    "--accelerator cuda": "This machine cannot do that",
+    "--threads 0": "threads must be",
+    "--threads 100000": "threads must be",
+    "--workers -1": "workers must be",
+    "--devices -1": "devices must be",
+    "--crop -1": "crop must be",
+    "--rotate nan": "rotate must be",
+    "--weight-decay -1": "weight_decay must be",
+    "--lr inf": "lr must be",
+    "--set optimizer.momentum=-1": "momentum must be",
+    "--set optimizer.nesterov=true --set optimizer.momentum=0": "nesterov needs a momentum",
+    "--epochs inf": "epochs must be more than 0 and finite",
+    "--epochs 1e-9": "less than one step",
+    "--interval 1e308ep": "longer than the run",
+    "--set evaluate_every=0ep": "evaluate_every must be at least one step",
+    "--set method.label_weight=0 --set method.logit_weight=0 --set method.feature_weight=0": "nothing to learn from",
+    "--set schedule.kind=3": "must be an object with a kind",
+    "--set teacher.width=3": "--teacher NAME",
+    "--method :x": "Cannot load ':x'",
+    "--method os:getcwd": "is not a method",
+    "--recipe paper": "Unknown recipe 'paper'",
+    "--without prob_kl": "name the recipe too",
+    "--ema 1": "ema must be a decay",
+    "--label-smoothing 1": "label_smoothing must be",
+    "--clip 0": "clip must be above 0",
     "--network vit_tiny_patch16_224": "cannot be built for 1x8x8 images",
-    "--method self-kd --network vit_tiny_patch16_224 --set network.img_size=8 --set network.patch_size=2": "self KD",
+    "--method self-kd --network dpn48b": "does not show two or more of its blocks or stages, so it cannot do self KD",
 }
 
 
@@ -81,8 +109,12 @@ def test_bad_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = np.zeros((0, 8, 8), np.uint8)
     for name, arrays, message in (
         ("empty", (empty, labels[:0], images, labels), "no training images"),
-        ("out-of-range", (images, labels, images, labels + 1), "y_test has labels from 1 to 2"),
-        ("from-one", (images, labels + 1, images, labels + 1), "Number the classes from 0"),
+        (
+            "out-of-range",
+            (images, labels, images, labels + 1),
+            "test has images with label 2, and no training image has it",
+        ),
+        ("one-class", (images, labels * 0, images, labels * 0), "two classes are the least"),
     ):
         path = tmp_path / f"{name}.npz"
         np.savez(path, **dict(zip(("x_train", "y_train", "x_test", "y_test"), arrays, strict=True)))
@@ -110,6 +142,14 @@ def test_a_folder_that_holds_something_else(tmp_path: Path, capsys: pytest.Captu
         (["compare", "--arm", "no colon"], "--arm wants 'NAME: FLAGS'"),
         (["compare", "--arm", "a: --method kd", "--arm", "a: --method none"], "same name"),
         (["compare", "--arm", "a: --method kdd"], "Did you mean 'kd'"),
+        (["compare", "--arm", "a: --method 'kd"], "No closing quotation"),
+        (["compare", "--arm", "a: --seed 3"], "cannot have a seed of its own"),
+        (["compare", "--arm", "a: --method kd", "--jobs", "0"], "--jobs must be at least 1"),
+        (
+            ["compare", "--arm", "a: --method none", "--arm", "b: --interval 99ep", "--epochs", "3"],
+            "longer than the run",
+        ),
+        (["compare", "--arm", "a: --method none", "--arm", "b: --network resnt18"], "Unknown network"),
         (["compare", "--arm", "a: --method kd", "--seeds", "0"], "--seeds must be at least 1"),
         (["compare", "--arm", "a: --method kd", "--against", "b"], "Unknown arm 'b'"),
         (["evaluate"], "Name at least one run folder"),
@@ -132,6 +172,12 @@ def test_bad_words(
     monkeypatch.chdir(tmp_path)
     assert message in refused(typed, capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    tiny = "train --epochs 1 --width 4 --train-limit 40 --batch-size 8 --precision 32-true".split()
+    assert "Not a directory" in refused([*tiny, "--out", str(tmp_path / "file" / "run")], capsys)
 
 
 @pytest.mark.parametrize("typed", [["trian"], ["train", "--intervl", "3"], ["train", "--epochs", "many"]])

@@ -64,7 +64,7 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(command)
     out = capsys.readouterr().out
     found = json.loads((tmp_path / "comparison.json").read_text())
-    assert [arm["label"] for arm in found["arms"]] == ["plain", "spaced", "self-kd, 2x epochs"]
+    assert [arm["label"] for arm in found["arms"]] == ["plain", "spaced", "spaced, unspaced, 2x epochs"]
     plain, spaced, control = found["arms"]
     assert spaced["cost"]["updates"] == control["cost"]["updates"] == 2 * plain["cost"]["updates"]
     assert "[6 of 6]" in out

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchvision import datasets as torchvision_sets
 
-from spacedkd import DataSpec, UserError
-from spacedkd.data.sources import from_arrays, load
+from spacedkd import AugmentSpec, DataSpec, UserError
+from spacedkd.data.arrays import from_arrays
+from spacedkd.data.sources import Splits, fill_in, load
+from spacedkd.data.splits import split
+from tests.data.on_disk import cifar
 
 
 def arrays(**changes: Any) -> dict[str, np.ndarray]:
@@ -22,6 +26,10 @@ def arrays(**changes: Any) -> dict[str, np.ndarray]:
         "y_test": np.arange(12) % 3,
     }
     return {**good, **changes}
+
+
+def splits_of(**changes: Any) -> Splits:
+    return split(from_arrays(arrays(**changes)), DataSpec("x.npz", AugmentSpec(), recipe="plain"))
 
 
 def test_digits_are_the_real_ones() -> None:
@@ -62,15 +70,86 @@ def test_a_holdout_is_kept_aside_and_the_same_for_all() -> None:
     assert split.evaluated().keys() == {"test", "holdout"}
 
 
+def test_labels_of_any_kind_are_numbered_and_the_numbering_is_kept() -> None:
+    gaps = splits_of(y_train=(np.arange(30) % 3) * 5 - 1, y_test=(np.arange(12) % 2) * 10 - 1)
+    assert gaps.train.labels.tolist() == (np.arange(30) % 3).tolist()
+    assert gaps.test.labels.tolist() == [0, 2] * 6
+    assert [entry["label"] for entry in gaps.describe()["classes"]] == [-1, 4, 9]
+    assert gaps.notes == ("Labels -1 to 9 are numbered 0 to 2; classes.json keeps which is which.",)
+    text = splits_of(y_train=np.array(["b", "c", "a"] * 10), y_test=np.array(["a", "b", "c"] * 4))
+    assert text.train.classes == ("a", "b", "c")
+    assert text.train.labels[:3].tolist() == [1, 2, 0]
+    assert text.notes == ()
+
+
+def test_arrays_are_resized_and_coloured_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, **arrays())
+    assert load(DataSpec(str(path), image_size=8)).train.pixels.shape == (30, 3, 8, 8)
+    assert load(DataSpec("digits", image_size=16)).train.pixels.shape == (899, 1, 16, 16)
+    coloured = load(DataSpec("digits", recipe="vit", image_size=24, train_limit=20))
+    assert coloured.train.shape == (3, 24, 24)
+    assert coloured.train.shown(torch.arange(2)).shape == (2, 3, 24, 24)
+    many = splits_of(x_train=np.zeros((30, 6, 5, 4), np.uint8), x_test=np.zeros((12, 6, 5, 4), np.uint8))
+    assert many.train.shape == (4, 6, 5)
+
+
+def test_what_a_spec_leaves_open_is_filled_in() -> None:
+    assert fill_in(DataSpec("cifar100")) == DataSpec("cifar100", AugmentSpec(4, True, 15), recipe="cifar")
+    assert fill_in(DataSpec("cifar100", AugmentSpec(2))) == DataSpec("cifar100", AugmentSpec(2), recipe="cifar")
+    assert fill_in(DataSpec("cifar100", recipe="vit")) == DataSpec("cifar100", recipe="vit", image_size=224)
+    assert fill_in(DataSpec("cifar100", recipe="vit", image_size=64)).image_size == 64
+    assert fill_in(DataSpec("tiny-imagenet")).image_size == 64
+    assert fill_in(DataSpec("imagenet-1k", AugmentSpec(2))).recipe == "plain"
+    for spec in (
+        DataSpec("digits"),
+        DataSpec("cifar10", recipe="self-cifar"),
+        DataSpec("tiny-imagenet", recipe="none"),
+    ):
+        assert fill_in(fill_in(spec)) == fill_in(spec)
+    with pytest.raises(UserError, match="Augmentation vit is fixed: leave out --crop"):
+        fill_in(DataSpec("cifar100", AugmentSpec(4), recipe="vit"))
+    with pytest.raises(UserError, match="Unknown augmentation 'vti'. Did you mean 'vit'"):
+        fill_in(DataSpec("cifar100", recipe="vti"))
+    with pytest.raises(UserError, match="image_size must be at least 1"):
+        fill_in(DataSpec("cifar100", image_size=-3))
+
+
+@pytest.mark.parametrize("kind", [torchvision_sets.CIFAR10, torchvision_sets.CIFAR100])
+def test_cifar_is_read_from_torchvisions_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    written = cifar(tmp_path, monkeypatch, kind)
+    name = "cifar10" if kind is torchvision_sets.CIFAR10 else "cifar100"
+    data = load(DataSpec(name, root=str(tmp_path)))
+    train = np.concatenate([written[file] for file, _ in kind.train_list])
+    assert torch.equal(data.train.pixels, torch.from_numpy(train).permute(0, 3, 1, 2))
+    assert torch.equal(data.test.pixels, torch.from_numpy(written[kind.test_list[0][0]]).permute(0, 3, 1, 2))
+    assert data.train.classes[3] == "class 3"
+    assert data.train.mean == (0.507, 0.487, 0.441)
+    broken = tmp_path / kind.base_folder / kind.test_list[0][0]
+    broken.write_bytes(broken.read_bytes()[:-1])
+    with pytest.raises(UserError, match="its files are not the official ones.*--root"):
+        load(DataSpec(name, root=str(tmp_path)))
+
+
+def test_a_cifar_that_cannot_be_downloaded_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*args: Any, **options: Any) -> None:
+        raise OSError("no network\nsecond line")
+
+    monkeypatch.setattr(torchvision_sets.CIFAR100, "download", offline)
+    with pytest.raises(UserError, match="it cannot be downloaded .no network.. Put the official cifar-100-python"):
+        load(DataSpec("cifar100", root=str(tmp_path)))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"x_train": np.zeros((0, 6, 5, 3), np.uint8), "y_train": np.zeros(0, int)}, "no training images"),
         ({"x_test": np.zeros((0, 6, 5, 3), np.uint8), "y_test": np.zeros(0, int)}, "no test images"),
-        ({"y_train": np.arange(30) % 3 + 1}, "0 to C-1 without gaps"),
-        ({"y_train": np.arange(30) % 3 - 1}, "0 to C-1 without gaps"),
-        ({"y_train": (np.arange(30) % 3) * 2}, "0 to C-1 without gaps"),
-        ({"y_test": np.arange(12) % 4}, "labels from 0 to 3, but the training labels say 0 to 2"),
+        ({"y_train": np.arange(30) % 3 + 1}, "test has images with label 0, and no training image has it"),
+        ({"y_test": np.arange(12) % 4}, "test has images with label 3, and no training image has it"),
+        ({"y_test": np.array(list("abcabcabcabc"))}, "test has labels like"),
+        ({"y_train": np.zeros(30, int), "y_test": np.zeros(12, int)}, "have label 0: two classes are the least"),
+        ({"y_train": np.zeros((30, 2), int)}, "one label for each image"),
         ({"y_train": np.arange(30) / 30}, "whole numbers"),
         ({"y_train": np.arange(29) % 3}, "30 images but y_train has 29 labels"),
         ({"x_train": np.zeros((30, 6, 5, 3), np.float32)}, "must be uint8"),
@@ -78,7 +157,7 @@ def test_a_holdout_is_kept_aside_and_the_same_for_all() -> None:
 )
 def test_bad_arrays_are_explained(changes: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(UserError) as error:
-        from_arrays(arrays(**changes), DataSpec())
+        splits_of(**changes)
     assert message in str(error.value)
 
 
@@ -93,6 +172,9 @@ def test_bad_files_are_explained(tmp_path: Path) -> None:
         load(DataSpec(str(tmp_path / "half.npz")))
     with pytest.raises(UserError, match="Did you mean 'digits'"):
         load(DataSpec("digit"))
+    (tmp_path / "notes.txt").write_text("not a data set")
+    with pytest.raises(UserError, match="not a kind of file that holds data sets"):
+        load(DataSpec(str(tmp_path / "notes.txt")))
 
 
 @pytest.mark.parametrize("limit", [0, 9, 900])

@@ -84,7 +84,7 @@ def test_labels_and_indices_belong_to_the_images() -> None:
     plain = TrainingStream(load(DataSpec("digits", train_limit=100)).train, 16, seed=0)
     batch = plain.batch(2)
     assert torch.equal(batch.labels, plain.images.labels[batch.indices])
-    assert torch.equal(batch.images, plain.images.normalised(plain.images.pixels[batch.indices]))
+    assert torch.equal(batch.images, plain.images.shown(batch.indices))
 
 
 def test_nothing_grows_with_the_number_of_steps_asked() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from spacedkd import MethodSpec, Moment, RunSpec, Spaced, UserError
+from spacedkd import EngineSpec, MethodSpec, Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.experiments.comparison import compare, find_runs
 from spacedkd.experiments.runner import Job, equal_cost_controls, plan, run_all
+from spacedkd.train.folder import RunFolder
 from tests.conftest import TINY, tensors
 
 QUICK = replace(TINY, epochs=2)
@@ -89,10 +90,43 @@ def test_a_folder_with_another_run_stops_everything_before_it_starts(
     assert not (out / "new").exists()
 
 
-def test_an_error_in_a_run_reaches_the_user(tmp_path: Path) -> None:
-    bad = plan({"bad": replace(QUICK, schedule=Spaced("50ep"))}, [0], tmp_path)
+def test_a_bad_arm_stops_everything_before_it_starts(tmp_path: Path) -> None:
+    bad = plan({"good": QUICK, "bad": replace(QUICK, schedule=Spaced("50ep"))}, [0], tmp_path)
     with pytest.raises(UserError, match="longer than the run"):
         run_all(bad, 1, silent)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_in_a_run_reaches_the_user(tmp_path: Path) -> None:
+    wild = replace(QUICK, method=MethodSpec("none"), optimizer=OptimizerSpec(lr=1e30))
+    with pytest.raises(UserError, match="diverged"):
+        run_all(plan({"wild": wild}, [0], tmp_path), 1, silent)
+
+
+def test_a_run_keeps_the_threads_it_began_with(tmp_path: Path) -> None:
+    """Their number shows in the bits, so another number of jobs must not change a run that goes on."""
+    open_ended = {"a": replace(QUICK, engine=EngineSpec())}
+    (job,) = plan(open_ended, [0], tmp_path, at_once=1)
+    RunFolder(job.folder).create(replace(job.spec, engine=EngineSpec(threads=7)))
+    (again,) = plan(open_ended, [0], tmp_path, at_once=2)
+    assert again.spec.engine.threads == 7
+    assert plan({"a": replace(QUICK, engine=EngineSpec(threads=3))}, [1], tmp_path)[0].spec.engine.threads == 3
+
+
+def test_runs_that_differ_are_not_pooled(tmp_path: Path) -> None:
+    for name, spec in {"a": QUICK, "b": replace(QUICK, batch_size=10), "c": replace(QUICK, seed=1)}.items():
+        train(replace(spec, epochs=1), tmp_path / name)
+    found = compare(find_runs([tmp_path])[0])
+    assert {arm["label"]: arm["last"]["n"] for arm in found["arms"]} == {"kd, online (1)": 2, "kd, online (2)": 1}
+    train(replace(QUICK, epochs=1), tmp_path / "again")
+    with pytest.raises(UserError, match="has seed 0 twice"):
+        compare(find_runs([tmp_path])[0])
+
+
+def test_a_run_named_twice_counts_once(compared: tuple[Path, list[Job]]) -> None:
+    out, _ = compared
+    run = out / "no-kd" / "seed0"
+    assert find_runs([run, out / ".." / out.name / "no-kd" / "seed0"])[0] == [run.resolve()]
 
 
 def test_equal_cost_controls_double_the_epochs_of_spaced_self_kd() -> None:
@@ -101,7 +135,10 @@ def test_equal_cost_controls_double_the_epochs_of_spaced_self_kd() -> None:
     )
     plain = replace(QUICK, method=MethodSpec("self-kd"))
     controls = equal_cost_controls({**ARMS, "self": plain, "spaced self": spaced})
-    assert list(controls) == ["self-kd, 2x epochs"]
+    assert list(controls) == ["spaced self, unspaced, 2x epochs"]
+    assert len(equal_cost_controls({"a": spaced, "b": replace(spaced, schedule=Spaced("2ep"))})) == 1
+    with pytest.raises(UserError, match="Give yours another name"):
+        equal_cost_controls({"spaced self": spaced, "spaced self, unspaced, 2x epochs": plain})
     (control,) = controls.values()
     assert control.epochs == 2 * spaced.epochs
     assert control.method == MethodSpec("self-kd", {"variant": "plain", "temperature": 4.0})
@@ -110,7 +147,7 @@ def test_equal_cost_controls_double_the_epochs_of_spaced_self_kd() -> None:
 def test_runs_are_found_below_folders(compared: tuple[Path, list[Job]], tmp_path: Path) -> None:
     out, jobs = compared
     finished, unfinished = find_runs([out, out / "no-kd"])
-    assert sorted(finished) == sorted(job.folder for job in jobs)
+    assert sorted(finished) == sorted(job.folder.resolve() for job in jobs)
     assert unfinished == []
     with pytest.raises(UserError, match="There is no folder"):
         find_runs([tmp_path / "nowhere"])

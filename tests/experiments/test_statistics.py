@@ -37,3 +37,14 @@ def test_one_value_has_no_interval_and_equal_differences_no_p() -> None:
     same = difference({0: 0.5, 1: 0.75}, {0: 0.25, 1: 0.5})
     assert same is not None
     assert (same.mean, same.p) == (0.25, None)
+
+
+def test_gains_that_happen_to_be_equal_are_no_certainty() -> None:
+    """Accuracies are whole images: with 898 of them, three equal gains of one image prove nothing."""
+    one = 1 / 898
+    found = difference({0: 0.8 + one, 1: 0.81 + one, 2: 0.82 + one}, {0: 0.8, 1: 0.81, 2: 0.82}, resolution=one)
+    assert found is not None
+    assert found.p is not None
+    assert found.low is not None
+    assert found.p > 0.05
+    assert found.low < 0

@@ -51,6 +51,13 @@ def test_kl(temperature: float, value: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("temperature", "value"), [(1, 0.0858286583), (2, 0.0269188299), (3, 0.0128417607), (4, 0.0074404225)]
+)
+def test_kl_over_classes(temperature: float, value: float) -> None:
+    assert losses.kl_over_classes(S, TE, temperature).item() == close(value)
+
+
+@pytest.mark.parametrize(
     ("temperature", "value"), [(1, 0.2574859749), (2, 0.3230259590), (3, 0.3467275381), (4, 0.3571402819)]
 )
 def test_kl_with_the_squared_temperature(temperature: float, value: float) -> None:

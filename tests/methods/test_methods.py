@@ -40,7 +40,7 @@ def test_a_method_of_ones_own_is_named_by_its_place() -> None:
     [
         ("kdd", {}, "Unknown method 'kdd'. Did you mean 'kd'? Available: none, kd, self-kd."),
         ("kd", {"temprature": 3}, "Did you mean 'temperature'"),
-        ("kd", {"temperature": 0}, "temperature must be above 0, got 0"),
+        ("kd", {"temperature": 0}, "temperature must be above 0 and finite, got 0"),
         ("kd", {"temperature": float("nan")}, "temperature must be above 0"),
         ("kd", {"label_weight": -1}, "label_weight must be 0 or more"),
         ("kd", {"logit_loss": "k"}, "Unknown logit loss 'k'"),

@@ -1,52 +1,34 @@
-"""Networks by name, their sizes, their seeds, and how they are saved."""
+"""Networks by name, their seeds, the weights they start from, and how they are saved."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
 import torch
-from torch import Tensor, nn
+from huggingface_hub.errors import LocalEntryNotFoundError
+from safetensors.torch import save_file
+from torch import Tensor
 
-from spacedkd import DataSpec, EarlyExits, Images, NetworkSpec, UserError
+from spacedkd import Classifier, DataSpec, Images, NetworkSpec, UserError
 from spacedkd.data.sources import load
 from spacedkd.models.build import available, build, save
-from spacedkd.models.heads import adapter
-
-COLOUR = Images(
-    torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 1]), ("?",) * 100, (0.5,) * 3, (0.2,) * 3
-)
 
 
-def parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+def blank(size: int, classes: int = 100) -> Images:
+    pixels = torch.zeros(2, 3, size, size, dtype=torch.uint8)
+    return Images(pixels, torch.tensor([0, 1]), ("?",) * classes, (0.5,) * 3, (0.2,) * 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "plain", "with_exits"),
-    [
-        ("resnet18_small", 11_220_132, 12_283_344),
-        ("resnet50_small", 23_705_252, 38_426_576),
-        ("resnet101_small", 42_697_380, 57_418_704),
-    ],
-)
-def test_sizes_are_those_of_the_papers_code(name: str, plain: int, with_exits: int) -> None:
-    network = build(NetworkSpec(name), COLOUR, seed=0)
-    assert parameters(network) == plain
-    assert parameters(EarlyExits(network, torch.zeros(2, 3, 32, 32), align="none")) == with_exits
+COLOUR = blank(32)
 
 
-def test_the_adapter_has_the_papers_size() -> None:
-    assert parameters(adapter(512, 512)) == 525_312
-    assert [layer.out_features for layer in adapter(512, 2048) if isinstance(layer, nn.Linear)] == [1280, 2048]  # type: ignore[attr-defined]
-
-
-def test_small_images_keep_their_size_through_the_stem() -> None:
-    network = timm.create_model("resnet18_small", width=8)
-    maps = network.forward_intermediates(torch.zeros(1, 3, 16, 16), intermediates_only=True)
-    assert [tuple(m.shape[1:]) for m in maps] == [(8, 16, 16), (8, 16, 16), (16, 8, 8), (32, 4, 4), (64, 2, 2)]
-    assert [info["reduction"] for info in network.feature_info] == [1, 1, 2, 4, 8]
+@pytest.mark.parametrize(("name", "count"), [("deit_tiny_patch16_224", 5_543_716), ("pit_ti_224", 4_615_972)])
+def test_transformers_have_the_papers_sizes(name: str, count: int) -> None:
+    network = build(NetworkSpec(name), blank(224), seed=0)
+    assert sum(parameter.numel() for parameter in network.parameters()) == count
 
 
 def weights(seed: int, name: str = "resnet18_small") -> dict[str, Tensor]:
@@ -63,18 +45,70 @@ def test_weights_are_a_function_of_the_seed_alone() -> None:
     assert not torch.equal(one["conv1.weight"], weights(8)["conv1.weight"])
 
 
-@pytest.mark.parametrize("spec", [NetworkSpec("resnet18_small", {"width": 3}), NetworkSpec("mobilenetv3_small_050")])
+VIT = {"embed_dim": 24, "depth": 2}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        NetworkSpec("resnet18_small", {"width": 3}),
+        NetworkSpec("resnet18x2", {"width": 3.5, "init": "torch"}),
+        NetworkSpec("mobilenetv3_small_050"),
+        NetworkSpec("vit_tiny_patch16_224", {**VIT, "patch_size": 4}),
+        NetworkSpec("deit_tiny_distilled_patch16_224", {**VIT, "input_size": 32}),
+        NetworkSpec("efficientvit_b0", {"input_size": [32, 64], "pretrained": False}),
+    ],
+    ids=lambda spec: spec.name,
+)
 def test_a_saved_network_opens_in_timm(tmp_path: Path, spec: NetworkSpec) -> None:
     images = load(DataSpec("digits")).train
     network = build(spec, images, seed=0).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     save(network, spec, images, tmp_path / "student")
     opened = timm.create_model(f"local-dir:{tmp_path}/student", pretrained=True).eval()
-    sample = images.normalised(images.pixels[:4])
-    with torch.no_grad():
-        torch.testing.assert_close(opened(sample), network(sample), rtol=0, atol=1e-5)
+    sample = images.shown(torch.arange(4))
     config = timm.data.resolve_model_data_config(opened)
-    assert tuple(config["input_size"]) == (1, 8, 8)
+    size = tuple(config["input_size"][1:])
+    asked = spec.options.get("input_size", 8)
+    assert size == (tuple(asked) if isinstance(asked, list) else (asked, asked))
     assert config["mean"] == pytest.approx(images.mean)
+    with torch.no_grad():
+        ((logits, _),) = Classifier(network)(sample)
+        scaled = torch.nn.functional.interpolate(sample, size, mode="bicubic", antialias=True)
+        torch.testing.assert_close(opened(scaled), logits, rtol=0, atol=1e-5)
+
+
+def test_pretrained_weights_are_used(tmp_path: Path) -> None:
+    """All but the classifier, which has other classes."""
+    source = timm.create_model("mobilenetv3_small_050").state_dict()
+    save_file(source, tmp_path / "weights.safetensors")
+    where = {"pretrained_cfg_overlay": {"file": str(tmp_path / "weights.safetensors")}}
+    spec = NetworkSpec("mobilenetv3_small_050", {"pretrained": True, **where})
+    found = build(spec, COLOUR, seed=0).state_dict()
+    differ = {name for name in source if source[name].shape != found[name].shape or not source[name].equal(found[name])}
+    assert differ == {"classifier.weight", "classifier.bias"}
+    save(build(spec, COLOUR, seed=0), spec, COLOUR, tmp_path / "student")
+    assert timm.create_model(f"local-dir:{tmp_path}/student", pretrained=True).num_classes == 100
+
+
+def test_a_run_can_start_from_another_runs_student(tmp_path: Path) -> None:
+    spec = NetworkSpec("resnet18_small", {"width": 4})
+    earlier = build(spec, COLOUR, seed=5)
+    save(earlier, spec, COLOUR, tmp_path / "student")
+    weights = str(tmp_path / "student" / "model.safetensors")
+    later = build(NetworkSpec("resnet18_small", {"width": 4, "checkpoint_path": weights}), COLOUR, seed=6)
+    assert all(
+        torch.equal(a, b) for a, b in zip(earlier.state_dict().values(), later.state_dict().values(), strict=True)
+    )
+
+
+def test_weights_that_cannot_be_fetched_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*args: object, **kwargs: object) -> None:
+        raise LocalEntryNotFoundError("The hub cannot be reached.\nCheck your connection.")
+
+    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
+    with pytest.raises(UserError) as error:
+        build(NetworkSpec("resnet18", {"pretrained": True}), COLOUR, seed=0)
+    assert str(error.value).startswith("The weights of resnet18 cannot be loaded: The hub cannot be reached. Leave out")
 
 
 def test_ours_come_first_in_the_list() -> None:
@@ -83,23 +117,27 @@ def test_ours_come_first_in_the_list() -> None:
     assert available("resnet*_small") == ["resnet18_small", "resnet34_small", "resnet50_small", "resnet101_small"]
 
 
+SCALE = "Let it scale them: --set network.input_size="
+
+
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("name", "options", "message"),
     [
-        (NetworkSpec("resnet18_smal"), "Did you mean 'resnet18_small'"),
-        (NetworkSpec("resnet18_small", {"widht": 3}), "widht"),
-        (NetworkSpec("resnet18_small", {"width": 0}), "width must be at least 1"),
-        (NetworkSpec("vit_tiny_patch16_224"), "cannot be built for 3x32x32 images"),
+        ("resnet18_smal", {}, "Did you mean 'resnet18_small'"),
+        ("resnet18_small", {"widht": 3}, "widht"),
+        ("resnet18_small", {"width": 0}, "width must be at least 1"),
+        ("resnet18_small", {"pretrained": True}, "The weights of resnet18_small cannot be loaded: No pretrained"),
+        ("resnet18_small", {"checkpoint_path": "none.pth"}, "The weights of resnet18_small cannot be loaded"),
+        ("vit_tiny_patch16_224", {"img_size": 224}, "3x32x32 images: Input height (32) doesn't match model (224)."),
+        ("vit_tiny_patch16_224", {"img_size": 224}, f"{SCALE}224"),
+        ("efficientformer_l1", {}, f"{SCALE}224"),
+        ("inception_v4", {}, f"{SCALE}299"),
+        ("swinv2_tiny_window8_256", {}, "what it says of them is not a number"),
+        ("resnet18", {"input_size": "big"}, "input_size must be a number of pixels, or [height, width], got 'big'"),
     ],
 )
-def test_networks_that_cannot_be_built_are_explained(spec: NetworkSpec, message: str) -> None:
+def test_networks_that_cannot_be_built_are_explained(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
-        build(spec, COLOUR, seed=0)
+        build(NetworkSpec(name, options), COLOUR, seed=0)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_network_without_stages_cannot_have_exits() -> None:
-    network = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4, depth=2)
-    with pytest.raises(UserError, match="cannot do self KD"):
-        EarlyExits(network, torch.zeros(2, 3, 32, 32))

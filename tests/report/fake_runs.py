@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.experiments.comparison import compare
+from spacedkd.json_form import to_json
 from spacedkd.report.page import write_page
 from spacedkd.schedule import Online, Schedule
-from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec, to_json
+from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class FakeArm:
                 "learners": {role: "network" if self.method == "self-kd" else role for role in self.roles},
                 "steps_per_epoch": self.steps_per_epoch,
                 "total_steps": self.epochs * self.steps_per_epoch,
+                "test_images": 10_000,
             },
             "environment": {"torch": "2.13.0", "device": "cpu", "processes": 1, "threads": 2},
         }

@@ -11,7 +11,7 @@ from spacedkd.train.rate import learning_rate
 
 
 def rates(rate: RateSpec, total: int) -> list[float]:
-    lr = learning_rate(OptimizerSpec(lr=2.0), rate, total)
+    lr = learning_rate(OptimizerSpec(lr=2.0), rate, 2, total)
     return [lr(step) for step in range(total)]
 
 
@@ -20,7 +20,37 @@ def test_constant_is_constant() -> None:
 
 
 def test_warmup_rises_to_the_full_rate() -> None:
-    assert rates(RateSpec(warmup=Duration(4, "st")), 6) == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert rates(RateSpec(warmup=Duration(4, "st"), warmup_start=0.2), 6) == pytest.approx([0.4, 0.8, 1.2, 1.6, 2, 2])
+
+
+def test_multistep_falls_at_its_milestones() -> None:
+    rate = RateSpec("multistep", milestones=(Duration(2, "st"), Duration(3, "st")), factor=0.5)
+    assert rates(rate, 5) == [2.0, 2.0, 1.0, 0.5, 0.5]
+
+
+def test_a_rate_may_change_only_between_epochs() -> None:
+    assert rates(RateSpec("multistep", milestones=(Duration(3, "st"),), per_epoch=True), 5) == pytest.approx(
+        [2, 2, 2, 2, 0.2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("epoch", "value"),
+    [(0, 5e-7), (1, 2.5475e-5), (19, 4.75025e-4), (20, 4.945915e-4), (150, 2.525e-4), (299, 5.0136e-6)],
+)
+def test_the_transformer_recipe(epoch: int, value: float) -> None:
+    """METHODS.md card 7."""
+    rate = RateSpec(
+        "cosine",
+        floor=0.01,
+        warmup=Duration(20 * 390, "st"),
+        warmup_start=0.001,
+        restart_after_warmup=False,
+        per_epoch=True,
+    )
+    lr = learning_rate(OptimizerSpec("adamw", lr=5e-4), rate, 390, 300 * 390)
+    for step in (0, 200, 389):
+        assert lr(epoch * 390 + step) == pytest.approx(value, rel=1e-5)
 
 
 def test_cosine_falls_from_the_full_rate_to_its_floor() -> None:
@@ -31,4 +61,4 @@ def test_cosine_falls_from_the_full_rate_to_its_floor() -> None:
 
 
 def test_a_warmup_as_long_as_the_run_is_only_a_warmup() -> None:
-    assert rates(RateSpec("cosine", warmup=Duration(2, "st")), 2) == [1.0, 2.0]
+    assert rates(RateSpec("cosine", warmup=Duration(2, "st"), warmup_start=0.5), 2) == [1.0, 1.5]

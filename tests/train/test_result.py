@@ -14,6 +14,7 @@ import torch
 from spacedkd import DataSpec, Duration, Moment, NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.data.sources import load
 from spacedkd.train.result import summarise
+from tests.conftest import tensors
 
 Make = Callable[..., RunSpec]
 
@@ -111,16 +112,32 @@ def test_any_timm_network_learns(tmp_path: Path, tiny_with: Make) -> None:
     assert 0 <= result.student() <= 1
 
 
-def test_mixed_precision_is_the_default_where_it_is_fast_and_recorded(tmp_path: Path, tiny_with: Make) -> None:
-    for asked in ("auto", "bf16-mixed", "32-true"):
+def test_the_precision_that_was_used_is_recorded(tmp_path: Path, tiny_with: Make) -> None:
+    for asked in ("bf16-mixed", "32-true", "auto"):
         train(tiny_with(precision=asked, epochs=1), tmp_path / asked)
-        said = json.loads((tmp_path / asked / "spec.json").read_text())["precision"]
-        assert said == asked or (asked == "auto" and said in ("bf16-mixed", "32-true"))
+    said = {
+        name: json.loads((tmp_path / name / "spec.json").read_text())["precision"] for name in ("bf16-mixed", "32-true")
+    }
+    assert said == {"bf16-mixed": "bf16-mixed", "32-true": "32-true"}
+    chosen = json.loads((tmp_path / "auto" / "spec.json").read_text())["precision"]
+    assert tensors_equal(tmp_path / "auto", tmp_path / chosen)
+    assert not tensors_equal(tmp_path / "bf16-mixed", tmp_path / "32-true")
+
+
+def tensors_equal(one: Path, other: Path) -> bool:
+    pairs = zip(tensors(one).values(), tensors(other).values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_divergence_is_said_in_one_line(tmp_path: Path, tiny_with: Make) -> None:
     with pytest.raises(UserError, match=r"diverged.*Lower --lr"):
         train(tiny_with("none", optimizer=OptimizerSpec(lr=1e30), log_every=Duration(1, "st")), tmp_path / "run")
+
+
+def test_divergence_in_a_run_too_short_to_log_is_noticed(tmp_path: Path, tiny_with: Make) -> None:
+    with pytest.raises(UserError, match="diverged"):
+        train(tiny_with("none", optimizer=OptimizerSpec(lr=1e30), log_every=Duration(100, "%")), tmp_path / "run")
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_somebody_watching_is_told_every_turn(tmp_path: Path, tiny_with: Make) -> None:

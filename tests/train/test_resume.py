@@ -16,13 +16,16 @@ from typing import Any
 import pytest
 
 from spacedkd import Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
-from spacedkd.spec import to_json
+from spacedkd.json_form import to_json
+from spacedkd.train.prepare import fill_in
 from tests.conftest import assert_same_bits, tensors
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "none": ("none", {}, {}),
     "kd": ("kd", {}, {"schedule": Spaced("1.5ep")}),
     "kd with adamw": ("kd", {}, {"schedule": Spaced("4st", tail="drop"), "optimizer": OptimizerSpec("adamw", 1e-3)}),
+    "kd in bf16-true": ("kd", {}, {"schedule": Spaced("1.5ep"), "precision": "bf16-true"}),
+    "kd in bf16-mixed": ("kd", {}, {"schedule": Spaced("1.5ep"), "precision": "bf16-mixed"}),
     "self-kd": ("self-kd", {}, {}),
     "self-kd live": ("self-kd", {"variant": "live"}, {"schedule": Spaced("1.5ep")}),
     "self-kd snapshot": ("self-kd", {"variant": "snapshot"}, {"schedule": Spaced("1.5ep")}),
@@ -132,3 +135,28 @@ def test_a_bad_run_leaves_no_folder_behind(tmp_path: Path, tiny_with: Callable[.
     with pytest.raises(UserError, match="longer than the run"):
         train(tiny_with(schedule=Spaced("9ep")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_journal_that_lost_lines_is_said_so(tmp_path: Path, tiny: RunSpec) -> None:
+    train(tiny, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "run" / "journal.jsonl").write_text("")
+    with pytest.raises(UserError, match="shorter than its checkpoint says"):
+        train(tiny, tmp_path / "run", resume=True)
+
+
+def test_a_changed_spec_does_not_go_on_from_anothers_checkpoint(
+    tmp_path: Path, tiny: RunSpec, tiny_with: Callable[..., RunSpec]
+) -> None:
+    train(tiny, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    longer = tiny_with(epochs=4)
+    (tmp_path / "run" / "spec.json").write_text(json.dumps(to_json(fill_in(longer))))
+    with pytest.raises(UserError, match="belongs to another spec"):
+        train(longer, tmp_path / "run", resume=True)
+
+
+def test_a_kill_while_the_folder_is_made_does_no_harm(tmp_path: Path, tiny: RunSpec) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "spec.unfinished").write_text("{")
+    train(tiny, tmp_path / "run")

@@ -15,44 +15,39 @@ from typing import Annotated, Any
 
 import tyro
 
+from spacedkd.cli.data_flags import DATA_PLACES, DataFlags, put_changes
+from spacedkd.cli.flag import flag as flag
 from spacedkd.cli.schedule_flags import make_schedule
 from spacedkd.errors import UserError
+from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import METHODS, build_method
-from spacedkd.spec import RunSpec, from_json, read_spec, to_json
+from spacedkd.models import small_resnet
+from spacedkd.recipes import recipe
+from spacedkd.schedule import Online
+from spacedkd.spec import RunSpec, read_spec
 
 DEFAULT = RunSpec()
 
 
-def flag(help_text: str, default: Any = "", metavar: str | None = None) -> Any:
-    """A flag's line in the help, with what the run has when the flag is left out."""
-    hint = f"(default: {default})" if default != "" else ""
-    return tyro.conf.arg(help=help_text, help_behavior_hint=hint, metavar=metavar)
-
-
 @dataclass(frozen=True)
-class RunFlags:
+class RunFlags(DataFlags):
     spec: Annotated[
         Path | None, flag("start from this spec.json (or run folder); other flags change it", metavar="FILE")
     ] = None
-    data: Annotated[
-        str | None, flag("a data set (see: spacedkd list data) or an .npz file", DEFAULT.data.source, "DATA")
+    recipe: Annotated[
+        str | None, flag("a training recipe that fills everything in (see: spacedkd list recipes)", metavar="NAME")
     ] = None
-    train_limit: Annotated[
-        int | None, flag("use only so many training images, evenly from all classes", "all", "COUNT")
-    ] = None
-    holdout: Annotated[
-        float | None, flag("part of the training images kept aside to choose the best epoch", 0, "PART")
-    ] = None
-    crop: Annotated[int | None, flag("random crop: pad by so many pixels", "what suits the data", "PIXELS")] = None
-    flip: Annotated[bool | None, flag("random mirroring", "what suits the data", "True|False")] = None
-    rotate: Annotated[float | None, flag("random rotation up to so many degrees", "what suits the data", "DEGREES")] = (
-        None
-    )
+    without: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        flag("leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
+    ] = ()
     network: Annotated[str | None, flag("the student: any timm name, or one of ours", DEFAULT.network.name, "NAME")] = (
         None
     )
     teacher: Annotated[str | None, flag("the teacher's network", "the student's", "NAME")] = None
-    width: Annotated[int | None, flag("channels of the first stage of our small-image ResNets", 64, "CHANNELS")] = None
+    width: Annotated[
+        int | None, flag("first-stage channels of our small-image ResNets, student and teacher", 64, "CHANNELS")
+    ] = None
     method: Annotated[str | None, flag("what is learned (see: spacedkd list methods)", DEFAULT.method.name, "NAME")] = (
         None
     )
@@ -72,20 +67,31 @@ class RunFlags:
     ] = None
     epochs: Annotated[float | None, flag("passes over the training images", DEFAULT.epochs, "COUNT")] = None
     batch_size: Annotated[int | None, flag("images in a batch, over all devices", DEFAULT.batch_size, "COUNT")] = None
-    drop_last: Annotated[bool | None, flag("leave out the last, smaller batch of an epoch", False, "True|False")] = None
     optimizer: Annotated[str | None, flag("how weights are updated", DEFAULT.optimizer.name, "sgd|adamw")] = None
     lr: Annotated[float | None, flag("learning rate", DEFAULT.optimizer.lr, "RATE")] = None
     weight_decay: Annotated[
         float | None, flag("pulls weights towards zero", DEFAULT.optimizer.weight_decay, "FACTOR")
     ] = None
-    rate: Annotated[str | None, flag("how the learning rate goes", DEFAULT.rate.shape, "constant|cosine")] = None
+    rate: Annotated[str | None, flag("how the learning rate goes", DEFAULT.rate.shape, "constant|cosine|multistep")] = (
+        None
+    )
+    milestones: Annotated[
+        tuple[str, ...] | None, flag("when a multistep rate falls to a tenth: 60ep 120ep", metavar="LENGTH ...")
+    ] = None
     warmup: Annotated[str | None, flag("let the learning rate rise first", "0ep", "LENGTH")] = None
+    clip: Annotated[float | None, flag("shorten longer gradients to this norm", "never", "NORM")] = None
+    label_smoothing: Annotated[float | None, flag("part of a label spread over all classes", 0, "PART")] = None
+    ema: Annotated[float | None, flag("also keep a moving average of the student", "none", "DECAY")] = None
     seed: Annotated[
         int | None, flag("decides data order, augmentation and initial weights", DEFAULT.seed, "NUMBER")
     ] = None
     precision: Annotated[
         str | None,
-        flag("32-true, bf16-mixed or 16-mixed; auto takes bf16 where the hardware is fast at it", "auto", "NAME"),
+        flag(
+            "32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16 where the hardware is fast at it",
+            "auto",
+            "NAME",
+        ),
     ] = None
     accelerator: Annotated[str | None, flag("cpu, cuda, mps or auto", "auto", "NAME")] = None
     devices: Annotated[int | None, flag("GPUs (or CPU processes) to share each batch", 1, "COUNT")] = None
@@ -104,10 +110,7 @@ class RunFlags:
 
 # Where each plain flag goes in the spec's JSON.
 _PLACES = {
-    "data": "data.source",
-    "train_limit": "data.train_limit",
-    "holdout": "data.holdout",
-    "drop_last": "data.drop_last",
+    **DATA_PLACES,
     "network": "network.name",
     "width": "network.width",
     "method": "method.name",
@@ -117,7 +120,11 @@ _PLACES = {
     "lr": "optimizer.lr",
     "weight_decay": "optimizer.weight_decay",
     "rate": "rate.shape",
+    "milestones": "rate.milestones",
     "warmup": "rate.warmup",
+    "clip": "optimizer.clip",
+    "label_smoothing": "label_smoothing",
+    "ema": "ema",
     "seed": "seed",
     "precision": "precision",
     "accelerator": "engine.accelerator",
@@ -133,8 +140,17 @@ def parse(words: Sequence[str]) -> RunFlags:
 
 
 def to_spec(flags: RunFlags, base: RunSpec = DEFAULT) -> RunSpec:
-    """The base, or the spec the flags name, changed by the flags."""
-    base = read_spec(flags.spec) if flags.spec is not None else base
+    """The base, or the spec or recipe the flags name, changed by the flags."""
+    if flags.spec is not None and flags.recipe is not None:
+        raise UserError("--spec and --recipe both fill everything in: give one of them.")
+    if flags.recipe is not None:
+        return recipe(flags.recipe, flags.without, change=lambda spec: _changed(spec, flags))
+    if flags.without:
+        raise UserError("--without leaves a quirk out of a --recipe: name the recipe too.")
+    return _changed(read_spec(flags.spec) if flags.spec is not None else base, flags)
+
+
+def _changed(base: RunSpec, flags: RunFlags) -> RunSpec:
     plain = to_json(base)
     if flags.method is not None and flags.method != base.method.name:
         plain["method"]["options"] = {}  # one method's options mean nothing to another
@@ -144,8 +160,9 @@ def to_spec(flags: RunFlags, base: RunSpec = DEFAULT) -> RunSpec:
         if getattr(flags, name) is not None:
             _put(plain, place, getattr(flags, name))
     if flags.teacher is not None:
-        plain["teacher"] = {"name": flags.teacher, "options": {}}
-    _augment(plain, flags)
+        ours = flags.width is not None and flags.teacher in small_resnet.NAMES
+        plain["teacher"] = {"name": flags.teacher, "options": {"width": flags.width} if ours else {}}
+    put_changes(plain["data"], flags)
     for assignment in flags.set:
         place, sign, value = assignment.partition("=")
         if not sign:
@@ -158,7 +175,8 @@ def _put(plain: dict[str, Any], place: str, value: Any) -> None:
     *path, last = place.split(".")
     for part in path:
         if not isinstance(plain.get(part), dict):
-            raise UserError(f"There is no {place!r} in a spec. See the spec.json of any run for the names.")
+            way_out = "Give --teacher NAME too." if part == "teacher" else "See the spec.json of any run for the names."
+            raise UserError(f"There is no {place!r} in this spec. {way_out}")
         plain = plain[part]
     # A network or method is a name and its options: method.temperature is short for method.options.temperature.
     if "options" in plain and last not in plain:
@@ -173,22 +191,18 @@ def _value(text: str) -> Any:
         return text
 
 
-def _augment(plain: dict[str, Any], flags: RunFlags) -> None:
-    given = {name: getattr(flags, name) for name in ("crop", "flip", "rotate") if getattr(flags, name) is not None}
-    if given:
-        plain["data"]["augment"] = {**(plain["data"]["augment"] or {}), **given}
-
-
 def _scheduled(spec: RunSpec, flags: RunFlags) -> RunSpec:
-    """The spec with the schedule its flags ask for, if they ask for one."""
+    """The spec with the schedule its flags ask for, and a method that can follow it."""
     asked = (flags.interval, flags.ahead, flags.window, flags.tail)
-    if asked == (None, None, None, None):
+    given = asked != (None, None, None, None)
+    if given:
+        spec = replace(spec, schedule=make_schedule(spec.schedule, *asked))
+    if not given and (spec.schedule == Online() or flags.method is None):
         return spec
-    spec = replace(spec, schedule=make_schedule(spec.schedule, *asked))
     if spec.method.name in METHODS and not _can_be_spaced(spec):
         options = {**spec.method.options, **METHODS[spec.method.name].when_spaced, **_explicit(flags)}
         spec = replace(spec, method=replace(spec.method, options=options))
-    if not _can_be_spaced(spec):
+    if given and not _can_be_spaced(spec):
         raise UserError(
             f"Method {spec.method.name} as asked for has nobody who leads, so there is nothing to "
             "space: leave out the interval, or use --method kd."
@@ -213,7 +227,14 @@ def parse_arm(text: str, base: RunSpec) -> tuple[str, RunSpec]:
     >>> name, spec.schedule.interval
     ('spaced', Duration(amount=1.5, unit='ep'))
     """
-    name, colon, words = text.partition(":")
+    name, colon, typed = text.partition(":")
     if not colon or not name.strip():
         raise UserError(f"--arm wants 'NAME: FLAGS', for instance --arm 'spaced: --interval 1.5ep'; got {text!r}.")
-    return name.strip(), to_spec(parse(shlex.split(words)), base)
+    try:
+        words = shlex.split(typed)
+    except ValueError as error:
+        raise UserError(f"--arm {text!r} cannot be read: {error}.") from None
+    flags = parse(words)
+    if flags.seed is not None:
+        raise UserError(f"Arm {name.strip()!r} cannot have a seed of its own: all arms get the same seeds (--seeds).")
+    return name.strip(), to_spec(flags, base)

@@ -8,19 +8,25 @@ from rich import box
 from rich.columns import Columns
 from rich.table import Table
 
-from spacedkd.data.sources import SOURCES
+from spacedkd.data.recipes import RECIPES as AUGMENTATIONS
+from spacedkd.data.sources import PLACES, SOURCES
 from spacedkd.errors import UserError
 from spacedkd.methods import METHODS
 from spacedkd.models.build import available
+from spacedkd.recipes import QUIRKS, RECIPES
 
 
 def data(pattern: str) -> Table:
     table = Table("--data", "what it is", box=box.SIMPLE_HEAD)
-    for name, source in SOURCES.items():
+    for name, source in {**SOURCES, **PLACES}.items():
         table.add_row(name, source.about)
-    table.add_row(
-        "FILE.npz", "your own arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_train, y_test from 0"
-    )
+    return table
+
+
+def augmentations(pattern: str) -> Table:
+    table = Table("--augment", "what is done to training images", box=box.SIMPLE_HEAD)
+    for name, recipe in AUGMENTATIONS.items():
+        table.add_row(name, recipe.about)
     return table
 
 
@@ -39,6 +45,13 @@ def methods(pattern: str) -> Table:
     return table
 
 
+def recipes(pattern: str) -> Table:
+    table = Table("--recipe", "what it is", "quirks: --without QUIRK", box=box.SIMPLE_HEAD)
+    for name, entry in RECIPES.items():
+        table.add_row(name, entry.about, "\n".join(f"{quirk}: {QUIRKS[quirk].about}" for quirk in entry.quirks))
+    return table
+
+
 def schedules(pattern: str) -> Table:
     table = Table("flags", "who learns when", box=box.SIMPLE_HEAD)
     table.add_row("--interval online", "teacher and student take turns at every step")
@@ -53,7 +66,9 @@ def schedules(pattern: str) -> Table:
 
 TABLES: dict[str, Callable[[str], Table | Columns]] = {
     "data": data,
+    "augmentations": augmentations,
     "networks": networks,
     "methods": methods,
     "schedules": schedules,
+    "recipes": recipes,
 }

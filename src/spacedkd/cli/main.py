@@ -19,8 +19,9 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.experiments import comparison, runner
 from spacedkd.report.page import write_page
 from spacedkd.spec import read_spec
-from spacedkd.train import loop, run
+from spacedkd.train import loop
 from spacedkd.train.folder import RunFolder, write_json
+from spacedkd.train.prepare import prepare
 
 console = Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")  # one of several processes speaks for all
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
@@ -37,15 +38,21 @@ def train(
     """
     if resume is not None and (out is not None or run != RunFlags()):
         raise UserError("--resume takes everything from the run's spec.json: leave out the other flags.")
+    if resume is not None and resume.name == "spec.json":
+        resume = resume.parent
+    if out is not None and not out.name:
+        raise UserError("--out needs the name of a folder, for instance runs/mine.")
     spec = read_spec(resume) if resume is not None else flags.to_spec(run)
+    if run.recipe is not None:
+        console.print(f"Recipe {run.recipe} fills in:", tables.of_spec(spec))
     name = comparison.describe(spec).replace(", ", "-").replace(" ", "-")
     folder = resume or out or Path("runs") / f"{name}-seed{spec.seed}"
     if resume is not None and RunFolder(folder).finished():
-        console.print(f"{folder} is finished already.")
+        _say(f"{folder} is finished already.")
     with watch_run(console, spec.method.name) as watch:
         result = loop.train(spec, folder, resume=resume is not None, watch=watch)
     console.print(tables.of_run(result))
-    console.print(f"{result.cost['updates']} updates in {result.seconds:.0f} s. Student: {folder}/student")
+    _say(f"{result.cost['updates']} updates in {result.seconds:.0f} s. Student: {folder}/student")
 
 
 def compare(
@@ -74,28 +81,28 @@ def compare(
         raise UserError("compare needs arms: --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep'.")
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}.")
-    arms = dict(flags.parse_arm(text, flags.to_spec(base)) for text in arm)
+    common = flags.to_spec(base)
+    arms = dict(flags.parse_arm(text, common) for text in arm)
     if len(arms) < len(arm):
         raise UserError("Two arms have the same name; give each its own.")
     if equal_cost:
         arms |= runner.equal_cost_controls(arms)
     if against is not None and against not in arms:
         raise unknown("arm", against, arms)
-    planned = runner.plan(arms, range(base.seed or 0, (base.seed or 0) + seeds), out)
+    at_once = runner.jobs_at_once(jobs, common.engine.accelerator)
+    planned = runner.plan(arms, range(common.seed, common.seed + seeds), out, at_once)
     reused = sum(RunFolder(job.folder).finished() for job in planned)
     if reused:
-        console.print(
-            f"{reused} of {len(planned)} runs in {out} are finished already; delete the folder to run them again."
-        )
+        _say(f"{reused} of {len(planned)} runs in {out} are finished already; delete the folder to run them again.")
     todo = [job for job in planned if not RunFolder(job.folder).finished()]
     with watch_jobs(console, todo) as watch:
-        runner.run_all(planned, runner.jobs_at_once(jobs), watch)
+        runner.run_all(planned, at_once, watch)
     folders = [job.folder for label in arms for job in planned if job.label == label]
     found = comparison.compare(folders, against)
     write_json(out / "comparison.json", found)
     write_page(out / "report.html", found)
     console.print(tables.of_comparison(found), tables.of_costs(found))
-    console.print(f"Numbers: {out}/comparison.json\nReport:  {out}/report.html", highlight=False)
+    _say(f"Numbers: {out}/comparison.json\nReport:  {out}/report.html")
 
 
 def evaluate(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
@@ -105,13 +112,14 @@ def evaluate(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
     """
     for folder in _given(runs):
         place = RunFolder(folder)
-        current = run.prepare(read_spec(folder), place)
+        current = prepare(read_spec(folder), place)
         if not place.checkpoint.exists():
             raise UserError(f"{folder} has no checkpoint yet. Train it with: spacedkd train --resume {folder}")
         current.restore()
         done = f"after {current.position.turns} of {current.turn_count} turns"
-        console.print(f"{folder}, {done}", highlight=False, soft_wrap=True)
-        by_model = {model: current.evaluate(role) for role, model in current.method.learners.items()}
+        _say(f"{folder}, {done}")
+        roles = {model: role for role, model in current.method.learners.items()}
+        by_model = {model: current.evaluate(role) for model, role in roles.items()}
         console.print(tables.of_scores(by_model))
 
 
@@ -130,14 +138,14 @@ def report(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_page(path, found, len(unfinished))
     console.print(tables.of_comparison(found), tables.of_costs(found))
-    console.print(f"Report: {path}", highlight=False)
+    _say(f"Report: {path}")
 
 
 def list_(
-    what: Annotated[tyro.conf.Positional[str], flags.flag("one of these", metavar="data|networks|methods|schedules")],
+    what: Annotated[tyro.conf.Positional[str], flags.flag("one of these", metavar="|".join(listing.TABLES))],
     pattern: Annotated[str, flags.flag("only networks that match, with wildcards: 'resnet*'", "all", "NAME")] = "",
 ) -> None:
-    """List the data sets, networks, methods or schedules there are."""
+    """List the data sets, augmentations, networks, methods, schedules or recipes there are."""
     if what not in listing.TABLES:
         raise unknown("list", what, listing.TABLES)
     console.print(listing.TABLES[what](pattern))
@@ -150,6 +158,10 @@ VERBS: dict[str, Callable[..., None]] = {
     "report": report,
     "list": list_,
 }
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _given(runs: Sequence[Path]) -> Sequence[Path]:
@@ -166,8 +178,9 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     try:
         _dispatch(words)
-    except UserError as error:
-        Console(stderr=True).print(f"spacedkd: {error}", markup=False, highlight=False, soft_wrap=True)
+    except (UserError, OSError) as error:
+        if not console.quiet:
+            Console(stderr=True).print(f"spacedkd: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         Console(stderr=True).print("\nStopped. Go on with the same command, or with: spacedkd train --resume RUN")

@@ -15,10 +15,10 @@ from spacedkd.train.loop import Moment, Watch
 
 def _bar(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[news]}"),
+        TextColumn("{task.fields[news]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
         # Turns of different roles take different times: look back over many before saying how long is left.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spacedkd.errors import UserError
 from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
 
@@ -9,20 +11,28 @@ from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
 def make_schedule(
     base: Schedule, interval: str | None, ahead: str | None, window: str | None, tail: str | None
 ) -> Schedule:
-    """The base changed by whatever is given."""
+    """The base changed by whatever is given; a window keeps the interval it is about, and the other way round."""
     if ahead is not None:
         if (interval, window, tail) != (None, None, None):
             raise UserError("--ahead is a schedule of its own: leave out --interval, --window and --tail.")
         return Ahead(ahead)
-    inside = base
+    inside = _inside(base.inside if isinstance(base, Window) else base, interval, tail)
+    if window is not None:
+        if inside == Online():
+            raise UserError(f"--window {window} needs an --interval to space by, for instance --interval 1.5ep.")
+        return _windowed(inside, window)
+    return replace(base, inside=inside) if isinstance(base, Window) else inside
+
+
+def _inside(base: Schedule, interval: str | None, tail: str | None) -> Schedule:
     if interval is not None:
         named = {"online": Online, "offline": Offline}
-        inside = named[interval]() if interval in named else _spaced(interval)
-    if tail is not None:
-        if not isinstance(inside, Spaced):
-            raise UserError("--tail needs an --interval to belong to.")
-        inside = Spaced(inside.interval, tail)  # type: ignore[arg-type]
-    return inside if window is None else _windowed(inside, window)
+        base = named[interval]() if interval in named else _spaced(interval)
+    if tail is None:
+        return base
+    if not isinstance(base, Spaced):
+        raise UserError("--tail needs an --interval to belong to.")
+    return Spaced(base.interval, tail)  # type: ignore[arg-type]
 
 
 def _spaced(interval: str) -> Spaced:

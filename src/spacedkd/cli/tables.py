@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
+from spacedkd.json_form import to_json
+from spacedkd.spec import RunSpec
 from spacedkd.train.result import Result
 
 
 def percent(value: float) -> str:
     return f"{100 * value:.1f}"
+
+
+def of_spec(spec: RunSpec) -> Table:
+    """Everything a spec says, a line for each setting."""
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for key, value in _settings(to_json(spec)):
+        table.add_row(key, str(value))
+    return table
+
+
+def _settings(plain: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in plain.items():
+        if isinstance(value, Mapping) and value:
+            yield from _settings(value, f"{above}{key}.")
+        elif value not in (None, "", [], {}):
+            yield f"{above}{key}", value
 
 
 def of_run(result: Result) -> Table:
@@ -47,12 +66,12 @@ def of_comparison(comparison: Mapping[str, Any]) -> Table:
         box=box.SIMPLE_HEAD, title="accuracy of the student on the test images, percent", title_justify="left"
     )
     table.add_column("arm", overflow="fold")
-    for name in ("last epoch", "best", "teacher", f"vs {comparison['against']}", "p"):
+    for name in ("last epoch", "best", "teacher", Text(f"vs {comparison['against']}"), "p"):
         table.add_column(name, justify="right", no_wrap=True)
     for arm in comparison["arms"]:
         gain = arm["difference"]
         table.add_row(
-            arm["label"],
+            Text(arm["label"]),
             _with_interval(arm["last"]),
             percent(arm["best"]["mean"]),
             percent(arm["teacher"]["mean"]) if arm["teacher"] else "",
@@ -77,7 +96,7 @@ def of_costs(comparison: Mapping[str, Any]) -> Table:
     for arm in comparison["arms"]:
         cost = arm["cost"]
         counts = (cost[name] for name in ("updates", "forward_passes", "backward_passes", "forward_images"))
-        table.add_row(arm["label"], *(f"{count:.0f}" for count in counts), f"{cost['seconds']:.1f}")
+        table.add_row(Text(arm["label"]), *(f"{count:.0f}" for count in counts), f"{cost['seconds']:.1f}")
     table.caption = "forward and backward passes of whole batches; images that went forward"
     table.caption_justify = "left"
     return table

@@ -23,7 +23,7 @@ class Draw(NamedTuple):
     cosine: Tensor  # [B] float32
     sine: Tensor  # [B] float32
 
-    def rows(self, rows: slice) -> Draw:
+    def rows(self, rows: slice | Tensor) -> Draw:
         """The draw of a part of the batch."""
         return Draw(*(part[rows] for part in self))
 

@@ -1,175 +1,164 @@
-"""Where images come from: data sets by name or by file, checked before training starts."""
+"""Where images come from: data sets by name and by place, and what suits them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from spacedkd.data.stream import Images
+from spacedkd.data import arrays, folders, recipes, tables
+from spacedkd.data.found import Found
+from spacedkd.data.keep import MEMORY_LIMIT
+from spacedkd.data.news import tell
+from spacedkd.data.splits import Splits as Splits
+from spacedkd.data.splits import split
+from spacedkd.data.stored import BadImage, decode
 from spacedkd.errors import UserError, unknown
-from spacedkd.seeds import seed_for
 from spacedkd.spec import AugmentSpec, DataSpec
 
-Arrays = Mapping[str, np.ndarray]
-ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
+SMALL = 96
+"""photographs are larger than this, and want another augmentation than small pictures"""
 
 
-class Splits(NamedTuple):
-    """The parts of a data set; `holdout` is cut from the training images on request."""
+class Suits(NamedTuple):
+    """What a data set gets where a spec leaves it open."""
 
-    train: Images
-    test: Images
-    holdout: Images | None = None
-
-    def to(self, device: torch.device) -> Splits:
-        holdout = self.holdout.to(device) if self.holdout is not None else None
-        return Splits(self.train.to(device), self.test.to(device), holdout)
-
-    def evaluated(self) -> dict[str, Images]:
-        """The parts accuracy is measured on."""
-        return {"test": self.test} | ({"holdout": self.holdout} if self.holdout is not None else {})
+    recipe: str
+    augment: AugmentSpec | None = None
+    image_size: int | None = None
 
 
 class Source(NamedTuple):
-    """A data set by name."""
+    """A data set by name, or a kind of place."""
 
     about: str
-    load: Callable[[], Arrays]
-    augment: AugmentSpec
+    find: Callable[[DataSpec], Found]
+    suits: Suits | None = None
+    """None looks at an image first"""
 
 
-def _digits() -> Arrays:
-    """1797 real handwritten digits that come with scikit-learn; every other image is for testing."""
-    from sklearn.datasets import load_digits
+def _tiny_imagenet(spec: DataSpec) -> Found:
+    layout = "the wnids.txt, train/WNID/images and val/val_annotations.txt of tiny-imagenet-200.zip"
+    place = folders.under_root(spec, ("tiny-imagenet-200", "tiny-imagenet"), "wnids.txt", layout)
+    return folders.tiny_imagenet(spec, place)
 
-    images, labels = load_digits(return_X_y=True)
-    pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    return {"x_train": pixels[::2], "y_train": labels[::2], "x_test": pixels[1::2], "y_test": labels[1::2]}
+
+def _imagenet(spec: DataSpec) -> Found:
+    place = folders.under_root(spec, ("imagenet", "imagenet-1k"), "train", "train/WNID and val/WNID folders")
+    return folders.class_folders(spec, place)
+
+
+def _imagenet_100(spec: DataSpec) -> Found:
+    if spec.class_list is None:
+        raise UserError(
+            "imagenet-100 needs the list of its classes: --class-list FILE, a text file with 100 lines and one wnid on "
+            "each, for instance n02869837."
+        )
+    return _imagenet(spec)
 
 
 SOURCES = {
     "digits": Source(
         "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn",
-        _digits,
-        AugmentSpec(crop=1, rotate=10),
+        arrays.digits,
+        Suits("plain", AugmentSpec(crop=1, rotate=10)),
     ),
+    "cifar10": Source("32x32 photographs, 10 classes, 50 000 + 10 000 images", arrays.cifar10, Suits("cifar")),
+    "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", arrays.cifar100, Suits("cifar")),
+    "tiny-imagenet": Source(
+        "64x64 photographs, 200 classes, 100 000 + 10 000 images", _tiny_imagenet, Suits("tiny-imagenet")
+    ),
+    "imagenet-100": Source("ImageNet with the classes of --class-list", _imagenet_100, Suits("imagenet")),
+    "imagenet-1k": Source("ImageNet, 1000 classes, 1 281 167 + 50 000 images", _imagenet, Suits("imagenet")),
 }
+"""all but digits lie in --root; the cifars are downloaded there where they are missing"""
+
+_FOLDER = Source("train and val (or test) folders with a folder for each class", folders.class_folders)
+_TINY_IMAGENET = Source("Tiny-ImageNet in its official layout", folders.tiny_imagenet, Suits("tiny-imagenet"))
+_PARQUET = Source("an image and a label column; also a folder of such files", tables.parquet)
+_SAVED = Source("what Hugging Face datasets saved to disk", tables.saved_to_disk)
+_HUB = Source("a data set on the Hugging Face hub; OWNER/NAME:CONFIGURATION picks one", tables.hub)
+_NPZ = Source("arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_train, y_test", arrays.npz, Suits("plain"))
+PLACES = {"FOLDER": _FOLDER, "FILE.parquet": _PARQUET, "FILE.npz": _NPZ, "OWNER/NAME": _HUB}
+
+
+def source_of(spec: DataSpec) -> Source:
+    """The data set, or the kind of place, that a spec names."""
+    path = Path(spec.source)
+    if spec.source in SOURCES:
+        return SOURCES[spec.source]
+    if path.suffix in (".npz", ".parquet") and not path.is_dir():
+        return _NPZ if path.suffix == ".npz" else _PARQUET
+    if path.is_dir():
+        return _kind_of_folder(path)
+    if path.is_file():
+        raise UserError(f"{path} is not a kind of file that holds data sets: those are .parquet and .npz.")
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?", spec.source):
+        return _HUB
+    raise unknown("data set", spec.source, [*SOURCES, "a folder", "a .parquet or .npz file", "OWNER/NAME on the hub"])
+
+
+def _kind_of_folder(path: Path) -> Source:
+    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        return _SAVED
+    if (path / "wnids.txt").is_file():
+        return _TINY_IMAGENET
+    # Not any deeper: looking through all folders of a large data set takes long.
+    holds_tables = any(next(path.glob(pattern), None) for pattern in ("*.parquet", "*/*.parquet", "*/*/*.parquet"))
+    return _PARQUET if holds_tables else _FOLDER
 
 
 def fill_in(spec: DataSpec) -> DataSpec:
-    """The spec with the augmentation that suits its data set, where it names none."""
-    suits = SOURCES[spec.source].augment if spec.source in SOURCES else AugmentSpec()
-    return spec if spec.augment is not None else replace(spec, augment=suits)
+    """The spec with the recipe, its changes and the image size that suit its data, where it names none."""
+    source = source_of(spec)
+    if source.suits is None and _complete(spec):
+        return spec
+    return _filled(spec, source.suits or what_suits(source.find(spec)))
 
 
-def load(spec: DataSpec) -> Splits:
-    """The data set a spec asks for."""
-    if spec.source in SOURCES:
-        return from_arrays(SOURCES[spec.source].load(), spec)
-    if spec.source.endswith(".npz"):
-        return from_arrays(_read_npz(Path(spec.source)), spec)
-    raise unknown("data set", spec.source, [*SOURCES, "a path to an .npz file"])
+def load(spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Splits:
+    """The data set a spec asks for, with every image checked; what a user should know is told."""
+    source = source_of(spec)
+    found = source.find(spec)
+    complete = source.suits is None and _complete(spec)
+    spec = spec if complete else _filled(spec, source.suits or what_suits(found))
+    parts = split(found, spec, memory_limit)
+    for line in parts.notes:
+        tell(line)
+    return parts
 
 
-def _read_npz(path: Path) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}. Give the path of an .npz with {', '.join(ARRAY_NAMES)}.") from None
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read as .npz: {error}. Write one with numpy.savez.") from None
-    for name in ARRAY_NAMES:
-        if name not in arrays:
-            raise UserError(
-                f"{path} has no array {name}; it needs {', '.join(ARRAY_NAMES)} and has {', '.join(arrays)}."
-            )
-    return arrays
+def _complete(spec: DataSpec) -> bool:
+    if spec.recipe is None or spec.image_size is None:
+        return False
+    return (spec.augment is not None) == (recipes.named(spec.recipe).augment is not None)
 
 
-def from_arrays(arrays: Arrays, spec: DataSpec) -> Splits:
-    """Splits from arrays: bytes [N, H, W] or [N, H, W, C] as x_..., labels 0 .. C-1 as y_..., for train and test."""
-    classes = tuple(str(label) for label in range(_class_count(arrays["y_train"])))
-    train = _images(arrays, "train", classes)
-    chosen = _evenly(train.labels, spec.train_limit, len(classes))
-    train = train.subset(chosen)
-    mean, std = _statistics(train.pixels)
-    train = train._replace(mean=mean, std=std)
-    test = _images(arrays, "test", classes)._replace(mean=mean, std=std)
-    if spec.holdout == 0:
-        return Splits(train, test)
-    kept, aside = _held_out(len(train.labels), spec.holdout)
-    return Splits(train.subset(kept), test, train.subset(aside))
+def _filled(spec: DataSpec, suits: Suits) -> DataSpec:
+    name = spec.recipe or (suits.recipe if spec.augment is None or recipes.named(suits.recipe).varies else "plain")
+    recipe = recipes.named(name)
+    if spec.augment not in (None, recipe.augment) and not recipe.varies:
+        raise UserError(f"Augmentation {name} is fixed: leave out --crop, --flip and --rotate, or use --augment plain.")
+    if spec.image_size is not None and spec.image_size < 1:
+        raise UserError(f"image_size must be at least 1, got {spec.image_size}.")
+    changes = suits.augment if name == suits.recipe and suits.augment is not None else recipe.augment
+    size = recipe.size or suits.image_size or recipes.named(suits.recipe).size
+    return replace(spec, recipe=name, augment=spec.augment or changes, image_size=spec.image_size or size)
 
 
-def _class_count(labels: np.ndarray) -> int:
-    if labels.size == 0:
-        raise UserError("The data set has no training images.")
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(f"Labels must be whole numbers from 0 up, got {labels.dtype}. Save y_train as int64.")
-    found = np.unique(labels)
-    if not np.array_equal(found, np.arange(len(found))):
-        raise UserError(
-            f"Training labels must be 0 to C-1 without gaps, got {len(found)} different ones from {found[0]} to "
-            f"{found[-1]}. Number the classes from 0."
-        )
-    return len(found)
-
-
-def _images(arrays: Arrays, part: str, classes: tuple[str, ...]) -> Images:
-    pixels, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
-    if len(pixels) == 0:
-        raise UserError(f"The data set has no {part} images: x_{part} is empty.")
-    if len(pixels) != len(labels):
-        raise UserError(f"x_{part} has {len(pixels)} images but y_{part} has {len(labels)} labels; they must pair up.")
-    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
-        raise UserError(
-            f"x_{part} must be uint8 of shape [N, H, W] or [N, H, W, C], got {pixels.dtype} {pixels.shape}."
-        )
-    if labels.min() < 0 or labels.max() >= len(classes):
-        raise UserError(
-            f"y_{part} has labels from {labels.min()} to {labels.max()}, but the training labels say 0 to "
-            f"{len(classes) - 1}. Number the classes from 0 and use the same in both parts."
-        )
-    pixels = pixels[..., None] if pixels.ndim == 3 else pixels
-    tensor = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
-    return Images(tensor, torch.from_numpy(labels.astype(np.int64)), classes, (), ())
-
-
-def _evenly(labels: Tensor, limit: int | None, classes: int) -> Tensor:
-    """The rows of the first `limit` images, counted round the classes; all rows without a limit."""
-    if limit is None:
-        return torch.arange(len(labels))
-    if not classes <= limit <= len(labels):
-        raise UserError(f"train_limit must be from {classes} (one a class) to {len(labels)} (all images), got {limit}.")
-    # How many images of its own class come before each image: sorting by that deals the classes out in rounds.
-    earlier = torch.zeros_like(labels)
-    for label in range(classes):
-        mine = labels == label
-        earlier[mine] = torch.arange(int(mine.sum()))
-    return torch.argsort(earlier, stable=True)[:limit].sort().values
-
-
-def _held_out(count: int, part: float) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows to keep aside. The same for every seed, so that runs stay comparable."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed_for(0, "holdout")))
-    aside = round(count * part)
-    if not 0 < aside < count:
-        raise UserError(f"A holdout of {part:g} of {count} images leaves one side empty; choose another part.")
-    return order[aside:].sort().values, order[:aside].sort().values
-
-
-def _statistics(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel, of pixels in 0 .. 1, exact from a histogram of the bytes."""
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]).double()
-    share = counts / counts.sum(1, keepdim=True)
-    mean = share @ levels
-    std = (share @ levels.square() - mean.square()).clamp(min=0).sqrt()
-    return tuple(mean.tolist()), tuple(std.clamp(min=1 / 255).tolist())
+def what_suits(found: Found) -> Suits:
+    """Small pictures are shifted and mirrored; photographs get what is usual for ImageNet."""
+    images = found.train.images
+    assert not isinstance(images, np.ndarray)  # arrays say what suits them
+    for row in range(len(images)):
+        try:
+            size = decode(images.read(row)).size
+        except BadImage:
+            continue
+        small = Suits("plain", AugmentSpec(crop=min(size) // 8, flip=True), min(size))
+        return small if max(size) <= SMALL else Suits("imagenet")
+    raise UserError(f"{found.place} has no training image that can be read.")

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from spacedkd.data.augment import apply, draw
+from spacedkd.data.images import Images as Images
+from spacedkd.data.images import ImageSet
+from spacedkd.data.mix import Mix
+from spacedkd.data.recipes import BatchWise, Recipe
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
 from spacedkd.spec import AugmentSpec
@@ -24,7 +27,7 @@ class Batch(NamedTuple):
     """B images with their labels and their places in the data set."""
 
     images: Tensor  # [B, C, H, W] float32, normalised
-    labels: Tensor  # [B] int64
+    labels: Tensor  # [B] int64; with mixup or cutmix [B, C] float32, rows sum to one
     indices: Tensor  # [B] int64
 
     def to(self, device: torch.device, channels_last: bool = False) -> Batch:
@@ -47,47 +50,27 @@ class Stream(Protocol):
         ...
 
 
-class Images(NamedTuple):
-    """A data set in memory: N images as bytes, with what normalises them."""
-
-    pixels: Tensor  # [N, C, H, W] uint8
-    labels: Tensor  # [N] int64
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]  # per channel, of pixels in 0..1
-    std: tuple[float, ...]
-
-    def normalised(self, pixels: Tensor) -> Tensor:
-        """Bytes to floats with mean 0 and deviation 1 per channel."""
-        scale = 255 * torch.tensor(self.std, device=pixels.device).view(-1, 1, 1)
-        shift = 255 * torch.tensor(self.mean, device=pixels.device).view(-1, 1, 1)
-        return (pixels - shift) / scale
-
-    def to(self, device: torch.device) -> Images:
-        return self._replace(pixels=self.pixels.to(device), labels=self.labels.to(device))
-
-    def subset(self, rows: Tensor) -> Images:
-        return self._replace(pixels=self.pixels[rows], labels=self.labels[rows])
-
-
 class TrainingStream:
-    """Shuffled, augmented batches of images in memory; one rank's slice of each global batch.
+    """Shuffled, varied batches of images; one rank's slice of each global batch.
 
     Epoch e is a permutation seeded by (seed, e), a batch's augmentation is drawn for the whole global batch and
-    seeded by (seed, step), and only then is this rank's part cut out of both.
+    seeded by (seed, step), and only then is this rank's part cut out of both. `augment` is a recipe, or the
+    changes of a batch-wise one; None leaves the images as they are.
     """
 
     def __init__(
         self,
-        images: Images,
+        images: ImageSet,
         batch_size: int,
         seed: int,
-        augment: AugmentSpec | None = None,
+        augment: AugmentSpec | Recipe | None = None,
         drop_last: bool = False,
         rank: int = 0,
         ranks: int = 1,
+        mix: Mix | None = None,
     ) -> None:
-        self.images, self.batch_size, self.seed = images, batch_size, seed
-        self.augment = augment or AugmentSpec()
+        self.images, self.batch_size, self.seed, self.mix = images, batch_size, seed, mix
+        self.recipe = BatchWise(augment or AugmentSpec()) if isinstance(augment, AugmentSpec | None) else augment
         self.rank, self.ranks = rank, ranks
         count = len(images.labels)
         whole, rest = divmod(count, batch_size)
@@ -113,13 +96,25 @@ class TrainingStream:
 
     def batch(self, step: int) -> Batch:
         epoch, place = divmod(step, self.steps_per_epoch)
-        chosen = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
-        changes = draw(self.augment, len(chosen), seed_for(self.seed, "augment", step))
-        mine = slice(len(chosen) * self.rank // self.ranks, len(chosen) * (self.rank + 1) // self.ranks)
-        indices = chosen[mine]
-        where = indices.to(self.images.pixels.device)
-        pixels = apply(self.images.pixels[where], changes.rows(mine))
-        return Batch(self.images.normalised(pixels), self.images.labels[where], indices)
+        rows = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        mine = torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
+        seed = seed_for(self.seed, "augment", step)
+        if self.mix is not None:
+            return self._mixed(self.mix, rows, mine, seed, seed_for(self.seed, "mix", step))
+        return Batch(self.recipe.train(self.images, rows, mine, seed), self._labels(rows[mine]), rows[mine])
+
+    def _mixed(self, mix: Mix, rows: Tensor, mine: Tensor, seed: int, mix_seed: int) -> Batch:
+        mixing = mix.draw(len(rows), *self.images.shape[1:], seed=mix_seed)
+        # Partners may belong to other ranks; an image that is needed twice is still made once.
+        pairs = torch.stack([mine, mixing.partner[mine]])
+        needed, where = pairs.unique(return_inverse=True)
+        varied = self.recipe.train(self.images, rows, needed, seed)
+        images = mixing.images(*(varied[part.to(varied.device)] for part in where))
+        own, other = (self._labels(rows[part]) for part in pairs)
+        return Batch(images, mixing.labels(own, other, len(self.images.classes)), rows[mine])
+
+    def _labels(self, rows: Tensor) -> Tensor:
+        return self.images.labels[rows.to(self.images.labels.device)]
 
     def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key != "_order"}
@@ -146,7 +141,22 @@ def batches(stream: Stream, steps: Iterable[int], workers: int = 0) -> Iterator[
     return iter(DataLoader(_Steps(stream), batch_size=None, sampler=steps, num_workers=workers))
 
 
-def in_order(images: Images, batch_size: int) -> Iterator[Batch]:
-    """Every image once, unchanged, for evaluation."""
-    for rows in torch.arange(len(images.labels)).split(batch_size):
-        yield Batch(images.normalised(images.pixels[rows]), images.labels[rows], rows)
+class InOrder:
+    """Every image once, nothing left to chance, for evaluation."""
+
+    def __init__(self, images: ImageSet, batch_size: int) -> None:
+        self.images, self.parts = images, torch.arange(len(images.labels)).split(batch_size)
+        self.steps_per_epoch = len(self.parts)
+
+    def size(self, step: int) -> int:
+        return len(self.parts[step])
+
+    def batch(self, step: int) -> Batch:
+        rows = self.parts[step]
+        return Batch(self.images.shown(rows), self.images.labels[rows.to(self.images.labels.device)], rows)
+
+
+def in_order(images: ImageSet, batch_size: int, workers: int = 0) -> Iterator[Batch]:
+    """Every image once, nothing left to chance; `workers` are asked only where images have to be decoded."""
+    stream = InOrder(images, batch_size)
+    return batches(stream, range(stream.steps_per_epoch), 0 if images.instant else workers)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
         if not path.exists():
             raise UserError(f"There is no folder {path}. Give run folders, or folders that contain some.")
         folders += sorted(spec.parent for spec in path.rglob("spec.json"))
-    folders = list(dict.fromkeys(folders))
+    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
     finished = [folder for folder in folders if RunFolder(folder).finished()]
     if not finished:
         raise UserError(f"No finished run in {', '.join(str(p) for p in paths)}. Train one with: spacedkd train")
@@ -37,31 +38,70 @@ def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, An
     All accuracies are the student's on the test images. `last` is the deepest head after the last epoch, which
     differences are taken of; `best` is at the best epoch, `ensemble` the mean of all heads after the last epoch.
     """
-    arms: dict[str, list[tuple[RunSpec, Result]]] = {}
-    for folder in folders:
-        spec = read_spec(folder)
-        arms.setdefault(spec.label or describe(spec), []).append((spec, read_result(RunFolder(folder))))
+    arms = _arms(folders)
     against = next(iter(arms)) if against is None else against
     if against not in arms:
         raise unknown("arm", against, arms)
-    reference = _by_seed(arms[against])
+    reference = arms[against]
     return {
         "measured": "student, test images; last = deepest head after the last epoch",
         "best_chosen_on": sorted({result.best_chosen_on for runs in arms.values() for _, result in runs}),
         "against": against,
-        "arms": [_arm(label, runs, None if label == against else reference) for label, runs in arms.items()],
+        "arms": [_arm(label, runs, reference) for label, runs in arms.items()],
     }
 
 
-def _by_seed(runs: Sequence[tuple[RunSpec, Result]]) -> dict[int, float]:
+Runs = list[tuple[RunSpec, Result]]
+
+
+def _arms(folders: Sequence[Path]) -> dict[str, Runs]:
+    """Runs that differ in nothing but the seed are an arm; arms of one name get numbers."""
+    arms: dict[tuple[str, str], Runs] = {}
+    for folder in folders:
+        spec = read_spec(folder)
+        what = replace(spec, seed=0).fingerprint()
+        arms.setdefault((spec.label or describe(spec), what), []).append((spec, read_result(RunFolder(folder))))
+    names = [label for label, _ in arms]
+    numbered: dict[str, Runs] = {}
+    for place, ((label, _), runs) in enumerate(arms.items()):
+        _check_seeds(label, runs)
+        number = 1 + names[:place].count(label)
+        numbered[f"{label} ({number})" if names.count(label) > 1 else label] = runs
+    return numbered
+
+
+def _check_seeds(label: str, runs: Runs) -> None:
+    seen: dict[int, Path] = {}
+    for spec, result in runs:
+        if spec.seed in seen:
+            raise UserError(
+                f"Arm {label!r} has seed {spec.seed} twice, in {seen[spec.seed]} and {result.folder}. Leave one out."
+            )
+        seen[spec.seed] = result.folder
+
+
+def _by_seed(runs: Runs) -> dict[int, float]:
     return {spec.seed: result.student() for spec, result in runs}
 
 
-def _arm(label: str, runs: Sequence[tuple[RunSpec, Result]], reference: Mapping[int, float] | None) -> dict[str, Any]:
+def _gain(runs: Runs, reference: Runs) -> Difference | None:
+    """The paired difference to the reference, if this is another arm that was tested on the same images."""
+    if runs is reference or _tested_on(runs) != _tested_on(reference):
+        return None
+    resolution = 1 / reference[0][1].plan["test_images"]
+    return difference(_by_seed(runs), _by_seed(reference), resolution)
+
+
+def _tested_on(runs: Runs) -> tuple[Any, ...]:
+    data = runs[0][0].data
+    return (data.source, data.root, data.label_column, data.class_list, data.test_split, data.test_part)
+
+
+def _arm(label: str, runs: Runs, reference: Runs) -> dict[str, Any]:
     specs, results = zip(*runs, strict=True)
     spec: RunSpec = specs[0]
-    gain = difference(_by_seed(runs), reference) if reference is not None else None
-    several_heads = "ensemble" in results[0].accuracy["student"]["test"]
+    student = results[0].plan["roles"][-1]
+    several_heads = "ensemble" in results[0].accuracy[student]["test"]
     return {
         "label": label,
         "method": spec.method.name,
@@ -71,8 +111,9 @@ def _arm(label: str, runs: Sequence[tuple[RunSpec, Result]], reference: Mapping[
         "last": _plain(estimate([result.student() for result in results])),
         "best": _plain(estimate([result.student(epoch="best") for result in results])),
         "ensemble": _plain(estimate([r.student(head="ensemble") for r in results])) if several_heads else None,
+        "ensemble_best": _plain(estimate([r.student("best", "ensemble") for r in results])) if several_heads else None,
         "teacher": _teacher(results),
-        "difference": _plain(gain),
+        "difference": _plain(_gain(runs, reference)),
         "cost": _cost(results),
         "runs": [_run(one, result) for one, result in runs],
     }
@@ -90,7 +131,7 @@ def _cost(results: Sequence[Result]) -> dict[str, float]:
 
 
 def _run(spec: RunSpec, result: Result) -> dict[str, Any]:
-    scores = result.accuracy["student"]["test"]
+    scores = result.accuracy[result.plan["roles"][-1]]["test"]
     return {"seed": spec.seed, "folder": str(result.folder), "heads": scores, "seconds": result.seconds}
 
 
@@ -104,7 +145,10 @@ def describe(spec: RunSpec) -> str:
     >>> describe(RunSpec(schedule=Spaced("1.5ep")))
     'kd, spaced 1.5ep'
     """
-    return f"{spec.method.name}, {describe_schedule(spec.schedule)}"
+    variant = spec.method.options.get("variant")
+    alone = spec.method.name == "none" or variant == "plain"
+    parts = (spec.method.name, variant, None if alone else describe_schedule(spec.schedule))
+    return ", ".join(part for part in parts if part)
 
 
 def describe_schedule(schedule: Schedule) -> str:

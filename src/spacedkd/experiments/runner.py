@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty
@@ -17,10 +18,11 @@ import torch
 
 from spacedkd.errors import UserError
 from spacedkd.methods import build_method
-from spacedkd.spec import MethodSpec, RunSpec
+from spacedkd.schedule import Online
+from spacedkd.spec import MethodSpec, RunSpec, read_spec
 from spacedkd.train.folder import RunFolder
 from spacedkd.train.loop import Moment, train
-from spacedkd.train.run import fill_in
+from spacedkd.train.prepare import assemble, fill_in
 
 REPORT_SECONDS = 0.2
 
@@ -37,16 +39,27 @@ class Job(NamedTuple):
 Watch = Callable[[Job, Moment], None]
 
 
-def plan(arms: Mapping[str, RunSpec], seeds: Sequence[int], out: Path) -> list[Job]:
-    """Arms times seeds, seed by seed: a seed has the same data order and initial weights in every arm."""
+def plan(arms: Mapping[str, RunSpec], seeds: Sequence[int], out: Path, at_once: int = 1) -> list[Job]:
+    """Arms times seeds, seed by seed: a seed has the same data order and initial weights in every arm.
+
+    Cores are shared evenly by the runs that go on at once. A run that exists keeps the threads it began with, because
+    their number shows in the bits.
+    """
     folders = {label: out / _folder_name(label) for label in arms}
     if len({*folders.values()}) < len(arms):
         raise UserError(f"Two arms would share a folder: {', '.join(arms)}. Give them names that differ in letters.")
-    return [
-        Job(label, seed, fill_in(replace(spec, seed=seed, label=label)), folders[label] / f"seed{seed}")
-        for seed in seeds
-        for label, spec in arms.items()
-    ]
+    threads = max(1, torch.get_num_threads() // at_once)
+    jobs = []
+    for seed in seeds:
+        for label, spec in arms.items():
+            folder = folders[label] / f"seed{seed}"
+            engine = replace(spec.engine, threads=_threads_of(folder) or spec.engine.threads or threads)
+            jobs.append(Job(label, seed, fill_in(replace(spec, seed=seed, label=label, engine=engine)), folder))
+    return jobs
+
+
+def _threads_of(folder: Path) -> int | None:
+    return read_spec(folder).engine.threads if RunFolder(folder).spec.exists() else None
 
 
 def _folder_name(label: str) -> str:
@@ -63,45 +76,67 @@ def equal_cost_controls(arms: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
 
     Spaced self KD takes two updates for each batch; its control is plain self KD with twice the epochs.
     """
-    controls = {}
-    for spec in arms.values():
+    controls: dict[str, RunSpec] = {}
+    for label, spec in arms.items():
         method = build_method(spec.method)
         updates = [*method.learners.values()].count(method.learners[method.roles[-1]])
-        if updates > 1:
-            unspaced = MethodSpec(spec.method.name, {**spec.method.options, "variant": "plain"})
-            name = f"{spec.method.name}, {updates}x epochs"
-            controls[name] = replace(spec, method=unspaced, epochs=spec.epochs * updates)
+        if updates < 2:
+            continue
+        unspaced = MethodSpec(spec.method.name, {**spec.method.options, "variant": "plain"})
+        control = replace(spec, method=unspaced, schedule=Online(), epochs=spec.epochs * updates)
+        if control not in controls.values():
+            controls[f"{label}, unspaced, {updates}x epochs"] = control
+    for label in controls.keys() & arms.keys():
+        raise UserError(f"--equal-cost would add an arm called {label!r}, but there is one. Give yours another name.")
     return controls
 
 
-def jobs_at_once(asked: int | None) -> int:
+def jobs_at_once(asked: int | None, accelerator: str) -> int:
     """One for each GPU, or for each core where there is none."""
-    return asked or torch.cuda.device_count() or torch.get_num_threads()
+    if asked is not None and asked < 1:
+        raise UserError(f"--jobs must be at least 1, got {asked}.")
+    return asked or len(_gpus(accelerator)) or torch.get_num_threads()
+
+
+def _gpus(accelerator: str) -> list[str]:
+    """The GPUs this process may use, by the names it knows them by."""
+    if accelerator not in ("auto", "cuda", "gpu"):
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
 
 
 def run_all(jobs: Sequence[Job], at_once: int, watch: Watch) -> None:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
 
-    A folder that holds another run is an error before anything starts.
+    What is wrong with an arm, or with a folder, is an error before anything starts.
     """
     for job in jobs:
         _check_folder(job)
     todo = [job for job in jobs if not RunFolder(job.folder).finished()]
-    threads = max(1, torch.get_num_threads() // at_once)
+    for job in {job.label: job for job in todo}.values():
+        assemble(job.spec)
+    if not todo:
+        return
+    gpus = _gpus(jobs[0].spec.engine.accelerator)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
-        news, gpus = manager.Queue(), manager.Queue()
+        news, places = manager.Queue(), manager.Queue()
         for worker in range(at_once):
-            gpus.put(worker % max(1, torch.cuda.device_count()))
-        with ProcessPoolExecutor(min(at_once, max(1, len(todo))), context, _choose_gpu, (gpus,)) as pool:
-            futures = {pool.submit(_train, index, job, threads, news) for index, job in enumerate(todo)}
+            places.put(gpus[worker % len(gpus)] if gpus else None)
+        with ProcessPoolExecutor(min(at_once, len(todo)), context, _take_place, (places,)) as pool:
+            others = set(multiprocessing.active_children())
+            futures = {pool.submit(_train, index, job, news) for index, job in enumerate(todo)}
             try:
                 for index, moment in _news(news, futures):
                     watch(todo[index], moment)
-            except BaseException:
+            except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
-                for process in multiprocessing.active_children():
+                for process in set(multiprocessing.active_children()) - others:
                     process.terminate()
+                if isinstance(error, BrokenProcessPool):
+                    raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
                 raise
 
 
@@ -113,11 +148,14 @@ def _check_folder(job: Job) -> None:
         folder.check_free()
 
 
-def _choose_gpu(gpus: Any) -> None:
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(gpus.get()))
+def _take_place(places: Any) -> None:
+    """Bind this worker to a GPU of its own, if there are any."""
+    gpu = places.get()
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
 
 
-def _train(index: int, job: Job, threads: int, news: Any) -> None:
+def _train(index: int, job: Job, news: Any) -> None:
     told = 0.0
 
     def tell(moment: Moment) -> None:
@@ -127,7 +165,7 @@ def _train(index: int, job: Job, threads: int, news: Any) -> None:
             told = now
             news.put((index, moment))
 
-    train(replace(job.spec, engine=replace(job.spec.engine, threads=threads)), job.folder, resume=True, watch=tell)
+    train(job.spec, job.folder, resume=True, watch=tell)
 
 
 def _news(news: Any, futures: set[Future[None]]) -> Iterator[tuple[int, Moment]]:

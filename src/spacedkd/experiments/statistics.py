@@ -42,16 +42,24 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def difference(arm: Mapping[int, float], reference: Mapping[int, float]) -> Difference | None:
-    """How much better an arm is than the reference, over the seeds both have; None where they share none."""
+def difference(arm: Mapping[int, float], reference: Mapping[int, float], resolution: float = 0.0) -> Difference | None:
+    """How much better an arm is than the reference, over the seeds both have; None where they share none.
+
+    Accuracies are multiples of `resolution` (one image of the test set). Gains that happen to be equal are therefore
+    no proof of certainty: their standard error is at least that of rounding two accuracies, resolution / sqrt(6 n).
+    """
     seeds = sorted(arm.keys() & reference.keys())
     if not seeds:
         return None
     gains = [arm[seed] - reference[seed] for seed in seeds]
-    mean, low, high, n = estimate(gains)
-    error = _standard_error(gains, mean) if n > 1 else 0.0
+    n = len(gains)
+    mean = math.fsum(gains) / n
+    if n < 2:
+        return Difference(mean, None, None, None, n)
+    error = max(_standard_error(gains, mean), resolution / math.sqrt(6 * n))
+    half = float(stats.t.ppf(0.975, n - 1)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, n - 1)) if error > 0 else None
-    return Difference(mean, low, high, p, n)
+    return Difference(mean, mean - half, mean + half, p, n)
 
 
 def _standard_error(values: Sequence[float], mean: float) -> float:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, NamedTuple
+from dataclasses import asdict, is_dataclass
+from typing import Any, NamedTuple, cast
 
-from spacedkd.errors import unknown
+from spacedkd.errors import UserError, unknown
+from spacedkd.json_form import from_json, load_object
 from spacedkd.methods.kd import KD
 from spacedkd.methods.method import Method
 from spacedkd.methods.no_kd import NoKD
 from spacedkd.methods.self_kd import SelfKD
-from spacedkd.spec import MethodSpec, from_json, load_object
+from spacedkd.spec import MethodSpec
 
 
 class Entry(NamedTuple):
@@ -34,9 +35,11 @@ def build_method(spec: MethodSpec) -> Method:
     """The method a spec names, ours or your own as `package.module:Class`, with its options."""
     if ":" not in spec.name and spec.name not in METHODS:
         raise unknown("method", spec.name, METHODS)
-    make = load_object(spec.name) if ":" in spec.name else METHODS[spec.name].make
-    method: Method = from_json(make, spec.options, f"method {spec.name}")
-    return method
+    make: Any = load_object(spec.name) if ":" in spec.name else METHODS[spec.name].make
+    if not (isinstance(make, type) and is_dataclass(make)):
+        raise UserError(f"{spec.name} is not a method: it must name a dataclass that follows spacedkd.Method.")
+    method: Any = from_json(make, spec.options, f"method {spec.name}")
+    return method  # type: ignore[no-any-return]
 
 
 def describe(method: Method) -> MethodSpec:
@@ -46,5 +49,7 @@ def describe(method: Method) -> MethodSpec:
     MethodSpec(name='none', options={})
     """
     ours = {entry.make: name for name, entry in METHODS.items()}
-    kind = type(method)
-    return MethodSpec(ours.get(kind, f"{kind.__module__}:{kind.__qualname__}"), asdict(method))  # type: ignore[call-overload]
+    kind, options = type(method), cast(Any, method)
+    if not is_dataclass(options):
+        raise UserError(f"{kind.__name__} must be a dataclass, so that its options can be written into the spec.")
+    return MethodSpec(ours.get(kind, f"{kind.__module__}:{kind.__qualname__}"), asdict(cast(Any, options)))

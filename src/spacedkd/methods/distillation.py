@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -28,11 +29,13 @@ class Distillation:
     feature_loss: str = "norm"
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise UserError(f"temperature must be above 0, got {self.temperature:g}. The paper uses 3.")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise UserError(f"temperature must be above 0 and finite, got {self.temperature:g}. The paper uses 3.")
         for name in ("label_weight", "logit_weight", "feature_weight"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"{name} must be 0 or more, got {getattr(self, name):g}.")
+            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
+                raise UserError(f"{name} must be 0 or more and finite, got {getattr(self, name):g}.")
+        if not any((self.label_weight, self.logit_weight, self.feature_weight)):
+            raise UserError("label_weight, logit_weight and feature_weight are all 0: there is nothing to learn from.")
         if self.logit_loss not in LOGIT_LOSSES:
             raise unknown("logit loss", self.logit_loss, LOGIT_LOSSES)
         if self.feature_loss not in FEATURE_LOSSES:

@@ -30,7 +30,9 @@ class KD(Distillation, Method):
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         teacher, student = given.network("teacher"), given.network("student")
-        bridge = adapter(feature_width(student), feature_width(teacher)) if self.feature_weight else None
+        if not self.feature_weight:
+            return {"teacher": Classifier(teacher), "student": Classifier(student)}
+        bridge = adapter(feature_width(student, given.sample), feature_width(teacher, given.sample))
         return {"teacher": Classifier(teacher), "student": Classifier(student, bridge)}
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:

@@ -24,6 +24,11 @@ def kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     return F.kl_div(log_p_s, log_p_t, reduction="batchmean", log_target=True)
 
 
+def kl_over_classes(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """The KL divided by B C instead of B: what the paper's transformer code and PyTorch's default reduction compute."""
+    return kl(student, teacher, temperature) / student.shape[1]
+
+
 def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """-1/B sum_b sum_c p_t log p_s: the KL plus the teacher's entropy, so with the same gradient."""
     p_t = F.softmax(teacher.detach() / temperature, dim=1)
@@ -76,6 +81,7 @@ FeatureLoss = Callable[[Tensor, Tensor], Tensor]
 
 LOGIT_LOSSES: dict[str, LogitLoss] = {
     "kl": kl,
+    "kl-over-classes": kl_over_classes,
     "soft-cross-entropy": soft_cross_entropy,
     "probability-kl": probability_kl,
 }

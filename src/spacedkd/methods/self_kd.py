@@ -1,5 +1,8 @@
 """One network teaches itself: its deepest classifier teaches early exits (BYOT, Zhang et al. 2019).
 
+Exits sit behind the stages of a CNN, three of them for a ResNet, or behind the blocks of a transformer, eleven for
+a ViT of twelve; `models/exits.py` says which network gets which.
+
 With o the logits and f the features of the deepest classifier, o_k and f_k those of exit k:
 
     L = CE(o, y) + sum_k [ 0.7 CE(o_k, y) + 0.3 SCE(o -> o_k; T=3) + 0.03 || W_k f_k - f || ]
@@ -28,9 +31,10 @@ from spacedkd.errors import unknown
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.method import Ingredients, Method, Models, Progress
-from spacedkd.models.heads import Align, EarlyExits
+from spacedkd.models.exits import Align, EarlyExits
 
 VARIANTS = ("plain", "live", "snapshot")
+REDUCTIONS = ("sum", "mean")
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,15 @@ class SelfKD(Distillation, Method):
     """weight of the deepest classifier's label loss"""
     skip_deepest_exit_features: bool = False
     """leave the deepest exit out of the feature term, as the authors' code does against its own comment"""
+    student_reduction: Literal["sum", "mean"] = "sum"
+    """mean divides the exits' losses by how many there are: eleven exits weigh as much as one"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.variant not in VARIANTS:
             raise unknown("self KD variant", self.variant, VARIANTS)
+        if self.student_reduction not in REDUCTIONS:
+            raise unknown("student_reduction", self.student_reduction, REDUCTIONS)
 
     @property
     def roles(self) -> Sequence[str]:
@@ -80,9 +88,10 @@ class SelfKD(Distillation, Method):
         else:
             teacher, *exits = models["network"](batch.images)
             losses["label"] = self.deepest_weight * cross_entropy(teacher.logits, batch.labels)
+        share = 1 / len(exits) if self.student_reduction == "mean" else 1.0
         for place, exit in enumerate(exits):
             compared = not (self.skip_deepest_exit_features and place == 0)
             for name, term in self.terms(exit, teacher, batch.labels, features=compared).items():
                 total = losses.get(f"exit {name}")
-                losses[f"exit {name}"] = term if total is None else total + term
+                losses[f"exit {name}"] = share * term if total is None else total + share * term
         return losses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -13,9 +14,11 @@ import torch
 from timm.models import save_for_hf
 from torch import nn
 
-from spacedkd.data.stream import Images
+from spacedkd.data.images import ImageSet
 from spacedkd.errors import UserError, unknown
 from spacedkd.models import small_resnet
+from spacedkd.models.heads import looking
+from spacedkd.models.input_size import Resize, Size, at_own_size, parse_size, why_untiled
 from spacedkd.spec import NetworkSpec
 
 
@@ -33,44 +36,104 @@ def available(pattern: str = "") -> list[str]:
     return [*(n for n in small_resnet.NAMES if n in names), *(n for n in names if n not in small_resnet.NAMES)]
 
 
-def build(spec: NetworkSpec, images: Images, seed: int) -> nn.Module:
-    """The network a spec names, sized for these images and classes; its weights depend on the seed alone."""
+def build(spec: NetworkSpec, images: ImageSet, seed: int) -> nn.Module:
+    """The network a spec names, sized for these images and classes; its weights depend on the seed alone.
+
+    Of its options `input_size` is ours: the network scales images to that size before it looks at them. All others
+    are timm's, with `pretrained` and `checkpoint_path` among them.
+    """
     if not timm.is_model(spec.name):
         raise unknown("network", spec.name, available())
-    with seeded(seed):
-        try:
-            network: nn.Module = timm.create_model(spec.name, **_arguments(spec, images))
-            return _tried(network, images)
-        except UserError:
-            raise
-        except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-            size = "x".join(str(side) for side in images.pixels.shape[1:])
-            reason = (str(error).splitlines() or ["no reason given"])[0]
-            raise UserError(f"Network {spec.name} cannot be built for {size} images: {reason}") from None
+    size = _seen_size(spec, images)
+    with seeded(seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a misfit that timm warns of ends in an error below
+        network = _created(spec, images)
+    if untiled := why_untiled(network, size):
+        raise _misfit(spec, images, untiled)
+    if size != images.shape[1:]:
+        network.add_module("resize", Resize(size))
+    _try(network, spec, images)
+    return network
 
 
-def _arguments(spec: NetworkSpec, images: Images) -> dict[str, Any]:
-    return {"num_classes": len(images.classes), "in_chans": images.pixels.shape[1], **spec.options}
+def _seen_size(spec: NetworkSpec, images: ImageSet) -> Size:
+    """The size images have when the network sees them."""
+    asked = spec.options.get("input_size")
+    return images.shape[1:] if asked is None else parse_size(asked)
 
 
-def _tried(network: nn.Module, images: Images) -> nn.Module:
-    """The network after it has classified two images, so that a misfit shows before training and not in it."""
-    network.eval()
-    with torch.no_grad():
-        network(images.normalised(images.pixels[:2]))
-    return network.train()
+def _usual_size(spec: NetworkSpec) -> tuple[Size, bool]:
+    """The size a network was made for, and whether it must be told of any other."""
+    usual = timm.get_pretrained_cfg(spec.name) or timm.models.PretrainedCfg(input_size=(3, 224, 224))
+    return tuple(usual.input_size[1:]), bool(usual.fixed_input_size)
 
 
-def save(network: nn.Module, spec: NetworkSpec, images: Images, folder: Path) -> None:
-    """Weights and description in timm's own form: `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it."""
+def _arguments(spec: NetworkSpec, images: ImageSet) -> dict[str, Any]:
+    """Everything timm is told about the network."""
+    size = _seen_size(spec, images)
+    usual, is_fixed = _usual_size(spec)
+    img_size = size[0] if size[0] == size[1] else [*size]  # some networks understand squares only
+    fixed = {"img_size": img_size} if is_fixed and size != usual else {}
+    given = {name: value for name, value in spec.options.items() if name != "input_size"}
+    return {"num_classes": len(images.classes), "in_chans": images.shape[0], **fixed, **given}
+
+
+def _created(spec: NetworkSpec, images: ImageSet) -> nn.Module:
+    try:
+        network: nn.Module = timm.create_model(spec.name, **_arguments(spec, images))
+        return network
+    except UserError:
+        raise
+    except (TypeError, ValueError, AssertionError) as error:
+        raise _misfit(spec, images, _reason(error)) from None
+    except Exception as error:  # the hub, a proxy, a disk: what fetches weights fails in many ways
+        if not (spec.options.get("pretrained") or spec.options.get("checkpoint_path")):
+            raise _misfit(spec, images, _reason(error)) from None
+        raise UserError(
+            f"The weights of {spec.name} cannot be loaded: {_reason(error)} Leave out pretrained and checkpoint_path "
+            "to start from random ones, or name a file that is here: --set network.checkpoint_path=FILE."
+        ) from None
+
+
+def _try(network: nn.Module, spec: NetworkSpec, images: ImageSet) -> None:
+    """Classify two images, so that a misfit shows before training and not in it."""
+    try:
+        with looking(network):
+            logits = network(at_own_size(network, images.shown(torch.arange(2))))
+        if not torch.isfinite(logits).all():
+            raise ValueError("what it says of them is not a number.")
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        usual, _ = _usual_size(spec)
+        way_out = f"Let it scale them: --set network.input_size={max(usual)} (teacher. if it is the teacher)."
+        raise _misfit(spec, images, f"{_reason(error)} {way_out}") from None
+
+
+def _misfit(spec: NetworkSpec, images: ImageSet, reason: str) -> UserError:
+    size = "x".join(str(side) for side in (images.shape[0], *_seen_size(spec, images)))
+    return UserError(f"Network {spec.name} cannot be built for {size} images: {reason}")
+
+
+def _reason(error: Exception) -> str:
+    line = (str(error).splitlines() or [""])[0].strip() or type(error).__name__
+    return line if line.endswith(".") else f"{line}."
+
+
+# Where weights came from is no part of what the network is.
+_ONLY_ONCE = ("num_classes", "pretrained", "checkpoint_path", "cache_dir", "pretrained_cfg", "pretrained_cfg_overlay")
+
+
+def save(network: nn.Module, spec: NetworkSpec, images: ImageSet, folder: Path) -> None:
+    """Weights and description in timm's own form: `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it.
+
+    A network with an `input_size` of its own is described by that size: timm's preparation of images scales to it.
+    """
     network = deepcopy(network).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    arguments = _arguments(spec, images)
     described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
     described |= {
-        "num_classes": arguments["num_classes"],
-        "input_size": tuple(images.pixels.shape[1:]),
+        "num_classes": len(images.classes),
+        "input_size": (images.shape[0], *_seen_size(spec, images)),
         "mean": images.mean,
         "std": images.std,
     }
-    del arguments["num_classes"]
+    arguments = {name: value for name, value in _arguments(spec, images).items() if name not in _ONLY_ONCE}
     save_for_hf(network, folder, {"label_names": list(images.classes)}, arguments, safe_serialization=True)

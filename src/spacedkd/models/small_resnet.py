@@ -1,51 +1,88 @@
 """ResNets for small images: timm's ResNet with a 3x3 stride-1 stem and no pooling, at any width.
 
 Importing this module makes them known to timm, so that a saved student opens like any other timm network.
+
+A wider ResNet-18 can mean two things, and both have names. `resnet18x2` has twice the *parameters*: the paper
+code's reading, which scales the channels by the square root of the factor. `resnet18_small_w128` has twice the
+*channels*, so four times the parameters.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet, make_blocks
 from torch import nn
 
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, unknown
+
+Init = Literal["kaiming", "torch"]
 
 
 class SmallResNet(ResNet):
-    """Four stages with 1, 1/2, 1/4 and 1/8 of the image size and 1, 2, 4 and 8 times `width` channels."""
+    """Four stages with 1, 1/2, 1/4 and 1/8 of the image size and 1, 2, 4 and 8 times `width` channels.
+
+    `init` draws the convolutions as the paper's self-KD networks do ("kaiming", normal with fan_out) or as its
+    online ones do ("torch", PyTorch's default).
+    """
 
     def __init__(
         self,
         block: type[BasicBlock] | type[Bottleneck],
         layers: tuple[int, ...],
-        width: int = 64,
+        width: float = 64,
         in_chans: int = 3,
         num_classes: int = 1000,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         zero_init_last: bool = False,
+        init: Init = "kaiming",
     ) -> None:
         if width < 1:
             raise UserError(f"A network's width must be at least 1 channel, got {width}.")
-        channels = tuple(width * 2**stage for stage in range(4))
+        if init not in get_args(Init):
+            raise unknown("init", str(init), get_args(Init))
+        channels = tuple(int(width * 2**stage) for stage in range(4))
         super().__init__(
             block, layers, num_classes, in_chans, global_pool=global_pool, channels=channels, drop_rate=drop_rate
         )
-        self.conv1 = nn.Conv2d(in_chans, width, kernel_size=3, stride=1, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.conv1 = nn.Conv2d(in_chans, channels[0], kernel_size=3, stride=1, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels[0])
         self.maxpool = nn.Identity()
         # timm fixes the stem at 64 channels, so the stages are built once more behind the one above.
-        stages, stage_info = make_blocks((block,) * 4, channels, layers, width, drop_path_rate=drop_path_rate)
+        stages, stage_info = make_blocks((block,) * 4, channels, layers, channels[0], drop_path_rate=drop_path_rate)
         for name, stage in stages:
             self.add_module(name, stage)
-        self.feature_info = [{"num_chs": width, "reduction": 1, "module": "act1"}]
+        self.feature_info = [{"num_chs": channels[0], "reduction": 1, "module": "act1"}]
         self.feature_info += [{**info, "reduction": 2**stage} for stage, info in enumerate(stage_info)]
-        self.init_weights(zero_init_last=zero_init_last)
+        if init == "kaiming":
+            self.init_weights(zero_init_last=zero_init_last)
 
+
+class _Variant(NamedTuple):
+    block: type[BasicBlock] | type[Bottleneck]
+    layers: tuple[int, ...]
+    width: float = 64
+    about: str = ""
+
+
+_R18 = (2, 2, 2, 2)
+_VARIANTS = {
+    "resnet18_small": _Variant(BasicBlock, _R18, about="11 220 132 parameters at 100 classes."),
+    "resnet34_small": _Variant(BasicBlock, (3, 4, 6, 3)),
+    "resnet50_small": _Variant(Bottleneck, (3, 4, 6, 3), about="23 705 252 parameters at 100 classes."),
+    "resnet101_small": _Variant(Bottleneck, (3, 4, 23, 3), about="42 697 380 parameters at 100 classes."),
+    # As the paper's code rounds: int(64 sqrt(2)) = 90, int(128 sqrt(2)) = 181, ... channels.
+    "resnet18x2": _Variant(BasicBlock, _R18, 64 * 2**0.5, "2 times the parameters of resnet18_small."),
+    "resnet18x4": _Variant(BasicBlock, _R18, 64 * 4**0.5, "4 times the parameters of resnet18_small."),
+    "resnet18x8": _Variant(BasicBlock, _R18, 64 * 8**0.5, "8 times the parameters of resnet18_small."),
+    "resnet18_small_w128": _Variant(BasicBlock, _R18, 128, "2 times the channels of resnet18_small."),
+    "resnet18_small_w256": _Variant(BasicBlock, _R18, 256, "4 times the channels of resnet18_small."),
+    "resnet18_small_w512": _Variant(BasicBlock, _R18, 512, "8 times the channels of resnet18_small."),
+}
+NAMES = tuple(_VARIANTS)
 
 _CFG = {
     "input_size": (3, 32, 32),
@@ -59,33 +96,18 @@ _CFG = {
     "classifier": "fc",
     "num_classes": 100,
 }
-default_cfgs = generate_default_cfgs({f"resnet{depth}_small": _CFG for depth in (18, 34, 50, 101)})
-NAMES = tuple(default_cfgs)
+default_cfgs = generate_default_cfgs(dict.fromkeys(NAMES, _CFG))
 
 
-def _build(variant: str, pretrained: bool, **options: Any) -> SmallResNet:
-    network: SmallResNet = build_model_with_cfg(SmallResNet, variant, pretrained, **options)
-    return network
+def _register(name: str, variant: _Variant) -> None:
+    def entry(pretrained: bool = False, **options: Any) -> SmallResNet:
+        asked = {"block": variant.block, "layers": variant.layers, "width": variant.width, **options}
+        network: SmallResNet = build_model_with_cfg(SmallResNet, name, pretrained, **asked)
+        return network
+
+    entry.__name__, entry.__doc__ = name, variant.about
+    register_model(entry)
 
 
-@register_model
-def resnet18_small(pretrained: bool = False, **options: Any) -> SmallResNet:
-    """11 220 132 parameters at 100 classes and width 64."""
-    return _build("resnet18_small", pretrained, block=BasicBlock, layers=(2, 2, 2, 2), **options)
-
-
-@register_model
-def resnet34_small(pretrained: bool = False, **options: Any) -> SmallResNet:
-    return _build("resnet34_small", pretrained, block=BasicBlock, layers=(3, 4, 6, 3), **options)
-
-
-@register_model
-def resnet50_small(pretrained: bool = False, **options: Any) -> SmallResNet:
-    """23 705 252 parameters at 100 classes and width 64."""
-    return _build("resnet50_small", pretrained, block=Bottleneck, layers=(3, 4, 6, 3), **options)
-
-
-@register_model
-def resnet101_small(pretrained: bool = False, **options: Any) -> SmallResNet:
-    """42 697 380 parameters at 100 classes and width 64."""
-    return _build("resnet101_small", pretrained, block=Bottleneck, layers=(3, 4, 23, 3), **options)
+for _name, _variant in _VARIANTS.items():
+    _register(_name, _variant)

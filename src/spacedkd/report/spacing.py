@@ -9,10 +9,10 @@ from itertools import product
 from typing import Any
 
 from spacedkd.duration import Duration, in_steps
+from spacedkd.json_form import to_json
 from spacedkd.report.runs import Arm
 from spacedkd.report.words import data_name, network_name
 from spacedkd.schedule import Spaced
-from spacedkd.spec import to_json
 
 # Neither what a run is called, nor its seed, nor where and how often it is measured decides its last accuracy.
 _IRRELEVANT = ("label", "seed", "engine", "schedule", "evaluate_every", "save_every", "log_every")

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spacedkd.json_form import to_json
 from spacedkd.report.markup import Markup, join, tag, text
 from spacedkd.report.numbers import DASH, TIMES, count, estimate, p_value, plain, points, ratio, seconds
 from spacedkd.report.runs import Arm
 from spacedkd.report.words import network_name, verdict
-from spacedkd.spec import to_json
 
 COSTS = {
     "updates": "Optimizer updates",

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spacedkd.duration import Duration, in_steps
+from spacedkd.json_form import to_json
 from spacedkd.report.axes import Panel, Point, Tick, stroke, tick_values
 from spacedkd.report.markup import Markup, tag, text
 from spacedkd.report.numbers import count, counted, listed, plain
 from spacedkd.report.runs import Arm, Run
 from spacedkd.schedule import Schedule, Segment, Spaced, segments
-from spacedkd.spec import to_json
 
 FINEST = 1.5
 """pixels between two blocks of a role below which they are drawn as one band"""

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
-from lightning_utilities.core.apply_func import apply_to_collection
-from torch import Tensor, nn
+from torch import nn
 
 from spacedkd.errors import UserError
+from spacedkd.models.heads import Prediction
 from spacedkd.spec import RunSpec
 
 
@@ -37,6 +37,7 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = False  # 32-true means 32
     alone = engine.devices * engine.nodes == 1
     try:
         fabric = Fabric(
@@ -46,8 +47,8 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
             strategy="auto" if alone else DDPStrategy(find_unused_parameters=parts_learn_in_turn),
             precision=spec.precision,  # type: ignore[arg-type]
         )
-    except (ValueError, RuntimeError) as error:
-        raise UserError(f"This machine cannot do that: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # Fabric raises many kinds for hardware that is not there
+        raise UserError(f"This machine cannot do that: {(str(error).splitlines() or [repr(error)])[0]}") from None
     fabric.launch()
     return fabric
 
@@ -59,7 +60,7 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     def in_precision(*args: Any, **kwargs: Any) -> Any:
         with fabric.autocast():
             output = forward(*args, **kwargs)
-        return apply_to_collection(output, Tensor, Tensor.float)
+        return tuple(Prediction(*(part.float() for part in prediction)) for prediction in output)
 
     model.forward = in_precision
     return model

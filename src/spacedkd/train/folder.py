@@ -12,7 +12,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from spacedkd.errors import UserError
-from spacedkd.spec import RunSpec, read_spec, to_json
+from spacedkd.json_form import to_json
+from spacedkd.spec import RunSpec, read_spec
 
 
 class RunFolder:
@@ -21,9 +22,11 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.spec = self.path / "spec.json"
+        self.classes = self.path / "classes.json"
         self.journal = self.path / "journal.jsonl"
         self.checkpoint = self.path / "checkpoint" / "latest.safetensors"
         self.student = self.path / "student"
+        self.average = self.path / "average"
         self.result = self.path / "result.json"
 
     def check_free(self) -> None:
@@ -32,7 +35,7 @@ class RunFolder:
             raise UserError(
                 f"{self.path} already holds a run. Continue it with --resume {self.path}, or choose another folder."
             )
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or any(not _leftover(p) for p in self.path.iterdir())):
             raise UserError(f"{self.path} is not empty and not a run. Choose another folder.")
 
     def check_holds(self, spec: RunSpec) -> None:
@@ -60,12 +63,20 @@ class RunFolder:
         return read_journal(self.journal)
 
 
+def _leftover(path: Path) -> bool:
+    """What a kill during the very first write leaves behind."""
+    return path.name == ".lock" or path.suffix == ".unfinished"
+
+
 class Journal(AbstractContextManager["Journal"]):
     """Lines of JSON, one for each thing that happened; nothing in it depends on the clock."""
 
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+        if (path.stat().st_size if path.exists() else 0) < keep_bytes:
+            raise UserError(f"{path} is shorter than its checkpoint says. Start the run again in a new folder.")
         self._file = path.open("ab")
         self._file.truncate(keep_bytes)  # what came after the checkpoint will happen again
+        self._file.seek(keep_bytes)
 
     def __exit__(self, *exception: object) -> None:
         self._file.close()
@@ -82,14 +93,17 @@ class Journal(AbstractContextManager["Journal"]):
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open() as file:
-        for line in file:
-            if line.endswith("\n"):  # a line cut off by a kill is not an entry yet
-                yield json.loads(line)
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):  # a line cut off by a kill is not an entry yet
+                    yield json.loads(line)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as a journal: {error}.") from None
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a file whole or not at all."""
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(value, indent=2) + "\n")
+    unfinished.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(path)

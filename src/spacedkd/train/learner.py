@@ -19,15 +19,31 @@ class Learner:
         self.fabric = fabric
         self.module = model
         self.optimizer = make_optimizer(model, optimizer)
+        self.clip = optimizer.clip
         self.model: Any
         self.model, self._step = fabric.setup(model, self.optimizer)
 
     def update(self, losses: Mapping[str, Tensor], lr: float) -> None:
         """One step down the sum of the losses. What has no gradient does not move."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
         self._step.zero_grad(set_to_none=True)
         self.fabric.backward(torch.stack(list(losses.values())).sum())
+        if self.clip is not None:
+            self.fabric.clip_gradients(self.model, self._step, max_norm=self.clip, error_if_nonfinite=False)
+        self._take_step(lr)
+
+    def drift(self, lr: float) -> None:
+        """A step with zero gradients: weight decay and momentum move what should stand still.
+
+        One optimizer over two networks does this to whichever is not learning; the paper's transformer code has one.
+        """
+        for parameter in self.module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self._take_step(lr)
+        self._step.zero_grad(set_to_none=True)
+
+    def _take_step(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         self._step.step()
 
 

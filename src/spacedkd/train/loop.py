@@ -18,8 +18,9 @@ from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec
 from spacedkd.train import engine
 from spacedkd.train.folder import RunFolder
+from spacedkd.train.prepare import fill_in, prepare
 from spacedkd.train.result import Result, read_result, write_result
-from spacedkd.train.run import Run, fill_in, prepare
+from spacedkd.train.run import Run
 
 
 class Moment(NamedTuple):
@@ -46,7 +47,8 @@ def train(
 ) -> Result:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
 
-    `method` takes a method of your own in place of the one the spec names.
+    `method` takes a method of your own in place of the one the spec names. Torch is left in deterministic mode, with
+    the spec's number of threads and another random state.
     """
     place = RunFolder(folder)
     if not resume:
@@ -70,32 +72,35 @@ def _learn(run: Run, watch: Watch) -> None:
         torch.manual_seed(seed_for(run.spec.seed, "masks", role, turn.step, run.fabric.global_rank))
         with run.cost.turn(run.method.learners[role], run.stream.size(turn.step)):
             losses = run.method.losses(role, run.models, batch, run.progress(turn))
-            run.learner(role).update(losses, run.lr(turn.step))
+            run.update(turn, losses, len(batch.labels))
         run.position.turns += 1
 
         accuracy = None
-        if turn.step % run.every.log == 0:
+        finished = turn.step + 1
+        if turn.step % run.every.log == 0 or finished % run.every.save == 0 or turn.step == run.last_step[role]:
             _log(run, turn, losses)
-        if (turn.step + 1) % run.every.evaluate == 0 or turn.step == run.last_step[role]:
+        if finished % run.every.evaluate == 0 or turn.step == run.last_step[role]:
             accuracy = _evaluate(run, turn)
-        if run.position.turns % run.every.save == 0:
+        if finished % run.every.save == 0:
             run.save()
         watch(Moment(run.position.turns, run.turn_count, role, (turn.step + 1) / run.stream.steps_per_epoch, accuracy))
 
 
 def _log(run: Run, turn: Turn, losses: Mapping[str, Tensor]) -> None:
+    """Write the losses down, and stop a run that has diverged before it is saved."""
     values = {name: float(loss.detach()) for name, loss in losses.items()}
     run.write({"event": "loss", **_when(run, turn), "lr": run.lr(turn.step), "losses": values})
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise UserError(
-                f"Training diverged: the {turn.role}'s {name} loss is {value} at step {turn.step}. Lower --lr."
-            )
+    diverged = not all(math.isfinite(value) for value in values.values())
+    if run.fabric.all_reduce(torch.tensor(float(diverged), device=run.fabric.device), reduce_op="sum"):
+        raise UserError(f"Training diverged: the {turn.role}'s loss is no number at step {turn.step}. Lower --lr.")
 
 
 def _evaluate(run: Run, turn: Turn) -> float:
     accuracy = run.evaluate(turn.role)
     run.write({"event": "accuracy", **_when(run, turn), "accuracy": accuracy})
+    averaged = run.evaluate_average() if turn.role == run.method.roles[-1] else None
+    if averaged is not None:
+        run.write({"event": "accuracy", **_when(run, turn), "role": "average", "accuracy": averaged})
     return accuracy["test"]["final"]
 
 
@@ -109,11 +114,14 @@ def _finish(run: Run) -> Result:
     if run.fabric.is_global_zero:
         student = run.learner(run.method.roles[-1]).module.network
         build.save(student, run.spec.network, run.data.train, run.folder.student)  # type: ignore[arg-type]
+        if run.average is not None:
+            build.save(run.average.network, run.spec.network, run.data.train, run.folder.average)  # type: ignore[arg-type]
         plan = {
             "roles": [*run.method.roles],
             "learners": dict(run.method.learners),
             "steps_per_epoch": run.stream.steps_per_epoch,
             "total_steps": run.total_steps,
+            "test_images": len(run.data.test.labels),
         }
         write_result(run.folder, run.cost.summary(), run.position.seconds, plan, engine.describe(run.fabric))
     run.fabric.barrier()

@@ -24,12 +24,12 @@ class Result:
     cost: dict[str, Any]
     seconds: float
     plan: dict[str, Any]
-    """roles, learners, steps_per_epoch, total_steps"""
+    """roles, learners, steps_per_epoch, total_steps, test_images"""
     environment: dict[str, Any]
 
     def student(self, epoch: str = "last", head: str = "final", part: str = "test") -> float:
         """The student's accuracy; of the deepest head after the last epoch on the test images unless told otherwise."""
-        return self.accuracy["student"][part][head][epoch]
+        return self.accuracy[self.plan["roles"][-1]][part][head][epoch]
 
 
 def summarise(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], str]:
@@ -74,6 +74,9 @@ def write_result(
 def read_result(folder: RunFolder) -> Result:
     if not folder.result.exists():
         raise UserError(f"{folder.path} has no finished run. Finish it with: spacedkd train --resume {folder.path}")
-    plain = json.loads(folder.result.read_text())
     names = [field.name for field in fields(Result) if field.name != "folder"]
-    return Result(folder.path, **{name: plain[name] for name in names})
+    try:
+        plain = json.loads(folder.result.read_text(encoding="utf-8"))
+        return Result(folder.path, **{name: plain[name] for name in names})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder.result} cannot be read as a result: {error!r}. Resume the run without it.") from None

@@ -1,0 +1,135 @@
+"""Images as they are stored: files, or the cells of a table; and how one is decoded."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image, UnidentifiedImageError
+
+
+class BadImage(Exception):
+    """Why an image cannot be read; a part of a sentence that begins with its name."""
+
+
+class Stored(Protocol):
+    """Encoded images, none of them read yet."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, row: int) -> bytes: ...
+
+    def name(self, row: int) -> str:
+        """What a user finds the image by."""
+
+    def stamp(self) -> str | None:
+        """Changes whenever an image does; None if that cannot be known."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Images as files; their paths are one Arrow column, which a million of them need."""
+
+    paths: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, row: int) -> bytes:
+        try:
+            return Path(self.name(row)).read_bytes()
+        except OSError as error:
+            raise BadImage(f"cannot be read: {error.strerror}") from None
+
+    def name(self, row: int) -> str:
+        return str(self.paths[row].as_py())
+
+    def stamp(self) -> str:
+        return stamp_of(self.paths.to_pylist())
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Images in a column of a table, in the hub's form {bytes, path} or as plain bytes."""
+
+    column: pa.ChunkedArray
+    table: str
+    """what the table is called"""
+    files: tuple[str, ...]
+    """where it lies"""
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def read(self, row: int) -> bytes:
+        cell = self.column[row].as_py()
+        data, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
+        if data is None and path is not None:
+            return Files(pa.array([path])).read(0)
+        return data or b""
+
+    def name(self, row: int) -> str:
+        return f"row {row} of {self.table}"
+
+    def stamp(self) -> str | None:
+        return stamp_of(self.files) if self.files else None
+
+
+def stamp_of(paths: Iterable[str]) -> str:
+    """A digest of the paths, sizes and times of files."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            stat = Path(path).stat()
+            about = f"{stat.st_size}\0{stat.st_mtime_ns}"
+        except OSError:
+            about = "missing"
+        digest.update(f"{Path(path).absolute()}\0{about}\n".encode())
+    return digest.hexdigest()
+
+
+_PIL_FAILS_WITH: Sequence[type[Exception]] = (
+    OSError,
+    SyntaxError,  # a broken PNG
+    ValueError,
+    EOFError,
+    IndexError,
+    struct.error,
+    Image.DecompressionBombError,
+)
+
+
+def decode(data: bytes, smaller: bool = False) -> Image.Image:
+    """The RGB image in some bytes; gray, palette, transparent and CMYK images are converted.
+
+    `smaller` lets a JPEG be decoded at a fraction of its size, which is enough to see whether it is whole.
+    """
+    if not data:
+        raise BadImage("is empty")
+    try:
+        image = Image.open(io.BytesIO(data))
+        if smaller:
+            image.draft("RGB", (1, 1))
+        image.load()
+        return _rgb(image)
+    except UnidentifiedImageError:
+        raise BadImage("is not an image") from None
+    except tuple(_PIL_FAILS_WITH) as error:
+        raise BadImage(f"cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}") from None
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I"):  # 16 bits a pixel, which convert() would cut off at 255
+        return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")

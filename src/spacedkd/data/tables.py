@@ -1,0 +1,174 @@
+"""Tables with an image and a label column: parquet files, data sets saved to disk, and the Hugging Face hub."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
+from spacedkd.data.news import tell
+from spacedkd.data.stored import Cells
+from spacedkd.errors import UserError, unknown
+from spacedkd.spec import DataSpec
+
+IN_MEMORY = 4 << 30
+"""parquet files of more bytes are turned into a memory-mapped table by `datasets`"""
+
+
+class Table(NamedTuple):
+    """One part of a data set as a table."""
+
+    columns: pa.Table
+    files: tuple[str, ...]
+
+
+def parquet(spec: DataSpec) -> Found:
+    """A .parquet file, or a folder of them whose names or folders say train, test, validation ..."""
+    place = Path(spec.source)
+    files = sorted(place.rglob("*.parquet")) if place.is_dir() else [place]
+    if not files or not all(file.is_file() for file in files):
+        raise UserError(f"There is no parquet file {place}. Give one, or a folder of them.")
+    by_part: dict[str, list[Path]] = {}
+    for file in files:
+        by_part.setdefault(_part_name(file, place, spec), []).append(file)
+    train, test = choose(str(place), by_part, spec)
+    return _found(str(place), {name: _read(by_part[name], spec) for name in (train, test) if name}, train, test, spec)
+
+
+def _part_name(file: Path, place: Path, spec: DataSpec) -> str:
+    """The first word of the file's name that names a part, else of the folders it is in, else the name itself."""
+    folders = file.relative_to(place).parts[:-1] if place.is_dir() else ()
+    asked = [name.lower() for name in (spec.train_split, spec.test_split) if name]
+    for words in (re.split(r"[^a-z]+", file.stem.lower()), [folder.lower() for folder in reversed(folders)]):
+        for word in words:
+            if word in (*asked, *TRAIN, *TEST):
+                return word
+    return file.stem
+
+
+def _read(files: Sequence[Path], spec: DataSpec) -> Table:
+    names = [str(file) for file in files]
+    try:
+        schema = pq.read_schema(names[0])
+        image, label = _image_column(spec.source, schema, spec), _label_column(spec.source, schema, spec)
+        if sum(file.stat().st_size for file in files) > IN_MEMORY:
+            import datasets
+
+            loaded = datasets.load_dataset("parquet", data_files=names, split="train")
+            return _of_dataset(loaded.select_columns([image, label]))
+        return Table(pa.concat_tables([pq.read_table(name, columns=[image, label]) for name in names]), tuple(names))
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{names[0]} cannot be read as parquet: {reason} Check that it is whole.") from None
+
+
+def saved_to_disk(spec: DataSpec) -> Found:
+    """What `save_to_disk` of Hugging Face datasets wrote."""
+    import datasets
+
+    try:
+        return _of_datasets(spec.source, datasets.load_from_disk(spec.source), spec)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{spec.source} cannot be read as a saved data set: {reason}") from None
+
+
+def hub(spec: DataSpec) -> Found:
+    """owner/name on the Hugging Face hub, or owner/name:configuration."""
+    import datasets
+
+    name, _, configuration = spec.source.partition(":")
+    tell(f"Asking the Hugging Face hub for {spec.source}.")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it repeats itself before it gives up
+    try:
+        loaded = datasets.load_dataset(name, configuration or None)
+    except Exception as error:  # the hub's client has many kinds of errors, and none is ours to mend
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"There is no folder or file {spec.source} here, and as a name on the Hugging Face hub it does not load: "
+            f"{reason}"
+        ) from None
+    return _of_datasets(spec.source, loaded, spec)
+
+
+def _of_datasets(place: str, loaded: Any, spec: DataSpec) -> Found:
+    parts: Mapping[str, Any] = loaded if isinstance(loaded, Mapping) else {"train": loaded}
+    train, test = choose(place, parts, spec)
+    return _found(place, {name: _of_dataset(parts[name]) for name in (train, test) if name}, train, test, spec)
+
+
+def _of_dataset(part: Any) -> Table:
+    files = tuple(file["filename"] for file in part.cache_files)
+    return Table(part.with_format("arrow")[:], files)
+
+
+def _found(place: str, tables: Mapping[str, Table], train: str, test: str | None, spec: DataSpec) -> Found:
+    schema = tables[train].columns.schema
+    image, label = _image_column(place, schema, spec), _label_column(place, schema, spec)
+
+    def part(name: str) -> Part:
+        columns, files = tables[name]
+        for column in (image, label):
+            if column not in columns.column_names:
+                raise UserError(f"{place}: the part {name} has no column {column}, which {train} has.")
+        called = f"{place}, part {name}"
+        return Part(called, Cells(columns[image], called, files), _labels(columns[label], called))
+
+    return Found(place, part(train), part(test) if test else None, _class_labels(schema).get(label))
+
+
+def _labels(column: pa.ChunkedArray, called: str) -> np.ndarray:
+    if column.null_count:
+        raise UserError(f"{called} has {column.null_count} rows without a label: fill them in or remove them.")
+    labels: np.ndarray = column.to_numpy()
+    return labels.astype(str) if labels.dtype == object else labels
+
+
+def _image_column(place: str, schema: pa.Schema, spec: DataSpec) -> str:
+    likely = [field.name for field in schema if _holds_bytes(field.type)]
+    return _the_column(place, schema, spec.image_column, likely, ("image", "img"), "image")
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(field.name == "bytes" for field in kind)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _label_column(place: str, schema: pa.Schema, spec: DataSpec) -> str:
+    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+    text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    likely = [*_class_labels(schema)] or whole or text
+    return _the_column(place, schema, spec.label_column, likely, ("label", "labels"), "label")
+
+
+def _the_column(
+    place: str, schema: pa.Schema, asked: str | None, likely: Sequence[str], usual: Sequence[str], what: str
+) -> str:
+    if asked is not None:
+        if asked not in schema.names:
+            raise unknown(f"column of {place}", asked, schema.names)
+        return asked
+    chosen = likely if len(likely) == 1 else [name for name in likely if name in usual]
+    if len(chosen) == 1:
+        return chosen[0]
+    several = f"more than one column that could be the {what} ({', '.join(likely)})"
+    none = f"no column that could be the {what} (it has {', '.join(schema.names)})"
+    raise UserError(f"{place} has {several if likely else none}: say which with --{what}-column NAME.")
+
+
+def _class_labels(schema: pa.Schema) -> dict[str, Sequence[str]]:
+    """The columns the hub's metadata declares to be classes, with the classes' names."""
+    import datasets
+
+    declared = datasets.Features.from_arrow_schema(schema)
+    return {name: kind.names for name, kind in declared.items() if isinstance(kind, datasets.ClassLabel)}

@@ -1,0 +1,72 @@
+"""Which size the images have when a network sees them: their own, or the `input_size` the network asks for."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from timm.layers import PatchEmbed
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from spacedkd.errors import UserError
+
+Size = tuple[int, int]
+
+
+class Resize(nn.Module):
+    """Scales images [B, C, H, W] to the size a network was built for; bicubic, as timm prepares images."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, images: Tensor) -> Tensor:
+        if tuple(images.shape[-2:]) == self.size:
+            return images
+        with torch.autocast(images.device.type, enabled=False):  # there is no bicubic in bfloat16
+            scaled = F.interpolate(images.float(), self.size, mode="bicubic", antialias=True, align_corners=False)
+        return scaled.to(images.dtype)
+
+
+def at_own_size(network: nn.Module, images: Tensor) -> Tensor:
+    """The images as this network wants them: scaled if it was built with an `input_size`, else as they are."""
+    for child in network.children():
+        if isinstance(child, Resize):
+            return child(images)  # type: ignore[no-any-return]
+    return images
+
+
+def parse_size(asked: Any) -> Size:
+    """A size from an option: one number for squares, or height and width.
+
+    >>> parse_size(64), parse_size([64, 48])
+    ((64, 64), (64, 48))
+    """
+    sides = [asked, asked] if isinstance(asked, int) else asked
+    if not (isinstance(sides, list | tuple) and len(sides) == 2 and all(type(s) is int and s > 0 for s in sides)):
+        raise UserError(f"input_size must be a number of pixels, or [height, width], got {asked!r}.")
+    return sides[0], sides[1]
+
+
+def why_untiled(network: nn.Module, size: Size) -> str:
+    """What is wrong with patches that would drop the images' margin without a word, and the way out; else nothing."""
+    embed = next((module for module in network.modules() if isinstance(module, PatchEmbed)), None)
+    if embed is None or embed.dynamic_img_pad or not any(s % p for s, p in zip(size, embed.patch_size, strict=True)):
+        return ""
+    larger = [-(-side // piece) * piece for side, piece in zip(size, embed.patch_size, strict=True)]
+    scaled = str(larger[0]) if larger[0] == larger[1] else f"[{larger[0]},{larger[1]}]"
+    ways = [f"let it scale them: --set network.input_size={scaled}"]
+    if "patch_size" in inspect.signature(type(network)).parameters:
+        ways.insert(0, f"use --set network.patch_size={_fitting_patch(size)}")
+    return (
+        f"its patches of {embed.patch_size[0]} pixels do not tile them; {', or '.join(ways)} "
+        "(teacher. if it is the teacher)."
+    )
+
+
+def _fitting_patch(size: Size) -> int:
+    """A patch that tiles the image, as near as there is to one eighth of it: 4 for CIFAR, 8 for Tiny-ImageNet."""
+    whole = [patch for patch in range(1, min(size) + 1) if all(side % patch == 0 for side in size)]
+    return min(whole, key=lambda patch: abs(patch - min(size) / 8))

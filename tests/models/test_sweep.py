@@ -1,0 +1,190 @@
+"""Networks of many lineages each take a KD step and a self-KD step on small images.
+
+Sizes are cut down by options where a family has no small member; what is built is the family's own code.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spacedkd import KD, Batch, Classifier, EarlyExits, Images, Ingredients, NetworkSpec, Progress, SelfKD, UserError
+from spacedkd.models.build import build
+
+NOW = Progress(0, 1, 1)
+CLASSES = 5
+
+
+class Family(NamedTuple):
+    name: str
+    options: dict[str, Any]
+    exits: tuple[str, ...] | None
+    """heads behind stages or blocks, deepest first; None if the family cannot do self KD"""
+    size: int = 32
+
+
+def stages(count: int) -> tuple[str, ...]:
+    return tuple(f"stage{place}" for place in range(count, 0, -1))
+
+
+def blocks(count: int) -> tuple[str, ...]:
+    return tuple(f"block{place}" for place in range(count, 0, -1))
+
+
+FOUR = stages(3)
+SMALL_SWIN = {"embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2]}
+FAMILIES = [
+    # convolutional networks
+    Family("resnet18", {}, FOUR),
+    Family("resnet18_small", {"width": 4}, FOUR),
+    Family("resnext26ts", {}, FOUR),
+    Family("legacy_seresnet18", {}, FOUR),
+    Family("resnetv2_18", {}, FOUR),
+    Family("res2next50", {"layers": [1, 1, 1, 1]}, FOUR),
+    Family("resnest14d", {}, FOUR),
+    Family("skresnet18", {}, FOUR),
+    Family("densenet121", {"block_config": [1, 2, 2, 1], "growth_rate": 8}, FOUR),
+    Family("vgg11", {"mlp_ratio": 0.01}, FOUR, 64),
+    Family("mobilenetv2_035", {}, FOUR),
+    Family("mobilenetv3_small_050", {}, FOUR),
+    Family("efficientnet_lite0", {}, FOUR),
+    Family("mnasnet_050", {}, FOUR),
+    Family("ghostnet_050", {}, FOUR),
+    Family("rexnet_100", {}, FOUR),
+    Family("regnetx_002", {}, FOUR),
+    Family("repvgg_a0", {}, FOUR),
+    Family("dla46_c", {}, FOUR),
+    Family("cs3darknet_focus_s", {}, FOUR),
+    Family("ese_vovnet19b_slim_dw", {}, FOUR),
+    Family("hgnetv2_b0", {}, FOUR),
+    Family("test_nfnet", {}, FOUR),
+    Family("convnext_zepto_rms", {}, FOUR),
+    Family("inception_next_atto", {}, FOUR),
+    Family("starnet_s050", {}, FOUR),
+    Family("inception_v3", {"input_size": 75}, stages(3)),
+    Family("convmixer_768_32", {}, blocks(31)),
+    # transformers of one width
+    Family("vit_tiny_patch16_224", {"patch_size": 8, "embed_dim": 24, "depth": 12}, blocks(11)),
+    Family("deit_tiny_distilled_patch16_224", {"embed_dim": 24, "depth": 3}, blocks(2)),
+    Family("beit_base_patch16_224", {"embed_dim": 24, "depth": 3, "num_heads": 2}, blocks(2)),
+    Family("eva02_tiny_patch14_224", {"patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}, blocks(2)),
+    Family("convit_tiny", {"embed_dim": 8, "depth": 3, "local_up_to_layer": 2}, blocks(2)),
+    Family("cait_xxs24_224", {"embed_dim": 24, "depth": 3}, blocks(2)),
+    Family("xcit_nano_12_p8_224", {"embed_dim": 32, "depth": 3}, blocks(2)),
+    Family("tnt_s_legacy_patch16_224", {"embed_dim": 24, "depth": 3, "num_heads_outer": 2}, blocks(2)),
+    # perceptrons and the like
+    Family("mixer_s32_224", {}, blocks(7)),
+    Family("gmlp_ti16_224", {}, blocks(29)),
+    Family("resmlp_12_224", {}, blocks(11)),
+    # transformers in stages, and mixtures
+    Family("pit_ti_224", {"depth": [1, 2, 1]}, blocks(3)),
+    Family("swin_tiny_patch4_window7_224", SMALL_SWIN, FOUR),
+    Family("swinv2_tiny_window8_256", SMALL_SWIN, FOUR, 64),
+    Family("twins_svt_small", {"depths": [1, 1, 1, 1], "embed_dims": [16, 16, 32, 32]}, FOUR),
+    Family("pvt_v2_b0", {"depths": [1, 1, 1, 1]}, FOUR),
+    Family("poolformer_s12", {"layers": [1, 1, 1, 1]}, FOUR),
+    Family("edgenext_xx_small", {}, FOUR),
+    Family("mobilevit_xxs", {}, FOUR),
+    Family("coatnet_pico_rw_224", {}, FOUR),
+    Family("efficientformerv2_s0", {}, FOUR),
+    Family("efficientvit_b0", {}, FOUR),
+    Family("efficientvit_m0", {}, stages(2), 64),
+    Family("levit_128s", {}, stages(2), 64),
+    Family("efficientvim_m1", {}, stages(2), 64),
+    Family("fastvit_t8", {"layers": [1, 1, 1, 1]}, FOUR),
+    Family("volo_d1_224", {}, stages(3)),
+    # no common way into them
+    Family("coat_lite_tiny", {"serial_depths": [1, 1, 1, 1]}, None),
+    Family("crossvit_9_240", {"input_size": 240, "depth": [[1, 1, 0]]}, None),
+    Family("dpn48b", {"k_sec": [1, 1, 1, 1]}, None),
+    Family("hrnet_w18_small", {}, None),
+    Family("selecsls42", {}, None),
+    Family("visformer_tiny", {"embed_dim": 64, "depth": [1, 1, 1]}, None),
+]
+IDS = [family.name for family in FAMILIES]
+
+
+def images(size: int) -> Images:
+    pixels = torch.randint(0, 256, (4, 3, size, size), generator=torch.Generator().manual_seed(0)).byte()
+    return Images(pixels, torch.tensor([0, 1, 2, 3]), ("?",) * CLASSES, (0.5,) * 3, (0.25,) * 3)
+
+
+def batch(size: int) -> Batch:
+    shown = images(size)
+    return Batch(shown.shown(torch.arange(4)), shown.labels, torch.arange(4))
+
+
+@cache
+def built(place: int) -> nn.Module:
+    family = FAMILIES[place]
+    return build(NetworkSpec(family.name, family.options), images(family.size), seed=0)
+
+
+def given(place: int) -> Ingredients:
+    """A small ResNet as the teacher, the family as the student."""
+    size = FAMILIES[place].size
+    teacher = build(NetworkSpec("resnet18_small", {"width": 4}), images(size), seed=0)
+    return Ingredients({"teacher": teacher, "student": deepcopy(built(place))}.__getitem__, batch(size).images[:2])
+
+
+def stepped(model: nn.Module, losses: dict[str, Tensor]) -> None:
+    """One step down the losses, which must be finite and reach every weight."""
+    total = torch.stack([*losses.values()]).sum()
+    assert torch.isfinite(total)
+    total.backward()
+    missed = [name for name, weight in model.named_parameters() if weight.grad is None]
+    assert not missed, "distributed training would wait for these for ever"
+    assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
+    torch.optim.SGD(model.parameters(), lr=1e-3).step()
+
+
+@pytest.mark.parametrize("place", range(len(FAMILIES)), ids=IDS)
+def test_a_kd_step(place: int) -> None:
+    method, seen = KD(), batch(FAMILIES[place].size)
+    models = method.models(given(place))
+    student = models["student"]
+    assert isinstance(student, Classifier)
+    ((logits, features),) = student.eval()(seen.images)
+    ((_, target),) = models["teacher"](seen.images)
+    assert logits.shape == (4, CLASSES)
+    assert features.shape == target.shape == (4, 32)
+    own = student.network
+    with torch.no_grad():
+        scaled = own.resize(seen.images) if "input_size" in FAMILIES[place].options else seen.images
+        torch.testing.assert_close(logits, own(scaled))
+    losses = method.losses("student", {**models, "student": student.train()}, seen, NOW)
+    assert [*losses] == ["label", "logit", "feature"]
+    stepped(student, dict(losses))
+
+
+@pytest.mark.parametrize("place", [p for p, f in enumerate(FAMILIES) if f.exits is not None], ids=lambda p: IDS[p])
+def test_a_self_kd_step(place: int) -> None:
+    method, seen = SelfKD(), batch(FAMILIES[place].size)
+    model = method.models(given(place))["network"]
+    assert isinstance(model, EarlyExits)
+    assert model.head_names == ("final", *(FAMILIES[place].exits or ()))
+    deepest, *exits = model.eval()(seen.images)
+    (alone,) = Classifier(model.network)(seen.images)
+    torch.testing.assert_close(deepest.logits, alone.logits)
+    assert {head.features.shape for head in exits} == {alone.features.shape}
+    assert len({head.logits.sum().item() for head in exits}) == len(exits), "two exits say the same"
+    losses = method.losses("student", {"network": model.train()}, seen, NOW)
+    assert [*losses] == ["label", "exit label", "exit logit", "exit feature"]
+    stepped(model, dict(losses))
+
+
+@pytest.mark.parametrize("place", [p for p, f in enumerate(FAMILIES) if f.exits is None], ids=lambda p: IDS[p])
+def test_what_cannot_do_self_kd_says_so(place: int) -> None:
+    with pytest.raises(UserError, match="cannot do self KD") as error:
+        SelfKD().models(given(place))
+    assert type(built(place)).__name__ in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_sweep_is_wide() -> None:
+    assert len({type(built(place)).__module__ for place in range(len(FAMILIES))}) >= 50

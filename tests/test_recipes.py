@@ -1,0 +1,79 @@
+"""Recipes say what the paper says, and every quirk of the released code can be turned off alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spacedkd import KD, Online, RunSpec, SelfKD, Spaced, UserError
+from spacedkd.json_form import from_json, to_json
+from spacedkd.methods import build_method
+from spacedkd.recipes import QUIRKS, RECIPES, recipe
+from spacedkd.schedule import ReleasedSelfKD
+
+OFFICIAL = [(name, quirk) for name, entry in RECIPES.items() for quirk in entry.quirks]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_a_spec_like_any_other(name: str) -> None:
+    spec = recipe(name)
+    assert from_json(RunSpec, to_json(spec)) == spec
+    assert build_method(spec.method).roles == ("teacher", "student")
+
+
+def test_the_papers_cnn_settings() -> None:
+    """PAPER_VS_CODE.md, section 4.3."""
+    spec = recipe("paper-cnn")
+    assert (spec.epochs, spec.batch_size, spec.schedule) == (80, 128, Spaced("1.5ep"))
+    assert (spec.optimizer.name, spec.optimizer.lr, spec.optimizer.momentum) == ("sgd", 0.01, 0.9)
+    assert (spec.optimizer.weight_decay, spec.optimizer.nesterov, spec.rate.shape) == (5e-4, False, "constant")
+    assert build_method(spec.method) == KD()
+    assert recipe("paper-self").schedule == Spaced("4ep")
+    vit = recipe("paper-vit")
+    assert (vit.optimizer.name, vit.optimizer.lr, vit.optimizer.weight_decay, vit.epochs) == ("adamw", 5e-4, 0.05, 300)
+
+
+@pytest.mark.parametrize("name", ["paper-cnn", "paper-self", "paper-vit"])
+def test_without_all_quirks_the_official_recipe_is_the_papers(name: str) -> None:
+    official = name.replace("paper", "official")
+    assert recipe(official, without=RECIPES[official].quirks) == recipe(name)
+
+
+@pytest.mark.parametrize(("name", "quirk"), OFFICIAL)
+def test_each_quirk_changes_something_and_can_be_left_out_alone(name: str, quirk: str) -> None:
+    """online_pre concerns online KD only, so all are tried with a spaced and with an online schedule."""
+
+    def online(spec: RunSpec) -> RunSpec:
+        return replace(spec, schedule=Online())
+
+    spaced = recipe(name) != recipe(name, without=[quirk])
+    unspaced = recipe(name, change=online) != recipe(name, without=[quirk], change=online)
+    assert spaced or unspaced
+    assert spaced != (quirk == "online_pre")
+
+
+def test_every_quirk_belongs_to_a_recipe() -> None:
+    assert {quirk for _, quirk in OFFICIAL} == set(QUIRKS)
+
+
+def test_what_the_quirks_do() -> None:
+    cnn, own, vit = recipe("official-cnn"), recipe("official-self"), recipe("official-vit")
+    assert cnn.method.options["logit_loss"] == "probability-kl"
+    assert (cnn.frozen_mode, cnn.same_init, cnn.follower_first) == ("train", False, False)
+    assert cnn.schedule == Spaced("1.5ep", tail="drop")
+    assert recipe("official-cnn", change=lambda spec: replace(spec, schedule=Online())).follower_first
+    assert own.schedule == ReleasedSelfKD("4ep")
+    assert build_method(own.method) == SelfKD(variant="live", skip_deepest_exit_features=True)
+    assert own.data.recipe == "self-cifar"
+    assert (vit.optimizer.moves_frozen, vit.redraw_replay) == (True, True)
+    assert vit.method.options["logit_loss"] == "kl-over-classes"
+
+
+def test_unknown_recipes_and_quirks_are_refused() -> None:
+    with pytest.raises(UserError, match="Did you mean 'paper-cnn'"):
+        recipe("paper-cn")
+    with pytest.raises(UserError, match="Did you mean 'prob_kl'"):
+        recipe("official-cnn", without=["prob-kl"])
+    with pytest.raises(UserError, match="it has none"):
+        recipe("paper-cnn", without=["prob_kl"])

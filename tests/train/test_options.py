@@ -1,0 +1,127 @@
+"""Options of training, each against what it is said to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+from torch.nn import functional as F
+
+from spacedkd import Moment, Online, OptimizerSpec, RunSpec, Spaced, train
+from spacedkd.train.average import follow
+from spacedkd.train.folder import RunFolder
+from spacedkd.train.learner import Learner
+from spacedkd.train.prepare import prepare
+from tests.conftest import assert_same_bits, of_model, tensors
+
+Make = Callable[..., RunSpec]
+
+
+def test_smoothed_labels_give_the_smoothed_cross_entropy(tmp_path: Path, tiny_with: Make) -> None:
+    run = prepare(tiny_with("none", label_smoothing=0.2), RunFolder(tmp_path / "run"))
+    plain = prepare(tiny_with("none"), RunFolder(tmp_path / "run"))
+    (_, smoothed), (_, batch) = next(run.remaining()), next(plain.remaining())
+    logits = torch.randn(len(batch.labels), 10)
+    expected = F.cross_entropy(logits, batch.labels, label_smoothing=0.2)
+    torch.testing.assert_close(F.cross_entropy(logits, smoothed.labels), expected)
+
+
+def test_gradients_are_clipped() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1, bias=False)
+    start = model.weight.detach().clone()
+    learner = Learner(Fabric(accelerator="cpu"), model, OptimizerSpec(lr=1.0, momentum=0, weight_decay=0, clip=0.5))
+    learner.update({"big": 100 * learner.model(torch.ones(2, 3)).sum()}, lr=1.0)
+    assert (model.weight - start).norm().item() == pytest.approx(0.5, rel=1e-5)
+
+
+def test_drift_shrinks_what_should_stand_still() -> None:
+    """PAPER_VS_CODE.md, point 8: 585 AdamW steps with zero gradients shrink decayed weights by 1.45 percent."""
+    model = nn.Linear(4, 4)
+    before = model.weight.detach().clone()
+    learner = Learner(Fabric(accelerator="cpu"), model, OptimizerSpec("adamw", lr=5e-4, weight_decay=0.05))
+    for _ in range(585):
+        learner.drift(5e-4)
+    torch.testing.assert_close(model.weight.detach(), before * (1 - 0.0145), rtol=2e-4, atol=0)
+
+
+def test_a_frozen_network_moves_only_if_asked(tmp_path: Path, tiny_with: Make) -> None:
+    spec = tiny_with(optimizer=OptimizerSpec("adamw", lr=1e-3, weight_decay=0.05), schedule=Spaced("5st"))
+    moving = tiny_with(
+        optimizer=OptimizerSpec("adamw", lr=1e-3, weight_decay=0.05, moves_frozen=True), schedule=Spaced("5st")
+    )
+    train(spec, tmp_path / "still")
+    train(moving, tmp_path / "moving")
+    step = "optimizer/teacher/0/step"
+    assert tensors(tmp_path / "still")[step] == 15
+    assert tensors(tmp_path / "moving")[step] == 30
+
+
+def test_a_frozen_teacher_in_train_mode_updates_its_statistics(tmp_path: Path, tiny_with: Make) -> None:
+    seen = "model/teacher/network.bn1.num_batches_tracked"
+    for mode, batches in (("eval", 15), ("train", 30)):
+        train(tiny_with(frozen_mode=mode, schedule=Spaced("5st")), tmp_path / mode)
+        assert tensors(tmp_path / mode)[seen] == batches
+
+
+def test_the_follower_may_go_first(tmp_path: Path, tiny_with: Make) -> None:
+    run = prepare(tiny_with(follower_first=True, schedule=Online()), RunFolder(tmp_path / "run"))
+    assert [f"{turn.role[0]}{turn.step}" for turn in run.turns()][:4] == ["s0", "t0", "s1", "t1"]
+
+
+def test_a_redrawn_replay_shows_the_student_other_batches(tmp_path: Path, tiny_with: Make) -> None:
+    spec = tiny_with(redraw_replay=True, schedule=Spaced("5st"))
+    run = prepare(spec, RunFolder(tmp_path / "run"))
+    seen: dict[str, list[list[int]]] = {"teacher": [], "student": []}
+    for turn, batch in run.remaining():
+        seen[turn.role].append(batch.indices.tolist())
+    assert seen["teacher"] != seen["student"]
+    for epoch in range(3):
+        whole = sorted(i for batch in seen["student"][epoch * 5 : epoch * 5 + 5] for i in batch)
+        assert whole == list(range(40))
+    train(spec, tmp_path / "redrawn")
+    train(tiny_with(schedule=Spaced("5st")), tmp_path / "same")
+    assert_same_bits(of_model(tmp_path / "redrawn", "teacher"), of_model(tmp_path / "same", "teacher"))
+
+
+def test_the_average_follows_its_formula() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    average = deepcopy(module)
+    expected = module[0].weight.detach().clone()
+    for step in range(5):
+        with torch.no_grad():
+            module[0].weight.add_(1.0)
+            module[1].running_mean.add_(1.0)
+        follow(average, module, 0.5, step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * module[0].weight.detach()
+    torch.testing.assert_close(average[0].weight.detach(), expected)
+    assert torch.equal(average[1].running_mean, module[1].running_mean)
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_an_average_is_measured_saved_and_resumed(tmp_path: Path, tiny_with: Make) -> None:
+    def stop(moment: Moment) -> None:
+        if moment.turn == 10:
+            raise Stopped
+
+    spec = tiny_with(ema=0.9, schedule=Spaced("1.5ep"))
+    result = train(spec, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "parts", watch=stop)
+    train(spec, tmp_path / "parts", resume=True)
+    assert_same_bits(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
+    assert result.accuracy.keys() == {"teacher", "student", "average"}
+    assert (tmp_path / "whole" / "average" / "model.safetensors").exists()
+    plain = tmp_path / "plain"
+    train(tiny_with(schedule=Spaced("1.5ep")), plain)
+    assert_same_bits(of_model(tmp_path / "whole", "student"), of_model(plain, "student"))
