@@ -163,7 +163,16 @@ def test_spacing_self_kd_makes_it_the_live_variant_unless_told_otherwise() -> No
 
 
 def test_an_arm_adds_its_flags_to_the_base() -> None:
-    base = to_spec(parse(words("--epochs 7 --lr 0.3")))
-    name, spec = parse_arm("far ahead: --interval 3ep --lr 0.2", base)
+    base = parse(words("--epochs 7 --lr 0.3 --interval 1ep --set method.temperature=4"))
+    name, spec = parse_arm("far ahead: --interval 3ep --lr 0.2 --set method.label_weight=1.0", base)
     assert name == "far ahead"
     assert (spec.epochs, spec.optimizer.lr, spec.schedule) == (7, 0.2, Spaced("3ep"))
+    assert spec.method.options == {"temperature": 4, "label_weight": 1.0}
+    _, own = parse_arm("self: --method self-kd", parse(words("--interval 4ep")))
+    assert (own.schedule, own.method.options) == (Spaced("4ep"), {"variant": "live"})
+
+
+def test_a_recipe_in_an_arm_is_changed_by_the_bases_flags() -> None:
+    _, spec = parse_arm("theirs: --recipe official-cnn --without prob_kl", parse(words("--epochs 7 --width 8")))
+    assert (spec.epochs, spec.network.options, spec.frozen_mode) == (7, {"width": 8}, "train")
+    assert spec.method.options == {}

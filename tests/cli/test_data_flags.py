@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from spacedkd import AugmentSpec, DataSpec, RunSpec, UserError
-from spacedkd.cli.flags import parse, to_spec
+from spacedkd.cli.flags import changed, parse
 from spacedkd.cli.main import main
 from tests.data.on_disk import class_folders
 
 
 def data_of(words: str, base: DataSpec | None = None) -> DataSpec:
-    return to_spec(parse(shlex.split(words)), RunSpec(data=base or DataSpec())).data
+    return changed(RunSpec(data=base or DataSpec()), parse(shlex.split(words))).data
 
 
 def test_every_flag_has_its_place() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +23,6 @@ from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import METHODS, build_method
 from spacedkd.models import small_resnet
 from spacedkd.recipes import recipe
-from spacedkd.schedule import Online
 from spacedkd.spec import RunSpec, read_spec
 
 DEFAULT = RunSpec()
@@ -139,18 +138,19 @@ def parse(words: Sequence[str]) -> RunFlags:
     return tyro.cli(RunFlags, args=words, prog="arm")
 
 
-def to_spec(flags: RunFlags, base: RunSpec = DEFAULT) -> RunSpec:
-    """The base, or the spec or recipe the flags name, changed by the flags."""
+def to_spec(flags: RunFlags) -> RunSpec:
+    """The default run, or the spec or recipe the flags name, changed by the flags."""
     if flags.spec is not None and flags.recipe is not None:
         raise UserError("--spec and --recipe both fill everything in: give one of them.")
     if flags.recipe is not None:
-        return recipe(flags.recipe, flags.without, change=lambda spec: _changed(spec, flags))
+        return recipe(flags.recipe, flags.without, change=lambda spec: changed(spec, flags))
     if flags.without:
         raise UserError("--without leaves a quirk out of a --recipe: name the recipe too.")
-    return _changed(read_spec(flags.spec) if flags.spec is not None else base, flags)
+    return changed(read_spec(flags.spec) if flags.spec is not None else DEFAULT, flags)
 
 
-def _changed(base: RunSpec, flags: RunFlags) -> RunSpec:
+def changed(base: RunSpec, flags: RunFlags) -> RunSpec:
+    """The base with every flag that is given."""
     plain = to_json(base)
     if flags.method is not None and flags.method != base.method.name:
         plain["method"]["options"] = {}  # one method's options mean nothing to another
@@ -197,12 +197,12 @@ def _scheduled(spec: RunSpec, flags: RunFlags) -> RunSpec:
     given = asked != (None, None, None, None)
     if given:
         spec = replace(spec, schedule=make_schedule(spec.schedule, *asked))
-    if not given and (spec.schedule == Online() or flags.method is None):
+    if not given:
         return spec
     if spec.method.name in METHODS and not _can_be_spaced(spec):
         options = {**spec.method.options, **METHODS[spec.method.name].when_spaced, **_explicit(flags)}
         spec = replace(spec, method=replace(spec.method, options=options))
-    if given and not _can_be_spaced(spec):
+    if not _can_be_spaced(spec):
         raise UserError(
             f"Method {spec.method.name} as asked for has nobody who leads, so there is nothing to "
             "space: leave out the interval, or use --method kd."
@@ -220,12 +220,12 @@ def _explicit(flags: RunFlags) -> Mapping[str, Any]:
     return {place.removeprefix("method."): _value(value) for place, _, value in pairs if place.startswith("method.")}
 
 
-def parse_arm(text: str, base: RunSpec) -> tuple[str, RunSpec]:
-    """An arm of a comparison from 'NAME: FLAGS'.
+def parse_arm(text: str, base: RunFlags) -> tuple[str, RunSpec]:
+    """An arm of a comparison from 'NAME: FLAGS', the flags it adds to the base's.
 
-    >>> name, spec = parse_arm("spaced: --method kd --interval 1.5ep", DEFAULT)
-    >>> name, spec.schedule.interval
-    ('spaced', Duration(amount=1.5, unit='ep'))
+    >>> name, spec = parse_arm("spaced: --method kd --interval 1.5ep", RunFlags(epochs=30))
+    >>> name, spec.epochs, spec.schedule.interval
+    ('spaced', 30.0, Duration(amount=1.5, unit='ep'))
     """
     name, colon, typed = text.partition(":")
     if not colon or not name.strip():
@@ -234,7 +234,14 @@ def parse_arm(text: str, base: RunSpec) -> tuple[str, RunSpec]:
         words = shlex.split(typed)
     except ValueError as error:
         raise UserError(f"--arm {text!r} cannot be read: {error}.") from None
-    flags = parse(words)
-    if flags.seed is not None:
+    own = parse(words)
+    if own.seed is not None:
         raise UserError(f"Arm {name.strip()!r} cannot have a seed of its own: all arms get the same seeds (--seeds).")
-    return name.strip(), to_spec(flags, base)
+    return name.strip(), to_spec(_joined(base, own))
+
+
+def _joined(base: RunFlags, own: RunFlags) -> RunFlags:
+    """Both together; where both say something, the second wins."""
+    given = {f.name: getattr(own, f.name) for f in fields(own) if getattr(own, f.name) not in (None, ())}
+    repeated = {"set": base.set + own.set, "without": base.without + own.without}
+    return replace(base, **{**given, **repeated})

@@ -82,7 +82,7 @@ def compare(
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}.")
     common = flags.to_spec(base)
-    arms = dict(flags.parse_arm(text, common) for text in arm)
+    arms = dict(flags.parse_arm(text, base) for text in arm)
     if len(arms) < len(arm):
         raise UserError("Two arms have the same name; give each its own.")
     if equal_cost:
