@@ -16,6 +16,7 @@ from spacedkd.schedule import SCHEDULES, Schedule
 def to_json(value: Any) -> Any:
     """Dataclasses to plain dictionaries; durations to text; schedules get their kind.
 
+    >>> from spacedkd.schedule import Spaced
     >>> to_json(Spaced("1.5ep"))
     {'kind': 'spaced', 'interval': '1.5ep', 'tail': 'teach'}
     """

@@ -98,7 +98,7 @@ def test_best_epoch_says_what_it_was_chosen_on(tmp_path: Path, part: str, said: 
 
 def test_columns_and_notes_appear_only_where_they_apply(tmp_path: Path) -> None:
     assert "nsemble" not in Page(page_of(tmp_path / "two", ONLINE, SPACED)).text
-    assert "Ensemble of heads" in Page(page_of(tmp_path / "self", ONLINE, SELF)).text
+    assert "Ensemble, last" in Page(page_of(tmp_path / "self", ONLINE, SELF)).text
     assert "Teacher" not in Page(page_of(tmp_path / "alone", SELF, NONE)).text
 
 

@@ -91,7 +91,7 @@ def _results(arms: Sequence[Arm], against: str, chosen_on: Sequence[str]) -> Mar
         "which one seed does not give. Last and best epoch are of the deepest head. "
     )
     if any(arm.numbers["ensemble"] for arm in arms):
-        note += "The ensemble is the mean of all heads after the last epoch. "
+        note += "The ensemble is the mean of all heads. "
     if any(arm.numbers["teacher"] for arm in arms):
         note += "The teacher's accuracy is after its own last epoch. "
     return _section(

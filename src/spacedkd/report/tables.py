@@ -23,7 +23,13 @@ COSTS = {
 
 def results(arms: Sequence[Arm], against: str) -> Markup:
     """Accuracies in percent; a column that no arm fills is left out."""
-    columns = {"last": "Last epoch", "best": "Best epoch", "ensemble": "Ensemble of heads", "teacher": "Teacher"}
+    columns = {
+        "last": "Last epoch",
+        "best": "Best epoch",
+        "ensemble": "Ensemble, last",
+        "ensemble_best": "Ensemble, best",
+        "teacher": "Teacher",
+    }
     shown = {key: name for key, name in columns.items() if any(arm.numbers[key] for arm in arms)}
     rows = []
     for arm in arms:
