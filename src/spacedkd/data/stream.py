@@ -50,6 +50,10 @@ class Stream(Protocol):
         ...
 
 
+ORDERS_KEPT = 8
+"""epochs whose order is remembered: enough for several roles at different places, whatever the interval"""
+
+
 class TrainingStream:
     """Shuffled, varied batches of images; one rank's slice of each global batch.
 
@@ -83,8 +87,7 @@ class TrainingStream:
                 f"The last batch of an epoch has {smallest} image(s) for {ranks} device(s), and BatchNorm needs two on "
                 f"each: use --drop-last or another --batch-size than {batch_size}."
             )
-        # One epoch's order is kept at a time, two around a boundary: memory does not grow with the interval.
-        self._order = lru_cache(maxsize=2)(self._shuffled)
+        self._order = lru_cache(maxsize=ORDERS_KEPT)(self._shuffled)
 
     def _shuffled(self, epoch: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed_for(self.seed, "order", epoch))
@@ -121,7 +124,7 @@ class TrainingStream:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._order = lru_cache(maxsize=2)(self._shuffled)
+        self._order = lru_cache(maxsize=ORDERS_KEPT)(self._shuffled)
 
 
 class _Steps(Dataset[Batch]):
@@ -138,7 +141,11 @@ def batches(stream: Stream, steps: Iterable[int], workers: int = 0) -> Iterator[
     """The batches of `steps` in that order, prepared ahead of time by `workers` processes if there are any."""
     if workers == 0:
         return (stream.batch(step) for step in steps)
-    return iter(DataLoader(_Steps(stream), batch_size=None, sampler=steps, num_workers=workers))
+    return iter(
+        DataLoader(
+            _Steps(stream), batch_size=None, sampler=steps, num_workers=workers, pin_memory=torch.cuda.is_available()
+        )
+    )
 
 
 class InOrder:
