@@ -161,11 +161,32 @@ def test_bad_arrays_are_explained(changes: dict[str, np.ndarray], message: str) 
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"PK", b"\x93NUMPY"], ids=["empty", "cut off", "one array that is no archive"]
+)
+def test_files_that_are_no_archives_are_explained(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.npz").write_bytes(content)
+    with pytest.raises(UserError, match="is not an .npz of plain arrays"):
+        load(DataSpec(str(tmp_path / "bad.npz")))
+
+
+@pytest.mark.parametrize("shape", [(12, 6, 5), (12, 6, 5, 1), (12, 9, 5, 3)])
+def test_images_of_another_shape_in_the_test_part_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="make them alike"):
+        from_arrays(arrays(x_test=np.zeros(shape, np.uint8)))
+
+
+def test_channels_come_last() -> None:
+    first = np.zeros((30, 3, 6, 5), np.uint8)
+    with pytest.raises(UserError, match="they come last"):
+        from_arrays(arrays(x_train=first))
+
+
 def test_bad_files_are_explained(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no file"):
         load(DataSpec(str(tmp_path / "none.npz")))
     (tmp_path / "text.npz").write_text("not an archive")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is not an .npz of plain arrays"):
         load(DataSpec(str(tmp_path / "text.npz")))
     np.savez(tmp_path / "half.npz", x_train=arrays()["x_train"])
     with pytest.raises(UserError, match="no array y_train"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from torchvision import datasets as torchvision_sets
@@ -33,36 +34,42 @@ def npz(spec: DataSpec) -> Found:
     path = Path(spec.source)
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+            missing = [name for name in ARRAY_NAMES if name not in file.files]
+            arrays = {name: file[name] for name in ARRAY_NAMES if name not in missing}
+            names = file.files
     except FileNotFoundError:
         raise UserError(f"There is no file {path}. Give the path of an .npz with {', '.join(ARRAY_NAMES)}.") from None
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read as .npz: {error}. Write one with numpy.savez.") from None
-    for name in ARRAY_NAMES:
-        if name not in arrays:
-            raise UserError(
-                f"{path} has no array {name}; it needs {', '.join(ARRAY_NAMES)} and has {', '.join(arrays)}."
-            )
+    except (ValueError, OSError, EOFError, TypeError, AttributeError, BadZipFile):
+        raise UserError(f"{path} is not an .npz of plain arrays, or is cut off. Write one with numpy.savez.") from None
+    if missing:
+        needs, has = ", ".join(ARRAY_NAMES), ", ".join(names)
+        raise UserError(f"{path} has no array {missing[0]}; it needs {needs} and has {has}.")
     return from_arrays(arrays, str(path))
 
 
 def from_arrays(arrays: Arrays, place: str = "the arrays") -> Found:
     """Bytes [N, H, W] or [N, H, W, C] as x_..., labels as y_..., for train and test."""
-    return Found(place, _part(arrays, "train", "training"), _part(arrays, "test", "test"))
+    one, other = arrays["x_train"].shape[1:], arrays["x_test"].shape[1:]
+    train, test = _part(arrays, "train", "training"), _part(arrays, "test", "test")
+    if one != other:
+        raise UserError(f"Training images have shape {one} and test images {other}; make them alike.")
+    return Found(place, train, test)
 
 
 def _part(arrays: Arrays, part: str, called: str) -> Part:
     pixels, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
-    if len(pixels) == 0:
-        raise UserError(f"The data set has no {called} images: x_{part} is empty.")
-    if len(pixels) != len(labels):
-        raise UserError(f"x_{part} has {len(pixels)} images but y_{part} has {len(labels)} labels; they must pair up.")
-    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
+    if pixels.ndim not in (3, 4) or pixels.dtype != np.uint8:
         raise UserError(
             f"x_{part} must be uint8 of shape [N, H, W] or [N, H, W, C], got {pixels.dtype} {pixels.shape}."
         )
+    if pixels.ndim == 4 and not 1 <= pixels.shape[3] <= 4:
+        raise UserError(f"x_{part} has {pixels.shape[3]} channels; they come last: [N, H, W, C], got {pixels.shape}.")
+    if len(pixels) == 0:
+        raise UserError(f"The data set has no {called} images: x_{part} is empty.")
     if labels.ndim != 1:
         raise UserError(f"y_{part} must be one label for each image, got shape {labels.shape}.")
+    if len(pixels) != len(labels):
+        raise UserError(f"x_{part} has {len(pixels)} images but y_{part} has {len(labels)} labels; they must pair up.")
     return Part(called, pixels[..., None] if pixels.ndim == 3 else pixels, labels)
 
 
