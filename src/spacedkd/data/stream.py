@@ -85,7 +85,7 @@ class TrainingStream:
         if smallest < 2 * ranks:
             raise UserError(
                 f"The last batch of an epoch has {smallest} image(s) for {ranks} device(s), and BatchNorm needs two on "
-                f"each: use --drop-last or another --batch-size than {batch_size}."
+                f"each: use {'a larger' if batch_size < 2 * ranks else '--drop-last True or another'} --batch-size."
             )
         self._order = lru_cache(maxsize=ORDERS_KEPT)(self._shuffled)
 

@@ -70,6 +70,9 @@ def _usual_size(spec: NetworkSpec) -> tuple[Size, bool]:
 
 def _arguments(spec: NetworkSpec, images: ImageSet) -> dict[str, Any]:
     """Everything timm is told about the network."""
+    for name in ("num_classes", "in_chans"):
+        if name in spec.options:
+            raise UserError(f"{name} of a network follows from the data: leave it out of the options of {spec.name}.")
     size = _seen_size(spec, images)
     usual, is_fixed = _usual_size(spec)
     img_size = size[0] if size[0] == size[1] else [*size]  # some networks understand squares only
