@@ -71,6 +71,7 @@ BAD_FLAGS = {
     "--set method.label_weight=0 --set method.logit_weight=0 --set method.feature_weight=0": "nothing to learn from",
     "--set schedule.kind=3": "must be an object with a kind",
     "--set teacher.width=3": "--teacher NAME",
+    "--set network.num_classes=3": "follows from the data",
     "--method :x": "Cannot load ':x'",
     "--method os:getcwd": "is not a method",
     "--recipe paper": "Unknown recipe 'paper'",

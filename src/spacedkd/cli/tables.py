@@ -66,17 +66,22 @@ def of_comparison(comparison: Mapping[str, Any]) -> Table:
         box=box.SIMPLE_HEAD, title="accuracy of the student on the test images, percent", title_justify="left"
     )
     table.add_column("arm", overflow="fold")
-    for name in ("last epoch", "best", "teacher", Text(f"vs {comparison['against']}"), "p"):
+    several = len(comparison["arms"]) > 1
+    compared = (Text(f"vs {comparison['against']}"), "p") if several else ()
+    for name in ("last epoch", "best", "teacher", *compared):
         table.add_column(name, justify="right", no_wrap=True)
     for arm in comparison["arms"]:
         gain = arm["difference"]
+        differences = (
+            _with_interval(gain, sign="+") if gain else "",
+            f"{gain['p']:.3f}" if gain and gain["p"] is not None else "",
+        )
         table.add_row(
             Text(arm["label"]),
             _with_interval(arm["last"]),
             percent(arm["best"]["mean"]),
             percent(arm["teacher"]["mean"]) if arm["teacher"] else "",
-            _with_interval(gain, sign="+") if gain else "",
-            f"{gain['p']:.3f}" if gain and gain["p"] is not None else "",
+            *(differences if several else ()),
         )
     seeds = sorted({arm["last"]["n"] for arm in comparison["arms"]})
     table.caption = (
