@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
 from torch import nn
 from torch.nn import functional as F
 
-from spacedkd import Moment, Online, OptimizerSpec, RunSpec, Spaced, train
+from spacedkd import DataSpec, EngineSpec, Moment, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, train
+from spacedkd.json_form import to_json
 from spacedkd.train.average import follow
 from spacedkd.train.folder import RunFolder
 from spacedkd.train.learner import Learner
@@ -125,3 +131,17 @@ def test_an_average_is_measured_saved_and_resumed(tmp_path: Path, tiny_with: Mak
     plain = tmp_path / "plain"
     train(tiny_with(schedule=Spaced("1.5ep")), plain)
     assert_same_bits(of_model(tmp_path / "whole", "student"), of_model(plain, "student"))
+
+
+def test_a_layout_that_would_crash_is_not_used(tmp_path: Path, tiny_with: Make) -> None:
+    """With two threads, a batch of three and eight channels, channels_last writes past its buffers in torch 2.13."""
+    images = np.zeros((35, 32, 32), np.uint8)
+    labels = np.arange(35) % 2
+    np.savez(tmp_path / "odd.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    network = NetworkSpec("resnet18_small", {"width": 8})
+    spec = tiny_with("none", network=network, data=DataSpec(str(tmp_path / "odd.npz")), batch_size=32, epochs=2)
+    spec = replace(spec, engine=EngineSpec(threads=2))
+    code = "import pathlib, sys; from spacedkd import *; train(read_spec(pathlib.Path(sys.argv[1])), sys.argv[2])"
+    (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
+    where = [str(tmp_path / "spec.json"), str(tmp_path / "run")]
+    subprocess.run([sys.executable, "-c", code, *where], check=True)

@@ -87,7 +87,8 @@ def prepare(spec: RunSpec, folder: RunFolder, method: Method | None = None) -> R
     data = parts.data.to(fabric.device) if on_device else parts.data
     stream = _stream(spec, data, fabric.global_rank, fabric.world_size)
     cost = Cost(models)
-    if spec.channels_last:
+    channels_last = spec.channels_last and all(engine.can_be_channels_last(m, fabric.device) for m in models.values())
+    if channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
     learners = {name: Learner(fabric, models[name], spec.optimizer) for name in names}
     ready = {
@@ -108,6 +109,7 @@ def prepare(spec: RunSpec, folder: RunFolder, method: Method | None = None) -> R
         lr=learning_rate(spec.optimizer, parts.rate, stream.steps_per_epoch, parts.total_steps),
         total_steps=parts.total_steps,
         every=parts.every,
+        channels_last=channels_last,
         turn_count=parts.turn_count,
         last_step=parts.last_step,
         position=Position(),

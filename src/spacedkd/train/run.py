@@ -57,6 +57,7 @@ class Run:
     lr: Callable[[int], float]
     total_steps: int
     every: Every
+    channels_last: bool
     turn_count: int
     last_step: dict[str, int]
     """of each role"""
@@ -75,7 +76,7 @@ class Run:
         steps = (self._seen_step(turn) for turn in self._from(self.position.turns))
         seen = batches(self.stream, steps, self.spec.engine.workers)
         for turn, batch in zip(self._from(self.position.turns), seen, strict=True):
-            batch = batch.to(self.fabric.device, self.spec.channels_last)
+            batch = batch.to(self.fabric.device, self.channels_last)
             yield turn, batch._replace(labels=self._smoothed(batch.labels))
 
     def _seen_step(self, turn: Turn) -> int:
@@ -149,7 +150,7 @@ class Run:
         for part, images in self.data.evaluated().items():
             mine = images.subset(torch.arange(fabric.global_rank, len(images.labels), fabric.world_size))
             shown = in_order(mine, max(256, self.spec.batch_size), self.spec.engine.workers)
-            moved = (batch.to(fabric.device, self.spec.channels_last) for batch in shown)
+            moved = (batch.to(fabric.device, self.channels_last) for batch in shown)
             counts = accuracy.correct(model, heads, moved)
             scores[part] = {head: _summed(fabric, count) / len(images.labels) for head, count in counts.items()}
         model.train(was_training)
