@@ -1,4 +1,4 @@
-# make demo   compare spaced with online KD on real images that come with the install; about two minutes on two cores
+# make demo   compare spaced with online KD on real images that come with the install; two and a half minutes on two cores
 # make test   everything that guards the project
 # Both make their own virtual environment in .venv.
 
