@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from spacedkd import KD, Online, RunSpec, SelfKD, Spaced, UserError
+from spacedkd import KD, Online, RunSpec, SelfKD, Spaced, UserError, train
+from spacedkd.cli.flags import parse, to_spec
 from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import build_method
 from spacedkd.recipes import QUIRKS, RECIPES, recipe
@@ -77,3 +79,18 @@ def test_unknown_recipes_and_quirks_are_refused() -> None:
         recipe("official-cnn", without=["prob-kl"])
     with pytest.raises(UserError, match="it has none"):
         recipe("paper-cnn", without=["prob_kl"])
+
+
+SMALL = {
+    "resnet18_small": "--width 4",
+    "deit_tiny_patch16_224": "--image-size 8 --set network.patch_size=2 --set network.embed_dim=24 "
+    "--set network.depth=2 --set network.num_heads=2 --warmup 0ep",
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_trains(name: str, tmp_path: Path) -> None:
+    tiny = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --interval 1ep --threads 1 --precision 32-true"
+    words = f"--recipe {name} {tiny} {SMALL[recipe(name).network.name]}".split()
+    result = train(to_spec(parse(words)), tmp_path / "run")
+    assert result.accuracy.keys() == {"teacher", "student"}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from lightning_fabric import Fabric
 from torch import nn
@@ -21,7 +22,7 @@ from spacedkd import DataSpec, EngineSpec, Moment, NetworkSpec, Online, Optimize
 from spacedkd.json_form import to_json
 from spacedkd.train.average import follow
 from spacedkd.train.folder import RunFolder
-from spacedkd.train.learner import Learner
+from spacedkd.train.learner import Learner, make_optimizer
 from spacedkd.train.prepare import prepare
 from tests.conftest import assert_same_bits, of_model, tensors
 
@@ -109,6 +110,23 @@ def test_the_average_follows_its_formula() -> None:
         expected = decay * expected + (1 - decay) * module[0].weight.detach()
     torch.testing.assert_close(average[0].weight.detach(), expected)
     assert torch.equal(average[1].running_mean, module[1].running_mean)
+
+
+@pytest.mark.parametrize(
+    ("network", "spared", "decayed"),
+    [
+        ("vit_tiny_patch16_224", {"cls_token", "pos_embed", "norm.weight", "head.bias"}, {"head.weight"}),
+        ("mixer_s32_224", {"blocks.0.norm1.weight"}, {"blocks.0.mlp_tokens.fc1.weight"}),
+        ("swin_tiny_patch4_window7_224", {"layers.0.blocks.0.attn.relative_position_bias_table"}, {"head.fc.weight"}),
+    ],
+)
+def test_adamw_spares_biases_norms_tokens_and_positions(network: str, spared: set[str], decayed: set[str]) -> None:
+    model = timm.create_model(network)
+    groups = make_optimizer(model, OptimizerSpec("adamw", lr=1e-3, weight_decay=0.05)).param_groups
+    decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
+    by_name = {name: decay[id(parameter)] for name, parameter in model.named_parameters()}
+    assert {by_name[name] for name in spared} == {0.0}
+    assert {by_name[name] for name in decayed} == {0.05}
 
 
 class Stopped(Exception):

@@ -57,10 +57,14 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimiz
 
 
 def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], decay: float) -> list[dict[str, Any]]:
-    spared_names = ("token", "pos_embed")
     spared: list[nn.Parameter] = []
     decayed: list[nn.Parameter] = []
     for name, parameter in named:
-        spare = parameter.ndim < 2 or any(part in name for part in spared_names)
-        (spared if spare else decayed).append(parameter)
+        (spared if _is_spared(name, parameter) else decayed).append(parameter)
     return [{"params": decayed, "weight_decay": decay}, {"params": spared, "weight_decay": 0.0}]
+
+
+def _is_spared(name: str, parameter: nn.Parameter) -> bool:
+    """Biases, norms, class tokens and positions; not, say, the `mlp_tokens` of a mixer, whose weights are weights."""
+    own = name.rpartition(".")[2]
+    return parameter.ndim < 2 or own.endswith("token") or own.startswith("pos_embed") or "position" in own
