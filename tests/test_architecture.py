@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
-    {"errors", "seeds", "torchvision_operators"},
+    {"errors", "journal", "seeds", "torchvision_operators"},
     {"duration", "schedule", "json_form", "spec", "recipes"},
     {"data"},
     {"models"},
@@ -56,7 +56,16 @@ def outside(path: Path) -> set[str]:
 
 
 def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
-    for name in ("errors.py", "seeds.py", "duration.py", "schedule.py", "json_form.py", "spec.py", "recipes.py"):
+    for name in (
+        "errors.py",
+        "journal.py",
+        "seeds.py",
+        "duration.py",
+        "schedule.py",
+        "json_form.py",
+        "spec.py",
+        "recipes.py",
+    ):
         assert outside(SOURCE / name) <= set(sys.stdlib_module_names)
 
 
@@ -64,7 +73,7 @@ def test_the_report_reads_files_and_never_imports_torch() -> None:
     for path in (SOURCE / "report").glob("*.py"):
         assert not outside(path) & {"torch", "timm", "lightning_fabric", "torchvision"}
         ours = {name.split(".")[1] for name in imports(path) if name.startswith("spacedkd.")}
-        assert ours <= {"duration", "errors", "json_form", "schedule", "spec", "report"}
+        assert ours <= {"duration", "errors", "journal", "json_form", "schedule", "spec", "report"}
 
 
 def test_only_training_touches_the_distributed_engine() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.errors import UserError
+from spacedkd.journal import read_journal
 from spacedkd.spec import RunSpec, read_spec
 
 Curve = Mapping[float, float]
@@ -86,19 +87,11 @@ def read_arms(comparison: Mapping[str, Any]) -> list[Arm]:
 
 
 def read_run(folder: Path) -> Run:
-    try:
-        result = json.loads((folder / "result.json").read_text())
-        curves = _curves(_entries(folder / "journal.jsonl"))
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} has no finished run: there is no {Path(error.filename).name}.") from None
-    return Run(read_spec(folder), result, curves)
-
-
-def _entries(journal: Path) -> Iterator[dict[str, Any]]:
-    with journal.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):  # a line cut off by a kill is not an entry
-                yield json.loads(line)
+    for name in ("result.json", "journal.jsonl"):
+        if not (folder / name).exists():
+            raise UserError(f"{folder} has no finished run: there is no {name}.")
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return Run(read_spec(folder), result, _curves(read_journal(folder / "journal.jsonl")))
 
 
 def _curves(entries: Iterator[dict[str, Any]]) -> Mapping[str, Curve]:

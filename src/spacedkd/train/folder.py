@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from spacedkd.errors import UserError
+from spacedkd.journal import read_journal
 from spacedkd.json_form import to_json
 from spacedkd.spec import RunSpec, read_spec
 
@@ -90,16 +91,6 @@ class Journal(AbstractContextManager["Journal"]):
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
-
-
-def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                if line.endswith("\n"):  # a line cut off by a kill is not an entry yet
-                    yield json.loads(line)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a journal: {error}.") from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -148,7 +148,8 @@ class Run:
         heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
         scores = {}
         for part, images in self.data.evaluated().items():
-            mine = images.subset(torch.arange(fabric.global_rank, len(images.labels), fabric.world_size))
+            rows = torch.arange(fabric.global_rank, len(images.labels), fabric.world_size)
+            mine = images if fabric.world_size == 1 else images.subset(rows)
             shown = in_order(mine, max(256, self.spec.batch_size), self.spec.engine.workers)
             moved = (batch.to(fabric.device, self.channels_last) for batch in shown)
             counts = accuracy.correct(model, heads, moved)
