@@ -11,7 +11,7 @@ import pytest
 from spacedkd.cli import main
 
 BAD_FLAGS = {
-    "--method kdd": "Did you mean 'kd'? Available: none, kd, self-kd.",
+    "--method kdd": "Did you mean 'kd'",
     "--data digit": "Did you mean 'digits'?",
     "--network resnt18": "Did you mean 'resnet18'",
     "--teacher resnt18": "Did you mean 'resnet18'",

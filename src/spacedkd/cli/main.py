@@ -143,7 +143,9 @@ def report(
 
 def list_(
     what: Annotated[tyro.conf.Positional[str], flags.flag("one of these", metavar="|".join(listing.TABLES))],
-    pattern: Annotated[str, flags.flag("only networks that match, with wildcards: 'resnet*'", "all", "NAME")] = "",
+    pattern: Annotated[
+        str, flags.flag("of networks those that match, with wildcards; of methods all about one", "all", "NAME")
+    ] = "",
 ) -> None:
     """List the data sets, augmentations, networks, methods, schedules or recipes there are."""
     if what not in listing.TABLES:
@@ -176,6 +178,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if list(words) == ["--version"]:
         print(f"spacedkd {version('spacedkd')}")
         return
+    sys.path.append(str(Path.cwd()))  # methods and schedules of one's own lie where one works
     try:
         _dispatch(words)
     except (UserError, OSError) as error:

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
-from torch import nn
+from torch import Tensor, nn
 
 from spacedkd.errors import UserError
-from spacedkd.models.heads import Prediction
 from spacedkd.spec import RunSpec
 
 
@@ -77,10 +76,21 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     def in_precision(*args: Any, **kwargs: Any) -> Any:
         with fabric.autocast():
             output = forward(*args, **kwargs)
-        return tuple(Prediction(*(part.float() for part in prediction)) for prediction in output)
+        return tuple(p._replace(logits=p.logits.float(), features=p.features.float()) for p in output)
 
     model.forward = in_precision
     return model
+
+
+def gather_rows(fabric: Fabric, rows: Tensor) -> Tensor:
+    """The rows of all processes, one process after the other; they may have different numbers of them."""
+    if fabric.world_size == 1:
+        return rows
+    counts: Tensor = fabric.all_gather(torch.tensor(len(rows), device=rows.device))  # type: ignore[assignment]
+    padded = rows.new_zeros(int(counts.max()), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    gathered: Tensor = fabric.all_gather(padded)  # type: ignore[assignment]
+    return torch.cat([part[:count] for part, count in zip(gathered, counts.tolist(), strict=True)])
 
 
 def describe(fabric: Fabric) -> dict[str, Any]:
