@@ -61,7 +61,7 @@ def test_any_order_of_asking(data: Splits) -> None:
 def test_slices_of_all_ranks_join(data: Splits, ranks: int) -> None:
     for step in (0, 3):
         slices = [stream(data, rank, ranks).batch(step) for rank in range(ranks)]
-        joined = Batch(*(torch.cat(parts) for parts in zip(*slices, strict=True)))
+        joined = Batch(*(torch.cat(parts) for parts in zip(*(part[:3] for part in slices), strict=True)))
         assert bits(joined) == bits(stream(data).batch(step))
 
 

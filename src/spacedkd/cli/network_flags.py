@@ -30,7 +30,7 @@ class NetworkFlags(DataFlags):
         flag(
             "a teacher that is trained already and stays as it is: a run folder, a file of weights, or 'timm' for the "
             "published ones of --teacher",
-            "none: it learns too",
+            "it learns too",
             "PLACE",
         ),
     ] = None
