@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test benchmark clean
+.PHONY: demo test benchmark docs clean
 
 demo: .venv/installed
 	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 4 \
@@ -27,6 +27,9 @@ test: .venv/installed-for-tests
 
 benchmark: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.training_speed
+
+docs: .venv/installed
+	$(BIN)/python -m spacedkd.methods.pages docs/methods
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Installing into .venv; this takes a few minutes the first time."

@@ -11,14 +11,19 @@ from spacedkd.json_form import from_json, load_object, to_json
 from spacedkd.methods.ban import BAN
 from spacedkd.methods.ctkd import CTKD
 from spacedkd.methods.dkd import DKD
+from spacedkd.methods.dlb import DLB
+from spacedkd.methods.dml import DML
 from spacedkd.methods.eskd import ESKD
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.kd import KD
+from spacedkd.methods.kdcl import KDCL
 from spacedkd.methods.lskd import LSKD
 from spacedkd.methods.method import Method
 from spacedkd.methods.no_kd import NoKD
+from spacedkd.methods.ps_kd import PSKD
 from spacedkd.methods.self_kd import SelfKD
 from spacedkd.methods.takd import TAKD
+from spacedkd.methods.tsb import TSB
 from spacedkd.spec import MethodSpec
 
 METHODS: Mapping[str, type[Any]] = {
@@ -31,7 +36,12 @@ METHODS: Mapping[str, type[Any]] = {
     "eskd": ESKD,
     "takd": TAKD,
     "ban": BAN,
+    "dml": DML,
+    "kdcl": KDCL,
+    "tsb": TSB,
     "self-kd": SelfKD,
+    "dlb": DLB,
+    "ps-kd": PSKD,
 }
 """Frozen dataclasses that follow `Method`, each with a `card` that says what it is."""
 

@@ -6,10 +6,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spacedkd.report import forest, plots, tables, turns, words
+from spacedkd.report import forest, plots, spacing_effect, tables, turns, words
+from spacedkd.report.layout import (
+    MANY,
+    figure,
+    folded,
+    folded_if,
+    grid,
+    judged,
+    legend,
+    note,
+    panel,
+    panel_of,
+    section,
+    with_code,
+)
 from spacedkd.report.look import STYLE
 from spacedkd.report.markup import NOTHING, Markup, join, tag, text
-from spacedkd.report.numbers import listed
+from spacedkd.report.numbers import counted
 from spacedkd.report.runs import Arm, read_arms
 from spacedkd.report.spacing import groups
 
@@ -29,6 +43,7 @@ def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int =
     colours = role_colours(arms)
     sections = [
         _results(arms, against, comparison["best_chosen_on"]),
+        spacing_effect.section_of(comparison["spacing"], arms),
         _curves(arms, colours),
         _intervals(arms),
         _turns(arms, colours),
@@ -44,7 +59,7 @@ def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int =
         tag("title", text(words.title(arms))),
         tag("style", Markup(STYLE)),
     )
-    body = tag("body", _opening(arms, against, unfinished), tag("main", *sections))
+    body = tag("body", _opening(arms, comparison, unfinished), tag("main", *sections))
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 
 
@@ -56,15 +71,19 @@ def role_colours(arms: Sequence[Arm]) -> dict[str, str]:
     return {role: classes.get(role, role) for role in ("teacher", *middle, "student") if role in roles}
 
 
-def _opening(arms: Sequence[Arm], against: str, unfinished: int) -> Markup:
+def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int) -> Markup:
+    against: str = comparison["against"]
     findings = [_finding(arm, against) for arm in arms if arm.label != against]
-    caution = words.caution(arms)
+    found = tag("ul", *findings) if findings else NOTHING
+    caution = words.caution([arm.numbers["difference"] for arm in arms])
+    spacing = comparison["spacing"] if len(comparison["spacing"]) > 1 else []
     outcome = tag(
         "div",
         tag("p", text(words.headline(arms, against))),
-        tag("ul", *findings) if findings else NOTHING,
-        tag("p", text(caution), class_="note") if caution else NOTHING,
-        tag("p", text(words.left_out(unfinished)), class_="note") if unfinished else NOTHING,
+        tag("p", text(spacing_effect.headline(spacing))) if spacing else NOTHING,
+        *folded_if(len(arms) > MANY, f"{counted(len(findings), 'arm')} against {against}, one by one", found),
+        note(caution) if caution else NOTHING,
+        note(words.left_out(unfinished)) if unfinished else NOTHING,
         class_="outcome",
     )
     return tag(
@@ -77,30 +96,25 @@ def _opening(arms: Sequence[Arm], against: str, unfinished: int) -> Markup:
 
 
 def _finding(arm: Arm, against: str) -> Markup:
-    sentence = words.finding(arm, against)
-    judged = arm.numbers["difference"] and words.verdict(arm.numbers["difference"])
-    if judged not in ("better", "worse"):
-        return tag("li", text(sentence))
-    before, found, after = sentence.rpartition(judged)
-    return tag("li", text(before), tag("b", text(found), class_=judged), text(after))
+    difference = arm.numbers["difference"]
+    return tag("li", *judged(words.finding(arm, against), difference and words.verdict(difference)))
 
 
 def _results(arms: Sequence[Arm], against: str, chosen_on: Sequence[str]) -> Markup:
-    note = (
+    said = (
         "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
         "which one seed does not give. Last and best epoch are of the deepest head. "
     )
     if any(arm.numbers["ensemble"] for arm in arms):
-        note += "The ensemble is the mean of all heads. "
+        said += "The ensemble is the mean of all heads. "
     if any(arm.numbers["teacher"] for arm in arms):
-        note += "The teacher's accuracy is after its own last epoch. "
-    return _section(
-        "results",
-        "Results",
-        _note(note + words.best_epoch(chosen_on)),
-        tables.results(arms, against),
-        tag("div", _accuracies(arms, against), _differences(arms, against), class_="pair"),
-    )
+        said += "The teacher's accuracy is after its own last epoch. "
+    numbers, reached = tables.results(arms, against), _accuracies(arms, against)
+    gained = _differences(arms, against)
+    shown = (numbers, tag("div", reached, gained, class_="pair"))
+    if len(arms) > MANY:
+        shown = (reached, folded(f"All numbers, and differences against {against}", numbers, gained))
+    return section("results", "Results", note(said + words.best_epoch(chosen_on)), *shown)
 
 
 def _accuracies(arms: Sequence[Arm], against: str) -> Markup:
@@ -109,7 +123,7 @@ def _accuracies(arms: Sequence[Arm], against: str) -> Markup:
     described = "; ".join(f"{row.label} {row.written} %" for row in rows)
     caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
     picture = forest.forest(rows, 0, 1, level, f"Accuracy after the last epoch: {described}.")
-    return _figure(join(tag("h3", text("Accuracy after the last epoch, %")), picture), caption)
+    return figure(join(tag("h3", text("Accuracy after the last epoch, %")), picture), caption)
 
 
 def _differences(arms: Sequence[Arm], against: str) -> Markup:
@@ -120,12 +134,12 @@ def _differences(arms: Sequence[Arm], against: str) -> Markup:
     title = f"Difference against {against}, points"
     picture = forest.forest(rows, -1, 1, 0, f"{title}: {described}.")
     caption = "Paired by seed. A line that crosses zero is no clear difference."
-    return _figure(join(tag("h3", text(title)), picture), caption)
+    return figure(join(tag("h3", text(title)), picture), caption)
 
 
 def _curves(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
     panels = [
-        _panel(arm.label, arm.how, picture) for arm, picture in zip(arms, plots.curves(arms, colours), strict=True)
+        panel(arm.label, arm.how, picture) for arm, picture in zip(arms, plots.curves(arms, colours), strict=True)
     ]
     caption = (
         "Accuracy on the test images, deepest head. Thick: mean over seeds, with its last value; thin: each seed. "
@@ -133,7 +147,7 @@ def _curves(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
     )
     if any(len(arm.first.roles) > 1 and arm.first.shares_one_model for arm in arms):
         caption += "In self KD both roles are one network, measured during the turns of either."
-    return _section("curves", "Learning curves", _legend(colours, dashed=True), _grid(panels, caption))
+    return section("curves", "Learning curves", legend(colours, dashed=True), grid(panels, caption))
 
 
 def _intervals(arms: Sequence[Arm]) -> Markup:
@@ -141,88 +155,50 @@ def _intervals(arms: Sequence[Arm]) -> Markup:
     if not found:
         return NOTHING
     pictures = plots.interval_panels(found)
-    panels = [_panel(group.title, group.data, picture) for group, picture in zip(found, pictures, strict=True)]
+    panels = [panel(group.title, group.data, picture) for group, picture in zip(found, pictures, strict=True)]
     caption = (
         "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
         "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
     )
     if not all(plots.to_scale(group.spacings) for group in found):
         caption += "Where intervals differ too much for one scale they are evenly spread in their order."
-    return _section("intervals", "Accuracy against interval", _grid(panels, caption))
+    return section("intervals", "Accuracy against interval", grid(panels, caption))
 
 
 def _turns(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
     found = turns.timetables(arms)
     pictures = turns.pictures(found, colours)
-    panels = [
-        _panel(listed(table.labels), table.words, picture) for table, picture in zip(found, pictures, strict=True)
-    ]
+    panels = [panel_of(table.labels, table.words, picture) for table, picture in zip(found, pictures, strict=True)]
     caption = (
         "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
         "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
         "fast to draw."
     )
-    return _section("turns", "Who learned which step when", _legend(colours, dashed=False), _grid(panels, caption))
+    return section("turns", "Who learned which step when", legend(colours, dashed=False), grid(panels, caption))
 
 
 def _costs(arms: Sequence[Arm], against: str) -> Markup:
-    note = (
+    said = (
         f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
         "training; seconds depend on the machine and on what else it did."
     )
-    return _section(
+    return section(
         "cost",
         "Cost",
-        _with_code(words.extra_cost(arms, against), "--equal-cost"),
-        tables.costs(arms, against),
-        _note(note),
+        with_code(words.extra_cost(arms, against), "--equal-cost"),
+        *folded_if(len(arms) > MANY, "What a run of each took", tables.costs(arms, against), note(said)),
     )
 
 
 def _making(arms: Sequence[Arm], measured: str) -> Markup:
-    note = (
+    said = (
         f"Measured: {measured}. Intervals are Student's t over seeds; differences are paired by seed, over the seeds "
         "that both arms have; p is of the paired t-test."
     )
-    return _section(
+    return section(
         "making",
         "How this was made",
-        _note(note),
-        *(_note(one) for one in words.environments(arms)),
-        tables.specs(arms),
+        note(said),
+        *(note(one) for one in words.environments(arms)),
+        *folded_if(len(arms) > MANY, f"The specs of {counted(len(arms), 'arm')}", tables.specs(arms)),
     )
-
-
-def _section(name: str, title: str, *content: Markup) -> Markup:
-    return tag("section", tag("h2", text(title), id=name), *content, aria_labelledby=name)
-
-
-def _note(sentences: str) -> Markup:
-    return tag("p", text(sentences), class_="note")
-
-
-def _with_code(sentence: str, word: str) -> Markup:
-    """A sentence in which one word is typed on the command line, and so must not be broken."""
-    before, found, after = sentence.partition(word)
-    return tag("p", text(before), tag("code", text(found)) if found else NOTHING, text(after))
-
-
-def _figure(picture: Markup, caption: str) -> Markup:
-    return tag("figure", picture, tag("figcaption", text(caption)))
-
-
-def _grid(panels: Sequence[Markup], caption: str) -> Markup:
-    return _figure(tag("div", *panels, class_="panels"), caption)
-
-
-def _panel(title: str, below: str, picture: Markup) -> Markup:
-    return tag("div", tag("h3", text(title), tag("small", text(below))), picture, class_="panel")
-
-
-def _legend(colours: Mapping[str, str], dashed: bool) -> Markup:
-    def key(class_: str) -> Markup:
-        stroke = f"all {class_}" if dashed else f"band {class_}"
-        line = tag("path", d="M0 5L30 5", class_=stroke, stroke_width=3)
-        return tag("svg", line, viewBox="0 0 30 10", aria_hidden="true")
-
-    return tag("ul", *(tag("li", key(class_), text(role)) for role, class_ in colours.items()), class_="legend")

@@ -142,10 +142,15 @@ class Run:
             follow(self.average, learner.module, self.spec.ema, turn.step)
 
     def _share_frozen(self) -> None:
-        """Give all ranks the first one's frozen models: BatchNorm statistics differ a little between ranks."""
-        if self.fabric.world_size > 1:
-            for name in sorted(self.models.keys() - self.learners.keys()):  # a set's order differs between ranks
-                self.models[name].load_state_dict(self.fabric.broadcast(self.models[name].state_dict()))
+        """Give all ranks the first one's frozen models: BatchNorm statistics differ a little between ranks.
+
+        Memory has no parameters and is equal on all ranks already.
+        """
+        if self.fabric.world_size == 1:
+            return
+        for name, model in self.models.items():
+            if name not in self.learners and any(True for _ in model.parameters()):
+                model.load_state_dict(self.fabric.broadcast(model.state_dict()))
 
     def evaluate(self, role: str) -> Scores:
         """Accuracy of every head of a role's model on every part of the data that is not trained on."""
