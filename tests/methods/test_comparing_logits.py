@@ -145,7 +145,8 @@ def test_self_kd_compares_its_exits_in_the_same_ways(options: dict[str, Any]) ->
     plain = {"label_weight": 0.0, "logit_weight": 1.0, "feature_weight": 0.0, "temperature_squared": True}
     method = SelfKD(**{"logit_loss": "kl", **plain, **options})
     heads = (Prediction(TE, FT, THETA), Prediction(S, FS, THETA))
-    losses = method.losses("student", {"network": lambda images: heads}, Batch(S, Y, Y), LAST)
+    models: Any = {"network": lambda images: heads}
+    losses = method.losses("student", models, Batch(S, Y, Y), LAST)
     alone = KD(**{**plain, **options}).logit_term(heads[1], heads[0], Y, LAST)
     assert losses["exit logit"].item() == close(alone.item())
 

@@ -47,6 +47,8 @@ def methods(pattern: str) -> Table | Markdown:
     for name, method in METHODS.items():
         card = method.card
         table.add_row(name, cited(card.paper), card.kind, card.weights, card.source)
+    for column in table.columns:
+        column.overflow = "fold"
     table.caption = "Formula and options of one: spacedkd list methods --pattern ctkd"
     return table
 

@@ -14,14 +14,18 @@ from spacedkd.methods.dkd import DKD
 from spacedkd.methods.dlb import DLB
 from spacedkd.methods.dml import DML
 from spacedkd.methods.eskd import ESKD
+from spacedkd.methods.fitnet import FitNet
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.kd import KD
 from spacedkd.methods.kdcl import KDCL
 from spacedkd.methods.lskd import LSKD
 from spacedkd.methods.method import Method
 from spacedkd.methods.no_kd import NoKD
+from spacedkd.methods.one import ONE
+from spacedkd.methods.pcl import PCL
 from spacedkd.methods.ps_kd import PSKD
 from spacedkd.methods.self_kd import SelfKD
+from spacedkd.methods.shake import SHAKE
 from spacedkd.methods.takd import TAKD
 from spacedkd.methods.tsb import TSB
 from spacedkd.spec import MethodSpec
@@ -30,15 +34,19 @@ METHODS: Mapping[str, type[Any]] = {
     "none": NoKD,
     "kd": KD,
     "hinton": Hinton,
+    "fitnet": FitNet,
     "lskd": LSKD,
     "ctkd": CTKD,
     "dkd": DKD,
     "eskd": ESKD,
+    "shake": SHAKE,
     "takd": TAKD,
     "ban": BAN,
     "dml": DML,
     "kdcl": KDCL,
     "tsb": TSB,
+    "pcl": PCL,
+    "one": ONE,
     "self-kd": SelfKD,
     "dlb": DLB,
     "ps-kd": PSKD,

@@ -54,6 +54,7 @@ class BAN(KD):
     generations: int = 3
     """how many networks there are in all, the first one included"""
     knowledge: Literal["all", "weights", "permuted"] = "all"
+    """what a generation passes on"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

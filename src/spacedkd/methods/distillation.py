@@ -45,7 +45,7 @@ class Distillation:
     temperature: float = 3.0
     """logits are divided by it before they are compared"""
     temperature_squared: bool = False
-    """multiply the logit term by T^2, so that its gradient does not shrink as T grows; the paper does not"""
+    """multiply the logit term by T^2, so that its gradient does not shrink as T grows; Spaced KD does not"""
     logit_loss: str = "kl"
     """kl, kl-over-classes, soft-cross-entropy, probability-kl or decoupled"""
     feature_loss: str = "norm"

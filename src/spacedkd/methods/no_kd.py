@@ -1,8 +1,10 @@
 """No distillation: the network learns from the labels alone. The baseline of every comparison.
 
-L = CE(z, y)
+With logits z [B, C] and labels y [B]:
 
-spacedkd train --method none
+    L = CE(z, y)
+
+    spacedkd train --method none
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def page(name: str) -> str:
         f"# {name}",
         f"{card.about[0].upper()}{card.about[1:]}.",
         f"| | |\n|---|---|\n{rows}",
-        inspect.cleandoc(inspect.getmodule(method).__doc__ or ""),  # type: ignore[union-attr]
+        (inspect.getmodule(method).__doc__ or "").strip(),
     ]
     if table:
         parts.append(

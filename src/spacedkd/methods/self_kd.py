@@ -54,6 +54,7 @@ class SelfKD(Distillation, Method):
 
     logit_loss: str = "soft-cross-entropy"
     variant: Literal["plain", "live", "snapshot"] = "plain"
+    """whether and how it is spaced"""
     deepest_weight: float = 1.0
     """weight of the deepest classifier's label loss"""
     skip_deepest_exit_features: bool = False

@@ -26,6 +26,7 @@ class Taught(KD):
     """What methods by which one network learns share; the weights are those of a taught student's loss."""
 
     variant: Literal["plain", "taught"] = "plain"
+    """the method alone, or the method as the teacher of a student"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,6 +40,7 @@ from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.memory import Bank, bank_for, check_indices
 from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
 from spacedkd.methods.peers import classifiers, peer_roles
+from spacedkd.methods.ramp import ramp_up
 
 SPATIAL = ("uniform", "confidence")
 
@@ -61,6 +62,7 @@ class TSB(Method):
     mu: float = 0.6
     """how much of the accumulated prediction stays when a new one comes in"""
     temperature: float = 3.0
+    """logits are divided by it before they are accumulated and compared"""
     spatial: Literal["uniform", "confidence"] = "uniform"
     """how the other peers are weighed"""
     ramp: float = 80.0
@@ -91,7 +93,7 @@ class TSB(Method):
         others = [cast(Bank, models[memory_of(other)]) for other in self.roles if other != role]
         target, visited = self._target(others, batch)
         soft = self.temperature**2 * kl_to(target, own.logits / self.temperature, visited)
-        return {"label": cross_entropy(own.logits, batch.labels), "logit": ramp(progress.epoch, self.ramp) * soft}
+        return {"label": cross_entropy(own.logits, batch.labels), "logit": ramp_up(progress.epoch, self.ramp) * soft}
 
     @torch.no_grad()
     def _remember(self, leader: str, logits: Tensor, models: Models, batch: Batch, progress: Progress) -> None:
@@ -138,12 +140,3 @@ def kl_to(target: Tensor, softened: Tensor, counts: Tensor) -> Tensor:
     """1/B sum_b sum_c q (log q - log softmax(z)) over the images b that count."""
     each = F.kl_div(softened.log_softmax(1), target.detach(), reduction="none").sum(1)
     return (each * counts).mean()
-
-
-def ramp(epoch: int, epochs: float) -> float:
-    """exp(-5 (1 - e/E)^2) while e < E, then 1; e counts from 0.
-
-    >>> [round(ramp(epoch, 80), 8) for epoch in (0, 10, 40, 80, 200)]
-    [0.00673795, 0.02175036, 0.2865048, 1.0, 1.0]
-    """
-    return math.exp(-5 * (1 - epoch / epochs) ** 2) if epoch < epochs else 1.0
