@@ -38,7 +38,12 @@ class NetworkSpec:
 
     @property
     def pretrained(self) -> bool:
-        return bool(self.weights or self.options.get("pretrained") or self.options.get("checkpoint_path"))
+        return self != self.untrained()
+
+    def untrained(self) -> NetworkSpec:
+        """The same network without trained weights."""
+        trained = ("pretrained", "checkpoint_path")
+        return NetworkSpec(self.name, {key: value for key, value in self.options.items() if key not in trained})
 
 
 @dataclass(frozen=True)

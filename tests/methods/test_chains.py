@@ -108,7 +108,7 @@ def test_an_assistant_may_be_any_network(tmp_path: Path, tiny: RunSpec) -> None:
 
 
 def test_the_generation_before_does_not_depend_on_those_after(tmp_path: Path, tiny: RunSpec) -> None:
-    """Generations 0 and 1 of a chain of three are the chain of two, whatever the interval."""
+    """Generation 0 is the same in a chain of three as in one of two, and whatever the interval."""
     for generations, schedule in ((2, Offline()), (3, Spaced("4st"))):
         options = {"generations": generations}
         spec = replace(tiny, method=MethodSpec("ban", options), schedule=schedule, epochs=2)

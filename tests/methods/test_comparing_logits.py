@@ -47,6 +47,8 @@ def test_lskd() -> None:
         [[1.0170742975, -0.0350715275, -0.9820027700], [-0.8153679908, -0.3003987335, 1.1157667243]]
     )
     assert (4 * kl(standardised(S), standardised(TE), 2.0)).item() == close(0.3121986912)
+    s, t = ((z - z.mean(1, keepdim=True)) / (1e-7 + z.std(1, correction=0, keepdim=True)) for z in (S, TE))
+    assert (4 * kl(s, t, 2.0)).item() == close(0.4714156736)  # which ours must not be
     assert total(LSKD()).item() == close(2.8868142185)
     assert total(LSKD(label_weight=0.5, logit_weight=10.0)).item() == close(3.5071169020)  # the transformers' form
 
@@ -87,6 +89,13 @@ def test_ctkds_temperature_climbs_the_loss(epoch: int, stored: float) -> None:
         return temperature**2 * kl(S, TE, temperature)
 
     assert gradient(kd_loss, THETA).item() == close(0.0010487371)  # uphill, so the stored one must point down
+
+    def detached_square(theta: Tensor) -> Tensor:
+        temperature = 1 + 20 * torch.sigmoid(theta[0])
+        return temperature.detach() ** 2 * kl(S, TE, temperature)
+
+    (wrong,) = torch.autograd.grad(detached_square(theta), theta)
+    assert wrong.item() == pytest.approx(-0.1873638758, abs=1e-8)  # had T^2 been left out of the graph
 
 
 def test_ctkds_teacher_gets_no_gradient_and_its_heat_is_the_students_to_learn() -> None:

@@ -12,7 +12,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from spacedkd import Batch, Ingredients, UserError, train
+from spacedkd import Batch, Ingredients, train
 from spacedkd.methods.fitnet import FitNet
 from spacedkd.models.heads import Prediction
 from spacedkd.models.hints import Hinted
@@ -61,8 +61,8 @@ def test_the_teacher_learns_from_the_labels() -> None:
     assert {name: value.item() for name, value in losses.items()} == {"label": close(0.2829793541)}
 
 
-def given(student: nn.Module, pretrained: bool = False) -> Ingredients:
-    return Ingredients(lambda role, **_: deepcopy(student), torch.randn(2, 3, 16, 16), pretrained=pretrained)
+def given(student: nn.Module) -> Ingredients:
+    return Ingredients(lambda role, **_: deepcopy(student), torch.randn(2, 3, 16, 16))
 
 
 def test_the_regressor_belongs_to_the_student_and_every_weight_learns() -> None:
@@ -83,13 +83,8 @@ def test_without_a_feature_term_there_is_no_hint() -> None:
     assert not isinstance(models["student"], Hinted)
 
 
-def test_a_fixed_teacher_must_be_trained() -> None:
-    network = timm.create_model("resnet18_small", width=4)
-    method = FitNet(teacher_learns=False)
-    assert method.roles == ("student",)
-    assert method.models(given(network, pretrained=True)).keys() == {"teacher", "student"}
-    with pytest.raises(UserError, match="needs weights"):
-        method.models(given(network))
+def test_a_fixed_teacher_has_no_role() -> None:
+    assert FitNet(teacher_learns=False).roles == ("student",)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import Ingredients, Progress, UserError, train
+from spacedkd import Progress, UserError, train
 from spacedkd.data.stream import Look
 from spacedkd.methods.pcl import PCL, follow
 from spacedkd.models.heads import Prediction
@@ -136,8 +136,6 @@ def test_views() -> None:
 def test_bad_options_are_explained() -> None:
     with pytest.raises(UserError, match="decay must be from 0 to 1"):
         PCL(decay=1.5)
-    with pytest.raises(UserError, match="leave out --mixup"):
-        PCL(views=True).models(Ingredients(lambda role, **_: nn.Identity(), torch.zeros(2, 3, 8, 8), mixed=True))
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import UserError
+from spacedkd import Online, Spaced, UserError
 from spacedkd.methods.dml import DML
 from spacedkd.methods.kdcl import KDCL
 from spacedkd.methods.tsb import TSB
@@ -112,8 +112,14 @@ def test_the_next_network_hears_the_update_just_made() -> None:
 def test_or_everybody_as_they_were_before_the_round_whoever_comes_first(order: tuple[str, str]) -> None:
     method = DML(refresh_peers=False)
     assert heard_in(method, [*order] * 3) == [[0], [0], [1], [1], [2], [2]]
-    blocks = [order[0]] * 2 + [order[1]] * 2
-    assert heard_in(method, blocks * 2) == [[0], [0], [0], [0], [2], [2], [2], [2]]
+
+
+def test_hearing_the_others_as_they_were_would_undo_spacing() -> None:
+    method = DML(refresh_peers=False)
+    method.check_schedule(Online())
+    DML().check_schedule(Spaced("2st"))
+    with pytest.raises(UserError, match="spacing would do nothing: leave it out, or leave out the interval"):
+        method.check_schedule(Spaced("2st"))
 
 
 def test_a_round_of_three() -> None:

@@ -82,12 +82,12 @@ def test_the_other_sides_get_no_gradient() -> None:
     assert (s.grad is None, t.grad is None, p.grad is None) == (True, True, False)
 
 
-def given(pretrained: bool = False) -> Ingredients:
+def given() -> Ingredients:
     def network(role: str, **_: Any) -> torch.nn.Module:
         torch.manual_seed(0)
         return timm.create_model("resnet18_small", width=4, num_classes=3)
 
-    return Ingredients(network, torch.randn(2, 3, 16, 16), pretrained=pretrained)
+    return Ingredients(network, torch.randn(2, 3, 16, 16))
 
 
 def test_the_shadows_losses_do_not_move_the_teacher_and_its_label_loss_not_the_shadow() -> None:
@@ -106,12 +106,6 @@ def test_the_shadows_losses_do_not_move_the_teacher_and_its_label_loss_not_the_s
     assert reached(found["label"]) == network
     for name in ("shadow logit", "shadow mse", "shadow label"):
         assert reached(found[name]) == shadow
-
-
-def test_a_fixed_teacher_must_be_trained() -> None:
-    assert OFFLINE.models(given(pretrained=True)).keys() == {"teacher", "student"}
-    with pytest.raises(UserError, match="needs weights"):
-        OFFLINE.models(given())
 
 
 @pytest.mark.parametrize(

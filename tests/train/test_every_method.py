@@ -13,11 +13,11 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from spacedkd import (
+    Ahead,
     DataSpec,
     Duration,
     MethodSpec,
     NetworkSpec,
-    Online,
     OptimizerSpec,
     RunSpec,
     Schedule,
@@ -46,10 +46,11 @@ def asked(tiny: RunSpec, name: str, schedule: Schedule | None = None, **changes:
 
 @pytest.mark.parametrize("name", SPACED)
 def test_one_step_is_online(tmp_path: Path, tiny: RunSpec, name: str) -> None:
+    """Taking turns at every step by a clock of its own (`Ahead`), and as blocks of one step."""
     short = replace(tiny, epochs=2)
-    for folder, schedule in (("online", Online()), ("one", Spaced("1st"))):
+    for folder, schedule in (("turns", Ahead("0st")), ("blocks", Spaced("1st"))):
         train(asked(short, name, schedule), tmp_path / folder)
-    assert_same_bits(tensors(tmp_path / "online"), tensors(tmp_path / "one"))
+    assert_same_bits(tensors(tmp_path / "turns"), tensors(tmp_path / "blocks"))
 
 
 @pytest.mark.parametrize("name", SPACED)
@@ -109,6 +110,15 @@ def test_a_few_steps_of_a_cnn_and_of_a_transformer(
         result = train(asked(tiny, name, schedule, network=network, epochs=0.8), folder)
         assert 0 <= result.student() <= 1
         assert all(value.isfinite().all() for value in tensors(folder).values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+@pytest.mark.parametrize("name", ["none", "kd", "self-kd", "pcl", "ps-kd"])
+def test_every_precision_with_models_that_stand_still(tmp_path: Path, tiny: RunSpec, name: str, precision: str) -> None:
+    options = {"variant": "snapshot"} if name in ("self-kd", "pcl") else dict(METHODS[name].card.when_spaced)
+    spec = replace(tiny, method=MethodSpec(name, options), schedule=Spaced("2st"), epochs=0.8, precision=precision)
+    result = train(replace(spec, ema=0.9), tmp_path / "run")
+    assert 0 <= result.accuracy["average"]["test"]["final"]["last"] <= 1
 
 
 @pytest.fixture(scope="module")

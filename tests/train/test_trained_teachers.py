@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from spacedkd import DataSpec, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, train
 from spacedkd.cli.flags import RunFlags, to_spec
+from spacedkd.data.sources import load
+from spacedkd.methods import METHODS
 from spacedkd.train.folder import RunFolder
 from spacedkd.train.prepare import prepare
 from tests.conftest import of_model
@@ -120,8 +122,70 @@ def test_a_teacher_must_know_the_datas_classes(tmp_path: Path, tiny: RunSpec, ta
         (NetworkSpec("resnet18_small", {"width": 6}, str(taught)), "tell 10 classes apart, and the data has 3"),
         (NetworkSpec("resnet18", {"pretrained": True}), "timm's resnet18 tell 1000 classes apart, and the data has 3"),
     ):
-        with pytest.raises(UserError, match=message):
-            train(replace(tiny, data=data, batch_size=4, method=FIXED, teacher=teacher), tmp_path / "run")
+        for method in (FIXED, MethodSpec("shake", {"teacher_learns": False})):
+            with pytest.raises(UserError, match=message):
+                train(replace(tiny, data=data, batch_size=4, method=method, teacher=teacher), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_a_trained_teacher_or_says_that_it_has_none(
+    tmp_path: Path, tiny: RunSpec, taught: Path, name: str
+) -> None:
+    flags = RunFlags(method=name, teacher_weights=str(taught), network="resnet18_small", width=4)
+    if name in ("none", "self-kd", "one", "pcl", "dml", "kdcl", "tsb-like", "dlb", "ps-kd"):
+        with pytest.raises(UserError, match=f"method {name} has no teacher that could be trained already"):
+            to_spec(flags)
+        return
+    spec = replace(to_spec(flags), data=tiny.data, batch_size=8, epochs=1, precision="32-true", engine=tiny.engine)
+    train(spec, tmp_path / "run")
+    after, before = of_model(tmp_path / "run", "teacher"), weights_of(taught)
+    assert all(torch.equal(after[f"model/teacher/network.{key}"], value) for key, value in before.items())
+
+
+def test_generations_and_assistants_do_not_start_from_the_trained_teacher(
+    tmp_path: Path, tiny: RunSpec, taught: Path
+) -> None:
+    teacher = NetworkSpec("resnet18_small", {"width": 6}, str(taught))
+    same = NetworkSpec("resnet18_small", {"width": 6})
+    spec = replace(tiny, method=MethodSpec("ban", {"teacher_learns": False}), teacher=teacher, network=same)
+    run = prepare(spec, RunFolder(tmp_path / "run"))
+    first = weights_of(taught)["conv1.weight"]
+    begin = prepare(replace(tiny, method=MethodSpec("none"), network=same), RunFolder(tmp_path / "none"))
+    initial = begin.models["student"].network.conv1.weight
+    for role in ("generation 1", "student"):
+        weight = run.models[role].network.conv1.weight
+        assert not torch.equal(weight, first)
+        assert not torch.equal(weight, initial), "nor from where the teacher itself began"
+
+
+def test_a_fixed_teacher_sees_images_as_in_its_own_training(tmp_path: Path, tiny: RunSpec, taught: Path) -> None:
+    """Other training images have another mean and deviation; what the teacher says of an image stays the same."""
+    teacher = NetworkSpec("resnet18_small", {"width": 6}, str(taught))
+    both = []
+    for limit in (40, 300):
+        data = DataSpec("digits", train_limit=limit)
+        run = prepare(replace(tiny, data=data, method=FIXED, teacher=teacher), RunFolder(tmp_path / str(limit)))
+        run.models["teacher"].eval()
+        both.append(run.models["teacher"](run.data.test.shown(torch.arange(20)))[0].logits)
+    assert run.data.train.mean != load(tiny.data).train.mean
+    torch.testing.assert_close(both[0], both[1], atol=1e-4, rtol=1e-4)
+
+
+def test_a_student_folder_knows_its_network(taught: Path) -> None:
+    spec = to_spec(RunFlags(method="hinton", teacher_weights=str(taught / "student")))
+    assert spec.teacher == NetworkSpec("resnet18_small", {"width": 6}, str(taught / "student"))
+
+
+def test_a_broken_description_is_said_to_be_one(tmp_path: Path, tiny: RunSpec, taught: Path) -> None:
+    for content in ("{", None):
+        folder = tmp_path / f"broken {content}"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes((taught / "student" / "model.safetensors").read_bytes())
+        if content is not None:
+            (folder / "config.json").write_text(content)
+        teacher = NetworkSpec("resnet18_small", {"width": 6}, str(folder))
+        with pytest.raises(UserError, match="does not describe the weights beside it"):
+            train(replace(tiny, method=FIXED, teacher=teacher), tmp_path / "run")
 
 
 def test_a_teacher_that_does_not_learn_needs_weights(tmp_path: Path, tiny: RunSpec) -> None:

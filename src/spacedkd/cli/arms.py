@@ -18,10 +18,15 @@ def make_arms(written: Sequence[str], methods: Sequence[str], base: RunFlags) ->
     arms = dict(parse_arm(text, base) for text in written)
     if len(arms) < len(written):
         raise UserError("Two arms have the same name; give each its own.")
-    for name in METHODS if list(methods) == [ALL] else methods:
+    if methods and base.interval in (None, "online", "offline"):
+        raise UserError("--methods compares each method unspaced and spaced: say how far, --interval 1.5ep.")
+    for name in METHODS if ALL in methods else methods:
         if name not in METHODS:
             raise unknown("method", name, [*METHODS, ALL])
-        arms |= _arms_of(name, base)
+        own = _arms_of(name, base)
+        for label in own.keys() & arms.keys():
+            raise UserError(f"--methods would add an arm called {label!r}, but there is one. Give yours another name.")
+        arms |= own
     if not arms:
         raise UserError(
             "compare needs arms: --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep', "
@@ -36,14 +41,13 @@ def _arms_of(name: str, base: RunFlags) -> dict[str, RunSpec]:
     >>> [*_arms_of("dkd", RunFlags(interval="2ep"))]
     ['dkd', 'dkd spaced']
     """
-    unspaced = dict([parse_arm(f"{name}: --method {name}", replace(base, interval=None))])
+    never = replace(base, interval=None, ahead=None, window=None, tail=None)
+    unspaced = dict([parse_arm(f"{name}: --method {name}", never)])
     if name == "none":
         return unspaced
-    if base.interval is None:
-        raise UserError("--methods compares each method unspaced and spaced: say how far, --interval 1.5ep.")
     spaced = dict([parse_arm(f"{name} spaced: --method {name}", base)])
     alone = build_method(unspaced[name].method)
     learners = build_method(spaced[f"{name} spaced"].method).learners
     if len(alone.roles) == 1 and len({*learners.values()}) > 1:
-        unspaced |= dict([parse_arm(f"{name} online: --method {name} --interval online", base)])
+        unspaced |= dict([parse_arm(f"{name} online: --method {name} --interval online", never)])
     return unspaced | spaced

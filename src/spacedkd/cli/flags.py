@@ -23,6 +23,7 @@ from spacedkd.errors import UserError
 from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import METHODS, build_method
 from spacedkd.recipes import recipe
+from spacedkd.schedule import Online
 from spacedkd.spec import RunSpec, read_spec
 
 DEFAULT = RunSpec()
@@ -184,12 +185,12 @@ def _scheduled(spec: RunSpec, flags: RunFlags) -> RunSpec:
     given = asked != (None, None, None, None)
     if given:
         spec = replace(spec, schedule=make_schedule(spec.schedule, *asked))
-    if not given:
+    if not given and (flags.method is None or spec.schedule == Online()):
         return spec
     if spec.method.name in METHODS and not _can_be_spaced(spec):
         options = {**spec.method.options, **METHODS[spec.method.name].card.when_spaced, **_explicit(flags)}
         spec = replace(spec, method=replace(spec.method, options=options))
-    if not _can_be_spaced(spec):
+    if given and not _can_be_spaced(spec):
         way_out = "leave out the interval, or use --method kd."
         if spec.teacher is not None and spec.teacher.pretrained:
             way_out = "leave out the interval, or let the trained teacher learn on: --set method.teacher_learns=true"

@@ -13,10 +13,13 @@ from spacedkd.cli.flag import flag
 from spacedkd.errors import UserError
 from spacedkd.json_form import to_json
 from spacedkd.methods import METHODS
+from spacedkd.methods.taught import Taught
 from spacedkd.models import small_resnet
+from spacedkd.models.weights import described
 from spacedkd.spec import NetworkSpec, read_spec
 
 PUBLISHED = "timm"
+_FROM_DATA = ("num_classes", "in_chans")
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ def put_networks(plain: dict[str, Any], flags: NetworkFlags) -> None:
     """Write the networks into a spec's JSON."""
     if flags.network is not None and flags.network != plain["network"]["name"]:
         plain["network"] = {"name": flags.network, "options": {}, "weights": None}
-    if flags.width is not None:
+    ours = plain["network"]["name"] in small_resnet.NAMES
+    if flags.width is not None and (ours or flags.teacher not in small_resnet.NAMES):
         plain["network"]["options"]["width"] = flags.width
     if flags.teacher is not None:
         plain["teacher"] = _network(flags.teacher, flags.width)
@@ -71,13 +75,23 @@ def _put_weights(plain: dict[str, Any], place: str) -> None:
             raise UserError("--teacher-weights timm takes the published weights of a network: name it with --teacher.")
         plain["teacher"]["options"]["pretrained"] = True
     else:
-        plain["teacher"] = {**(plain["teacher"] or _trained_network(Path(place), plain)), "weights": place}
-    method = METHODS.get(plain["method"]["name"])
-    if method is not None and "teacher_learns" in {field.name for field in fields(method)}:
-        plain["method"]["options"].setdefault("teacher_learns", False)
+        network = plain["teacher"] or _trained_network(Path(place), plain)
+        plain["teacher"] = {**network, "weights": str(Path(place).resolve())}
+    method = plain["method"]
+    if method["name"] not in METHODS:
+        return  # a method of one's own knows what to do with its teacher
+    made = METHODS[method["name"]]
+    if issubclass(made, Taught) or "teacher_learns" not in {field.name for field in fields(made)}:
+        raise UserError(f"--teacher-weights: method {method['name']} has no teacher that could be trained already.")
+    method["options"].setdefault("teacher_learns", False)
 
 
 def _trained_network(place: Path, plain: dict[str, Any]) -> Any:
-    """A run knows its network; the weights in a file are taken for the student's own."""
-    known = read_spec(place).network if (place / "spec.json").exists() else None
-    return plain["network"] if known is None else to_json(known)
+    """A run knows its network, and so does a student's folder; a file's weights are taken for the student's own."""
+    if (place / "spec.json").exists():
+        return to_json(read_spec(place).network)
+    if (place / "config.json").exists():
+        known = described(place / "config.json")
+        given = {key: value for key, value in known.get("model_args", {}).items() if key not in _FROM_DATA}
+        return {"name": known.get("architecture"), "options": given}
+    return plain["network"]

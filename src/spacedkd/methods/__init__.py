@@ -44,7 +44,7 @@ METHODS: Mapping[str, type[Any]] = {
     "ban": BAN,
     "dml": DML,
     "kdcl": KDCL,
-    "tsb": TSB,
+    "tsb-like": TSB,
     "pcl": PCL,
     "one": ONE,
     "self-kd": SelfKD,

@@ -3,8 +3,9 @@
     generation 0      CE(z_0, y)
     generation k      CE(z_k, y) + SCE(z_k-1 -> z_k; T=1)
 
-SCE is the soft cross-entropy, the KL plus a constant. All generations have one architecture, and initial weights of
-their own: equal ones would defeat the point. `knowledge` says what is passed on:
+SCE is the soft cross-entropy, the KL plus a constant. Generations have the student's architecture, or, all but the
+student, that of --teacher; their initial weights are their own: equal ones would defeat the point. `knowledge` says
+what is passed on:
 
     all         the whole distribution, as above
     weights     its largest probability alone, as the weight of the label's loss: sum_b w_b CE_b, sum_b w_b = 1 (CWTM)
@@ -54,7 +55,7 @@ class BAN(KD):
     generations: int = 3
     """how many networks there are in all, the first one included"""
     knowledge: Literal["all", "weights", "permuted"] = "all"
-    """what a generation passes on"""
+    """what a generation passes on; with weights, the weighted label is the whole loss and no other weight counts"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +69,7 @@ class BAN(KD):
         return ("teacher", *(f"generation {k}" for k in range(1, self.generations - 1)), "student")
 
     def network(self, role: str, given: Ingredients) -> nn.Module:
-        return given.network(role, fresh=True)
+        return given.network(role, fresh=True, fixed=self.is_fixed(role))
 
     def terms(
         self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress, features: bool = True

@@ -5,8 +5,9 @@
 
 The scalar theta belongs to the student's optimizer, but its gradient is turned round: it climbs the loss, and the climb
 steepens over the first 10 epochs (`methods/temperature.py`). T is part of the graph everywhere, in both softmaxes
-and in T^2. theta moves in the student's turns alone. Any other method learns its temperature in this way with
-`--set method.curriculum=10`. The authors' second version, one temperature for every image, is not here.
+and in T^2. theta moves in the student's turns alone. Every method that has the option `curriculum` learns its
+temperature in this way with `--set method.curriculum=10`. The authors' second version, one temperature for every
+image, is not here.
 
     spacedkd train --method ctkd --interval 1.5ep
 """

@@ -18,6 +18,7 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.methods.losses import (
     FEATURE_LOSSES,
     LOGIT_LOSSES,
+    Temperature,
     cross_entropy,
     decoupled_kl,
     standardised,
@@ -43,7 +44,7 @@ class Distillation:
     feature_weight: float = 0.03
     """of the difference between the pooled features"""
     temperature: float = 3.0
-    """logits are divided by it before they are compared"""
+    """logits are divided by it before they are compared; with a curriculum the learned one takes its place"""
     temperature_squared: bool = False
     """multiply the logit term by T^2, so that its gradient does not shrink as T grows; Spaced KD does not"""
     logit_loss: str = "kl"
@@ -104,11 +105,23 @@ class Distillation:
             target, others = decoupled_kl(z_s, z_t, labels, temperature)
             apart = self.target_weight * target + self.others_weight * others
         else:
-            apart = LOGIT_LOSSES[self.logit_loss](z_s, z_t, temperature)
-        grown = min((progress.epoch + 1) / self.warmup, 1.0) if self.warmup else 1.0
-        return grown * apart * (temperature**2 if self.temperature_squared else 1)
+            apart = self.divergence(z_s, z_t, temperature)
+        return self.growth(progress) * apart * (temperature**2 if self.temperature_squared else 1)
 
-    def _temperature(self, student: Prediction, progress: Progress) -> float | Tensor:
+    def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
+        """How two sets of logits are compared where target and other classes are not kept apart."""
+        return LOGIT_LOSSES[self.logit_loss](student, teacher, temperature)
+
+    def growth(self, progress: Progress) -> float:
+        """How much of the logit term counts by now."""
+        return min((progress.epoch + 1) / self.warmup, 1.0) if self.warmup else 1.0
+
+    def unused(self, prediction: Prediction) -> Tensor:
+        """Nothing, but made of whatever a loss leaves out: processes that share gradients wait for all of them."""
+        nothing = 0 * prediction.features.sum()
+        return nothing if prediction.heat is None else nothing + 0 * prediction.heat.sum()
+
+    def _temperature(self, student: Prediction, progress: Progress) -> Temperature:
         if not self.curriculum or student.heat is None:
             return self.temperature
         return learned_temperature(student.heat, curriculum(progress.epoch + 1, self.curriculum))

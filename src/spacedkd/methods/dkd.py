@@ -4,9 +4,9 @@
     student   CE(z_s, y) + min(e/20, 1) T^2 [ 1 KL(b_t -> b_s) + 8 KL(q_t -> q_s) ],   T=4
 
 b = (p_y, 1 - p_y) is the target class against all others, q the softmax over the C - 1 others, both at temperature T;
-e counts the student's epochs from 1. Plain KD is the sum with weights 1 and 1 - p_t,y. Any other method compares
-logits in this way with `--set method.logit_loss=decoupled`. Of a soft label (smoothing, mixup) the largest share is
-the target.
+e counts the student's epochs from 1. Plain KD is the sum with weights 1 and 1 - p_t,y. Every method that has
+the option compares logits in this way with `--set method.logit_loss=decoupled`. Of a soft label (smoothing, mixup)
+the largest share is the target.
 
     spacedkd train --method dkd --interval 1.5ep
 """

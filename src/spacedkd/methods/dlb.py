@@ -70,7 +70,7 @@ class DLB(Taught):
         memory = cast(LastBatch, models[MEMORY])
         (now,) = models[role](batch.images)
         if not batch.others:
-            losses = {"label": cross_entropy(now.logits, batch.labels)}
+            losses = {"label": cross_entropy(now.logits, batch.labels) + self.unused(now)}
         else:
             (last,) = batch.others
             (again,) = models[role](last.images)

@@ -7,6 +7,8 @@ Each has its own optimizer and they take their turns one after the other, so in 
 the update just made; `refresh_peers=false` lets everybody hear the others as they were before the round, as
 re-implementations do. `peer_reduction=sum` leaves out 1/(K-1), as the authors' TensorFlow code does.
 
+Whoever is heard is in evaluation mode; in re-implementations all networks are in training mode.
+
 Spaced, the teacher leads by an interval: it learns a block with the student standing still, CE + KL(sg z_s -> z_t),
 then stands still while the student replays it, CE + KL(sg z_t -> z_s). `reverse=false` leaves out the first KL: the
 leader learns from the labels alone. The student, the last to learn, is reported; the journal has all of them.
@@ -58,10 +60,13 @@ class DML(Peers):
         if self.peer_reduction not in REDUCTIONS:
             raise unknown("peer_reduction", self.peer_reduction, REDUCTIONS)
 
+    def listens(self, role: str) -> bool:
+        return self.reverse or role != self.roles[0]
+
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         (own,) = models[role](batch.images)
         label = cross_entropy(own.logits, batch.labels)
-        if role == self.roles[0] and not self.reverse:
+        if not self.listens(role):
             return {"label": label}
         losses = {"label": self.label_weight * label} if self.label_weight else {}
         if self.logit_weight:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spacedkd.data.stream import Batch
 from spacedkd.duration import Duration, parse_durations
+from spacedkd.errors import UserError
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.method import Card, Models, Progress
@@ -45,6 +46,8 @@ class ESKD(Hinton):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_durations(self, "teacher_for", "distil_for")
+        if self.teacher_for.amount == 0:
+            raise UserError("teacher_for is 0: the teacher would have nothing to teach. Write 25% or 35ep.")
 
     def learns_for(self, role: str) -> Duration:
         return self.teacher_for if role == "teacher" else super().learns_for(role)
@@ -54,4 +57,4 @@ class ESKD(Hinton):
         if role == "teacher" or listens:
             return super().losses(role, models, batch, progress)
         (student,) = models["student"](batch.images)
-        return {"label": cross_entropy(student.logits, batch.labels)}
+        return {"label": cross_entropy(student.logits, batch.labels) + self.unused(student)}

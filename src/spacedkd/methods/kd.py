@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
@@ -55,8 +54,6 @@ class KD(Distillation, Method):
         return self.chain if self.teacher_learns else self.chain[1:]
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        if not (self.teacher_learns or given.pretrained):
-            raise UserError("A teacher that does not learn needs weights: --teacher-weights with a run folder or file.")
         networks = {role: self.network(role, given) for role in self.chain}
         first = self.chain[0]
         models: dict[str, nn.Module] = {first: Classifier(networks[first])}
@@ -69,7 +66,11 @@ class KD(Distillation, Method):
 
     def network(self, role: str, given: Ingredients) -> nn.Module:
         """The network of one link of the chain."""
-        return given.network(role)
+        return given.network(role, fixed=self.is_fixed(role))
+
+    def is_fixed(self, role: str) -> bool:
+        """Whether a network is trained already and stays as it is."""
+        return role == self.chain[0] and not self.teacher_learns
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         if role == self.chain[0]:

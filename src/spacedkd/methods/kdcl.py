@@ -10,8 +10,11 @@ and `target` says how z* is made of them; its own logits are among them, without
     linear       sum_k w_k z_k with the weights w >= 0, sum w = 1, of smallest cross-entropy over the batch
     min-logit    every network's logits less its logit of the true class, and of those the least, class by class
 
-The last three are the paper's as we remember them. Its fourth, "general", weighs the networks by their errors on
+The last three follow the paper. Its fourth, "general", weighs the networks by their errors on
 held-out images after every epoch; it is left out. Linear weights are found for each process's part of a batch.
+
+The networks take their turns one after the other and hear each other in evaluation mode, updates just made included;
+`refresh_peers=false` lets all hear each other as they were before the step, as the re-implementation does.
 
 Nobody leads in the paper. Spaced, the teacher learns a block with the student standing still, then stands still while
 the student replays it; the target is made of both at any time.

@@ -4,8 +4,8 @@
     student   0.1 CE(z_s, y) + 9 T^2 KL(Z(z_t) -> Z(z_s); T=2),   Z(z) = (z - mean z) / (1e-7 + std z)
 
 mean and std (with one degree of freedom taken off) are over the classes of one image, so the term does not change when
-either side's logits [B, C] are shifted or stretched. The weight of 9 is part of the method. Any other method compares
-standardised logits with `--set method.standardise=true`.
+either side's logits [B, C] are shifted or stretched. The weight of 9 is part of the method. Every method that has
+the option compares standardised logits with `--set method.standardise=true`.
 
     spacedkd train --method lskd --interval 1.5ep
 """

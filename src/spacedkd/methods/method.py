@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch, Look
 from spacedkd.duration import Duration
+from spacedkd.schedule import Schedule
 from spacedkd.spec import NetworkSpec
 
 Models = Mapping[str, nn.Module]
@@ -37,11 +38,19 @@ class MakeNetwork(Protocol):
     """A new timm network for a role."""
 
     def __call__(
-        self, role: str, *, fresh: bool = False, like: str | None = None, spec: NetworkSpec | None = None
+        self,
+        role: str,
+        *,
+        fresh: bool = False,
+        fixed: bool = False,
+        like: str | None = None,
+        spec: NetworkSpec | None = None,
     ) -> nn.Module:
         """The role's own network, one `like` another role's, or the one `spec` names.
 
-        With `fresh` it gets initial weights of its own even where all roles start from the same ones.
+        With `fresh` it gets initial weights of its own even where all roles start from the same ones. A `fixed` one
+        will not learn, so it must be trained already, for the classes of the data. Only the teacher and the student
+        start from trained weights.
         """
         ...
 
@@ -57,8 +66,6 @@ class Ingredients(NamedTuple):
     """how many the training data has"""
     batch_size: int = 0
     """of a whole batch, over all processes"""
-    pretrained: bool = False
-    """whether the teacher's network starts from trained weights"""
     mixed: bool = False
     """whether images are mixtures of two, so that a prediction belongs to no single one"""
 
@@ -118,6 +125,10 @@ class Method(Protocol):
     def learns_for(self, role: str) -> Duration:
         """How far into the run a role learns; from then on it stands still and teaches as it is."""
         return Duration(100, "%")
+
+    def check_schedule(self, schedule: Schedule) -> None:
+        """Refuse a schedule, written in steps, that the method cannot follow."""
+        return
 
     def take_over(self, role: str, models: Models) -> None:
         """Called when a role begins a stretch of turns, before its first."""

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.methods.distillation import Distillation
-from spacedkd.methods.losses import Temperature, cross_entropy, standardised
+from spacedkd.methods.losses import Temperature, cross_entropy
 from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
 from spacedkd.methods.ramp import ramp_up
 from spacedkd.methods.self_kd import VARIANTS
@@ -122,14 +122,13 @@ class ONE(Distillation, Method):
         names = [name for name in terms[0] if name != "label" or with_label]
         return {name: torch.stack([term[name] for term in terms]).sum() for name in names}
 
-    def logit_term(self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress) -> Tensor:
-        grown = ramp_up(progress.epoch, self.ramp)
-        if self.logit_loss != "kl" or not self.padding:
-            return grown * super().logit_term(student, teacher, labels, progress)
-        z_s, z_t = (standardised(z) if self.standardise else z for z in (student.logits, teacher.logits))
-        temperature = self._temperature(student, progress)
-        squared = temperature**2 if self.temperature_squared else 1
-        return grown * padded_kl(z_s, z_t, temperature, self.padding) * squared
+    def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
+        if self.logit_loss == "kl" and self.padding:
+            return padded_kl(student, teacher, temperature, self.padding)
+        return super().divergence(student, teacher, temperature)
+
+    def growth(self, progress: Progress) -> float:
+        return super().growth(progress) * ramp_up(progress.epoch, self.ramp)
 
 
 def padded_kl(student: Tensor, teacher: Tensor, temperature: Temperature, padding: float) -> Tensor:

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch, Look
-from spacedkd.errors import UserError, check_between
+from spacedkd.errors import check_between
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
 from spacedkd.methods.one import ONE
 from spacedkd.models.branches import Fusion, Gate
@@ -70,8 +70,6 @@ class PCL(ONE):
         check_between("peer_weight", self.peer_weight, 0, math.inf)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        if self.views and given.mixed:
-            raise UserError("Several views of mixed images are not the same images: leave out --mixup and --cutmix.")
         models = super().models(given)
         return {**models, "mean": deepcopy(models["network"])}
 

@@ -18,6 +18,7 @@ from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.method import Ingredients, Method, Models
 from spacedkd.models.heads import Classifier, Prediction
+from spacedkd.schedule import Online, Schedule
 
 
 def peer_roles(peers: int) -> tuple[str, ...]:
@@ -56,8 +57,18 @@ class Peers(Distillation, Method):
     def roles(self) -> Sequence[str]:
         return peer_roles(self.peers)
 
+    def check_schedule(self, schedule: Schedule) -> None:
+        if not self.refresh_peers and schedule != Online():
+            raise UserError(
+                "refresh_peers=false lets a network hear the others as they were before, so spacing would do nothing: "
+                "leave it out, or leave out the interval."
+            )
+
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        peers = {role: self.equipped(model) for role, model in classifiers(self.roles, given).items()}
+        peers = {
+            role: self.equipped(model) if self.listens(role) else model
+            for role, model in classifiers(self.roles, given).items()
+        }
         if self.refresh_peers:
             return peers
         snapshots = {_snapshot(role): deepcopy(model) for role, model in peers.items()}
@@ -68,6 +79,10 @@ class Peers(Distillation, Method):
         if not self.refresh_peers and cast(Round, models["round"]).begins_with(self.roles.index(role)):
             for one in self.roles:
                 models[_snapshot(one)].load_state_dict(models[one].state_dict())
+
+    def listens(self, role: str) -> bool:
+        """Whether a role learns from the others at all."""
+        return True
 
     def others(self, role: str) -> Sequence[str]:
         return [other for other in self.roles if other != role]

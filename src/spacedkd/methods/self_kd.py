@@ -48,7 +48,7 @@ class SelfKD(Distillation, Method):
         paper="Zhang et al., Be Your Own Teacher, ICCV 2019",
         kind="self",
         weights="1 CE + for each exit 0.7 CE + 0.3 soft CE (T 3) + 0.03 feature norm",
-        source="the authors' code; for ViTs the paper's two sentences",
+        source="the authors' code, with the feature term on every exit; for ViTs the paper's two sentences",
         when_spaced={"variant": "live"},
     )
 

@@ -5,7 +5,8 @@
 
 Everyone is taught by whoever stands ahead in the chain. The authors' KL is divided by the number of classes C as well
 as by the batch, PyTorch's default; `--set method.logit_loss=kl` is the usual one. `assistants` names the networks in
-between, largest first; without it there is one, with the student's architecture.
+between, largest first; without it there is one, with the student's architecture. The authors train one network after
+the other, which is `--interval offline`, and let the best epoch of each teach the next; here it is the last.
 
     spacedkd train --method takd --interval 1.5ep --teacher resnet50_small --assistant resnet34_small
 """
@@ -51,7 +52,7 @@ class TAKD(KD):
 
     def network(self, role: str, given: Ingredients) -> nn.Module:
         if role in ("teacher", "student"):
-            return given.network(role)
+            return super().network(role, given)
         if not self.assistants:
             return given.network(role, like="student")
         return given.network(role, spec=self.assistants[self.chain.index(role) - 1])

@@ -1,4 +1,4 @@
-"""TSB, a reconstruction: temporal-spatial boosting (Li et al., WACV 2022) made from a one-line description.
+"""TSB-like, a reconstruction: temporal-spatial boosting (Li et al., WACV 2022) made from a one-line description.
 
 There is no public code of it. What the Spaced KD paper says is that a temporal accumulator and a spatial integrator
 make better teachers of peers; the rest is a guess of ours, and results must say so. The nearest method with a known
@@ -20,7 +20,7 @@ the image is replayed; interval one step is online; and a student that lags behi
 lags. The price: in a replay the student hears the teacher's memory, not the teacher as it now stands. Letting each
 peer write in its own turn would be cheaper, but every turn of a student is a replay.
 
-    spacedkd train --method tsb --interval 1.5ep
+    spacedkd train --method tsb-like --interval 1.5ep
 """
 
 from __future__ import annotations
@@ -83,10 +83,13 @@ class TSB(Method):
         return peer_roles(self.peers)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        return {**classifiers(self.roles, given), **{memory_of(role): bank_for(given, "tsb") for role in self.roles}}
+        return {
+            **classifiers(self.roles, given),
+            **{memory_of(role): bank_for(given, "tsb-like") for role in self.roles},
+        }
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
-        check_indices(batch.indices, "tsb")
+        check_indices(batch.indices, "tsb-like")
         (own,) = models[role](batch.images)
         if role == self.roles[0]:
             self._remember(role, own.logits, models, batch, progress)

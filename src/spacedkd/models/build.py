@@ -96,8 +96,8 @@ def _created(spec: NetworkSpec, images: ImageSet) -> nn.Module:
         if not (spec.options.get("pretrained") or spec.options.get("checkpoint_path")):
             raise _misfit(spec, images, _reason(error)) from None
         raise UserError(
-            f"The weights of {spec.name} cannot be loaded: {_reason(error)} Leave out pretrained and checkpoint_path "
-            "to start from random ones, or name a file that is here: --set network.checkpoint_path=FILE."
+            f"The weights of {spec.name} cannot be loaded: {_reason(error)} Leave them out to start from random "
+            "ones, or name a file that is here: --set network.weights=FILE, or --teacher-weights FILE."
         ) from None
 
 

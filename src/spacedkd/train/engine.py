@@ -70,13 +70,18 @@ def can_be_channels_last(model: nn.Module, device: torch.device) -> bool:
 
 
 def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
-    """A model that never learns: on the device and in the run's precision, but with no gradients to share."""
-    forward = fabric.to_device(model).requires_grad_(False).forward
+    """A model that never learns: on the device, but with no gradients to share.
 
-    def in_precision(*args: Any, **kwargs: Any) -> Any:
+    It computes in float32 or, in a run of 64-true, in float64, under the run's autocast; never in bare bfloat16, in
+    which a moving average would stand still.
+    """
+    exact = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
+    forward = fabric.to_device(model).to(exact).requires_grad_(False).forward
+
+    def in_precision(*images: Tensor, **kwargs: Any) -> Any:
         with fabric.autocast():
-            output = forward(*args, **kwargs)
-        return tuple(p._replace(logits=p.logits.float(), features=p.features.float()) for p in output)
+            output = forward(*(image.to(exact) for image in images), **kwargs)
+        return tuple(p._replace(logits=p.logits.to(exact), features=p.features.to(exact)) for p in output)
 
     model.forward = in_precision
     return model

@@ -19,7 +19,7 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.methods import build_method, describe
 from spacedkd.methods.method import Ingredients, Method
 from spacedkd.models import build
-from spacedkd.models.weights import check_published_classes
+from spacedkd.models.weights import check_trained, keep_normalisation
 from spacedkd.schedule import Schedule, Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import NetworkSpec, RateSpec, RunSpec
@@ -75,7 +75,8 @@ def assemble(spec: RunSpec, method: Method | None = None) -> Parts:
     in_run = (steps_per_epoch, total)
     schedule, rate = in_steps(spec.schedule, *in_run), in_steps(spec.rate, *in_run)
     every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
-    stops = {role: method.learns_for(role).in_steps(*in_run) for role in method.roles}
+    method.check_schedule(schedule)
+    stops = {role: _stop(method, role, in_run) for role in method.roles}
     turn_count, last_step = _survey(schedule.turns(turn_order(spec, method), range(total)), method, stops)
     return Parts(spec, method, data, models, schedule, rate, every, total, turn_count, stops, last_step)
 
@@ -142,6 +143,13 @@ def _average_of(spec: RunSpec, method: Method, learners: Mapping[str, Learner], 
     return engine.add_frozen(fabric, deepcopy(student))
 
 
+def _stop(method: Method, role: str, in_run: tuple[int, int]) -> int:
+    try:
+        return method.learns_for(role).in_steps(*in_run)
+    except UserError as error:
+        raise UserError(f"The time for which the {role} is to learn does not fit the run: {error}") from None
+
+
 def _survey(turns: Iterator[Turn], method: Method, stops: Mapping[str, int]) -> tuple[int, dict[str, int]]:
     """How many turns there are, and the last step of each role; a schedule that cannot be followed fails here."""
     count, last = 0, {}
@@ -159,15 +167,26 @@ def _survey(turns: Iterator[Turn], method: Method, stops: Mapping[str, int]) -> 
 def _models(run: RunSpec, method: Method, data: Splits) -> dict[str, nn.Module]:
     """The method's models; a network's weights depend on the seed and its spec, not on the method."""
 
+    trained = network_of(run, "teacher").pretrained
+
     def network(
-        role: str, *, fresh: bool = False, like: str | None = None, spec: NetworkSpec | None = None
+        role: str,
+        *,
+        fresh: bool = False,
+        fixed: bool = False,
+        like: str | None = None,
+        spec: NetworkSpec | None = None,
     ) -> nn.Module:
-        same = (run.same_init and not fresh) or role == "student"
+        # A trained teacher may come from a run with this seed, so a student that is to differ must not start like it.
+        same = (run.same_init and not fresh) or (role == "student" and not (fresh and trained))
         seed = seed_for(run.seed, "weights") if same else seed_for(run.seed, "weights", role)
         spec = spec or network_of(run, like or role)
-        if role == "teacher" and role not in method.learners.values() and spec.options.get("pretrained"):
-            check_published_classes(spec.name, len(data.train.classes))
-        return build.build(spec, data.train, seed)
+        if not fixed:
+            return build.build(spec if role in ("teacher", "student") else spec.untrained(), data.train, seed)
+        check_trained(spec, len(data.train.classes))
+        teacher = build.build(spec, data.train, seed)
+        keep_normalisation(teacher, spec, (data.train.mean, data.train.std))
+        return teacher
 
     given = Ingredients(
         network,
@@ -175,7 +194,6 @@ def _models(run: RunSpec, method: Method, data: Splits) -> dict[str, nn.Module]:
         classes=len(data.train.classes),
         images=len(data.train.labels),
         batch_size=run.batch_size,
-        pretrained=network_of(run, "teacher").pretrained,
         mixed=data.mix is not None,
     )
     with build.seeded(seed_for(run.seed, "extra modules")):
