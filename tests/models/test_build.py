@@ -108,7 +108,9 @@ def test_weights_that_cannot_be_fetched_are_explained(monkeypatch: pytest.Monkey
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
     with pytest.raises(UserError) as error:
         build(NetworkSpec("resnet18", {"pretrained": True}), COLOUR, seed=0)
-    assert str(error.value).startswith("The weights of resnet18 cannot be loaded: The hub cannot be reached. Leave them out")
+    assert str(error.value).startswith(
+        "The weights of resnet18 cannot be loaded: The hub cannot be reached. Leave them out"
+    )
 
 
 def test_ours_come_first_in_the_list() -> None:

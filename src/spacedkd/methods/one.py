@@ -21,27 +21,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import UserError, check_between, unknown
-from spacedkd.methods.distillation import Distillation
+from spacedkd.errors import UserError, check_between
 from spacedkd.methods.losses import Temperature, cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.methods.one_network import OneNetwork
 from spacedkd.methods.ramp import ramp_up
-from spacedkd.methods.self_kd import VARIANTS
 from spacedkd.models.branches import Branches, Fusion, Gate
 from spacedkd.models.heads import Prediction
 
 
 @dataclass(frozen=True)
-class ONE(Distillation, Method):
+class ONE(OneNetwork):
     """Branches on one trunk; teacher and student are two roles of the same network."""
 
     card: ClassVar = Card(
@@ -58,8 +56,6 @@ class ONE(Distillation, Method):
     logit_weight: float = 1.0
     feature_weight: float = 0.0
     temperature_squared: bool = True
-    variant: Literal["plain", "live", "snapshot"] = "plain"
-    """whether and how it is spaced"""
     branches: int = 3
     """how many there are in all, the network itself included"""
     ramp: float = 80.0
@@ -71,8 +67,6 @@ class ONE(Distillation, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.variant not in VARIANTS:
-            raise unknown("variant", self.variant, VARIANTS)
         if self.branches < 2:
             raise UserError(f"An ensemble needs two branches or more, got branches={self.branches}.")
         check_between("ramp", self.ramp, 0, math.inf)
@@ -80,25 +74,10 @@ class ONE(Distillation, Method):
         if self.variant == "snapshot" and not (self.replay_label or self.logit_weight or self.feature_weight):
             raise UserError("logit_weight and feature_weight are 0: a replay without labels has no other loss.")
 
-    @property
-    def roles(self) -> Sequence[str]:
-        return ("student",) if self.variant == "plain" else ("teacher", "student")
-
-    @property
-    def learners(self) -> Mapping[str, str]:
-        return dict.fromkeys(self.roles, "network")
-
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         network = given.network("student")
         others = [given.network(f"branch {k}", fresh=True, like="student") for k in range(2, self.branches + 1)]
-        branches = self.equipped(Branches(network, others, given.sample, self.join))
-        if self.variant != "snapshot":
-            return {"network": branches}
-        return {"network": branches, "snapshot": deepcopy(branches)}
-
-    def take_over(self, role: str, models: Models) -> None:
-        if self.variant == "snapshot" and role == "student":
-            models["snapshot"].load_state_dict(models["network"].state_dict())
+        return self.with_snapshot(Branches(network, others, given.sample, self.join))
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         views = (batch.images, *(other.images for other in batch.others))

@@ -100,10 +100,10 @@ class PCL(ONE):
 def follow(mean: nn.Module, network: nn.Module, stays: float, progress: Progress) -> None:
     """mean <- a mean + (1 - a) network, for weights and statistics alike; whole numbers are copied."""
     for mine, theirs in zip(mean.parameters(), network.parameters(), strict=True):
-        mine.lerp_(theirs, 1 - stays)
+        mine.lerp_(theirs.to(mine.dtype), 1 - stays)
     for kept, current in zip(mean.buffers(), network.buffers(), strict=True):
         if kept.is_floating_point():
             first = progress.gather(current[None])[0]  # processes have statistics of their own: all take the first's
-            kept.lerp_(first, 1 - stays)
+            kept.lerp_(first.to(kept.dtype), 1 - stays)
         else:
             kept.copy_(current)

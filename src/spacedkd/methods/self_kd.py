@@ -20,8 +20,7 @@ o and f are detached in the distillation terms, but the trunk learns from every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -30,17 +29,16 @@ from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch
 from spacedkd.errors import unknown
-from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.methods.one_network import OneNetwork
 from spacedkd.models.exits import Align, EarlyExits
 
-VARIANTS = ("plain", "live", "snapshot")
 REDUCTIONS = ("sum", "mean")
 
 
 @dataclass(frozen=True)
-class SelfKD(Distillation, Method):
+class SelfKD(OneNetwork):
     """Early exits on one network; teacher and student are two roles of it."""
 
     card: ClassVar = Card(
@@ -53,8 +51,6 @@ class SelfKD(Distillation, Method):
     )
 
     logit_loss: str = "soft-cross-entropy"
-    variant: Literal["plain", "live", "snapshot"] = "plain"
-    """whether and how it is spaced"""
     deepest_weight: float = 1.0
     """weight of the deepest classifier's label loss"""
     skip_deepest_exit_features: bool = False
@@ -64,30 +60,13 @@ class SelfKD(Distillation, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.variant not in VARIANTS:
-            raise unknown("self KD variant", self.variant, VARIANTS)
         if self.student_reduction not in REDUCTIONS:
             raise unknown("student_reduction", self.student_reduction, REDUCTIONS)
-
-    @property
-    def roles(self) -> Sequence[str]:
-        return ("student",) if self.variant == "plain" else ("teacher", "student")
-
-    @property
-    def learners(self) -> Mapping[str, str]:
-        return dict.fromkeys(self.roles, "network")
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         compared: Align = "all-but-deepest" if self.skip_deepest_exit_features else "all"
         network = given.network("student")
-        exits = self.equipped(EarlyExits(network, given.sample, compared if self.feature_weight else "none"))
-        if self.variant != "snapshot":
-            return {"network": exits}
-        return {"network": exits, "snapshot": deepcopy(exits)}
-
-    def take_over(self, role: str, models: Models) -> None:
-        if self.variant == "snapshot" and role == "student":
-            models["snapshot"].load_state_dict(models["network"].state_dict())
+        return self.with_snapshot(EarlyExits(network, given.sample, compared if self.feature_weight else "none"))
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         if role == "teacher":
