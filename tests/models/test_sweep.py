@@ -129,7 +129,8 @@ def given(place: int) -> Ingredients:
     """A small ResNet as the teacher, the family as the student."""
     size = FAMILIES[place].size
     teacher = build(NetworkSpec("resnet18_small", {"width": 4}), images(size), seed=0)
-    return Ingredients({"teacher": teacher, "student": deepcopy(built(place))}.__getitem__, batch(size).images[:2])
+    networks = {"teacher": teacher, "student": deepcopy(built(place))}
+    return Ingredients(lambda role, **_: networks[role], batch(size).images[:2])
 
 
 def stepped(model: nn.Module, losses: dict[str, Tensor]) -> None:
