@@ -151,7 +151,7 @@ def test_a_kd_step(place: int) -> None:
     student = models["student"]
     assert isinstance(student, Classifier)
     ((logits, features, _),) = student.eval()(seen.images)
-    ((_, target),) = models["teacher"](seen.images)
+    ((_, target, _),) = models["teacher"](seen.images)
     assert logits.shape == (4, CLASSES)
     assert features.shape == target.shape == (4, 32)
     own = student.network
