@@ -1,39 +1,33 @@
-"""How curved the loss is around a network: trace and largest eigenvalue of the Hessian of its mean loss."""
+"""How curved the loss is around a network: trace and largest eigenvalue of the Hessian of its mean loss.
+
+Small curvature is what is called a flat minimum. The network is measured in eval mode, so BatchNorm uses its running
+statistics, on the images as they are given, without any that are drawn anew.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
-from spacedkd.evaluate.held_still import Batches, Logits, Loss, cross_entropy
+from spacedkd.errors import UserError
+from spacedkd.evaluate.eigenvalue import Eigenvalue, largest_eigenvalue
+from spacedkd.evaluate.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode
+from spacedkd.evaluate.hessian import AT_ONCE, Hessian
+from spacedkd.evaluate.trace import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part
+from spacedkd.evaluate.trace import Watch as Count
 
-Stopped = Literal["error reached", "most products", "whole space"]
 Watch = Callable[[str, int, int], None]
-"""told what is being estimated, how many products of Hessian and vector it took so far, and how many it may take"""
+"""told what is being estimated, how many products of Hessian and vector are done, and how many there may be"""
 
-
-@dataclass(frozen=True)
-class Trace:
-    """An estimate of the trace."""
-
-    method: str
-    value: float
-    standard_error: float
-    products: int  # of the Hessian with a vector
-    stopped: Stopped
-
-
-@dataclass(frozen=True)
-class Eigenvalue:
-    """The largest eigenvalue: one lies within `residual` of `value`."""
-
-    value: float
-    residual: float
-    products: int
-    stopped: Stopped
+Estimator = Callable[[Hessian, Tensor, float, int, int, Count], Trace]
+ESTIMATORS: dict[str, Estimator] = {
+    "hutchinson": hutchinson,
+    "hutchinson by part": hutchinson_by_part,
+    "hutch++": hutch_plus_plus,
+}
 
 
 @dataclass(frozen=True)
@@ -43,11 +37,16 @@ class Curvature:
     images: int
     parameters: int
     loss: float
-    hutchinson: Trace
-    xtrace: Trace
+    traces: dict[str, Trace]  # by estimator
     largest: Eigenvalue
+    error: float  # what was asked for, relative
     seed: int
     batchnorm: str = "running statistics (eval mode)"
+
+    @property
+    def trace(self) -> Trace:
+        """The surest of the traces."""
+        return min(self.traces.values(), key=lambda one: one.standard_error)
 
 
 def curvature(
@@ -56,10 +55,45 @@ def curvature(
     *,
     predict: Logits | None = None,
     loss: Loss = cross_entropy,
+    estimators: tuple[str, ...] = tuple(ESTIMATORS),
     error: float = 0.05,
     most_products: int = 100,
+    at_once: int = AT_ONCE,
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Curvature:
-    """Trace (twice, by Hutchinson and by XTrace) and largest eigenvalue, each to a relative error of `error`."""
-    raise NotImplementedError
+    """The trace by each estimator and the largest eigenvalue, each until its relative error is at most `error`.
+
+    None takes more than `most_products` products; what stopped it is in its result. `predict` gives the logits to be
+    judged; left out, the model itself does. One graph holds `at_once` images.
+    """
+    _check(error, most_products, at_once)
+    with in_eval_mode(model):
+        hessian = Hessian(model, batches, predict, loss, at_once)
+        if not math.isfinite(hessian.loss):
+            raise UserError(f"The loss of this network is {hessian.loss}, so it has no curvature to measure.")
+        like = next(model.parameters()).detach()
+        traces = {
+            name: ESTIMATORS[name](hessian, like, error, most_products, seed, _told(watch, f"trace, {name}"))
+            for name in estimators
+        }
+        told = _told(watch, "largest eigenvalue")
+        largest = largest_eigenvalue(hessian, like, error, most_products, seed, told)
+    return Curvature(hessian.images, hessian.size, hessian.loss, traces, largest, error, seed)
+
+
+def _told(watch: Watch | None, what: str) -> Count:
+    def tell(done: int, most: int) -> None:
+        if watch is not None:
+            watch(what, done, most)
+
+    return tell
+
+
+def _check(error: float, most_products: int, at_once: int) -> None:
+    if not 0 < error < 1:
+        raise UserError(f"The relative error of the curvature must lie between 0 and 1, got {error}. Try 0.05.")
+    if most_products < 8:
+        raise UserError(f"The curvature needs at least 8 products of Hessian and vector, got {most_products}.")
+    if at_once < 1:
+        raise UserError(f"At least one image must be looked at at once, got {at_once}.")
