@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, unknown
 from spacedkd.evaluate.eigenvalue import Eigenvalue, largest_eigenvalue
 from spacedkd.evaluate.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode
 from spacedkd.evaluate.hessian import AT_ONCE, Hessian
@@ -67,7 +67,7 @@ def curvature(
     None takes more than `most_products` products; what stopped it is in its result. `predict` gives the logits to be
     judged; left out, the model itself does. One graph holds `at_once` images.
     """
-    _check(error, most_products, at_once)
+    _check(estimators, error, most_products, at_once)
     with in_eval_mode(model):
         hessian = Hessian(model, batches, predict, loss, at_once)
         if not math.isfinite(hessian.loss):
@@ -90,7 +90,10 @@ def _told(watch: Watch | None, what: str) -> Count:
     return tell
 
 
-def _check(error: float, most_products: int, at_once: int) -> None:
+def _check(estimators: tuple[str, ...], error: float, most_products: int, at_once: int) -> None:
+    for name in estimators:
+        if name not in ESTIMATORS:
+            raise unknown("estimator of the trace", name, ESTIMATORS)
     if not 0 < error < 1:
         raise UserError(f"The relative error of the curvature must lie between 0 and 1, got {error}. Try 0.05.")
     if most_products < 8:
