@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 
 from spacedkd.cli import flags, listing, tables
+from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import RunFlags
 from spacedkd.cli.progress import watch_jobs, watch_run
 from spacedkd.errors import UserError, unknown
@@ -21,7 +22,6 @@ from spacedkd.report.page import write_page
 from spacedkd.spec import read_spec
 from spacedkd.train import loop
 from spacedkd.train.folder import RunFolder, write_json
-from spacedkd.train.prepare import prepare
 
 console = Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")  # one of several processes speaks for all
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
@@ -103,24 +103,6 @@ def compare(
     write_page(out / "report.html", found)
     console.print(tables.of_comparison(found), tables.of_costs(found))
     _say(f"Numbers: {out}/comparison.json\nReport:  {out}/report.html")
-
-
-def evaluate(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
-    """Measure every head of every role of runs, as their checkpoints stand now.
-
-    Example: spacedkd evaluate runs/mine
-    """
-    for folder in _given(runs):
-        place = RunFolder(folder)
-        current = prepare(read_spec(folder), place)
-        if not place.checkpoint.exists():
-            raise UserError(f"{folder} has no checkpoint yet. Train it with: spacedkd train --resume {folder}")
-        current.restore()
-        done = f"after {current.position.turns} of {current.turn_count} turns"
-        _say(f"{folder}, {done}")
-        roles = {model: role for role, model in current.method.learners.items()}
-        by_model = {model: current.evaluate(role) for model, role in roles.items()}
-        console.print(tables.of_scores(by_model))
 
 
 def report(

@@ -1,0 +1,235 @@
+"""All instruments on one trained network, and the file that keeps what they found.
+
+`evaluation.json` has an entry for each instrument that was ever used on these weights, with its settings in it. Weights
+that have changed make everything measured before worthless, so it goes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spacedkd.data.images import Encoded, Images
+from spacedkd.data.rows import evenly
+from spacedkd.data.stream import Batch, in_order
+from spacedkd.errors import UserError
+from spacedkd.evaluate import adversarial, corruptions, curvature, scores, weight_noise
+from spacedkd.evaluate.adversarial import Attack
+from spacedkd.evaluate.corrupted import CorruptedImages
+from spacedkd.train.folder import write_json
+from spacedkd.train.saved import Saved
+
+FILE = "evaluation.json"
+TRAIN_IMAGES = 2000
+
+Advance = Callable[[int], None]
+Progress = Callable[[str, int], AbstractContextManager[Advance]]
+"""shows work with this title and so many parts; what it gives is told how many more are done"""
+
+
+def silent(_: str, __: int) -> AbstractContextManager[Advance]:
+    return nullcontext(lambda _: None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which instruments are used, and how."""
+
+    severities: tuple[int, ...] = corruptions.SEVERITIES
+    corruptions: tuple[str, ...] = ()
+    cache: Path | None = None
+    attacks: tuple[Attack, ...] = ()
+    flatness: bool = False
+    draws: int = 10
+    hessian: bool = False
+    error: float = 0.05
+    """relative standard error of the curvature at which to stop"""
+    most_products: int = 100
+    limit: int | None = None
+    """only so many test images"""
+    train_images: int = TRAIN_IMAGES
+    """so many training images at most for flatness and curvature"""
+    batch_size: int = 256
+    workers: int = 0
+
+    def instruments(self) -> list[str]:
+        asked = {
+            "accuracy": True,
+            "corruptions": bool(self.corruptions),
+            "adversarial": bool(self.attacks),
+            "weight_noise": self.flatness,
+            "curvature": self.hessian,
+        }
+        return [name for name, wanted in asked.items() if wanted]
+
+    def __post_init__(self) -> None:
+        if self.corruptions:
+            corruptions.check(self.corruptions, self.severities)
+        for name, least, value in (
+            ("batch_size", 1, self.batch_size),
+            ("workers", 0, self.workers),
+            ("train_images", 1, self.train_images),
+            ("limit", 1, self.limit or (1 if self.limit is None else 0)),
+        ):
+            if value < least:
+                raise UserError(f"{name} must be at least {least}, got {value}.")
+
+
+def evaluate(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The instruments of the plan one after the other, each with what it found as plain JSON; accuracy is the first."""
+    test = _some(saved.data.test, plan.limit)
+    measured = {"model": saved.student, "head": "final", "test_images": len(test.labels)}
+    instruments: dict[str, Callable[[], Any]] = {
+        "accuracy": lambda: _accuracy(saved, plan, test, progress),
+        "corruptions": lambda: _corruptions(saved, plan, test, progress),
+        "adversarial": lambda: _adversarial(saved, plan, test, progress),
+        "weight_noise": lambda: _weight_noise(saved, plan, progress),
+        "curvature": lambda: _curvature(saved, plan, progress),
+    }
+    for name in plan.instruments():
+        yield name, {"measured": measured, **_plain(instruments[name]())}
+
+
+def _accuracy(saved: Saved, plan: Plan, test: Images | Encoded, progress: Progress) -> dict[str, Any]:
+    parts = {"test": test} | ({"holdout": saved.data.holdout} if saved.data.holdout is not None else {})
+    total = len(saved.models) * sum(len(part.labels) for part in parts.values())
+    with progress("accuracy", total) as advance:
+
+        def scored(model: str, images: Images | Encoded) -> scores.Scores:
+            leaders = [name for name in saved.models if name not in (saved.student, "average")]
+            others = {name: saved.predict(name) for name in leaders} if model == saved.student else {}
+            batches = _shown(saved, images, plan, advance)
+            return scores.score(saved.predict(model), saved.head_names(model), batches, len(test.classes), others)
+
+        found = {model: {part: scored(model, images) for part, images in parts.items()} for model in saved.models}
+    return {"class_names": list(test.classes), "models": found}
+
+
+def _corruptions(saved: Saved, plan: Plan, test: Images | Encoded, progress: Progress) -> corruptions.Corruptions:
+    kept = CorruptedImages(test, plan.cache)
+    count, names, severities = len(test.labels), plan.corruptions, plan.severities
+    missing = len(kept.missing(names, severities))
+    if missing:
+        with progress(f"corrupting images ({missing} of {len(names) * len(severities)} ways)", missing * count) as tell:
+            kept.make(names, severities, advance=tell)
+    with progress("corruptions", len(names) * len(severities) * count) as advance:
+
+        def batches(name: str, severity: int) -> Iterator[Batch]:
+            for batch in kept.batches(name, severity, plan.batch_size):
+                yield saved.moved(batch)
+                advance(len(batch.labels))
+
+        enlarged = corruptions.enlargement(*test.shape[1:])
+        predict, heads = saved.predict(), saved.head_names()
+        return corruptions.corruptions(predict, heads, batches, names, severities, count, enlarged)
+
+
+def _adversarial(saved: Saved, plan: Plan, test: Images | Encoded, progress: Progress) -> adversarial.Adversarial:
+    def batches() -> Iterator[adversarial.Pixels]:
+        for rows in torch.arange(len(test.labels)).split(plan.batch_size):
+            layout = torch.channels_last if saved.channels_last else torch.contiguous_format
+            pixels = test.fitted(rows).to(saved.device, memory_format=layout)
+            yield pixels, test.labels[rows].to(saved.device), rows
+
+    with progress("adversarial", adversarial.passes(plan.attacks) * len(test.labels)) as advance:
+        predict = saved.predict_deepest()
+        return adversarial.adversarial(predict, test.normalised, batches, plan.attacks, advance=advance)
+
+
+def _weight_noise(saved: Saved, plan: Plan, progress: Progress) -> weight_noise.WeightNoise:
+    predict = saved.predict_deepest()
+    levels = len(weight_noise.ABSOLUTE_LEVELS) + len(weight_noise.RELATIVE_LEVELS)
+    with progress("weight noise", 1 + levels * plan.draws) as advance:
+        return weight_noise.weight_noise(
+            saved.deepest(),
+            _training(saved, plan),
+            predict=lambda images: predict(images)[0].logits,
+            draws=plan.draws,
+            watch=lambda done, total: advance(1),
+        )
+
+
+def _curvature(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
+    seen: dict[str, int] = {}
+    most = plan.most_products * (len(curvature.ESTIMATORS) + 1)
+    with progress("curvature (at most)", most) as advance:
+
+        def watch(what: str, done: int, _: int) -> None:
+            advance(done - seen.get(what, 0))
+            seen[what] = done
+
+        batches = _training(saved, plan)
+        found = curvature.curvature(
+            saved.in_float32(), batches, error=plan.error, most_products=plan.most_products, watch=watch
+        )
+        advance(most - sum(seen.values()))
+    return {**_plain(found), "trace": _plain(found.trace)}
+
+
+def _training(saved: Saved, plan: Plan) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
+    """Passes over the training images as they are, not varied."""
+    train = _some(saved.data.train, min(plan.train_images, len(saved.data.train.labels)))
+
+    def one_pass() -> Iterator[tuple[Tensor, Tensor]]:
+        return ((batch.images, batch.labels) for batch in _shown(saved, train, plan))
+
+    return one_pass
+
+
+def _shown(saved: Saved, images: Images | Encoded, plan: Plan, advance: Advance = lambda _: None) -> Iterator[Batch]:
+    for batch in in_order(images, plan.batch_size, plan.workers):
+        yield saved.moved(batch)
+        advance(len(batch.labels))
+
+
+def _some(images: Images | Encoded, limit: int | None) -> Images | Encoded:
+    """At most `limit` images, evenly from all classes."""
+    if limit is None or limit >= len(images.labels):
+        return images
+    if limit < len(images.classes):
+        raise UserError(f"limit must be at least {len(images.classes)}, one image of each class; got {limit}.")
+    return images.subset(evenly(images.labels, limit, len(images.classes)))
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses and named tuples as dictionaries, whatever they hold."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(item) for name, item in vars(value).items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def write(folder: Path, saved: Saved, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Add what was found to the folder's evaluation.json, and return all of it.
+
+    Earlier results of the same weights stay; those of other weights go.
+    """
+    before = read(folder)
+    same = before is not None and before["origin"].get("weights_digest") == saved.origin["weights_digest"]
+    kept = before["instruments"] if before is not None and same else {}
+    everything = {"origin": saved.origin, "instruments": {**kept, **found}}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / FILE, everything)
+    return everything
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """A folder's evaluation, if it has one."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {"origin": dict(found["origin"]), "instruments": dict(found["instruments"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read as an evaluation: {error!r}. Delete it to measure again.") from None
