@@ -2,7 +2,7 @@
 
     python -m benchmarks.curvature_speed
 
-1. the trace of a trained width-16 ResNet-18 on 2 000 32x32 images to 5 % standard error: seconds, and whether under 300;
+1. the trace of a trained width-16 ResNet-18 on 2 000 32x32 images to 5 % standard error: is it under five minutes;
 2. one product of Hessian and vector: ours against a graph for each vector, and against curvlinops;
 3. the products each estimator needs for the same standard error, on fewer images.
 """
