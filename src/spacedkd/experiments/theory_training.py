@@ -60,6 +60,8 @@ class Setting:
                 raise UserError(f"The theory experiment needs at least one of {name}, got {getattr(self, name)}.")
         if self.orders < 2:
             raise UserError(f"An expectation over orders needs at least two of them, got {self.orders}.")
+        if not self.rate > 0:
+            raise UserError(f"A learning rate must be a number above 0, got {self.rate}.")
         if self.samples % self.batch_size:
             raise UserError(f"{self.samples} samples cannot be divided into batches of {self.batch_size}.")
         if any(not 1 < interval <= self.steps for interval in self.intervals):
