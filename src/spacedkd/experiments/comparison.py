@@ -9,6 +9,7 @@ from typing import Any
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
+from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.statistics import Difference, Estimate, difference, estimate
 from spacedkd.schedule import Ahead, Schedule, Spaced, Window
 from spacedkd.spec import RunSpec, read_spec
@@ -43,12 +44,13 @@ def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, An
     if against not in arms:
         raise unknown("arm", against, arms)
     reference = arms[against]
-    return {
+    found = {
         "measured": "student, test images; last = deepest head after the last epoch",
         "best_chosen_on": sorted({result.best_chosen_on for runs in arms.values() for _, result in runs}),
         "against": against,
         "arms": [_arm(label, runs, reference) for label, runs in arms.items()],
     }
+    return found | {"evaluation": compare_evaluations(found)}
 
 
 Runs = list[tuple[RunSpec, Result]]

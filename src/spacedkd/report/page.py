@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.report import forest, plots, tables, turns, words
+from spacedkd.report.evaluation import evaluation_sections
 from spacedkd.report.look import STYLE
 from spacedkd.report.markup import NOTHING, Markup, join, tag, text
 from spacedkd.report.numbers import listed
 from spacedkd.report.runs import Arm, read_arms
+from spacedkd.report.sections import figure, grid, note, panel, section
 from spacedkd.report.spacing import groups
 
 # The page holds text from specs; whatever slipped through escaping could still load and run nothing.
@@ -33,6 +35,7 @@ def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int =
         _intervals(arms),
         _turns(arms, colours),
         _costs(arms, against),
+        *evaluation_sections(comparison, arms),
         _making(arms, comparison["measured"]),
     ]
     head = tag(
@@ -86,18 +89,18 @@ def _finding(arm: Arm, against: str) -> Markup:
 
 
 def _results(arms: Sequence[Arm], against: str, chosen_on: Sequence[str]) -> Markup:
-    note = (
+    said = (
         "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
         "which one seed does not give. Last and best epoch are of the deepest head. "
     )
     if any(arm.numbers["ensemble"] for arm in arms):
-        note += "The ensemble is the mean of all heads. "
+        said += "The ensemble is the mean of all heads. "
     if any(arm.numbers["teacher"] for arm in arms):
-        note += "The teacher's accuracy is after its own last epoch. "
-    return _section(
+        said += "The teacher's accuracy is after its own last epoch. "
+    return section(
         "results",
         "Results",
-        _note(note + words.best_epoch(chosen_on)),
+        note(said + words.best_epoch(chosen_on)),
         tables.results(arms, against),
         tag("div", _accuracies(arms, against), _differences(arms, against), class_="pair"),
     )
@@ -109,7 +112,7 @@ def _accuracies(arms: Sequence[Arm], against: str) -> Markup:
     described = "; ".join(f"{row.label} {row.written} %" for row in rows)
     caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
     picture = forest.forest(rows, 0, 1, level, f"Accuracy after the last epoch: {described}.")
-    return _figure(join(tag("h3", text("Accuracy after the last epoch, %")), picture), caption)
+    return figure(join(tag("h3", text("Accuracy after the last epoch, %")), picture), caption)
 
 
 def _differences(arms: Sequence[Arm], against: str) -> Markup:
@@ -120,12 +123,12 @@ def _differences(arms: Sequence[Arm], against: str) -> Markup:
     title = f"Difference against {against}, points"
     picture = forest.forest(rows, -1, 1, 0, f"{title}: {described}.")
     caption = "Paired by seed. A line that crosses zero is no clear difference."
-    return _figure(join(tag("h3", text(title)), picture), caption)
+    return figure(join(tag("h3", text(title)), picture), caption)
 
 
 def _curves(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
     panels = [
-        _panel(arm.label, arm.how, picture) for arm, picture in zip(arms, plots.curves(arms, colours), strict=True)
+        panel(arm.label, arm.how, picture) for arm, picture in zip(arms, plots.curves(arms, colours), strict=True)
     ]
     caption = (
         "Accuracy on the test images, deepest head. Thick: mean over seeds, with its last value; thin: each seed. "
@@ -133,7 +136,7 @@ def _curves(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
     )
     if any(len(arm.first.roles) > 1 and arm.first.shares_one_model for arm in arms):
         caption += "In self KD both roles are one network, measured during the turns of either."
-    return _section("curves", "Learning curves", _legend(colours, dashed=True), _grid(panels, caption))
+    return section("curves", "Learning curves", _legend(colours, dashed=True), grid(panels, caption))
 
 
 def _intervals(arms: Sequence[Arm]) -> Markup:
@@ -141,82 +144,60 @@ def _intervals(arms: Sequence[Arm]) -> Markup:
     if not found:
         return NOTHING
     pictures = plots.interval_panels(found)
-    panels = [_panel(group.title, group.data, picture) for group, picture in zip(found, pictures, strict=True)]
+    panels = [panel(group.title, group.data, picture) for group, picture in zip(found, pictures, strict=True)]
     caption = (
         "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
         "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
     )
     if not all(plots.to_scale(group.spacings) for group in found):
         caption += "Where intervals differ too much for one scale they are evenly spread in their order."
-    return _section("intervals", "Accuracy against interval", _grid(panels, caption))
+    return section("intervals", "Accuracy against interval", grid(panels, caption))
 
 
 def _turns(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
     found = turns.timetables(arms)
     pictures = turns.pictures(found, colours)
-    panels = [
-        _panel(listed(table.labels), table.words, picture) for table, picture in zip(found, pictures, strict=True)
-    ]
+    panels = [panel(listed(table.labels), table.words, picture) for table, picture in zip(found, pictures, strict=True)]
     caption = (
         "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
         "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
         "fast to draw."
     )
-    return _section("turns", "Who learned which step when", _legend(colours, dashed=False), _grid(panels, caption))
+    return section("turns", "Who learned which step when", _legend(colours, dashed=False), grid(panels, caption))
 
 
 def _costs(arms: Sequence[Arm], against: str) -> Markup:
-    note = (
+    said = (
         f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
         "training; seconds depend on the machine and on what else it did."
     )
-    return _section(
+    return section(
         "cost",
         "Cost",
         _with_code(words.extra_cost(arms, against), "--equal-cost"),
         tables.costs(arms, against),
-        _note(note),
+        note(said),
     )
 
 
 def _making(arms: Sequence[Arm], measured: str) -> Markup:
-    note = (
+    said = (
         f"Measured: {measured}. Intervals are Student's t over seeds; differences are paired by seed, over the seeds "
         "that both arms have; p is of the paired t-test."
     )
-    return _section(
+    return section(
         "making",
         "How this was made",
-        _note(note),
-        *(_note(one) for one in words.environments(arms)),
+        note(said),
+        *(note(one) for one in words.environments(arms)),
         tables.specs(arms),
     )
-
-
-def _section(name: str, title: str, *content: Markup) -> Markup:
-    return tag("section", tag("h2", text(title), id=name), *content, aria_labelledby=name)
-
-
-def _note(sentences: str) -> Markup:
-    return tag("p", text(sentences), class_="note")
 
 
 def _with_code(sentence: str, word: str) -> Markup:
     """A sentence in which one word is typed on the command line, and so must not be broken."""
     before, found, after = sentence.partition(word)
     return tag("p", text(before), tag("code", text(found)) if found else NOTHING, text(after))
-
-
-def _figure(picture: Markup, caption: str) -> Markup:
-    return tag("figure", picture, tag("figcaption", text(caption)))
-
-
-def _grid(panels: Sequence[Markup], caption: str) -> Markup:
-    return _figure(tag("div", *panels, class_="panels"), caption)
-
-
-def _panel(title: str, below: str, picture: Markup) -> Markup:
-    return tag("div", tag("h3", text(title), tag("small", text(below))), picture, class_="panel")
 
 
 def _legend(colours: Mapping[str, str], dashed: bool) -> Markup:

@@ -35,17 +35,17 @@ def results(arms: Sequence[Arm], against: str) -> Markup:
     for arm in arms:
         cells = [_estimate_cell(arm.numbers[key], strong=key == "last") for key in shown]
         gain = [_difference_cell(arm, against)] if len(arms) > 1 else []
-        rows.append([_arm_cell(arm), *cells, *gain, _cell(text(len(arm.runs)))])
+        rows.append([_arm_cell(arm), *cells, *gain, cell(text(len(arm.runs)))])
     difference = [f"Difference vs {against}, points"] if len(arms) > 1 else []
     heads = ["Arm", *shown.values(), *difference, "Seeds"]
-    return _table("Results", heads, rows, [arm.label == against for arm in arms])
+    return framed_table("Results", heads, rows, [arm.label == against for arm in arms])
 
 
 def costs(arms: Sequence[Arm], against: str) -> Markup:
     """Mean over the runs of an arm, and how often the named arm's."""
     base = next(arm for arm in arms if arm.label == against).numbers["cost"]
     rows = [[_arm_cell(arm), *(_cost_cell(arm.numbers["cost"], base, name) for name in COSTS)] for arm in arms]
-    return _table("Cost", ["Arm", *COSTS.values()], rows, [arm.label == against for arm in arms])
+    return framed_table("Cost", ["Arm", *COSTS.values()], rows, [arm.label == against for arm in arms])
 
 
 def specs(arms: Sequence[Arm]) -> Markup:
@@ -67,7 +67,7 @@ def _spec(arm: Arm) -> Markup:
     )
 
 
-def _table(name: str, heads: Sequence[str], rows: Sequence[Sequence[Markup]], named: Sequence[bool]) -> Markup:
+def framed_table(name: str, heads: Sequence[str], rows: Sequence[Sequence[Markup]], named: Sequence[bool]) -> Markup:
     """A table that scrolls inside its own frame where the screen is narrow."""
     head = tag("tr", *(tag("th", text(title), scope="col") for title in heads))
     body = [tag("tr", *row, class_="named" if marked else None) for row, marked in zip(rows, named, strict=True)]
@@ -81,31 +81,31 @@ def _arm_cell(arm: Arm) -> Markup:
     return tag("th", text(arm.label), tag("small", text(arm.how)), scope="row")
 
 
-def _cell(*content: Markup, class_: str | None = None) -> Markup:
+def cell(*content: Markup, class_: str | None = None) -> Markup:
     return tag("td", *content, class_=class_)
 
 
 def _estimate_cell(value: Mapping[str, Any] | None, strong: bool) -> Markup:
     if value is None:
-        return _cell(text(DASH), class_="none")
+        return cell(text(DASH), class_="none")
     mean, _, half = estimate(value).partition(" ")
-    return _cell(tag("b" if strong else "span", text(mean)), tag("span", text(f" {half}"), class_="half"))
+    return cell(tag("b" if strong else "span", text(mean)), tag("span", text(f" {half}"), class_="half"))
 
 
 def _difference_cell(arm: Arm, against: str) -> Markup:
     difference = arm.numbers["difference"]
     if difference is None:
-        return _cell(text("reference" if arm.label == against else "no shared seed"), class_="none")
+        return cell(text("reference" if arm.label == against else "no shared seed"), class_="none")
     judged = verdict(difference)
     mean = tag("b", text(points(difference["mean"])))
     if judged is None:
-        return _cell(mean, tag("small", text("1 shared seed: no interval")))
+        return cell(mean, tag("small", text("1 shared seed: no interval")))
     p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
     interval = f"{points(difference['low'])} to {points(difference['high'])}{p}"
-    return _cell(mean, tag("span", text(judged), class_=f"verdict {judged.split()[0]}"), tag("small", text(interval)))
+    return cell(mean, tag("span", text(judged), class_=f"verdict {judged.split()[0]}"), tag("small", text(interval)))
 
 
 def _cost_cell(cost: Mapping[str, float], base: Mapping[str, float], name: str) -> Markup:
     written = seconds(cost[name]) if name == "seconds" else count(cost[name])
     times = f"{TIMES}{ratio(cost[name] / base[name])}" if base[name] else ""
-    return _cell(text(written), tag("small", text(times)))
+    return cell(text(written), tag("small", text(times)))

@@ -1,0 +1,84 @@
+"""Tables of measured numbers: a line for each number, a column for each arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spacedkd.report.markup import Markup, tag, text
+from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, percent, points
+from spacedkd.report.runs import Arm
+from spacedkd.report.tables import cell, framed_table
+from spacedkd.report.words import verdict
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number as all arms have it."""
+
+    title: str
+    is_percent: bool
+    better: str | None
+    """high, low, or None where neither is"""
+    arms: Mapping[str, Mapping[str, Any]]
+
+    def written(self, value: float) -> str:
+        return percent(value) if self.is_percent else f"{value:.3g}".replace("-", MINUS)
+
+    def signed(self, value: float) -> str:
+        if self.is_percent:
+            return points(value)
+        return ("+" if value > 0 else "") + self.written(value)
+
+    def judged(self, difference: Mapping[str, Any]) -> str | None:
+        """`better` or `worse` where the whole interval is on one side of zero and one side is the better one."""
+        found = verdict(difference)
+        if found not in ("better", "worse") or self.better is None:
+            return None
+        if self.better == "high":
+            return found
+        return "worse" if found == "better" else "better"
+
+
+def measures(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Measure]:
+    return {
+        key: Measure(one["title"], one["unit"] == "percent", one["better"], one["arms"]) for key, one in metrics.items()
+    }
+
+
+def table(name: str, shown: Sequence[Measure], arms: Sequence[Arm], against: str) -> Markup:
+    """A line for each measure; arms that have none of them get no column."""
+    columns = [arm for arm in arms if any(arm.label in one.arms for one in shown)]
+    heads = ["", *(f"{arm.label} (reference)" if arm.label == against else arm.label for arm in columns)]
+    rows = [[_title(one), *(_cell(one, one.arms.get(arm.label)) for arm in columns)] for one in shown]
+    return framed_table(name, heads, rows, [False] * len(rows))
+
+
+def _title(measure: Measure) -> Markup:
+    unit = ", %" if measure.is_percent else ""
+    hint = [tag("small", text("lower is better"))] if measure.better == "low" else []
+    return tag("th", text(measure.title + unit), *hint, scope="row")
+
+
+def _cell(measure: Measure, found: Mapping[str, Any] | None) -> Markup:
+    if found is None:
+        return cell(text(DASH), class_="none")
+    value, difference = found["estimate"], found["difference"]
+    half = ""
+    if value["low"] is not None:
+        half = f" {PLUS_MINUS} {measure.written((value['high'] - value['low']) / 2)}"
+    mean = tag("b", text(measure.written(value["mean"])))
+    below = [] if difference is None else [_difference(measure, difference)]
+    return cell(mean, tag("span", text(half), class_="half"), *below)
+
+
+def _difference(measure: Measure, difference: Mapping[str, Any]) -> Markup:
+    gain = measure.signed(difference["mean"])
+    if difference["low"] is None:
+        return tag("small", text(f"{gain} (one seed)"))
+    judged = measure.judged(difference)
+    interval = f" ({measure.signed(difference['low'])} to {measure.signed(difference['high'])})"
+    if judged is None:
+        return tag("small", text(gain + interval))
+    return tag("small", tag("b", text(f"{gain} {judged}"), class_=judged), text(interval))
