@@ -121,6 +121,8 @@ def test_verdicts_where_the_answer_is_known() -> None:
     below, above = verdict(Sides(right / 2, right, "ratio")), verdict(Sides(1.5 * right, right, "part"))
     assert (below.held, below.broken, below.means, below.single) == (1, 0, 1, 1)
     assert below.change.mean == pytest.approx(0.5)
+    assert (below.problems_held, below.problems_broken) == (1, 0)
+    assert (above.problems_held, above.problems_broken) == (0, 1)
     assert (above.held, above.broken, above.means, above.single) == (0, 1, 0, 0)
     assert above.change.mean == pytest.approx(0.5)
     other = 1 + torch.rand(400, 3, 20, generator=draw, dtype=torch.float64)

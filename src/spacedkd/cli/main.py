@@ -16,6 +16,7 @@ from spacedkd.cli import flags, listing, tables
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import RunFlags
 from spacedkd.cli.progress import watch_jobs, watch_run
+from spacedkd.cli.theory import theory
 from spacedkd.errors import UserError, unknown
 from spacedkd.experiments import comparison, runner
 from spacedkd.report.page import write_page
@@ -138,6 +139,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "evaluate": evaluate,
     "report": report,
+    "theory": theory,
     "list": list_,
 }
 

@@ -41,31 +41,43 @@ class Verdict:
     broken: float
     means: float  # part in which the mean of the left is not above the mean of the right, clearly or not
     single: float  # part of all single runs and times with left <= right
+    problems_held: float  # part of problems, by the change averaged over all times; surer, as there is more to average
+    problems_broken: float
     change: Interval  # over problems: geometric mean of left / right, or mean of (left - right) / scale
     unit: str
 
 
 def verdict(sides: Sides) -> Verdict:
     """Count, over problems and times."""
-    differences = sides.left - sides.right
-    orders = differences.shape[-1]
-    mean = differences.mean(-1)
-    half = float(stats.t.ppf(0.975, orders - 1)) * differences.std(-1) / orders**0.5
+    held, broken = _clear(sides.left - sides.right)
+    change = _change(sides).mean(0)  # [problems, orders]
+    problems_held, problems_broken = _clear(change)
+    per_problem = change.mean(-1)
     return Verdict(
-        held=part(mean + half < 0),
-        broken=part(mean - half > 0),
-        means=part(mean <= 0),
-        single=part(differences <= 0),
-        change=_change(sides),
+        held=part(held),
+        broken=part(broken),
+        means=part(sides.holds_between_means()),
+        single=part(sides.left <= sides.right),
+        problems_held=part(problems_held),
+        problems_broken=part(problems_broken),
+        change=t_interval((per_problem.exp() if sides.unit == "ratio" else per_problem).tolist()),
         unit=sides.unit,
     )
 
 
-def _change(sides: Sides) -> Interval:
+def _clear(differences: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the mean over orders, the last dimension, is clearly below and clearly above zero."""
+    orders = differences.shape[-1]
+    mean = differences.mean(-1)
+    half = float(stats.t.ppf(0.975, orders - 1)) * differences.std(-1) / orders**0.5
+    return mean + half < 0, mean - half > 0
+
+
+def _change(sides: Sides) -> Tensor:
+    """log(left / right), or (left - right) / scale."""
     if sides.unit == "ratio":
-        return t_interval((sides.left / sides.right).log().mean((0, 2)).exp().tolist())
-    scale = sides.right if sides.scale is None else sides.scale
-    return t_interval(((sides.left - sides.right) / scale).mean((0, 2)).tolist())
+        return (sides.left / sides.right).log()
+    return (sides.left - sides.right) / (sides.right if sides.scale is None else sides.scale)
 
 
 def follows(premise: Sides, conclusions: Mapping[str, Sides]) -> dict[str, float] | None:

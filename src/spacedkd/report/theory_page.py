@@ -10,6 +10,7 @@ from spacedkd.report.look import STYLE
 from spacedkd.report.markup import NOTHING, Markup, tag, text
 from spacedkd.report.numbers import PLUS_MINUS, count
 from spacedkd.report.page import POLICY
+from spacedkd.report.theory_statement import stated
 from spacedkd.report.theory_words import Found
 
 OWN_STYLE = """
@@ -42,7 +43,7 @@ def render_theory(found: Found, command: str) -> str:
         tag("title", text(TITLE)),
         tag("style", Markup(STYLE + OWN_STYLE)),
     )
-    sections = (_stated(), _gap(found), _steps(found), _traces(found), _numbers(found), _making(found, command))
+    sections = (stated(), _gap(found), _steps(found), _traces(found), _numbers(found), _making(found, command))
     body = tag("body", _opening(found), tag("main", *sections))
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 
@@ -64,41 +65,12 @@ def _opening(found: Found) -> Markup:
         tag(
             "p",
             text(
-                "The paper argues that a teacher which learns ahead of its student leads the student to a flatter minimum. "
-                "This page measures each step of that argument in the setting it is made in."
+                "The paper argues that a teacher which learns ahead of its student leads the student to a flatter "
+                "minimum. This page measures each step of that argument in the setting it is made in."
             ),
             class_="setting",
         ),
         tag("div", tag("p", text(words.headline(found))), tag("ul", *findings), _note(case), class_="outcome"),
-    )
-
-
-def _stated() -> Markup:
-    items = [
-        tag("li", tag("b", text(f"{title}: ")), text(f"{words.MEANINGS[name]}."))
-        for name, title in words.STATEMENTS.items()
-    ]
-    formulas = (
-        "Tr H(φ) = mean over i of [ |∇f(xᵢ)|² + βᵢ tr ∇²f(xᵢ) ],   "
-        "βᵢ = (1−α)(f(xᵢ)−yᵢ) + α(f(xᵢ)−g(xᵢ)),   "
-        "dᵢ(φ) = (φ−φ*)·∇g(xᵢ),   u(φ) = mean |dᵢ(φ)|"
-    )
-    return _section(
-        "stated",
-        "What is stated",
-        _text(
-            "Squared error, one number as output, and networks f (student) and g (teacher, with parameters φ) wide enough "
-            "to fit every training sample. At its update t an online student learns from the teacher φ(t); a spaced one "
-            "from φ(k), where k = ⌈t/s⌉s lies up to s updates ahead. φ* is where the teacher's parameters go."
-        ),
-        tag("p", text(formulas), class_="formula"),
-        tag("ol", *items),
-        _text(
-            "Two places in the proof deserve a look. From the second to the third line it passes from sums of absolute "
-            "values to sums with signs: (1, −1) has the larger absolute values, but (½, ½) the larger sum. And at the "
-            "student's minimum f(xᵢ) = yᵢ, so βᵢ = α(yᵢ − g(xᵢ)) = −α dᵢ; the paper writes +α dᵢ. With the sign mended, "
-            "a smaller signed sum makes the trace larger. The traces here are exact and use neither form."
-        ),
     )
 
 
@@ -110,9 +82,9 @@ def _gap(found: Found) -> Markup:
         if len(one["intervals"]) > 1
     ]
     caption = (
-        "Top: mean over all runs, logarithmic. A teacher that is ahead is at a later point of the same curve. Right of the "
-        "dashed upright line its loss is under 1 % of the first one: near convergence. Bottom: the first run, step by "
-        "step. The gap of a single run goes up and down with the batches, so that the inequality is one about means."
+        "Top: mean over all runs, logarithmic. A teacher that is ahead is at a later point of the same curve. Right of "
+        "the dashed upright line its loss is under 1 % of the first one: near convergence. Bottom: the first run, step "
+        "by step. The gap of a single run goes up and down with the batches: the inequality is one about means."
     )
     return _section(
         "gap",
@@ -135,24 +107,37 @@ def _steps(found: Found) -> Markup:
         "From the Lemma to the Theorem",
         _text(words.follow_up(found)),
         _text(words.sizes(found)),
+        *_by_problem(found),
         tag("ul", *key, class_="legend"),
         _figure(tag("div", *panels, class_="panels"), caption),
     )
 
 
+def _by_problem(found: Found) -> list[Markup]:
+    if not any(words.verdicts(found, "lemma")):
+        return []
+    items = [tag("li", text(words.by_problem(found, name))) for name in words.STATEMENTS]
+    return [_text("Averaged over all times near convergence, which leaves less to chance:"), tag("ul", *items)]
+
+
 def _traces(found: Found) -> Markup:
     panels = [_panel(one["setting"]["name"], _described(one), plots.changes(one)) for one in found["settings"]]
+    closer = [
+        _panel(f"{one['setting']['name']}, near convergence", _described(one), plots.changes(one, near=True))
+        for one in found["settings"]
+        if any(one["near"])
+    ]
     caption = (
-        "Exact trace of each spaced student, at its own parameters and with its own teacher, against the online student's "
-        "at the same update; mean over runs. Below zero the spaced student is flatter. Right of the dashed upright line: "
-        "near convergence."
+        "Exact trace of each spaced student, at its own parameters and with its own teacher, against the online "
+        "student's at the same update; mean over runs. Below zero the spaced student is flatter. Top: all of training; "
+        "bottom: right of the dashed upright line, near convergence."
     )
     return _section(
         "traces",
         "Do spaced students end flatter?",
         *(_text(sentence) for sentence in words.ends(found)),
         _legend(found),
-        _figure(tag("div", *panels, class_="panels"), caption),
+        _figure(tag("div", *panels, *closer, class_="panels"), caption),
     )
 
 
@@ -166,7 +151,7 @@ def _numbers(found: Found) -> Markup:
                 _name(one, place),
                 f"{end['online']:.2f}",
                 f"{end['spaced']:.2f}",
-                _with_half(end["change"]),
+                words.with_half(end["change"]),
                 f"{words.share(end['smaller'])} %",
             ]
             rows.append(
@@ -192,12 +177,13 @@ def _making(found: Found, command: str) -> Markup:
         f"{first['samples']} random points with {first['inputs']} inputs and random targets, in batches of "
         f"{first['batch_size']}, by plain gradient descent in double precision. {count(first['runs'])} runs for each "
         f"setting: {first['problems']} problems, {first['orders']} orders of the data each. Student and teacher begin "
-        f"with the same weights; α = {first['alpha']:g}. φ* is taken from twice as many updates as the students get."
+        f"with the same weights; the teacher's share of the loss is {first['alpha']:g}. φ* is taken from twice as many "
+        "updates as the students get."
     )
     worst = max(one["limit"] for one in found["settings"])
     check = f"The teacher's loss at φ* is at most {worst:.1g}."
     if linear:
-        check += f" Near convergence dᵢ differs from the teacher's real error by {100 * max(linear):.2g} % at most, on average."
+        check += f" Near convergence dᵢ differs from the teacher's real error by {100 * max(linear):.2g} % or less."
     return _section("making", "How this was made", _note(told), _note(check), tag("pre", text(command), tabindex="0"))
 
 
@@ -221,13 +207,6 @@ def _sentence(name: str, found: Found) -> str:
 def _single(found: Found, name: str) -> str:
     every = [one["single"] for one in words.verdicts(found, name)]
     return words.shares(every) if every else "no"
-
-
-def _with_half(change: Found) -> str:
-    if change["low"] is None:
-        return words.signed_percent(change["mean"])
-    half = 100 * (change["high"] - change["low"]) / 2
-    return f"{words.signed_percent(change['mean'])} {PLUS_MINUS} {half:.2g}"
 
 
 def _legend(found: Found, online: str = "") -> Markup:

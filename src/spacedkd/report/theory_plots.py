@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from spacedkd.report.axes import Panel, Point, Tick, line, rounded, tick_values
-from spacedkd.report.markup import Markup, join, tag, text
+from spacedkd.report.markup import NOTHING, Markup, join, tag, text
 from spacedkd.report.numbers import plain
 from spacedkd.report.theory_words import STATEMENTS, interval_name, share, signed_percent
 
@@ -61,7 +62,7 @@ def _near_mark(panel: Panel, one: Found) -> Markup:
     """Where the stretch that counts as near convergence begins."""
     near = [t for t, is_near in zip(one["times"], one["near"], strict=True) if is_near]
     if not near:
-        return text("")
+        return NOTHING
     x = panel.to_x(near[0])
     return tag("line", class_="mark", x1=x, x2=x, y1=panel.top, y2=panel.height - panel.bottom)
 
@@ -80,21 +81,22 @@ def example(one: Found, interval: int) -> Markup:
     ticks = [Tick(value, plain(value)) for value in tick_values(*panel.x, most=5, whole=True)]
     heights = [Tick(value, plain(value)) for value in tick_values(*panel.y, most=5)]
     frame = panel.frame(ticks, heights, "student's update t", "teacher gap u, one run")
-    rises = sum(b > a for a, b in zip(gap, gap[1:], strict=False))
+    rises = sum(b > a for a, b in pairwise(gap))
     words = f"One run near convergence, {one['setting']['name']}: the gap rises at {rises} of {len(gap) - 1} steps."
     return panel.draw(
         words, frame, line(panel.place(held), f"all {line_class(1)}"), line(panel.place(points), "all online")
     )
 
 
-def changes(one: Found) -> Markup:
-    """How much larger a spaced student's trace is than the online student's, over training."""
-    times = one["times"]
+def changes(one: Found, near: bool = False) -> Markup:
+    """How much larger a spaced student's trace is than the online student's, over training or near convergence."""
+    kept = [place for place, is_near in enumerate(one["near"]) if is_near or not near]
+    times = [one["times"][place] for place in kept]
     curves = [
-        [(t, 100 * value) for t, value in zip(times, interval["change"], strict=True)] for interval in one["intervals"]
+        [(one["times"][place], 100 * interval["change"][place]) for place in kept] for interval in one["intervals"]
     ]
     values = [y for points in curves for _, y in points] + [0.0]
-    panel = Panel((0, times[-1]), rounded(min(values), max(values)), left=40, right=12)
+    panel = Panel((times[0] if near else 0, times[-1]), rounded(min(values), max(values)), left=40, right=12)
     heights = [Tick(value, plain(value)) for value in tick_values(*panel.y)]
     frame = panel.frame(_time_ticks(panel), heights, "student's update t", "trace against online KD, %")
     zero = tag("line", class_="mark", x1=panel.left, x2=panel.width - panel.right, y1=panel.to_y(0), y2=panel.to_y(0))
@@ -108,7 +110,7 @@ def changes(one: Found) -> Markup:
         frame,
         zero,
         *lines,
-        _near_mark(panel, one),
+        NOTHING if near else _near_mark(panel, one),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spacedkd.report.numbers import DASH, MINUS, listed, plain
+from spacedkd.report.numbers import MINUS, PLUS_MINUS, listed, plain
 
 Found = Mapping[str, Any]
 
@@ -14,7 +15,7 @@ CHANCE = 0.05
 
 STATEMENTS = {
     "lemma": "Lemma",
-    "step": "step of the proof",
+    "step": "Step of the proof",
     "theorem_same": "Theorem, one minimum",
     "theorem_own": "Theorem, own minima",
 }
@@ -50,6 +51,20 @@ def signed_percent(part: float) -> str:
     return f"{'+' if part > 0 else MINUS}{abs(100 * part):.2g} %"
 
 
+def with_half(change: Found) -> str:
+    """A change in percent and half the width of its 95 % interval, which has two digits.
+
+    >>> with_half({"mean": 0.0297, "low": 0.0158, "high": 0.0437})
+    '+3.0 \N{PLUS-MINUS SIGN} 1.4 %'
+    """
+    if change["low"] is None:
+        return signed_percent(change["mean"])
+    half = 100 * (change["high"] - change["low"]) / 2
+    decimals = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 2
+    sign = "+" if change["mean"] > 0 else MINUS
+    return f"{sign}{abs(100 * change['mean']):.{decimals}f} {PLUS_MINUS} {half:.{decimals}f} %"
+
+
 def share(part: float) -> str:
     """How many of a hundred; a part that is not all or nothing is never written as that.
 
@@ -63,7 +78,7 @@ def share(part: float) -> str:
 
 def shares(values: list[float]) -> str:
     low, high = share(min(values)), share(max(values))
-    return low if low == high else f"{low}{DASH}{high}"
+    return low if low == high else f"{low} to {high}"
 
 
 def verdicts(found: Found, name: str, window: str = "near") -> Iterator[Found]:
@@ -112,9 +127,16 @@ def follow_up(found: Found) -> str:
     step, same = (shares([one[name] for one in every]) for name in ("step", "theorem_same"))
     return (
         f"Taking only the cases in which the Lemma's inequality holds between the means, the step as printed holds in "
-        f"{step} % of them, depending on setting and interval, and the Theorem's inequality at the minimum in {same} %. "
-        "A step that followed from the Lemma would be at 100 %."
+        f"{step} % of them, depending on setting and interval, and the Theorem's inequality at one minimum in "
+        f"{same} %. A step that followed from the Lemma would be at 100 %."
     )
+
+
+def by_problem(found: Found, name: str) -> str:
+    """How many problems say yes and no when all times near convergence are averaged."""
+    every = list(verdicts(found, name))
+    held, broken = (shares([one[f"problems_{kind}"] for one in every]) for kind in ("held", "broken"))
+    return f"{STATEMENTS[name]}: clearly held for {held} % of problems, clearly broken for {broken} %."
 
 
 def sizes(found: Found) -> str:
@@ -125,13 +147,14 @@ def sizes(found: Found) -> str:
         return ""
     return (
         f"Exchanging the teacher at one minimum changes the trace by {_range(same)} on average. The students' own "
-        f"parameters differ too, and with them the first term, which the proof takes to be equal: at its own parameters "
-        f"a spaced student's trace differs from the online student's by {_range(own)}."
+        "parameters differ too, and with them the first term, which the proof takes to be equal: at its own "
+        f"parameters a spaced student's trace differs from the online student's by {_range(own)}."
     )
 
 
 def _range(values: list[float]) -> str:
-    return f"{100 * min(values):.2g} % to {100 * max(values):.2g} %"
+    low = "less than 0.001" if min(values) < 1e-5 else f"{100 * min(values):.2g}"
+    return f"{low} % to {100 * max(values):.2g} %"
 
 
 def ends(found: Found) -> list[str]:
