@@ -90,7 +90,7 @@ def evaluate(
 
 def _measure(folder: Path, subject: Saved, plan: Plan, which: str) -> dict[str, Any]:
     """Use every instrument; what one found is on disk before the next begins."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = evaluation.read(folder) or {}  # one that cannot be read is found before the work is done
     with watch_work(console, which) as progress:
         for name, result in evaluation.evaluate(subject, plan, progress):
             found = evaluation.write(folder, subject, {name: result})
@@ -107,7 +107,8 @@ def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:
             folders.append(path)  # whatever is wrong with it is said when it is opened
         else:
             finished, others = comparison.find_runs([path])
-            folders += sorted(finished + others) if unfinished else finished
+            below = sorted(finished + others) if unfinished else finished
+            folders += [path / folder.relative_to(path.resolve()) for folder in below]
     return folders
 
 

@@ -76,10 +76,13 @@ class Plan:
             ("batch_size", 1, self.batch_size),
             ("workers", 0, self.workers),
             ("train_images", 1, self.train_images),
+            ("draws", 1, self.draws),
             ("limit", 1, self.limit or (1 if self.limit is None else 0)),
         ):
             if value < least:
                 raise UserError(f"{name} must be at least {least}, got {value}.")
+        if not 0 < self.error < 1:
+            raise UserError(f"error must be a part between 0 and 1, for instance 0.05; got {self.error:g}.")
 
 
 def evaluate(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:

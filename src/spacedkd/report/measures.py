@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spacedkd.report.markup import Markup, tag, text
-from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, percent, points
+from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, count, percent, points
 from spacedkd.report.runs import Arm
 from spacedkd.report.tables import cell, framed_table
 from spacedkd.report.words import verdict
@@ -24,7 +24,9 @@ class Measure:
     arms: Mapping[str, Mapping[str, Any]]
 
     def written(self, value: float) -> str:
-        return percent(value) if self.is_percent else f"{value:.3g}".replace("-", MINUS)
+        if self.is_percent:
+            return percent(value)
+        return count(value) if 1000 <= abs(value) < 1e6 else f"{value:.3g}".replace("-", MINUS)
 
     def signed(self, value: float) -> str:
         if self.is_percent:
