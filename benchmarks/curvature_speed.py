@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -24,10 +25,11 @@ from torch.nn import functional as F
 from spacedkd.evaluate.curvature import ESTIMATORS
 from spacedkd.evaluate.eigenvalue import largest_eigenvalue
 from spacedkd.evaluate.held_still import Batches
-from spacedkd.evaluate.hessian import Hessian
+from spacedkd.evaluate.hessian import AT_ONCE, Hessian
 from spacedkd.evaluate.trace import Trace
 
 VECTORS = 4
+MOST = 40
 
 
 def images(count: int, classes: int = 10) -> tuple[Tensor, Tensor]:
@@ -40,7 +42,7 @@ def images(count: int, classes: int = 10) -> tuple[Tensor, Tensor]:
     return torch.stack(moved) + torch.randn(count, 3, 32, 32, generator=draw), labels
 
 
-def trained(shown: Tensor, labels: Tensor, steps: int = 90) -> nn.Module:
+def trained(shown: Tensor, labels: Tensor, steps: int = 60) -> nn.Module:
     """A network that has learned these images fairly well: curvature of a random one says little."""
     torch.manual_seed(0)
     network: nn.Module = timm.create_model("resnet18_small", width=16, num_classes=int(labels.max()) + 1)
@@ -92,7 +94,9 @@ def whole_task(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
 def one_product(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
     hessian = Hessian(network, in_batches(shown, labels))
     vectors = torch.randn(VECTORS, hessian.size)
-    data = [(x, y) for a, b in in_batches(shown, labels)() for x, y in zip(a.split(50), b.split(50), strict=True)]
+    data = [
+        (x, y) for a, b in in_batches(shown, labels)() for x, y in zip(a.split(AT_ONCE), b.split(AT_ONCE), strict=True)
+    ]
     operator = HessianLinearOperator(
         network, nn.CrossEntropyLoss(), dict(network.named_parameters()), data, check_deterministic=False
     )
@@ -104,19 +108,20 @@ def one_product(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
     print(f"  a graph for each vector takes {naive / ours:.2f} times as long, curvlinops {theirs / ours:.2f} times")
 
 
-def _gradient(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
-    torch.autograd.grad(F.cross_entropy(network(shown), labels), list(network.parameters()))
+def _gradient(network: nn.Module, shown: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(F.cross_entropy(network(shown), labels), list(network.parameters()))
 
 
 def products_needed(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
-    print(f"products for a standard error of 5 %, {len(labels)} images, at most 60:")
+    print(f"products for a standard error of 5 %, {len(labels)} images, at most {MOST}:")
     for name in ESTIMATORS:
-        found = estimate(network, name, shown, labels, 60)
+        found = estimate(network, name, shown, labels, MOST)
         error = 100 * found.standard_error / abs(found.value)
-        # The error falls with the root of the products, so that those at 5 % follow from any.
-        print(f"  {name}: {found.products} products, {found.value:.4g} -+ {error:.1f} % ({found.stopped})")
+        needed = math.ceil(found.products * max(1.0, error / 5) ** 2)  # the error falls with the root of the products
+        about = "" if found.stopped == "error reached" else f", so about {needed} for 5 %"
+        print(f"  {name}: {found.products} products, {found.value:.4g} -+ {error:.1f} %{about}")
     hessian = Hessian(network, in_batches(shown, labels))
-    top = largest_eigenvalue(hessian, next(network.parameters()).detach(), 0.05, 60, 0, silent)
+    top = largest_eigenvalue(hessian, next(network.parameters()).detach(), 0.05, MOST, 0, silent)
     print(f"  largest eigenvalue: {top.value:.4g} -+ {top.residual:.2g}, {top.products} products")
 
 
@@ -126,4 +131,4 @@ if __name__ == "__main__":
     net = trained(every_image, every_label)
     whole_task(net, every_image, every_label)
     one_product(net, every_image[:200], every_label[:200])
-    products_needed(net, every_image[:200], every_label[:200])
+    products_needed(net, every_image[:100], every_label[:100])

@@ -76,6 +76,7 @@ def _judged(setting: Setting, course: Course) -> dict[str, Any]:
         "gap": course.gap.abs().mean((1, 2))[course.times].tolist(),
         "error": (course.teacher - course.targets).abs().mean((1, 2))[course.times].tolist(),
         "linear": _linear(course, near),
+        "why": _why(course, near),
         "online_trace": _traces(setting, course, 0, course.times).mean(1).tolist(),
         "intervals": [_interval(setting, course, place, near) for place in range(len(setting.intervals))],
         "example": _example(setting, course),
@@ -89,6 +90,25 @@ def _linear(course: Course, near: list[bool]) -> float | None:
         return None
     real = course.teacher[rows] - course.targets
     return float((course.gap[rows] - real).abs().mean() / real.abs().mean())
+
+
+def _why(course: Course, near: list[bool]) -> dict[str, float] | None:
+    """What gives the signed sum its sign: how d_i and tr grad^2 f(x_i) go with the targets, and how often S > 0."""
+    rows = [t for t, is_near in zip(course.times, near, strict=True) if is_near]
+    if not rows:
+        return None
+    gap, bend = course.gap[rows], course.students.bend[-1, 0]
+    return {
+        "gap_target": float(_correlation(gap, course.targets).mean()),
+        "bend_target": float(_correlation(bend, course.targets).mean()),
+        "signed_positive": part((gap * bend).mean(-1) > 0),
+    }
+
+
+def _correlation(one: Tensor, other: Tensor) -> Tensor:
+    """Over samples, the last dimension."""
+    a, b = (values - values.mean(-1, keepdim=True) for values in (one, other))
+    return (a * b).sum(-1) / (a.square().sum(-1) * b.square().sum(-1)).sqrt()
 
 
 def _interval(setting: Setting, course: Course, place: int, near: list[bool]) -> dict[str, Any]:

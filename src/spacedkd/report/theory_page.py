@@ -106,8 +106,9 @@ def _steps(found: Found) -> Markup:
         "steps",
         "From the Lemma to the Theorem",
         _text(words.follow_up(found)),
-        _text(words.sizes(found)),
         *_by_problem(found),
+        _text(words.why(found)),
+        _text(words.sizes(found)),
         tag("ul", *key, class_="legend"),
         _figure(tag("div", *panels, class_="panels"), caption),
     )
@@ -130,7 +131,7 @@ def _traces(found: Found) -> Markup:
     caption = (
         "Exact trace of each spaced student, at its own parameters and with its own teacher, against the online "
         "student's at the same update; mean over runs. Below zero the spaced student is flatter. Top: all of training; "
-        "bottom: right of the dashed upright line, near convergence."
+        "bottom: right of the dashed upright line, near convergence, and without offline."
     )
     return _section(
         "traces",

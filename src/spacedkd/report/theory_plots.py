@@ -89,12 +89,14 @@ def example(one: Found, interval: int) -> Markup:
 
 
 def changes(one: Found, near: bool = False) -> Markup:
-    """How much larger a spaced student's trace is than the online student's, over training or near convergence."""
+    """How much larger a spaced student's trace is than the online student's, over training.
+
+    Near convergence without offline, whose differences dwarf all others.
+    """
     kept = [place for place, is_near in enumerate(one["near"]) if is_near or not near]
     times = [one["times"][place] for place in kept]
-    curves = [
-        [(one["times"][place], 100 * interval["change"][place]) for place in kept] for interval in one["intervals"]
-    ]
+    shown = [interval for interval in one["intervals"] if not near or interval["interval"] < one["setting"]["steps"]]
+    curves = [[(one["times"][place], 100 * interval["change"][place]) for place in kept] for interval in shown]
     values = [y for points in curves for _, y in points] + [0.0]
     panel = Panel((times[0] if near else 0, times[-1]), rounded(min(values), max(values)), left=40, right=12)
     heights = [Tick(value, plain(value)) for value in tick_values(*panel.y)]
@@ -103,7 +105,7 @@ def changes(one: Found, near: bool = False) -> Markup:
     lines = [line(panel.place(_thinned(points)), f"all {line_class(place)}") for place, points in enumerate(curves)]
     ends = ", ".join(
         f"{interval_name(one['setting'], interval['interval'])} {signed_percent(interval['change'][-1])}"
-        for interval in one["intervals"]
+        for interval in shown
     )
     return panel.draw(
         f"Trace of spaced students against online KD over training, {one['setting']['name']}; at the end: {ends}.",

@@ -104,8 +104,9 @@ def headline(found: Found) -> str:
     """The four judgements in one sentence."""
     lemma, step, same, own = (judgement(found, name) for name in STATEMENTS)
     return (
-        f"The Lemma {lemma}. The step from it to the Theorem {step}. The Theorem {same} where both teachers are put "
-        f"before one and the same student, and {own} where each student is at its own parameters."
+        f"The Lemma {lemma}. The signed inequality that the proof takes from it {step}, as printed; but the proof has "
+        f"a sign the wrong way round. The Theorem {same} where both teachers are put before one and the same student, "
+        f"and {own} where each student is at its own parameters."
     )
 
 
@@ -128,7 +129,7 @@ def follow_up(found: Found) -> str:
     return (
         f"Taking only the cases in which the Lemma's inequality holds between the means, the step as printed holds in "
         f"{step} % of them, depending on setting and interval, and the Theorem's inequality at one minimum in "
-        f"{same} %. A step that followed from the Lemma would be at 100 %."
+        f"{same} %. Were the first a consequence of the Lemma, it would be 100 %, but for noise in the means."
     )
 
 
@@ -137,6 +138,30 @@ def by_problem(found: Found, name: str) -> str:
     every = list(verdicts(found, name))
     held, broken = (shares([one[f"problems_{kind}"] for one in every]) for kind in ("held", "broken"))
     return f"{STATEMENTS[name]}: clearly held for {held} % of problems, clearly broken for {broken} %."
+
+
+def why(found: Found) -> str:
+    """Where the sign of the signed sum comes from."""
+    every = [one["why"] for one in found["settings"] if one["why"]]
+    if not every:
+        return ""
+    gap, bend = ([one[name] for one in every] for name in ("gap_target", "bend_target"))
+    positive = shares([one["signed_positive"] for one in every])
+    said = (
+        f"The signed sum is above zero in {positive} % of runs and times near convergence. With the targets, what is "
+        f"left of the teacher's error has a correlation of {_correlations(gap)}, and tr ∇²f one of {_correlations(bend)}."
+    )
+    if max(gap) < 0 and max(bend) < 0:
+        said += (
+            " Both go against the targets, so their product is mostly positive and shrinks as the teacher learns. That "
+            "gives the signed inequality its direction here; the Lemma alone does not."
+        )
+    return said
+
+
+def _correlations(values: list[float]) -> str:
+    low, high = (f"{value:.2f}".replace("-", MINUS) for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def sizes(found: Found) -> str:
