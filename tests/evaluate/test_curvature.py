@@ -202,6 +202,19 @@ def test_equal_seeds_give_equal_results_and_batch_sizes_do_not_matter() -> None:
     assert measure(estimators=("hutchinson",), seed=1).trace.value != one.trace.value
 
 
+def test_no_more_images_are_looked_at_together_than_asked_for() -> None:
+    """So that memory does not grow with the number of images."""
+    model, seen = network(), []
+
+    def predict(images: Tensor) -> Tensor:
+        seen.append(len(images))
+        logits: Tensor = model(images)
+        return logits
+
+    curvature(model, batches, predict=predict, at_once=5, most_products=8)
+    assert max(seen) == 5
+
+
 def test_the_network_is_left_as_it_was() -> None:
     model = network().train()
     before = {name: one.clone() for name, one in model.state_dict().items()}

@@ -149,7 +149,8 @@ def why(found: Found) -> str:
     positive = shares([one["signed_positive"] for one in every])
     said = (
         f"The signed sum is above zero in {positive} % of runs and times near convergence. With the targets, what is "
-        f"left of the teacher's error has a correlation of {_correlations(gap)}, and tr ∇²f one of {_correlations(bend)}."
+        f"left of the teacher's error has a correlation of {_correlations(gap)}, and tr ∇²f one of "
+        f"{_correlations(bend)}."
     )
     if max(gap) < 0 and max(bend) < 0:
         said += (
