@@ -74,7 +74,7 @@ def silent(done: int, most: int) -> None:
 
 
 def measure(**options: object) -> Curvature:
-    return curvature(network(), batches, **{"at_once": 16, **options})
+    return curvature(network(), batches, **{"at_once": 16, "estimators": tuple(ESTIMATORS), **options})
 
 
 def test_products_are_those_of_the_dense_hessian() -> None:
@@ -120,7 +120,12 @@ def test_linear_regression_has_a_closed_form() -> None:
         return (said[:, 0] - wanted).square().mean() / 2
 
     found = curvature(
-        model, lambda: zip(shown.split(9), targets.split(9), strict=True), loss=half_square, error=0.01, at_once=4
+        model,
+        lambda: zip(shown.split(9), targets.split(9), strict=True),
+        loss=half_square,
+        estimators=tuple(ESTIMATORS),
+        error=0.01,
+        at_once=4,
     )
     trace = float(shown.square().sum(1).mean())
     assert found.traces["hutch++"].value == pytest.approx(trace, rel=1e-9)  # five directions are all there are
