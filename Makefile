@@ -33,6 +33,7 @@ test: .venv/installed-for-tests
 benchmark: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.training_speed
 	$(BIN)/python -m benchmarks.evaluation_speed
+	$(BIN)/python -m benchmarks.curvature_speed
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Installing into .venv; this takes a few minutes the first time."
