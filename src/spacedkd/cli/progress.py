@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -13,6 +14,9 @@ from spacedkd.experiments.evaluation import Progress as ShowWork
 from spacedkd.experiments.runner import Job
 from spacedkd.experiments.runner import Watch as WatchJobs
 from spacedkd.train.loop import Moment, Watch
+
+LONG = 10.0
+"""seconds of work that are worth a line where there is no bar"""
 
 
 def _bar(console: Console) -> Progress:
@@ -100,9 +104,11 @@ def watch_work(console: Console, which: str) -> Iterator[ShowWork]:
 
         @contextmanager
         def one(title: str, parts: int) -> Iterator[Advance]:
-            task = bar.add_task(title, total=parts, news=which)
+            task, started = bar.add_task(title, total=parts, news=which), time.monotonic()
             yield lambda more: bar.advance(task, more)
             bar.remove_task(task)
+            if (took := time.monotonic() - started) > LONG and not console.is_terminal:
+                console.print(f"{which} {title}: {took:.0f} s".strip(), highlight=False, soft_wrap=True)
 
         def show(title: str, parts: int) -> AbstractContextManager[Advance]:
             return one(title, parts)

@@ -12,8 +12,10 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import product
@@ -134,7 +136,8 @@ class _Workers:
         if self.pool is None:
             yield from (_corrupt(self.images, *job) for job in jobs)
             return
-        futures = [self.pool.submit(_work, *job) for job in jobs]
+        with _deaf():  # the first one starts the processes
+            futures = [self.pool.submit(_work, *job) for job in jobs]
         yield from (future.result() for future in as_completed(futures))
 
     def __enter__(self) -> _Workers:
@@ -145,6 +148,19 @@ class _Workers:
             self.pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started now do not hear Ctrl-C: whoever started them ends them, and speaks for them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 _images: ImageSet | None = None
 
 
@@ -152,7 +168,6 @@ def _start(images: ImageSet) -> None:
     global _images
     import cv2
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     _images = images
