@@ -188,6 +188,19 @@ def test_classes_that_do_not_match(runs: Path, tmp_path: Path, capsys: pytest.Ca
     assert "tell 7 classes apart, and the data has 10" in said
 
 
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--network resnet18_small", "There are no published weights of resnet18_small: use --weights FILE"),
+        ("--network resnet18", "tell 1000 classes apart, and the data has 10"),
+        ("--network resnt18", "Did you mean 'resnet18'"),
+        ("--network resnet18_small --data digit", "Did you mean 'digits'"),
+    ],
+)
+def test_networks_that_cannot_be_measured(typed: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(["evaluate", *typed.split(), "--train-limit", "40"], capsys)
+
+
 def test_data_that_has_changed_its_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (40, 8, 8)).astype(np.uint8)

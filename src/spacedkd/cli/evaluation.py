@@ -32,7 +32,9 @@ console = Console()
 
 
 def evaluate(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
+    runs: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", metavar="RUN")
+    ],
     instruments: Instruments,
     data: Data,
     network: Annotated[str | None, flag("instead of runs: a timm network, measured on --data", metavar="NAME")] = None,
@@ -130,8 +132,6 @@ def _of_network(
     if threads is not None:
         torch.set_num_threads(threads)
     options: dict[str, Any] = {} if width is None else {"width": width}
-    if weights is None:
-        options["pretrained"] = True
     plain = {
         place.removeprefix("data."): getattr(data, flag_name)
         for flag_name, place in DATA_PLACES.items()

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +21,7 @@ from spacedkd.errors import UserError
 from spacedkd.evaluate.accuracy import Predict
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
-from spacedkd.models.weights import load_weights
+from spacedkd.models.weights import check_published_classes, load_weights
 from spacedkd.spec import DataSpec, NetworkSpec, read_spec
 from spacedkd.train import checkpoint, engine
 from spacedkd.train.folder import RunFolder
@@ -130,11 +131,18 @@ def of_run(path: Path, unfinished: bool = False, accelerator: str | None = None,
 
 
 def of_network(network: NetworkSpec, weights: str | None, data: DataSpec, accelerator: str = "auto") -> Saved:
-    """Any timm network, with weights from a file or a run folder, or timm's own where it is `pretrained`."""
+    """Any timm network, with weights from a file or a run folder, or else timm's own."""
     parts = sources.load(sources.fill_in(data))
+    classes = parts.train.classes
+    if weights is None and timm.is_model(network.name):
+        published = timm.get_pretrained_cfg(network.name)
+        if published is None or not published.has_weights:
+            raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
+        check_published_classes(network.name, len(classes))
+        network = replace(network, options={**network.options, "pretrained": True})
     built = build.build(network, parts.train, seed=0)
     if weights is not None:
-        load_weights(built, weights, parts.train.classes)
+        load_weights(built, weights, classes)
     origin = {"network": network.name, "weights": weights or "timm's own"}
     return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
 
