@@ -82,7 +82,7 @@ def estimate(network: nn.Module, name: str, shown: Tensor, labels: Tensor, most:
 
 def whole_task(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
     start, worked = time.perf_counter(), time.process_time()
-    found = estimate(network, "hutchinson by part", shown, labels, 100)
+    found = estimate(network, "hutch++", shown, labels, 100)
     took, worked = time.perf_counter() - start, time.process_time() - worked
     print(
         f"trace on {len(labels)} images: {found.value:.4g} -+ {found.standard_error:.2g} "

@@ -68,6 +68,10 @@ class Known:
     def __matmul__(self, vectors: Tensor) -> Tensor:
         return vectors @ self.matrix
 
+    def parts(self) -> Iterator[tuple[float, Callable[[Tensor], Tensor]]]:
+        """One, which is all of it."""
+        yield 1.0, lambda vector: self.matrix @ vector
+
 
 def silent(done: int, most: int) -> None:
     return
