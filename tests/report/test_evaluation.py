@@ -64,8 +64,8 @@ def test_a_lower_number_can_be_the_better_one(folders: list[Path], tmp_path: Pat
     text = page(folders, tmp_path).text
     assert "Hessian tracelower is better" in text
     # 2000 (1 - accuracy): 580 against 380, and the interval of the difference does not reach zero
-    assert "380 \u00b1 49.7\u2212200 better (\u2212250 to \u2212150)" in text
-    assert "+0.1 worse (+0.0752 to +0.125)" in text, "the loss under noise rises with the accuracy in these fakes"
+    assert "380 \u00b1 50\u2212200 better (\u2212250 to \u2212150)" in text
+    assert "+0.100 worse (+0.075 to +0.125)" in text, "the loss under noise rises with the accuracy in these fakes"
 
 
 def test_agreement_is_neither_better_nor_worse(folders: list[Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,15 +24,16 @@ class Measure:
     """high, low, or None where neither is"""
     arms: Mapping[str, Mapping[str, Any]]
 
-    def written(self, value: float) -> str:
+    def written(self, value: float, near: float) -> str:
+        """A value with as many decimals as give the number `near` three digits; percent always with one."""
         if self.is_percent:
             return percent(value)
-        return count(value) if 1000 <= abs(value) < 1e6 else f"{value:.3g}".replace("-", MINUS)
+        return count(value) if abs(near) >= 1000 else f"{value:.{_decimals(near)}f}".replace("-", MINUS)
 
-    def signed(self, value: float) -> str:
+    def signed(self, value: float, near: float) -> str:
         if self.is_percent:
             return points(value)
-        return ("+" if value > 0 else "") + self.written(value)
+        return ("+" if value > 0 else "") + self.written(value, near)
 
     def judged(self, difference: Mapping[str, Any]) -> str | None:
         """`better` or `worse` where the whole interval is on one side of zero and one side is the better one."""
@@ -41,6 +43,15 @@ class Measure:
         if self.better == "high":
             return found
         return "worse" if found == "better" else "better"
+
+
+def _decimals(near: float) -> int:
+    """How many decimals three digits take.
+
+    >>> [_decimals(number) for number in (153.0, 31.1, 0.32, 0.0181, 0)]
+    [0, 1, 3, 4, 3]
+    """
+    return max(0, 2 - math.floor(math.log10(abs(near)))) if near else 3
 
 
 def measures(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Measure]:
@@ -67,20 +78,21 @@ def _cell(measure: Measure, found: Mapping[str, Any] | None) -> Markup:
     if found is None:
         return cell(text(DASH), class_="none")
     value, difference = found["estimate"], found["difference"]
+    near = value["mean"]
     half = ""
     if value["low"] is not None:
-        half = f" {PLUS_MINUS} {measure.written((value['high'] - value['low']) / 2)}"
-    mean = tag("b", text(measure.written(value["mean"])))
-    below = [] if difference is None else [_difference(measure, difference)]
+        half = f" {PLUS_MINUS} {measure.written((value['high'] - value['low']) / 2, near)}"
+    mean = tag("b", text(measure.written(near, near)))
+    below = [] if difference is None else [_difference(measure, difference, near)]
     return cell(mean, tag("span", text(half), class_="half"), *below)
 
 
-def _difference(measure: Measure, difference: Mapping[str, Any]) -> Markup:
-    gain = measure.signed(difference["mean"])
+def _difference(measure: Measure, difference: Mapping[str, Any], near: float) -> Markup:
+    gain = measure.signed(difference["mean"], near)
     if difference["low"] is None:
         return tag("small", text(f"{gain} (one seed)"))
     judged = measure.judged(difference)
-    interval = f" ({measure.signed(difference['low'])} to {measure.signed(difference['high'])})"
+    interval = f" ({measure.signed(difference['low'], near)} to {measure.signed(difference['high'], near)})"
     if judged is None:
         return tag("small", text(gain + interval))
     return tag("small", tag("b", text(f"{gain} {judged}"), class_=judged), text(interval))
