@@ -39,7 +39,8 @@ def _glance(found: Mapping[str, Any], measured: Mapping[str, Measure], arms: Seq
     said = (
         "The student after its last epoch, deepest head: mean over seeds ± half the width of its 95 % interval, and "
         f"below the difference to {against}, paired by seed, with its 95 % interval. Accuracies are in percent, their "
-        "differences in points. Where a lower number is the better one, the line says so."
+        "differences in points. Where a lower number is the better one, the line says so. Many numbers are compared "
+        "at once, here and below, so that some intervals miss zero by chance."
     )
     notes = [note(one) for one in found["notes"]]
     return section(
@@ -170,12 +171,17 @@ def _weight_noise(
             pictures = response.panels(arms, against, {**clean, **points}, f"{kind} noise", "training accuracy, %")
             caption = f"{kind.capitalize()} noise on all weights. {response.CAPTION.format(against)}"
             grids.append(grid(pictures, caption))
+    summary = [
+        key for key in ("weight_noise/clean/accuracy", "weight_noise/clean/loss", "weight_noise/mean") if key in mine
+    ]
+    rest = [one for key, one in mine.items() if key not in summary]
     return section(
         "noise",
         "Noise on the weights",
         note(found["settings"]["weight_noise"]),
         *grids,
-        table("With noise on the weights", [*mine.values()], arms, against),
+        table("With noise on the weights", [mine[key] for key in summary], arms, against),
+        _folded("Every level", table("Each level of noise", rest, arms, against)),
     )
 
 

@@ -134,7 +134,7 @@ td small, th small { display: block; color: var(--soft); font-weight: 400; font-
   white-space: nowrap;
 }
 .pair h3 { margin-bottom: 8px; }
-@media (max-width: 560px) { .hint { display: block; } th, td { padding: 8px 10px; } tbody th { max-width: 9.5rem; } }
+@media (max-width: 560px) { .hint, .range { display: block; } th, td { padding: 8px 10px; } tbody th { max-width: 9.5rem; } }
 
 /* how it was made */
 details { border-top: 1px solid var(--rule); padding: 8px 0; }

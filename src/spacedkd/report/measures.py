@@ -93,6 +93,5 @@ def _difference(measure: Measure, difference: Mapping[str, Any], near: float) ->
         return tag("small", text(f"{gain} (one seed)"))
     judged = measure.judged(difference)
     interval = f" ({measure.signed(difference['low'], near)} to {measure.signed(difference['high'], near)})"
-    if judged is None:
-        return tag("small", text(gain + interval))
-    return tag("small", tag("b", text(f"{gain} {judged}"), class_=judged), text(interval))
+    mean = text(gain) if judged is None else tag("b", text(f"{gain} {judged}"), class_=judged)
+    return tag("small", mean, tag("span", text(interval), class_="range"))
