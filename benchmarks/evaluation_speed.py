@@ -71,15 +71,17 @@ def corrupted_images(count: int) -> None:
         def batches(name: str, severity: int) -> Iterator[Batch]:
             return (one.to(torch.device("cpu"), True) for one in kept.batches(name, severity, BATCH))
 
+        def shown() -> Iterator[Batch]:
+            return (one.to(torch.device("cpu"), True) for one in in_order(images, BATCH))
+
         def again() -> None:
             store = CorruptedImages(images, Path(folder))
-            store.make(names[:3], severities[:1])
-            corruptions(model, ["final"], batches, names[:3], severities[:1], count)
+            store.make(names[:2], severities[:1])
+            corruptions(model, ["final"], shown(), batches, names[:2], severities[:1], count)
 
         def clean() -> None:
             for _ in range(3):
-                shown = (one.to(torch.device("cpu"), True) for one in in_order(images, BATCH))
-                accuracy.correct(model, ["final"], shown)
+                accuracy.correct(model, ["final"], shown())
 
         ratio = side_by_side(again, clean, 2)
         print(f"a second network takes {ratio:.2f} times as long as on as many clean images in memory")

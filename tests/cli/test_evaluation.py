@@ -76,6 +76,14 @@ def test_accuracy_is_that_of_the_result(runs: Path) -> None:
     assert set(models["student"]["test"]["agreement"]) == {"teacher"}
 
 
+def test_a_limit_is_for_what_takes_long(runs: Path) -> None:
+    run = runs / "kd" / "0"
+    main(["evaluate", str(run), "--adversarial", "--attacks", "fgsm", "--epsilon", "4", "--limit", "20"])
+    instruments = found(run)["instruments"]
+    assert instruments["adversarial"]["images"] == 20
+    assert instruments["accuracy"]["models"]["student"]["test"]["images"] == 898
+
+
 def test_earlier_instruments_stay_until_the_weights_change(runs: Path) -> None:
     run = runs / "kd" / "0"
     main(["evaluate", str(run), "--adversarial", "--limit", "20", "--attacks", "fgsm", "--epsilon", "4"])

@@ -12,6 +12,7 @@ import torch
 
 from spacedkd.data.images import Images
 from spacedkd.data.sources import load
+from spacedkd.data.stream import in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluate import corrupted
 from spacedkd.evaluate.corrupted import CorruptedImages
@@ -163,13 +164,20 @@ def test_accuracy_of_every_corruption_and_their_mean(tmp_path: Path) -> None:
         return [Prediction(torch.eye(10)[7].expand(len(shown), 10), shown)]
 
     found = corruptions(
-        always_seven, ["final"], lambda name, severity: store.batches(name, severity, 8), names, severities, 20, 4
+        always_seven,
+        ["final"],
+        in_order(digits, 8),
+        lambda name, severity: store.batches(name, severity, 8),
+        names,
+        severities,
+        20,
+        4,
     )
     share = float((digits.labels == 7).double().mean())
     assert [(one.name, one.severity, one.accuracy["final"]) for one in found.found] == [
         (name, severity, share) for name in names for severity in severities
     ]
-    assert found.mean == {"final": share}
+    assert found.mean == found.clean == {"final": share}
 
 
 @pytest.mark.parametrize(

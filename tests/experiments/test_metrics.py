@@ -16,6 +16,7 @@ def test_every_number_has_a_name() -> None:
         "accuracy/nll",
         "accuracy/ece",
         "accuracy/agreement/teacher",
+        "corruptions/clean",
         "corruptions/mean",
         "corruptions/severity/1",
         "corruptions/severity/5",

@@ -11,7 +11,7 @@ from spacedkd.evaluate.adversarial import attack
 
 def evaluation(accuracy: float, noise: float = 0.0, **changes: Any) -> dict[str, Any]:
     """One run's evaluation in which everything follows from one accuracy."""
-    measured = {"model": "student", "head": "final", "test_images": 200}
+    measured = {"model": "student", "head": "final"}
     bins = [
         {
             "low": place / 15,
@@ -40,6 +40,7 @@ def evaluation(accuracy: float, noise: float = 0.0, **changes: Any) -> dict[str,
             "names": ["fog", "snow"],
             "severities": [1, 5],
             "enlarged": 4,
+            "clean": {"final": accuracy},
             "mean": {"final": accuracy - 0.1},
             "found": [
                 {"name": name, "severity": severity, "accuracy": {"final": accuracy - severity / 50}}

@@ -40,7 +40,10 @@ class InstrumentFlags:
     draws: Annotated[int, flag("draws of noise at each level", 10, "COUNT")] = 10
     hessian: Annotated[bool, flag("trace and largest eigenvalue of the Hessian on training images", "no")] = False
     error: Annotated[float, flag("relative standard error of the trace to stop at", 0.05, "PART")] = 0.05
-    limit: Annotated[int | None, flag("only so many test images, evenly from all classes", "all", "COUNT")] = None
+    limit: Annotated[
+        int | None,
+        flag("only so many test images for --corruptions and --adversarial, evenly from all classes", "all", "COUNT"),
+    ] = None
     train_images: Annotated[
         int, flag("at most so many training images for --flatness and --hessian", TRAIN_IMAGES, "COUNT")
     ] = TRAIN_IMAGES

@@ -101,6 +101,8 @@ class Corruptions:
     """Accuracies on corrupted images; `mean` of all of them is the mean corruption accuracy."""
 
     images: int
+    clean: dict[str, float]
+    """of every head on the images as they are"""
     names: tuple[str, ...]
     severities: tuple[int, ...]
     found: tuple[Corrupted, ...]
@@ -112,20 +114,22 @@ class Corruptions:
 def corruptions(
     predict: Predict,
     head_names: Sequence[str],
+    clean: Iterable[Batch],
     batches: Callable[[str, int], Iterable[Batch]],
     names: Sequence[str],
     severities: Sequence[int],
     images: int,
     enlarged: int = 1,
 ) -> Corruptions:
-    """Accuracy on the `images` images that `batches(name, severity)` gives, for every corruption and severity."""
-    found = []
-    for name in names:
-        for severity in severities:
-            counts = correct(predict, head_names, iter(batches(name, severity)))
-            found.append(Corrupted(name, severity, {head: int(count) / images for head, count in counts.items()}))
-    mean = {head: sum(one.accuracy[head] for one in found) / len(found) for head in found[0].accuracy}
-    return Corruptions(images, tuple(names), tuple(severities), tuple(found), mean, enlarged)
+    """Accuracy on `images` images as they are, and as `batches(name, severity)` gives them."""
+
+    def accuracy(shown: Iterable[Batch]) -> dict[str, float]:
+        return {head: int(count) / images for head, count in correct(predict, head_names, iter(shown)).items()}
+
+    before = accuracy(clean)
+    found = [Corrupted(name, severity, accuracy(batches(name, severity))) for name in names for severity in severities]
+    mean = {head: sum(one.accuracy[head] for one in found) / len(found) for head in before}
+    return Corruptions(images, before, tuple(names), tuple(severities), tuple(found), mean, enlarged)
 
 
 def enlargement(height: int, width: int) -> int:

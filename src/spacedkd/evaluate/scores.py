@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +24,8 @@ BINS = 15
 TOP = 5
 
 
-class Bin(NamedTuple):
+@dataclass(frozen=True)
+class Bin:
     """The images whose confidence lies above `low` and not above `high`; without images there are no means."""
 
     low: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from spacedkd.errors import UserError
 from spacedkd.evaluate import adversarial, corruptions, curvature, scores, weight_noise
 from spacedkd.evaluate.adversarial import Attack
 from spacedkd.evaluate.corrupted import CorruptedImages
+from spacedkd.json_form import to_json
 from spacedkd.train.folder import write_json
 from spacedkd.train.saved import Saved
 
@@ -53,7 +54,7 @@ class Plan:
     """relative standard error of the curvature at which to stop"""
     most_products: int = 100
     limit: int | None = None
-    """only so many test images"""
+    """only so many test images for corruptions and attacks"""
     train_images: int = TRAIN_IMAGES
     """so many training images at most for flatness and curvature"""
     batch_size: int = 256
@@ -88,20 +89,20 @@ class Plan:
 def evaluate(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:
     """The instruments of the plan one after the other, each with what it found as plain JSON; accuracy is the first."""
     test = _some(saved.data.test, plan.limit)
-    measured = {"model": saved.student, "head": "final", "test_images": len(test.labels)}
+    measured = {"model": saved.student, "head": "final"}
     instruments: dict[str, Callable[[], Any]] = {
-        "accuracy": lambda: _accuracy(saved, plan, test, progress),
+        "accuracy": lambda: _accuracy(saved, plan, progress),
         "corruptions": lambda: _corruptions(saved, plan, test, progress),
         "adversarial": lambda: _adversarial(saved, plan, test, progress),
         "weight_noise": lambda: _weight_noise(saved, plan, progress),
         "curvature": lambda: _curvature(saved, plan, progress),
     }
     for name in plan.instruments():
-        yield name, {"measured": measured, **_plain(instruments[name]())}
+        yield name, {"measured": measured, **to_json(instruments[name]())}
 
 
-def _accuracy(saved: Saved, plan: Plan, test: Images | Encoded, progress: Progress) -> dict[str, Any]:
-    parts = {"test": test} | ({"holdout": saved.data.holdout} if saved.data.holdout is not None else {})
+def _accuracy(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
+    parts, classes = saved.data.evaluated(), saved.data.test.classes
     total = len(saved.models) * sum(len(part.labels) for part in parts.values())
     with progress("accuracy", total) as advance:
 
@@ -109,10 +110,10 @@ def _accuracy(saved: Saved, plan: Plan, test: Images | Encoded, progress: Progre
             leaders = [name for name in saved.models if name not in (saved.student, "average")]
             others = {name: saved.predict(name) for name in leaders} if model == saved.student else {}
             batches = _shown(saved, images, plan, advance)
-            return scores.score(saved.predict(model), saved.head_names(model), batches, len(test.classes), others)
+            return scores.score(saved.predict(model), saved.head_names(model), batches, len(classes), others)
 
         found = {model: {part: scored(model, images) for part, images in parts.items()} for model in saved.models}
-    return {"class_names": list(test.classes), "models": found}
+    return {"class_names": list(classes), "models": found}
 
 
 def _corruptions(saved: Saved, plan: Plan, test: Images | Encoded, progress: Progress) -> corruptions.Corruptions:
@@ -122,7 +123,7 @@ def _corruptions(saved: Saved, plan: Plan, test: Images | Encoded, progress: Pro
     if missing:
         with progress(f"corrupting images ({missing} of {len(names) * len(severities)} ways)", missing * count) as tell:
             kept.make(names, severities, advance=tell)
-    with progress("corruptions", len(names) * len(severities) * count) as advance:
+    with progress("corruptions", (1 + len(names) * len(severities)) * count) as advance:
 
         def batches(name: str, severity: int) -> Iterator[Batch]:
             for batch in kept.batches(name, severity, plan.batch_size):
@@ -130,8 +131,8 @@ def _corruptions(saved: Saved, plan: Plan, test: Images | Encoded, progress: Pro
                 advance(len(batch.labels))
 
         enlarged = corruptions.enlargement(*test.shape[1:])
-        predict, heads = saved.predict(), saved.head_names()
-        return corruptions.corruptions(predict, heads, batches, names, severities, count, enlarged)
+        predict, heads, clean = saved.predict(), saved.head_names(), _shown(saved, test, plan, advance)
+        return corruptions.corruptions(predict, heads, clean, batches, names, severities, count, enlarged)
 
 
 def _adversarial(saved: Saved, plan: Plan, test: Images | Encoded, progress: Progress) -> adversarial.Adversarial:
@@ -173,7 +174,7 @@ def _curvature(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
             saved.in_float32(), batches, error=plan.error, most_products=plan.most_products, watch=watch
         )
         advance(most - sum(seen.values()))
-    return {**_plain(found), "trace": _plain(found.trace)}
+    return {**to_json(found), "trace": to_json(found.trace)}
 
 
 def _training(saved: Saved, plan: Plan) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
@@ -199,17 +200,6 @@ def _some(images: Images | Encoded, limit: int | None) -> Images | Encoded:
     if limit < len(images.classes):
         raise UserError(f"limit must be at least {len(images.classes)}, one image of each class; got {limit}.")
     return images.subset(evenly(images.labels, limit, len(images.classes)))
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses and named tuples as dictionaries, whatever they hold."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(item) for name, item in vars(value).items()}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _plain(item) for name, item in value._asdict().items()}
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def write(folder: Path, saved: Saved, found: Mapping[str, Any]) -> dict[str, Any]:

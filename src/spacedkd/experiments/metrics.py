@@ -74,6 +74,7 @@ def _corruptions(found: Mapping[str, Any]) -> Named:
         values = [row["accuracy"]["final"] for row in rows]
         return Metric(title, sum(values) / len(values), "percent", "high", 1 / images / len(values), settings)
 
+    yield "clean", Metric("Clean images", found["clean"]["final"], "percent", "high", 1 / images, f"{images} images")
     everything = f"{shared}, {', '.join(found['names'])}, severities {severities}"
     yield "mean", mean("Mean corruption accuracy", found["found"], everything)
     for severity in severities:

@@ -97,7 +97,7 @@ def _gain(arm: Mapping[int, float], reference: Mapping[int, float], resolution: 
 
 def _reliability(runs: Sequence[Evaluated]) -> list[dict[str, Any]]:
     """The bins of all seeds together."""
-    heads = [_student(run.found)["heads"]["final"]["reliability"] for run in runs]
+    heads = [_student(run.found["instruments"]["accuracy"])["heads"]["final"]["reliability"] for run in runs]
     return [_pooled(bins) for bins in zip(*heads, strict=True)]
 
 
@@ -111,16 +111,19 @@ def _pooled(bins: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**edges, "images": images, "confidence": mean("confidence"), "accuracy": mean("accuracy")}
 
 
-def _student(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    accuracy = found["instruments"]["accuracy"]
+def _student(accuracy: Mapping[str, Any]) -> Mapping[str, Any]:
     student: Mapping[str, Any] = accuracy["models"][accuracy["measured"]["model"]]["test"]
     return student
+
+
+def _images(accuracy: Mapping[str, Any]) -> int:
+    return int(_student(accuracy)["images"])
 
 
 def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """How each instrument was set, in words, as the first run that used it has it."""
     words = {
-        "accuracy": lambda of: f"{of['measured']['test_images']} test images, deepest head, after the last epoch.",
+        "accuracy": lambda of: f"{_images(of)} test images, deepest head, after the last epoch.",
         "corruptions": _corruption_words,
         "adversarial": _attack_words,
         "weight_noise": lambda of: (

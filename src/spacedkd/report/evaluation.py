@@ -114,11 +114,11 @@ def _corruptions(
     if not mine:
         return None
     severities = [key for key in mine if "/severity/" in key]
-    kinds = [key for key in mine if key.count("/") == 1 and key != "corruptions/mean"]
+    kinds = [key for key in mine if key.count("/") == 1 and key not in ("corruptions/clean", "corruptions/mean")]
     each = [key for key in mine if key.count("/") == 2 and key not in severities]
     points = {float(key.rpartition("/")[2]): mine[key] for key in severities}
-    clean = {0.0: measured["accuracy/top1"]} if "accuracy/top1" in measured else {}
-    pictures = response.panels(arms, against, {**clean, **points}, "severity (0: clean)", "accuracy, %")
+    points = {0.0: mine["corruptions/clean"], **points}
+    pictures = response.panels(arms, against, points, "severity (0: clean)", "accuracy, %")
     shown = [mine[key] for key in ("corruptions/mean", *severities, *kinds)]
     return section(
         "corruptions",
