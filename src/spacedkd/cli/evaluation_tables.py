@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ SUMMARY = {
     "accuracy/ece": "ECE",
     "corruptions/mean": "corrupted",
     "adversarial/mean": "attacked",
-    "weight_noise/mean": "weights shaken",
+    "weight_noise/mean": "shaken",
     "curvature/trace": "trace",
 }
 
@@ -158,10 +159,13 @@ def of_many(everything: Mapping[Path, Found]) -> Table:
     by_folder = {folder: metrics(found) for folder, found in everything.items()}
     keys = [key for key in SUMMARY if any(key in numbers for numbers in by_folder.values())]
     table = _table("the students, deepest head", "run", *(SUMMARY[key] for key in keys))
-    table.columns[0].overflow = "fold"
+    table.columns[0].overflow, table.columns[0].min_width = "fold", 12
+    above = Path(os.path.commonpath([folder.parent for folder in by_folder]))
     for folder, numbers in by_folder.items():
-        table.add_row(Text(str(folder)), *(numbers[key].written() if key in numbers else "" for key in keys))
-    table.caption = "corrupted, attacked, weights shaken: mean accuracy over all of them, percent"
+        table.add_row(
+            Text(str(folder.relative_to(above))), *(numbers[key].written() if key in numbers else "" for key in keys)
+        )
+    table.caption = "mean accuracy, percent: on corrupted images, under attack, with noise on the weights (shaken)"
     return table
 
 

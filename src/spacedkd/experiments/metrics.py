@@ -23,7 +23,7 @@ class Metric(NamedTuple):
     """numbers with other settings cannot be compared"""
 
     def written(self) -> str:
-        return f"{100 * self.value:.1f}" if self.unit == "percent" else f"{self.value:.4g}"
+        return f"{100 * self.value:.1f}" if self.unit == "percent" else f"{self.value:.3g}"
 
 
 def metrics(found: Mapping[str, Any]) -> dict[str, Metric]:

@@ -126,6 +126,7 @@ tbody th, thead th:first-child {
 thead th:first-child { background: var(--card); }
 tr.named > * { background: var(--named); }
 td small, th small { display: block; color: var(--soft); font-weight: 400; font-size: 0.84em; }
+.range { display: block; }
 .half, .none { color: var(--soft); }
 .verdict { margin-left: 8px; color: var(--soft); }
 .better { color: var(--good); font-weight: 600; } .worse { color: var(--bad); font-weight: 600; }
@@ -134,7 +135,7 @@ td small, th small { display: block; color: var(--soft); font-weight: 400; font-
   white-space: nowrap;
 }
 .pair h3 { margin-bottom: 8px; }
-@media (max-width: 560px) { .hint, .range { display: block; } th, td { padding: 8px 10px; } tbody th { max-width: 9.5rem; } }
+@media (max-width: 560px) { .hint { display: block; } th, td { padding: 8px 10px; } tbody th { max-width: 9.5rem; } }
 
 /* how it was made */
 details { border-top: 1px solid var(--rule); padding: 8px 0; }
