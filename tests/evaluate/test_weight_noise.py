@@ -54,7 +54,7 @@ def test_a_level_is_what_adding_the_noise_by_hand_gives() -> None:
         copy = network().eval()
         with torch.no_grad():
             for name, weight in copy.named_parameters():
-                weight += 0.1 * noise(weight, seed_for(0, "weight noise", "0.1", draw, name))
+                weight.add_(0.1 * noise(weight, seed_for(0, "weight noise", "0.1", draw, name)))
             losses.append(float(nn.functional.cross_entropy(copy(IMAGES), LABELS)))
     absolute, relative = found.levels
     assert absolute.losses == pytest.approx(losses, rel=1e-5)
