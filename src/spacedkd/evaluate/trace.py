@@ -8,9 +8,9 @@ Unbiased estimates with random signs w (Rademacher vectors), for which E[w' A w]
 - `hutch_plus_plus` (Meyer, Musco, Musco and Woodruff 2021): a few products span a space that holds most of a matrix
   with few large eigenvalues. There the trace is exact, and only the rest is estimated, part by part.
 
-XTrace (Epperly, Tropp and Webber 2024) uses its vectors for both and needs fewer. On a few small matrices of known trace
-its true errors were 1.3 to 2.3 times its standard error, those of Hutch++ 1.1 to 1.5 times; with so few forms 1.1 to 1.2
-is what a standard error gives at best. The vectors that estimate the rest here are independent of the space.
+XTrace (Epperly, Tropp and Webber 2024) uses its vectors for both and needs fewer. On a few small matrices of known
+trace its true errors were 1.3 to 2.3 times its standard error, those of Hutch++ 1.1 to 1.5 times; with so few forms 1.1
+to 1.2 is what a standard error gives at best. The vectors that estimate the rest here are independent of the space.
 
 Each goes on until the standard error is at most `error` times the estimate, or until it has used up its products.
 """
