@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo evaluation test benchmark clean
+.PHONY: demo evaluation test benchmark docs clean
 
 demo: .venv/installed
 	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 4 \
@@ -34,6 +34,9 @@ benchmark: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.training_speed
 	$(BIN)/python -m benchmarks.evaluation_speed
 	$(BIN)/python -m benchmarks.curvature_speed
+
+docs: .venv/installed
+	$(BIN)/python -m spacedkd.methods.pages docs/methods
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Installing into .venv; this takes a few minutes the first time."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -18,6 +19,13 @@ def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     """
     names = list(available)
     shown = names if len(names) <= 20 else [*names[:6], f"and {len(names) - 6} more"]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6) or [n for n in names if n.startswith(name)][:3]
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     return UserError(f"Unknown {what} {name!r}.{hint} Available: {', '.join(shown)}.")
+
+
+def check_between(name: str, value: float, least: float, most: float) -> None:
+    """Refuse a number outside its limits."""
+    if not (least <= value <= most and math.isfinite(value)):  # written so that NaN fails too
+        limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g} and finite"
+        raise UserError(f"{name} must be {limit}, got {value:g}.")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spacedkd.duration import Duration
-from spacedkd.errors import unknown
+from spacedkd.errors import UserError, unknown
 from spacedkd.schedule import Online, ReleasedSelfKD, Spaced
 from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 
@@ -173,5 +173,14 @@ def recipe(
     spec = change(chosen.spec)
     for quirk in chosen.quirks:
         if quirk not in without:
-            spec = QUIRKS[quirk].apply(spec)
+            spec = _with_quirk(spec, quirk, chosen.spec.method.name)
     return spec
+
+
+def _with_quirk(spec: RunSpec, quirk: str, method: str) -> RunSpec:
+    quirky = QUIRKS[quirk].apply(spec)
+    if quirky.method != spec.method and spec.method.name != method:
+        raise UserError(
+            f"Quirk {quirk} is about method {method}, not {spec.method.name}: leave it out, --without {quirk}"
+        )
+    return quirky

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from spacedkd.data_spec import AugmentSpec as AugmentSpec
+from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.json_form import from_json, to_json
 from spacedkd.schedule import Online, Schedule
 
@@ -26,67 +28,22 @@ PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
 
 
 @dataclass(frozen=True)
-class AugmentSpec:
-    """Random changes of the training images, in this order: shifted crop, mirror, rotation."""
-
-    crop: int = 0
-    """pad by this many pixels and cut out the original size at a random place"""
-    flip: bool = False
-    """mirror left-right half of the time"""
-    rotate: float = 0.0
-    """turn by a random angle up to this many degrees either way"""
-
-    def __post_init__(self) -> None:
-        _between("crop", self.crop, 0, 10_000)
-        _between("rotate", self.rotate, 0, 180)
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    source: str = "digits"
-    """a data set by name (see `spacedkd list data`), a folder, a .parquet or .npz file, or a hub name owner/name"""
-    augment: AugmentSpec | None = None
-    """the random changes of a batch-wise recipe; None takes what suits the data set"""
-    train_limit: int | None = None
-    """use only this many training images, evenly from all classes"""
-    holdout: float = 0.0
-    """part of the training images kept aside, so that the best epoch can be chosen without the test set"""
-    drop_last: bool = False
-    """leave out the last, smaller batch of an epoch"""
-    recipe: str | None = None
-    """how training images are varied, by name (see `spacedkd list augmentations`); None takes what suits the data"""
-    mixup: float = 0.0
-    """mix every image and label with those of a partner; the share is drawn from Beta(mixup, mixup)"""
-    cutmix: float = 0.0
-    """paste a box of a partner into every image, sized after Beta(cutmix, cutmix)"""
-    image_size: int | None = None
-    """the side of the square a network sees; None takes what suits the recipe and the data"""
-    root: str = "data"
-    """the folder that holds data sets known by name"""
-    class_list: str | None = None
-    """a file with one class folder a line: only these classes, in this order"""
-    image_column: str | None = None
-    label_column: str | None = None
-    """of a table; None finds them where only one can be meant"""
-    train_split: str | None = None
-    test_split: str | None = None
-    """names of the parts of the data; None finds them where only one can be meant"""
-    test_part: float | None = None
-    """where the data has no part to test on, this part of its images, evenly from all classes"""
-    skip_bad: bool = False
-    """leave images out that cannot be read"""
-
-    def __post_init__(self) -> None:
-        _between("mixup", self.mixup, 0, 1000)
-        _between("cutmix", self.cutmix, 0, 1000)
-
-
-@dataclass(frozen=True)
 class NetworkSpec:
     name: str = "resnet18_small"
     """any timm network, or a small-image variant of ours (see `spacedkd list networks`)"""
     options: Options = field(default_factory=dict)
     """keyword arguments of the network, for instance {"width": 16}"""
+    weights: str | None = None
+    """trained weights to start from: a run folder, or a file (.safetensors, or a torch file of weights alone)"""
+
+    @property
+    def pretrained(self) -> bool:
+        return self != self.untrained()
+
+    def untrained(self) -> NetworkSpec:
+        """The same network without trained weights."""
+        trained = ("pretrained", "checkpoint_path")
+        return NetworkSpec(self.name, {key: value for key, value in self.options.items() if key not in trained})
 
 
 @dataclass(frozen=True)
@@ -108,9 +65,9 @@ class OptimizerSpec:
     """give every other learner a step with zero gradients too, which decay and momentum turn into movement"""
 
     def __post_init__(self) -> None:
-        _between("lr", self.lr, 0, math.inf)
-        _between("momentum", self.momentum, 0, 1)
-        _between("weight_decay", self.weight_decay, 0, math.inf)
+        check_between("lr", self.lr, 0, math.inf)
+        check_between("momentum", self.momentum, 0, 1)
+        check_between("weight_decay", self.weight_decay, 0, math.inf)
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"clip must be above 0, got {self.clip:g}.")
         if self.nesterov and self.momentum == 0:
@@ -137,9 +94,9 @@ class RateSpec:
     """change only at the beginning of an epoch"""
 
     def __post_init__(self) -> None:
-        _between("floor", self.floor, 0, 1)
-        _between("warmup_start", self.warmup_start, 0, 1)
-        _between("factor", self.factor, 0, 1)
+        check_between("floor", self.floor, 0, 1)
+        check_between("warmup_start", self.warmup_start, 0, 1)
+        check_between("factor", self.factor, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -158,8 +115,8 @@ class EngineSpec:
         if self.accelerator not in ACCELERATORS:
             raise unknown("accelerator", self.accelerator, ACCELERATORS)
         for name, value in (("devices", self.devices), ("nodes", self.nodes), ("threads", self.threads or 1)):
-            _between(name, value, 1, 4096)
-        _between("workers", self.workers, 0, 4096)
+            check_between(name, value, 1, 4096)
+        check_between("workers", self.workers, 0, 4096)
         if self.threads == 0:
             raise UserError("threads must be at least 1, got 0. Leave it out to use all cores.")
 
@@ -202,8 +159,8 @@ class RunSpec:
     def __post_init__(self) -> None:
         if not 0 < self.epochs < 1e9:
             raise UserError(f"epochs must be more than 0 and finite, got {self.epochs:g}.")
-        _between("batch_size", self.batch_size, 1, 10**9)
-        _between("seed", self.seed, 0, 2**63)
+        check_between("batch_size", self.batch_size, 1, 10**9)
+        check_between("seed", self.seed, 0, 2**63)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
         for name in ("evaluate_every", "save_every", "log_every"):
@@ -228,12 +185,6 @@ class RunSpec:
 
 
 _NOT_COMPUTED = ("engine", "label", "save_every", "log_every")
-
-
-def _between(name: str, value: float, least: float, most: float) -> None:
-    if not (least <= value <= most and math.isfinite(value)):  # written so that NaN fails too
-        limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g} and finite"
-        raise UserError(f"{name} must be {limit}, got {value:g}.")
 
 
 def read_spec(path: Path) -> RunSpec:

@@ -11,7 +11,20 @@ import pytest
 from spacedkd.cli import main
 
 BAD_FLAGS = {
-    "--method kdd": "Did you mean 'kd'? Available: none, kd, self-kd.",
+    "--method kdd": "Did you mean 'kd'",
+    "--method dml --set method.peers=1": "needs two networks or more; got peers=1",
+    "--method ban --set method.generations=1": "needs two networks or more, got generations=1",
+    "--method tsb": "Did you mean 'tsb-like'",
+    "--method dml --interval 2st --set method.refresh_peers=false": "spacing would do nothing",
+    "--method ps-kd --mixup 0.2": "leave out --mixup and --cutmix",
+    "--method hinton --set method.teacher_learns=false": "needs weights: --teacher-weights",
+    "--method none --teacher-weights missing": "method none has no teacher that could be trained already",
+    "--method hinton --teacher-weights missing": "There are no weights at",
+    "--method hinton --teacher-weights timm": "name it with --teacher",
+    "--method kd --assistant resnet18_small": "use it with --method takd",
+    "--method eskd --set method.teacher_for=0ep": "the teacher would have nothing to teach",
+    "--method eskd --set method.teacher_for=1%": "The time for which the teacher is to learn does not fit the run",
+    "--recipe official-self --method pcl": "is about method self-kd, not pcl: leave it out, --without",
     "--data digit": "Did you mean 'digits'?",
     "--network resnt18": "Did you mean 'resnet18'",
     "--teacher resnt18": "Did you mean 'resnet18'",

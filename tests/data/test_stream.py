@@ -11,7 +11,7 @@ import torch
 
 from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream, UserError
 from spacedkd.data.sources import load
-from spacedkd.data.stream import ORDERS_KEPT, batches, in_order
+from spacedkd.data.stream import ORDERS_KEPT, Look, batches, in_order
 
 AUGMENT = AugmentSpec(crop=1, flip=True, rotate=15)
 
@@ -24,7 +24,7 @@ def stream(
 
 
 def bits(batch: Batch) -> tuple[bytes, bytes, bytes]:
-    images, labels, indices = (part.numpy().tobytes() for part in batch)
+    images, labels, indices = (part.numpy().tobytes() for part in batch[:3])
     return images, labels, indices
 
 
@@ -39,7 +39,7 @@ def test_any_order_of_asking_gives_the_same_bits() -> None:
 @pytest.mark.parametrize("workers", [0, 1, 4])
 def test_any_number_of_workers_gives_the_same_bits(workers: int) -> None:
     steps = [0, 1, 2, 0, 1, 2, 9, 8]
-    seen = list(batches(stream(), steps, workers))
+    seen = list(batches(stream(), [[Look(step)] for step in steps], workers))
     assert [bits(batch) for batch in seen] == [bits(stream().batch(step)) for step in steps]
 
 
@@ -59,7 +59,7 @@ def test_another_process_gives_the_same_bits() -> None:
 def test_the_slices_of_all_ranks_join_to_the_global_batch(ranks: int) -> None:
     for step in (0, 3, 13):
         slices = [stream(rank, ranks, batch_size=30).batch(step) for rank in range(ranks)]
-        joined = Batch(*(torch.cat(parts) for parts in zip(*slices, strict=True)))
+        joined = Batch(*(torch.cat(parts) for parts in zip(*(part[:3] for part in slices), strict=True)))
         assert bits(joined) == bits(stream(batch_size=30).batch(step))
 
 
@@ -113,3 +113,19 @@ def test_batches_that_cannot_work_are_refused() -> None:
         stream(batch_size=33)
     with pytest.raises(UserError, match="do not fill one batch"):
         stream(batch_size=101, drop_last=True)
+
+
+def test_another_view_shows_the_same_images_otherwise() -> None:
+    varied = stream()
+    one, other = varied.batch(3), varied.batch(3, view=1)
+    assert torch.equal(one.indices, other.indices)
+    assert torch.equal(one.labels, other.labels)
+    assert not torch.equal(one.images, other.images)
+    assert bits(varied.batch(3, view=1)) == bits(other)
+    assert bits(varied.batch(3, view=0)) == bits(one)
+
+
+def test_a_turn_may_look_at_several_batches() -> None:
+    (seen,) = batches(stream(), [[Look(3), Look(2, view=1)]])
+    assert bits(seen) == bits(stream().batch(3))
+    assert [bits(other) for other in seen.others] == [bits(stream().batch(2, view=1))]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,31 +9,7 @@ from torch import Tensor
 from spacedkd import KD, Batch, Progress, SelfKD
 from spacedkd.methods import losses
 from spacedkd.models.heads import Prediction
-
-
-def tensor(rows: list[list[float]]) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-S = tensor([[1.0, 2.0, 0.5], [0.2, -1.0, 3.0]])
-TE = tensor([[2.0, 1.0, 0.1], [-0.5, 0.3, 2.5]])
-O2 = tensor([[0.3, 0.1, -0.2], [0.0, 0.4, 1.0]])
-O1 = tensor([[0.1, 0.0, 0.2], [0.3, 0.2, 0.1]])
-FS = tensor([[0.5, 1.0, 0.0, 2.0], [1.5, 0.0, 0.3, 0.7]])
-FT = tensor([[0.0, 1.2, 0.4, 1.0], [1.0, 0.5, 0.0, 0.9]])
-Y = torch.tensor([0, 2])
-
-
-def close(value: float) -> object:
-    return pytest.approx(value, abs=1e-9)
-
-
-def gradient(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """The gradient, checked against finite differences on the way."""
-    at = at.clone().requires_grad_()
-    assert torch.autograd.gradcheck(loss, at)
-    (result,) = torch.autograd.grad(loss(at), at)
-    return result
+from tests.methods.vectors import FS, FT, O1, O2, START, TE, S, Y, close, gradient, tensor
 
 
 def test_cross_entropy() -> None:
@@ -62,7 +36,7 @@ def test_kl_over_classes(temperature: float, value: float) -> None:
 )
 def test_kl_with_the_squared_temperature(temperature: float, value: float) -> None:
     method = KD(temperature=temperature, temperature_squared=True, label_weight=0, logit_weight=1, feature_weight=0)
-    assert method.terms(Prediction(S, FS), Prediction(TE, FT), Y)["logit"].item() == close(value)
+    assert method.terms(Prediction(S, FS), Prediction(TE, FT), Y, START)["logit"].item() == close(value)
 
 
 def test_gradient_of_kl() -> None:
@@ -145,7 +119,7 @@ def test_gradient_of_the_feature_norm() -> None:
 )
 def test_the_students_whole_loss(options: dict[str, float], value: float) -> None:
     """Cards 2 and 4."""
-    terms = KD(**options).terms(Prediction(S, FS), Prediction(TE, FT), Y)  # type: ignore[arg-type]
+    terms = KD(**options).terms(Prediction(S, FS), Prediction(TE, FT), Y, START)  # type: ignore[arg-type]
     assert sum(terms.values()).item() == close(value)  # type: ignore[union-attr]
 
 

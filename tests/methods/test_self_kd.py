@@ -10,7 +10,7 @@ import torch
 
 from spacedkd import Batch, Ingredients, Progress, SelfKD, UserError
 from spacedkd.models.heads import Prediction
-from tests.methods.test_losses import FS, O2, TE, S, Y
+from tests.methods.vectors import FS, O2, TE, S, Y
 
 NOW = Progress(0, 1, 1)
 DEEPEST = 0.2829793541

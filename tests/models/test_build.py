@@ -72,7 +72,7 @@ def test_a_saved_network_opens_in_timm(tmp_path: Path, spec: NetworkSpec) -> Non
     assert size == (tuple(asked) if isinstance(asked, list) else (asked, asked))
     assert config["mean"] == pytest.approx(images.mean)
     with torch.no_grad():
-        ((logits, _),) = Classifier(network)(sample)
+        ((logits, *_),) = Classifier(network)(sample)
         scaled = torch.nn.functional.interpolate(sample, size, mode="bicubic", antialias=True)
         torch.testing.assert_close(opened(scaled), logits, rtol=0, atol=1e-5)
 
@@ -108,7 +108,9 @@ def test_weights_that_cannot_be_fetched_are_explained(monkeypatch: pytest.Monkey
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
     with pytest.raises(UserError) as error:
         build(NetworkSpec("resnet18", {"pretrained": True}), COLOUR, seed=0)
-    assert str(error.value).startswith("The weights of resnet18 cannot be loaded: The hub cannot be reached. Leave out")
+    assert str(error.value).startswith(
+        "The weights of resnet18 cannot be loaded: The hub cannot be reached. Leave them out"
+    )
 
 
 def test_ours_come_first_in_the_list() -> None:

@@ -19,8 +19,8 @@ TINY = {"img_size": 32, "embed_dim": 24, "depth": 2}
 
 def test_a_classifier_is_its_network_and_adapts_only_the_features() -> None:
     network = timm.create_model("resnet18_small", width=4).eval()
-    ((plain_logits, plain_features),) = Classifier(network)(IMAGES)
-    ((logits, features),) = Classifier(network, adapter(32, 10))(IMAGES)
+    ((plain_logits, plain_features, _),) = Classifier(network)(IMAGES)
+    ((logits, features, _),) = Classifier(network, adapter(32, 10))(IMAGES)
     assert torch.equal(logits, network(IMAGES))
     assert torch.equal(logits, plain_logits)
     assert plain_features.shape == (4, 32)
@@ -48,7 +48,7 @@ def test_the_adapter_has_the_papers_size() -> None:
 def test_features_are_what_timm_calls_them(name: str, options: dict[str, Any], width: int) -> None:
     network = timm.create_model(name, num_classes=7, **options).eval()
     with torch.no_grad():
-        ((logits, features),) = Classifier(network)(IMAGES)
+        ((logits, features, _),) = Classifier(network)(IMAGES)
         torch.testing.assert_close(logits, network(IMAGES))
         torch.testing.assert_close(
             features, network.forward_head(network.forward_features(IMAGES), pre_logits=True).flatten(1)
@@ -60,7 +60,7 @@ def test_logits_of_two_classifiers_are_their_mean() -> None:
     network = timm.create_model("deit_tiny_distilled_patch16_224", num_classes=7, **TINY).eval()
     nn.init.normal_(network.head.weight)
     nn.init.normal_(network.head_dist.weight)
-    ((logits, features),) = Classifier(network)(IMAGES)
+    ((logits, features, _),) = Classifier(network)(IMAGES)
     tokens = network.forward_features(IMAGES)
     torch.testing.assert_close(logits, (network.head(tokens[:, 0]) + network.head_dist(tokens[:, 1])) / 2)
     torch.testing.assert_close(features, tokens[:, :2].mean(1))

@@ -149,7 +149,7 @@ def test_a_kd_step(place: int) -> None:
     models = method.models(given(place))
     student = models["student"]
     assert isinstance(student, Classifier)
-    ((logits, features),) = student.eval()(seen.images)
+    ((logits, features, _),) = student.eval()(seen.images)
     ((_, target),) = models["teacher"](seen.images)
     assert logits.shape == (4, CLASSES)
     assert features.shape == target.shape == (4, 32)

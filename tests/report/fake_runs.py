@@ -29,10 +29,11 @@ class FakeArm:
     steps_per_epoch: int = 10
     best_chosen_on: str = "test"
     network: str = "resnet18_small"
+    temperature: float = 3.0
 
     @property
     def spec(self) -> RunSpec:
-        options = {"temperature": 3.0} | ({} if self.variant is None else {"variant": self.variant})
+        options = {"temperature": self.temperature} | ({} if self.variant is None else {"variant": self.variant})
         return RunSpec(
             data=DataSpec("digits", train_limit=2000),
             network=NetworkSpec(self.network, {"width": 8}),

@@ -18,7 +18,7 @@ ONLINE = FakeArm("online KD", [0.70, 0.71, 0.72])
 SPACED = FakeArm("spaced KD", [0.80, 0.82, 0.81], schedule=Spaced("1.5ep"))
 SELF = FakeArm("self KD", [0.7, 0.7, 0.7], "self-kd", "plain", roles=("student",))
 NONE = FakeArm("no KD", [0.60, 0.61, 0.61], "none", roles=("student",))
-SECTIONS = ["results", "curves", "intervals", "turns", "cost", "making"]
+SECTIONS = ["results", "spacing", "curves", "intervals", "turns", "cost", "making"]
 
 
 def test_elements_nest_and_sections_come_in_order(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
 def test_pictures_and_tables_can_be_read_aloud(tmp_path: Path) -> None:
     page = Page(page_of(tmp_path, ONLINE, SPACED, SELF))
     assert all(attributes.get("scope") in ("row", "col") for attributes in page.all("th"))
-    assert len(page.all("figure")) == len(page.all("figcaption")) == 5
+    assert len(page.all("figure")) == len(page.all("figcaption")) == 6
     assert all(attributes["aria-label"] for _, attributes in page.elements if attributes.get("role") == "img")
     assert len([1 for attributes in page.all("svg") if attributes.get("role") == "img"]) == 3 + 1 + 3
 

@@ -56,14 +56,17 @@ def test_arms_without_a_common_seed() -> None:
 
 
 def test_many_comparisons_call_for_caution() -> None:
-    assert caution([REFERENCE, arm("a", BETTER)]) is None
-    assert caution([REFERENCE, arm("a", BETTER), arm("b", difference(None, None, n=1))]) is None
-    assert caution([REFERENCE, arm("a", BETTER), arm("b", WORSE)]) == (
+    assert caution([None, BETTER]) is None
+    assert caution([None, BETTER, difference(None, None, n=1)]) is None
+    assert caution([None, BETTER, WORSE]) == (
         "Each interval stands for its own comparison; among 2 of them one may miss zero by chance."
     )
+    assert "among 34 of them about 2 may miss zero by chance" in (caution([UNCLEAR] * 34) or "")
 
 
 def test_extra_updates_are_grouped_by_how_many() -> None:
     arms = [REFERENCE, arm("a", BETTER, 200), arm("b", BETTER, 150), arm("c", BETTER, 200), arm("d", BETTER, 50)]
     took = "a and c took 2.0\u00d7 the updates and b took 1.5\u00d7 the updates of base"
     assert extra_cost(arms, "base") == f"{took}; compare at equal cost with --equal-cost."
+    many = [arm(label, BETTER, 200) for label in "abcd"]
+    assert "4 arms took 2.0\u00d7 the updates of base" in extra_cost([REFERENCE, *many], "base")

@@ -15,21 +15,22 @@ from typing import Annotated, Any
 
 import tyro
 
-from spacedkd.cli.data_flags import DATA_PLACES, DataFlags, put_changes
+from spacedkd.cli.data_flags import DATA_PLACES, put_changes
 from spacedkd.cli.flag import flag as flag
+from spacedkd.cli.network_flags import NetworkFlags, put_networks
 from spacedkd.cli.schedule_flags import make_schedule
 from spacedkd.errors import UserError
 from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import METHODS, build_method
-from spacedkd.models import small_resnet
 from spacedkd.recipes import recipe
+from spacedkd.schedule import Online
 from spacedkd.spec import RunSpec, read_spec
 
 DEFAULT = RunSpec()
 
 
 @dataclass(frozen=True)
-class RunFlags(DataFlags):
+class RunFlags(NetworkFlags):
     spec: Annotated[
         Path | None, flag("start from this spec.json (or run folder); other flags change it", metavar="FILE")
     ] = None
@@ -40,13 +41,6 @@ class RunFlags(DataFlags):
         tyro.conf.UseAppendAction[tuple[str, ...]],
         flag("leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
     ] = ()
-    network: Annotated[str | None, flag("the student: any timm name, or one of ours", DEFAULT.network.name, "NAME")] = (
-        None
-    )
-    teacher: Annotated[str | None, flag("the teacher's network", "the student's", "NAME")] = None
-    width: Annotated[
-        int | None, flag("first-stage channels of our small-image ResNets, student and teacher", 64, "CHANNELS")
-    ] = None
     method: Annotated[str | None, flag("what is learned (see: spacedkd list methods)", DEFAULT.method.name, "NAME")] = (
         None
     )
@@ -110,8 +104,6 @@ class RunFlags(DataFlags):
 # Where each plain flag goes in the spec's JSON.
 _PLACES = {
     **DATA_PLACES,
-    "network": "network.name",
-    "width": "network.width",
     "method": "method.name",
     "epochs": "epochs",
     "batch_size": "batch_size",
@@ -154,14 +146,10 @@ def changed(base: RunSpec, flags: RunFlags) -> RunSpec:
     plain = to_json(base)
     if flags.method is not None and flags.method != base.method.name:
         plain["method"]["options"] = {}  # one method's options mean nothing to another
-    if flags.network is not None and flags.network != base.network.name:
-        plain["network"]["options"] = {}
     for name, place in _PLACES.items():
         if getattr(flags, name) is not None:
             _put(plain, place, getattr(flags, name))
-    if flags.teacher is not None:
-        ours = flags.width is not None and flags.teacher in small_resnet.NAMES
-        plain["teacher"] = {"name": flags.teacher, "options": {"width": flags.width} if ours else {}}
+    put_networks(plain, flags)
     put_changes(plain["data"], flags)
     for assignment in flags.set:
         place, sign, value = assignment.partition("=")
@@ -197,15 +185,17 @@ def _scheduled(spec: RunSpec, flags: RunFlags) -> RunSpec:
     given = asked != (None, None, None, None)
     if given:
         spec = replace(spec, schedule=make_schedule(spec.schedule, *asked))
-    if not given:
+    if not given and (flags.method is None or spec.schedule == Online()):
         return spec
     if spec.method.name in METHODS and not _can_be_spaced(spec):
-        options = {**spec.method.options, **METHODS[spec.method.name].when_spaced, **_explicit(flags)}
+        options = {**spec.method.options, **METHODS[spec.method.name].card.when_spaced, **_explicit(flags)}
         spec = replace(spec, method=replace(spec.method, options=options))
-    if not _can_be_spaced(spec):
+    if given and not _can_be_spaced(spec):
+        way_out = "leave out the interval, or use --method kd."
+        if spec.teacher is not None and spec.teacher.pretrained:
+            way_out = "leave out the interval, or let the trained teacher learn on: --set method.teacher_learns=true"
         raise UserError(
-            f"Method {spec.method.name} as asked for has nobody who leads, so there is nothing to "
-            "space: leave out the interval, or use --method kd."
+            f"Method {spec.method.name} as asked for has nobody who leads, so there is nothing to space: {way_out}"
         )
     return spec
 
@@ -243,5 +233,5 @@ def parse_arm(text: str, base: RunFlags) -> tuple[str, RunSpec]:
 def _joined(base: RunFlags, own: RunFlags) -> RunFlags:
     """Both together; where both say something, the second wins."""
     given = {f.name: getattr(own, f.name) for f in fields(own) if getattr(own, f.name) not in (None, ())}
-    repeated = {"set": base.set + own.set, "without": base.without + own.without}
+    repeated = {"set": base.set + own.set, "without": base.without + own.without}  # assistants are not: a chain is one
     return replace(base, **{**given, **repeated})

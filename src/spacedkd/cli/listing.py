@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable
 
 from rich import box
 from rich.columns import Columns
+from rich.markdown import Markdown
 from rich.table import Table
 
 from spacedkd.data.recipes import RECIPES as AUGMENTATIONS
 from spacedkd.data.sources import PLACES, SOURCES
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, unknown
 from spacedkd.methods import METHODS
+from spacedkd.methods.pages import cited, page
 from spacedkd.models.build import available
 from spacedkd.recipes import QUIRKS, RECIPES
 
@@ -37,12 +40,24 @@ def networks(pattern: str) -> Columns:
     return Columns(names, padding=(0, 3))
 
 
-def methods(pattern: str) -> Table:
-    table = Table("--method", "what it is", "options: --set method.NAME=VALUE", box=box.SIMPLE_HEAD)
-    for name, entry in METHODS.items():
-        options = "\n".join(f"{key}={value}" for key, value in vars(entry.make()).items())
-        table.add_row(name, entry.about, options)
+def methods(pattern: str) -> Table | Markdown:
+    if pattern:
+        return Markdown("\n\n".join(page(name) for name in _matching(pattern)))
+    table = Table("--method", "paper", "who teaches", "weights by default", "defined by", box=box.SIMPLE_HEAD)
+    for name, method in METHODS.items():
+        card = method.card
+        table.add_row(name, cited(card.paper), card.kind, card.weights, card.source)
+    for column in table.columns:
+        column.overflow = "fold"
+    table.caption = "Formula and options of one: spacedkd list methods --pattern ctkd"
     return table
+
+
+def _matching(pattern: str) -> list[str]:
+    found = fnmatch.filter(METHODS, pattern)
+    if not found:
+        raise unknown("method", pattern, METHODS)
+    return found
 
 
 def recipes(pattern: str) -> Table:
@@ -64,7 +79,7 @@ def schedules(pattern: str) -> Table:
     return table
 
 
-TABLES: dict[str, Callable[[str], Table | Columns]] = {
+TABLES: dict[str, Callable[[str], Table | Columns | Markdown]] = {
     "data": data,
     "augmentations": augmentations,
     "networks": networks,

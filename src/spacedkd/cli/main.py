@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 
 from spacedkd.cli import flags, listing, tables
+from spacedkd.cli.arms import make_arms
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import RunFlags
 from spacedkd.cli.progress import watch_jobs, watch_run
@@ -62,6 +63,10 @@ def compare(
         tyro.conf.UseAppendAction[tuple[str, ...]],
         flags.flag("an arm as 'NAME: FLAGS', the flags it adds to the others; repeat for each arm", metavar="ARM"),
     ] = (),
+    methods: Annotated[
+        tuple[str, ...],
+        flags.flag("each of these methods, or all, unspaced and spaced by --interval", "none", "NAME ..."),
+    ] = (),
     out: Annotated[Path, flags.flag("where the runs go", "runs/comparison", "FOLDER")] = Path("runs/comparison"),
     seeds: Annotated[int, flags.flag("how many seeds each arm gets", 3, "COUNT")] = 3,
     against: Annotated[str | None, flags.flag("the arm differences are taken to", "the first", "NAME")] = None,
@@ -77,15 +82,13 @@ def compare(
 
     Example: spacedkd compare --data digits --width 16 --epochs 30
     --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep' --against online
+
+    Example: spacedkd compare --data digits --width 16 --epochs 30 --methods kd dkd self-kd --interval 1.5ep
     """
-    if not arm:
-        raise UserError("compare needs arms: --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep'.")
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}.")
-    common = flags.to_spec(base)
-    arms = dict(flags.parse_arm(text, base) for text in arm)
-    if len(arms) < len(arm):
-        raise UserError("Two arms have the same name; give each its own.")
+    arms = make_arms(arm, methods, base)
+    common = next(iter(arms.values()))
     if equal_cost:
         arms |= runner.equal_cost_controls(arms)
     if against is not None and against not in arms:
@@ -126,7 +129,9 @@ def report(
 
 def list_(
     what: Annotated[tyro.conf.Positional[str], flags.flag("one of these", metavar="|".join(listing.TABLES))],
-    pattern: Annotated[str, flags.flag("only networks that match, with wildcards: 'resnet*'", "all", "NAME")] = "",
+    pattern: Annotated[
+        str, flags.flag("of networks those that match, with wildcards; of methods all about one", "all", "NAME")
+    ] = "",
 ) -> None:
     """List the data sets, augmentations, networks, methods, schedules or recipes there are."""
     if what not in listing.TABLES:
@@ -160,6 +165,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if list(words) == ["--version"]:
         print(f"spacedkd {version('spacedkd')}")
         return
+    sys.path.append(str(Path.cwd()))  # methods and schedules of one's own lie where one works
     try:
         _dispatch(words)
     except (UserError, OSError) as error:

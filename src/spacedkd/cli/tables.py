@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -60,8 +61,12 @@ def of_scores(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
     return table
 
 
-def of_comparison(comparison: Mapping[str, Any]) -> Table:
-    """Arms with their accuracy and their paired difference."""
+def of_comparison(comparison: Mapping[str, Any]) -> Group:
+    """Arms with their accuracy and their paired difference, and what spacing did where it can be told."""
+    return Group(_of_arms(comparison), *([_of_spacing(comparison)] if comparison["spacing"] else []))
+
+
+def _of_arms(comparison: Mapping[str, Any]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, title="accuracy of the student on the test images, percent", title_justify="left"
     )
@@ -71,11 +76,7 @@ def of_comparison(comparison: Mapping[str, Any]) -> Table:
     for name in ("last epoch", "best", "teacher", *compared):
         table.add_column(name, justify="right", no_wrap=True)
     for arm in comparison["arms"]:
-        gain = arm["difference"]
-        differences = (
-            _with_interval(gain, sign="+") if gain else "",
-            f"{gain['p']:.3f}" if gain and gain["p"] is not None else "",
-        )
+        differences = _gain_cells(arm["difference"])
         table.add_row(
             Text(arm["label"]),
             _with_interval(arm["last"]),
@@ -87,6 +88,24 @@ def of_comparison(comparison: Mapping[str, Any]) -> Table:
     table.caption = (
         f"deepest head; ± half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the paired "
         f"t-test; best epoch chosen on {', '.join(comparison['best_chosen_on'])} images"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _of_spacing(comparison: Mapping[str, Any]) -> Table:
+    """Every spaced arm beside its unspaced partner, with how much more it took."""
+    table = Table(box=box.SIMPLE_HEAD, title="what spacing did, percent", title_justify="left")
+    table.add_column("method", min_width=8, overflow="fold")
+    for name in ("unspaced", "spaced", "difference", "p", "updates", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    reached = {arm["label"]: percent(arm["last"]["mean"]) for arm in comparison["arms"]}
+    for pair in comparison["spacing"]:
+        ratios = (f"x{pair['cost_ratio'][name]:.1f}" for name in ("updates", "seconds"))
+        accuracies = (reached[pair["unspaced"]], reached[pair["spaced"]])
+        table.add_row(Text(pair["name"]), *accuracies, *_gain_cells(pair["difference"]), *ratios)
+    table.caption = (
+        "last epoch, paired by seed, p not corrected for the number of methods; costs as multiples of unspaced"
     )
     table.caption_justify = "left"
     return table
@@ -105,6 +124,12 @@ def of_costs(comparison: Mapping[str, Any]) -> Table:
     table.caption = "forward and backward passes of whole batches; images that went forward"
     table.caption_justify = "left"
     return table
+
+
+def _gain_cells(gain: Mapping[str, Any] | None) -> tuple[str, str]:
+    if gain is None:
+        return "", ""
+    return _with_interval(gain, sign="+"), "" if gain["p"] is None else f"{gain['p']:.3f}"
 
 
 def _with_interval(estimate: Mapping[str, Any], sign: str = "") -> str:

@@ -6,7 +6,7 @@ same bits. That is why a replay needs no buffer, however long the interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -29,11 +29,21 @@ class Batch(NamedTuple):
     images: Tensor  # [B, C, H, W] float32, normalised
     labels: Tensor  # [B] int64; with mixup or cutmix [B, C] float32, rows sum to one
     indices: Tensor  # [B] int64
+    others: tuple[Batch, ...] = ()
+    """what else a turn looks at, for a method that asked for more than one look"""
 
     def to(self, device: torch.device, channels_last: bool = False) -> Batch:
         layout = torch.channels_last if channels_last else torch.contiguous_format
         images = self.images.to(device, memory_format=layout, non_blocking=True)
-        return Batch(images, self.labels.to(device, non_blocking=True), self.indices.to(device, non_blocking=True))
+        labels, indices = (part.to(device, non_blocking=True) for part in (self.labels, self.indices))
+        return Batch(images, labels, indices, tuple(other.to(device, channels_last) for other in self.others))
+
+
+class Look(NamedTuple):
+    """The batch of a step; another view of it holds the same images under another augmentation."""
+
+    step: int
+    view: int = 0
 
 
 class Stream(Protocol):
@@ -41,8 +51,8 @@ class Stream(Protocol):
 
     steps_per_epoch: int
 
-    def batch(self, step: int) -> Batch:
-        """This rank's slice of the global batch of `step`."""
+    def batch(self, step: int, view: int = 0) -> Batch:
+        """This rank's slice of the global batch of `step`; another view augments the same images anew."""
         ...
 
     def size(self, step: int) -> int:
@@ -58,7 +68,7 @@ class TrainingStream:
     """Shuffled, varied batches of images; one rank's slice of each global batch.
 
     Epoch e is a permutation seeded by (seed, e), a batch's augmentation is drawn for the whole global batch and
-    seeded by (seed, step), and only then is this rank's part cut out of both. `augment` is a recipe, or the
+    seeded by (seed, step, view), and only then is this rank's part cut out of both. `augment` is a recipe, or the
     changes of a batch-wise one; None leaves the images as they are.
     """
 
@@ -97,11 +107,11 @@ class TrainingStream:
         place = step % self.steps_per_epoch
         return min(self.batch_size, len(self.images.labels) - place * self.batch_size)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, view: int = 0) -> Batch:
         epoch, place = divmod(step, self.steps_per_epoch)
         rows = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
         mine = torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
-        seed = seed_for(self.seed, "augment", step)
+        seed = seed_for(self.seed, "augment", *((step, view) if view else (step,)))
         if self.mix is not None:
             return self._mixed(self.mix, rows, mine, seed, seed_for(self.seed, "mix", step))
         return Batch(self.recipe.train(self.images, rows, mine, seed), self._labels(rows[mine]), rows[mine])
@@ -127,25 +137,24 @@ class TrainingStream:
         self._order = lru_cache(maxsize=ORDERS_KEPT)(self._shuffled)
 
 
-class _Steps(Dataset[Batch]):
-    """A stream in the shape a DataLoader asks for: item number = step."""
+class _Turns(Dataset[Batch]):
+    """A stream in the shape a DataLoader asks for: an item is what one turn looks at."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
-    def __getitem__(self, step: int) -> Batch:
-        return self.stream.batch(step)
+    def __getitem__(self, looks: Sequence[Look]) -> Batch:
+        first, *others = (self.stream.batch(*look) for look in looks)
+        return first._replace(others=tuple(others))
 
 
-def batches(stream: Stream, steps: Iterable[int], workers: int = 0) -> Iterator[Batch]:
-    """The batches of `steps` in that order, prepared ahead of time by `workers` processes if there are any."""
+def batches(stream: Stream, turns: Iterable[Sequence[Look]], workers: int = 0) -> Iterator[Batch]:
+    """What each turn looks at, in that order, prepared ahead of time by `workers` processes if there are any."""
+    seen = _Turns(stream)
     if workers == 0:
-        return (stream.batch(step) for step in steps)
-    return iter(
-        DataLoader(
-            _Steps(stream), batch_size=None, sampler=steps, num_workers=workers, pin_memory=torch.cuda.is_available()
-        )
-    )
+        return (seen[looks] for looks in turns)
+    pinned = torch.cuda.is_available()
+    return iter(DataLoader(seen, batch_size=None, sampler=turns, num_workers=workers, pin_memory=pinned))
 
 
 class InOrder:
@@ -158,7 +167,7 @@ class InOrder:
     def size(self, step: int) -> int:
         return len(self.parts[step])
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, view: int = 0) -> Batch:
         rows = self.parts[step]
         return Batch(self.images.shown(rows), self.images.labels[rows.to(self.images.labels.device)], rows)
 
@@ -166,4 +175,5 @@ class InOrder:
 def in_order(images: ImageSet, batch_size: int, workers: int = 0) -> Iterator[Batch]:
     """Every image once, nothing left to chance; `workers` are asked only where images have to be decoded."""
     stream = InOrder(images, batch_size)
-    return batches(stream, range(stream.steps_per_epoch), 0 if images.instant else workers)
+    every = ((Look(step),) for step in range(stream.steps_per_epoch))
+    return batches(stream, every, 0 if images.instant else workers)

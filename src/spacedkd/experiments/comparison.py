@@ -10,6 +10,7 @@ from typing import Any
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.experiments.robustness import compare_evaluations
+from spacedkd.experiments.spacing_effect import spacing_effects
 from spacedkd.experiments.statistics import Difference, Estimate, difference, estimate
 from spacedkd.schedule import Ahead, Schedule, Spaced, Window
 from spacedkd.spec import RunSpec, read_spec
@@ -38,17 +39,19 @@ def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, An
 
     All accuracies are the student's on the test images. `last` is the deepest head after the last epoch, which
     differences are taken of; `best` is at the best epoch, `ensemble` the mean of all heads after the last epoch.
+    `spacing` has every spaced arm beside its unspaced partner.
     """
     arms = _arms(folders)
     against = next(iter(arms)) if against is None else against
     if against not in arms:
         raise unknown("arm", against, arms)
-    reference = arms[against]
+    numbers = [_arm(label, runs, arms[against]) for label, runs in arms.items()]
     found = {
         "measured": "student, test images; last = deepest head after the last epoch",
         "best_chosen_on": sorted({result.best_chosen_on for runs in arms.values() for _, result in runs}),
         "against": against,
-        "arms": [_arm(label, runs, reference) for label, runs in arms.items()],
+        "arms": numbers,
+        "spacing": spacing_effects(arms, numbers),
     }
     return found | {"evaluation": compare_evaluations(found)}
 

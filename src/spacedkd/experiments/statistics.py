@@ -62,6 +62,22 @@ def difference(arm: Mapping[int, float], reference: Mapping[int, float], resolut
     return Difference(mean, mean - half, mean + half, p, n)
 
 
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """The p-values of tests that are looked at together (Holm): the k-th smallest of m times m - k + 1, never falling.
+
+    Tests without a p do not count.
+
+    >>> [p and round(p, 3) for p in holm([0.01, None, 0.04, 0.03])]
+    [0.03, None, 0.06, 0.06]
+    """
+    order = sorted((p, place) for place, p in enumerate(ps) if p is not None)
+    corrected: list[float | None] = [None] * len(ps)
+    least = 0.0
+    for rank, (p, place) in enumerate(order):
+        corrected[place] = least = max(least, min(1.0, (len(order) - rank) * p))
+    return corrected
+
+
 def _standard_error(values: Sequence[float], mean: float) -> float:
     n = len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)

@@ -1,15 +1,33 @@
-"""How two predictions are compared: the weights and losses every distillation method here shares."""
+"""How two predictions are compared: the weights and losses every distillation method here shares.
+
+The logits of a student z_s and a teacher z_t are compared in three independent ways, which any method may combine:
+
+    standardise       both are first brought to mean 0 and deviation 1, class by class (LSKD)
+    curriculum        the temperature is learned by the student's side, against the student (CTKD)
+    logit_loss        "kl" and its relatives, or "decoupled": target class and other classes apart (DKD)
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from spacedkd.errors import UserError, unknown
-from spacedkd.methods.losses import FEATURE_LOSSES, LOGIT_LOSSES, cross_entropy
+from spacedkd.methods.losses import (
+    FEATURE_LOSSES,
+    LOGIT_LOSSES,
+    Temperature,
+    cross_entropy,
+    decoupled_kl,
+    standardised,
+)
+from spacedkd.methods.method import Progress
+from spacedkd.methods.temperature import WithTemperature, curriculum, learned_temperature
 from spacedkd.models.heads import Prediction
+
+DECOUPLED = "decoupled"
 
 
 @dataclass(frozen=True)
@@ -20,39 +38,90 @@ class Distillation:
     """
 
     label_weight: float = 0.7
+    """of the labels' cross-entropy"""
     logit_weight: float = 0.3
+    """of the difference between the logits"""
     feature_weight: float = 0.03
+    """of the difference between the pooled features"""
     temperature: float = 3.0
+    """logits are divided by it before they are compared; with a curriculum the learned one takes its place"""
     temperature_squared: bool = False
-    """multiply the logit term by T^2, so that its gradient does not shrink as T grows; the paper does not"""
+    """multiply the logit term by T^2, so that its gradient does not shrink as T grows; Spaced KD does not"""
     logit_loss: str = "kl"
+    """kl, kl-over-classes, soft-cross-entropy, probability-kl or decoupled"""
     feature_loss: str = "norm"
+    """norm, l1, smooth-l1, mse, square-sum, cross-entropy or masked-square-sum"""
+    standardise: bool = False
+    """compare logits at mean 0 and deviation 1 (LSKD)"""
+    curriculum: float = 0.0
+    """learn the temperature against the student, at full strength after this many epochs (CTKD); 0 keeps it fixed"""
+    target_weight: float = 1.0
+    """of the target class against all others, where the logit loss is decoupled (DKD)"""
+    others_weight: float = 8.0
+    """of the other classes among themselves, where the logit loss is decoupled (DKD)"""
+    warmup: float = 0.0
+    """let the logit term grow from nothing over this many epochs"""
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UserError(f"temperature must be above 0 and finite, got {self.temperature:g}. The paper uses 3.")
-        for name in ("label_weight", "logit_weight", "feature_weight"):
+        weights = ("label_weight", "logit_weight", "feature_weight")
+        for name in (*weights, "curriculum", "target_weight", "others_weight", "warmup"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
                 raise UserError(f"{name} must be 0 or more and finite, got {getattr(self, name):g}.")
-        if not any((self.label_weight, self.logit_weight, self.feature_weight)):
+        if not any(getattr(self, name) for name in weights):
             raise UserError("label_weight, logit_weight and feature_weight are all 0: there is nothing to learn from.")
-        if self.logit_loss not in LOGIT_LOSSES:
-            raise unknown("logit loss", self.logit_loss, LOGIT_LOSSES)
+        if self.logit_loss not in (*LOGIT_LOSSES, DECOUPLED):
+            raise unknown("logit loss", self.logit_loss, [*LOGIT_LOSSES, DECOUPLED])
         if self.feature_loss not in FEATURE_LOSSES:
             raise unknown("feature loss", self.feature_loss, FEATURE_LOSSES)
 
+    def equipped(self, student: nn.Module) -> nn.Module:
+        """The student's model with whatever of the comparison learns along with it."""
+        return WithTemperature(student) if self.curriculum and self.logit_weight else student
+
     def terms(
-        self, student: Prediction, teacher: Prediction, labels: Tensor, features: bool = True
+        self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress, features: bool = True
     ) -> dict[str, Tensor]:
         """The weighted terms by name; those of weight zero are left out."""
         terms = {}
         if self.label_weight:
             terms["label"] = self.label_weight * cross_entropy(student.logits, labels)
         if self.logit_weight:
-            logit = LOGIT_LOSSES[self.logit_loss](student.logits, teacher.logits, self.temperature)
-            terms["logit"] = self.logit_weight * logit * (self.temperature**2 if self.temperature_squared else 1)
+            terms["logit"] = self.logit_weight * self.logit_term(student, teacher, labels, progress)
         if self.feature_weight and features:
             terms["feature"] = self.feature_weight * FEATURE_LOSSES[self.feature_loss](
                 student.features, teacher.features
             )
         return terms
+
+    def logit_term(self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress) -> Tensor:
+        """How far the student's logits are from the teacher's, before any weight."""
+        z_s, z_t = student.logits, teacher.logits
+        if self.standardise:
+            z_s, z_t = standardised(z_s), standardised(z_t)
+        temperature = self._temperature(student, progress)
+        if self.logit_loss == DECOUPLED:
+            target, others = decoupled_kl(z_s, z_t, labels, temperature)
+            apart = self.target_weight * target + self.others_weight * others
+        else:
+            apart = self.divergence(z_s, z_t, temperature)
+        return self.growth(progress) * apart * (temperature**2 if self.temperature_squared else 1)
+
+    def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
+        """How two sets of logits are compared where target and other classes are not kept apart."""
+        return LOGIT_LOSSES[self.logit_loss](student, teacher, temperature)
+
+    def growth(self, progress: Progress) -> float:
+        """How much of the logit term counts by now."""
+        return min((progress.epoch + 1) / self.warmup, 1.0) if self.warmup else 1.0
+
+    def unused(self, prediction: Prediction) -> Tensor:
+        """Nothing, but made of whatever a loss leaves out: processes that share gradients wait for all of them."""
+        nothing = 0 * prediction.features.sum()
+        return nothing if prediction.heat is None else nothing + 0 * prediction.heat.sum()
+
+    def _temperature(self, student: Prediction, progress: Progress) -> Temperature:
+        if not self.curriculum or student.heat is None:
+            return self.temperature
+        return learned_temperature(student.heat, curriculum(progress.epoch + 1, self.curriculum))

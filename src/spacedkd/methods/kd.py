@@ -1,16 +1,23 @@
-"""Teacher and student are two networks: online, spaced and offline KD (Hinton et al. 2015; Sun et al. 2025).
+"""Teacher and student are two networks: online, spaced and offline KD (Sun et al. 2025).
 
 The teacher learns from the labels alone, so its path depends neither on the student nor on the interval. The
 student learns from labels, from the frozen teacher's softened classes, and from its features through an adapter:
 
     teacher   CE(z_t, y)
     student   0.7 CE(z_s, y) + 0.3 KL(z_t -> z_s; T=3) + 0.03 || A(f_s) - f_t ||
+
+z are logits [B, C], f pooled features [B, D], A is Linear, ReLU, Linear and belongs to the student. The norm is over
+the whole batch, neither squared nor averaged; `feature_loss` and `logit_loss` name the alternatives.
+
+    spacedkd train --method kd --interval 1.5ep
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,28 +25,62 @@ from torch import Tensor, nn
 from spacedkd.data.stream import Batch
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Ingredients, Method, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
 from spacedkd.models.heads import Classifier, adapter, feature_width
 
 
 @dataclass(frozen=True)
 class KD(Distillation, Method):
-    """Two networks, of one architecture or of two; the adapter belongs to the student."""
+    """A chain of networks, each taught by the one before it; here it is as short as can be, a teacher and a student."""
 
-    roles = ("teacher", "student")
+    card: ClassVar = Card(
+        about="a teacher network teaches a student network by its logits and pooled features",
+        paper="Sun et al., Spaced Knowledge Distillation, ICML 2025",
+        kind="teacher",
+        weights="0.7 CE + 0.3 KL (T 3) + 0.03 feature norm",
+        source="the paper; its released code by --recipe official-cnn",
+    )
+
+    teacher_learns: bool = True
+    """False keeps a pre-trained teacher as it is"""
+
+    @property
+    def chain(self) -> Sequence[str]:
+        """Every network's name, from the first teacher to the student."""
+        return ("teacher", "student")
+
+    @property
+    def roles(self) -> Sequence[str]:
+        return self.chain if self.teacher_learns else self.chain[1:]
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        teacher, student = given.network("teacher"), given.network("student")
-        if not self.feature_weight:
-            return {"teacher": Classifier(teacher), "student": Classifier(student)}
-        bridge = adapter(feature_width(student, given.sample), feature_width(teacher, given.sample))
-        return {"teacher": Classifier(teacher), "student": Classifier(student, bridge)}
+        networks = {role: self.network(role, given) for role in self.chain}
+        first = self.chain[0]
+        models: dict[str, nn.Module] = {first: Classifier(networks[first])}
+        for ahead, role in pairwise(self.chain):
+            bridge = None
+            if self.feature_weight:
+                bridge = adapter(*(feature_width(networks[one], given.sample) for one in (role, ahead)))
+            models[role] = self.equipped(Classifier(networks[role], bridge))
+        return models
+
+    def network(self, role: str, given: Ingredients) -> nn.Module:
+        """The network of one link of the chain."""
+        return given.network(role, fixed=self.is_fixed(role))
+
+    def is_fixed(self, role: str) -> bool:
+        """Whether a network is trained already and stays as it is."""
+        return role == self.chain[0] and not self.teacher_learns
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
-        if role == "teacher":
-            (teacher,) = models["teacher"](batch.images)
+        if role == self.chain[0]:
+            (teacher,) = models[role](batch.images)
             return {"label": cross_entropy(teacher.logits, batch.labels)}
         with torch.no_grad():
-            (teacher,) = models["teacher"](batch.images)
-        (student,) = models["student"](batch.images)
-        return self.terms(student, teacher, batch.labels)
+            (teacher,) = models[self.ahead_of(role)](batch.images, adapted=False)
+        (student,) = models[role](batch.images)
+        return self.terms(student, teacher, batch.labels, progress)
+
+    def ahead_of(self, role: str) -> str:
+        """Who teaches a role."""
+        return self.chain[self.chain.index(role) - 1]

@@ -11,31 +11,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+Temperature = float | Tensor
+
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """-1/B sum_b log softmax(z_b)[y_b]."""
     return F.cross_entropy(logits, labels)
 
 
-def kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def kl(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
     """KL divergence from teacher to student: 1/B sum_b sum_c p_t (log p_t - log p_s), p = softmax(z/T)."""
     log_p_s = F.log_softmax(student / temperature, dim=1)
     log_p_t = F.log_softmax(teacher.detach() / temperature, dim=1)
     return F.kl_div(log_p_s, log_p_t, reduction="batchmean", log_target=True)
 
 
-def kl_over_classes(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def kl_over_classes(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
     """The KL divided by B C instead of B: what the paper's transformer code and PyTorch's default reduction compute."""
     return kl(student, teacher, temperature) / student.shape[1]
 
 
-def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
     """-1/B sum_b sum_c p_t log p_s: the KL plus the teacher's entropy, so with the same gradient."""
     p_t = F.softmax(teacher.detach() / temperature, dim=1)
     return -(p_t * F.log_softmax(student / temperature, dim=1)).sum(1).mean()
 
 
-def probability_kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def probability_kl(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
     """1/B sum_b sum_c p_t (log p_t - p_s): what the paper's CNN code computes in place of the KL.
 
     It feeds probabilities where log-probabilities belong. The result is not a divergence: its minimum puts all
@@ -44,6 +46,39 @@ def probability_kl(student: Tensor, teacher: Tensor, temperature: float) -> Tens
     p_s = F.softmax(student / temperature, dim=1)
     p_t = F.softmax(teacher.detach() / temperature, dim=1)
     return F.kl_div(p_s, p_t, reduction="batchmean")
+
+
+def standardised(logits: Tensor) -> Tensor:
+    """(z - mean z) / (1e-7 + std z) over the classes of each image, with the sample deviation (LSKD)."""
+    return (logits - logits.mean(1, keepdim=True)) / (1e-7 + logits.std(1, keepdim=True))
+
+
+def target_class(labels: Tensor) -> Tensor:
+    """The class of each label [B]; of a soft label [B, C] the one with the largest share."""
+    return labels if labels.ndim == 1 else labels.argmax(1)
+
+
+def decoupled_kl(student: Tensor, teacher: Tensor, labels: Tensor, temperature: Temperature) -> tuple[Tensor, Tensor]:
+    """The KL in two parts: target class against the rest, and the other classes among themselves (DKD).
+
+    With b = (p_y, 1 - p_y) and q the softmax over the classes other than y, all at temperature T:
+    KL(b_t -> b_s) and KL(q_t -> q_s), each a mean over the batch. For every image
+    KL(p_t -> p_s) = KL(b_t -> b_s) + (1 - p_t,y) KL(q_t -> q_s).
+    """
+    target = target_class(labels)[:, None]
+    log_b_s, log_q_s = _decoupled(student / temperature, target)
+    log_b_t, log_q_t = _decoupled(teacher.detach() / temperature, target)
+    binary = F.kl_div(log_b_s, log_b_t, reduction="batchmean", log_target=True)
+    return binary, F.kl_div(log_q_s, log_q_t, reduction="batchmean", log_target=True)
+
+
+def _decoupled(softened: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """log b [B, 2] and log q [B, C - 1]; sums of probabilities stay logarithms, so none of them underflows."""
+    log_p = F.log_softmax(softened, dim=1)
+    classes = torch.arange(log_p.shape[1] - 1, device=log_p.device)
+    others = log_p.gather(1, classes + (classes >= target))
+    rest = others.logsumexp(1, keepdim=True)
+    return torch.cat([log_p.gather(1, target), rest], 1), others - rest
 
 
 def feature_norm(student: Tensor, teacher: Tensor) -> Tensor:
@@ -76,7 +111,17 @@ def feature_masked_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
     return ((student - teacher).square() * active).sum()
 
 
-LogitLoss = Callable[[Tensor, Tensor, float], Tensor]
+def feature_l1(student: Tensor, teacher: Tensor) -> Tensor:
+    """The mean absolute difference over batch and features."""
+    return F.l1_loss(student, teacher.detach())
+
+
+def feature_smooth_l1(student: Tensor, teacher: Tensor) -> Tensor:
+    """The mean of d^2/2 where the difference d is below 1, of |d| - 1/2 where it is above."""
+    return F.smooth_l1_loss(student, teacher.detach())
+
+
+LogitLoss = Callable[[Tensor, Tensor, Temperature], Tensor]
 FeatureLoss = Callable[[Tensor, Tensor], Tensor]
 
 LOGIT_LOSSES: dict[str, LogitLoss] = {
@@ -87,6 +132,8 @@ LOGIT_LOSSES: dict[str, LogitLoss] = {
 }
 FEATURE_LOSSES: dict[str, FeatureLoss] = {
     "norm": feature_norm,
+    "l1": feature_l1,
+    "smooth-l1": feature_smooth_l1,
     "mse": feature_mse,
     "square-sum": feature_square_sum,
     "cross-entropy": feature_cross_entropy,

@@ -1,15 +1,22 @@
-"""What a distillation method is: who learns, and from which losses."""
+"""What a distillation method is: who learns, from which losses, and what is remembered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from spacedkd.data.stream import Batch
+from spacedkd.data.stream import Batch, Look
+from spacedkd.duration import Duration
+from spacedkd.schedule import Schedule
+from spacedkd.spec import NetworkSpec
 
 Models = Mapping[str, nn.Module]
+
+
+def _as_is(rows: Tensor) -> Tensor:
+    return rows
 
 
 class Progress(NamedTuple):
@@ -18,6 +25,8 @@ class Progress(NamedTuple):
     step: int
     steps_per_epoch: int
     total_steps: int
+    gather: Callable[[Tensor], Tensor] = _as_is
+    """the rows of all processes together, for what must be remembered of the whole batch"""
 
     @property
     def epoch(self) -> int:
@@ -25,13 +34,56 @@ class Progress(NamedTuple):
         return self.step // self.steps_per_epoch
 
 
+class MakeNetwork(Protocol):
+    """A new timm network for a role."""
+
+    def __call__(
+        self,
+        role: str,
+        *,
+        fresh: bool = False,
+        fixed: bool = False,
+        like: str | None = None,
+        spec: NetworkSpec | None = None,
+    ) -> nn.Module:
+        """The role's own network, one `like` another role's, or the one `spec` names.
+
+        With `fresh` it gets initial weights of its own even where all roles start from the same ones. A `fixed` one
+        will not learn, so it must be trained already, for the classes of the data. Only the teacher and the student
+        start from trained weights.
+        """
+        ...
+
+
 class Ingredients(NamedTuple):
     """What a method builds its models from."""
 
-    network: Callable[[str], nn.Module]
-    """a fresh timm network for a role"""
+    network: MakeNetwork
     sample: Tensor
     """two images of the data, for modules that size themselves"""
+    classes: int = 0
+    images: int = 0
+    """how many the training data has"""
+    batch_size: int = 0
+    """of a whole batch, over all processes"""
+    mixed: bool = False
+    """whether images are mixtures of two, so that a prediction belongs to no single one"""
+
+
+class Card(NamedTuple):
+    """What a list of methods says of one."""
+
+    about: str
+    paper: str
+    """authors, title, venue and year"""
+    kind: str
+    """who teaches: a teacher, the network itself, or peers"""
+    weights: str
+    """of the losses by default"""
+    source: str
+    """where the definition is from: the authors' code, the paper, a re-implementation or a reconstruction"""
+    when_spaced: Mapping[str, Any] = {}
+    """options that make the method one that can be spaced"""
 
 
 class Method(Protocol):
@@ -55,12 +107,28 @@ class Method(Protocol):
         return {role: role for role in self.roles}
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        """Build every model the method needs, by name."""
+        """Build every model the method needs, by name.
+
+        A model that is nobody's learner stands still. Memory is such a model: its buffers are whatever the method
+        writes there, and they are saved with all the others.
+        """
         ...
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         """The named, weighted losses of one turn; the role learns from their sum."""
         ...
+
+    def looks(self, role: str, step: int) -> Sequence[Look]:
+        """What a turn looks at: `batch` is the first, `batch.others` are the rest."""
+        return (Look(step),)
+
+    def learns_for(self, role: str) -> Duration:
+        """How far into the run a role learns; from then on it stands still and teaches as it is."""
+        return Duration(100, "%")
+
+    def check_schedule(self, schedule: Schedule) -> None:
+        """Refuse a schedule, written in steps, that the method cannot follow."""
+        return
 
     def take_over(self, role: str, models: Models) -> None:
         """Called when a role begins a stretch of turns, before its first."""

@@ -14,6 +14,8 @@ o and f are detached in the distillation terms, but the trunk learns from every 
                trains the deepest classifier again; two updates for each batch
     snapshot   spaced with a teacher that really stands still: the replay distils from a frozen copy of the
                network made when it begins, and leaves CE(o, y) out
+
+    spacedkd train --method self-kd --interval 4ep
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +32,7 @@ from spacedkd.data.stream import Batch
 from spacedkd.errors import unknown
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Ingredients, Method, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
 from spacedkd.models.exits import Align, EarlyExits
 
 VARIANTS = ("plain", "live", "snapshot")
@@ -41,8 +43,18 @@ REDUCTIONS = ("sum", "mean")
 class SelfKD(Distillation, Method):
     """Early exits on one network; teacher and student are two roles of it."""
 
+    card: ClassVar = Card(
+        about="one network's deepest classifier teaches its early exits: three of a ResNet, eleven of a ViT",
+        paper="Zhang et al., Be Your Own Teacher, ICCV 2019",
+        kind="self",
+        weights="1 CE + for each exit 0.7 CE + 0.3 soft CE (T 3) + 0.03 feature norm",
+        source="the authors' code, with the feature term on every exit; for ViTs the paper's two sentences",
+        when_spaced={"variant": "live"},
+    )
+
     logit_loss: str = "soft-cross-entropy"
     variant: Literal["plain", "live", "snapshot"] = "plain"
+    """whether and how it is spaced"""
     deepest_weight: float = 1.0
     """weight of the deepest classifier's label loss"""
     skip_deepest_exit_features: bool = False
@@ -67,7 +79,8 @@ class SelfKD(Distillation, Method):
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         compared: Align = "all-but-deepest" if self.skip_deepest_exit_features else "all"
-        exits = EarlyExits(given.network("student"), given.sample, compared if self.feature_weight else "none")
+        network = given.network("student")
+        exits = self.equipped(EarlyExits(network, given.sample, compared if self.feature_weight else "none"))
         if self.variant != "snapshot":
             return {"network": exits}
         return {"network": exits, "snapshot": deepcopy(exits)}
@@ -91,7 +104,7 @@ class SelfKD(Distillation, Method):
         share = 1 / len(exits) if self.student_reduction == "mean" else 1.0
         for place, exit in enumerate(exits):
             compared = not (self.skip_deepest_exit_features and place == 0)
-            for name, term in self.terms(exit, teacher, batch.labels, features=compared).items():
+            for name, term in self.terms(exit, teacher, batch.labels, progress, compared).items():
                 total = losses.get(f"exit {name}")
                 losses[f"exit {name}"] = share * term if total is None else total + share * term
         return losses

@@ -19,6 +19,7 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.models import small_resnet
 from spacedkd.models.heads import looking
 from spacedkd.models.input_size import Resize, Size, at_own_size, parse_size, why_untiled
+from spacedkd.models.weights import load_weights
 from spacedkd.spec import NetworkSpec
 
 
@@ -40,7 +41,7 @@ def build(spec: NetworkSpec, images: ImageSet, seed: int) -> nn.Module:
     """The network a spec names, sized for these images and classes; its weights depend on the seed alone.
 
     Of its options `input_size` is ours: the network scales images to that size before it looks at them. All others
-    are timm's, with `pretrained` and `checkpoint_path` among them.
+    are timm's, with `pretrained` and `checkpoint_path` among them. Trained weights replace the seed's.
     """
     if not timm.is_model(spec.name):
         raise unknown("network", spec.name, available())
@@ -48,6 +49,8 @@ def build(spec: NetworkSpec, images: ImageSet, seed: int) -> nn.Module:
     with seeded(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a misfit that timm warns of ends in an error below
         network = _created(spec, images)
+    if spec.weights is not None:
+        load_weights(network, spec.weights, images.classes)
     if untiled := why_untiled(network, size):
         raise _misfit(spec, images, untiled)
     if size != images.shape[1:]:
@@ -93,8 +96,8 @@ def _created(spec: NetworkSpec, images: ImageSet) -> nn.Module:
         if not (spec.options.get("pretrained") or spec.options.get("checkpoint_path")):
             raise _misfit(spec, images, _reason(error)) from None
         raise UserError(
-            f"The weights of {spec.name} cannot be loaded: {_reason(error)} Leave out pretrained and checkpoint_path "
-            "to start from random ones, or name a file that is here: --set network.checkpoint_path=FILE."
+            f"The weights of {spec.name} cannot be loaded: {_reason(error)} Leave them out to start from random "
+            "ones, or name a file that is here: --set network.weights=FILE, or --teacher-weights FILE."
         ) from None
 
 

@@ -91,7 +91,7 @@ class EarlyExits(nn.Module):
         self._taps, (last, inner) = find_taps(network, image)
         with looking(network):
             deepest = final(network, last)
-        kind = "block" if _is_blocks(inner) else "stage"
+        kind = "block" if is_blocks(inner) else "stage"
         self._kept = len(inner) if kind == "block" else min(len(inner), STAGES)
         kept = inner[-self._kept :]
         places = range(len(kept) - 1, 0, -1)
@@ -117,7 +117,7 @@ class EarlyExits(nn.Module):
         return (final(self.network, last), *exits) if deepest else (*exits,)
 
 
-def _is_blocks(inner: list[Tensor]) -> bool:
+def is_blocks(inner: list[Tensor]) -> bool:
     """Whether a network repeats one block: what it shows are vectors, or maps of one shape throughout."""
     return inner[0].ndim == 2 or len({found.shape for found in inner}) == 1
 

@@ -23,6 +23,7 @@ class Prediction(NamedTuple):
 
     logits: Tensor  # [B, C]
     features: Tensor  # [B, D] pooled, before the classifier
+    heat: Tensor | None = None  # [1] how soft it wants to be compared, where that is learned
 
 
 class Classifier(nn.Module):
@@ -35,10 +36,11 @@ class Classifier(nn.Module):
         self.network = network
         self.adapter = adapter
 
-    def forward(self, images: Tensor) -> tuple[Prediction, ...]:
+    def forward(self, images: Tensor, adapted: bool = True) -> tuple[Prediction, ...]:
+        """Features come through the adapter, towards the teacher's; not `adapted` they are the network's own."""
         images = at_own_size(self.network, images)
         prediction = final(self.network, self.network.forward_features(images))  # type: ignore[operator]
-        if self.adapter is None:
+        if self.adapter is None or not adapted:
             return (prediction,)
         return (prediction._replace(features=self.adapter(prediction.features)),)
 

@@ -1,8 +1,9 @@
-"""Which size the images have when a network sees them: their own, or the `input_size` the network asks for."""
+"""How a network sees images: at their own size or at the `input_size` it asks for, normalised as it was trained."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch.nn import functional as F
 from spacedkd.errors import UserError
 
 Size = tuple[int, int]
+Normalisation = tuple[Sequence[float], Sequence[float]]
+"""mean and deviation of each channel"""
 
 
 class Resize(nn.Module):
@@ -30,11 +33,27 @@ class Resize(nn.Module):
         return scaled.to(images.dtype)
 
 
+class Renormalise(nn.Module):
+    """Images normalised by one mean and deviation, shown as another pair would have them: a network's own."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, shown: Normalisation, own: Normalisation) -> None:
+        super().__init__()
+        (mean, std), (own_mean, own_std) = (torch.tensor(pair)[:, :, None, None] for pair in (shown, own))
+        self.register_buffer("scale", std / own_std, persistent=False)
+        self.register_buffer("shift", (mean - own_mean) / own_std, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images * self.scale.to(images.dtype) + self.shift.to(images.dtype)
+
+
 def at_own_size(network: nn.Module, images: Tensor) -> Tensor:
-    """The images as this network wants them: scaled if it was built with an `input_size`, else as they are."""
+    """The images as this network wants them: renormalised or scaled if it was built so, else as they are."""
     for child in network.children():
-        if isinstance(child, Resize):
-            return child(images)  # type: ignore[no-any-return]
+        if isinstance(child, Resize | Renormalise):
+            images = child(images)
     return images
 
 

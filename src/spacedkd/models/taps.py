@@ -87,8 +87,8 @@ def _leaving(network: nn.Module, names: tuple[str, ...]) -> Iterator[dict[str, T
             handle.remove()
 
 
-def find_taps(network: nn.Module, image: Tensor) -> tuple[Taps, Reading]:
-    """The best taps a network has, with what they read from an example image."""
+def find_taps(network: nn.Module, image: Tensor, what: str = "self KD") -> tuple[Taps, Reading]:
+    """The best taps a network has, with what they read from an example image; `what` it is for, should it have none."""
     with looking(network):
         own = network(image)
         for taps in _candidates(network):
@@ -100,7 +100,7 @@ def find_taps(network: nn.Module, image: Tensor) -> tuple[Taps, Reading]:
             if torch.allclose(found, own, rtol=1e-3, atol=1e-5) and _readable(reading.inner):
                 return taps, reading
     raise UserError(
-        f"{type(network).__name__} does not show two or more of its blocks or stages, so it cannot do self KD. "
+        f"{type(network).__name__} does not show two or more of its blocks or stages, so it cannot do {what}. "
         "Use --method kd, or another network."
     )
 

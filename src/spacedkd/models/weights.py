@@ -12,6 +12,8 @@ from timm.models import load_state_dict
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError
+from spacedkd.models.input_size import Normalisation, Renormalise
+from spacedkd.spec import NetworkSpec
 
 _RUN = ("student/model.safetensors", "model.safetensors")
 """where weights lie in a run folder, and in the student's folder inside it"""
@@ -63,7 +65,7 @@ def _read(file: Path, place: str) -> dict[str, Tensor]:
 
 
 def _check_classes(description: Path, place: str, classes: Sequence[str]) -> None:
-    names = json.loads(description.read_text(encoding="utf-8")).get("label_names")
+    names = described(description).get("label_names")
     if names is None or list(names) == list(classes):
         return
     if len(names) != len(classes):
@@ -72,6 +74,16 @@ def _check_classes(description: Path, place: str, classes: Sequence[str]) -> Non
     raise UserError(
         f"The weights in {place} are for other classes: what they call {theirs!r}, the data calls {ours!r}."
     )
+
+
+def described(description: Path) -> dict[str, Any]:
+    """What a student's folder says of its network."""
+    try:
+        found: dict[str, Any] = json.loads(description.read_text(encoding="utf-8"))
+        return found
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{description} does not describe the weights beside it: {reason}. Name their file.") from None
 
 
 def _check_classifier(network: nn.Module, found: Mapping[str, Tensor], place: str, classes: int) -> None:
@@ -83,15 +95,40 @@ def _check_classifier(network: nn.Module, found: Mapping[str, Tensor], place: st
             raise _other_classes(place, len(bias), classes)
 
 
-def check_published_classes(name: str, classes: int) -> None:
-    """Refuse a network's published weights as a teacher that does not learn, if they know other classes."""
+def check_trained(spec: NetworkSpec, classes: int) -> None:
+    """Refuse a teacher that would not learn and does not know the data's classes.
+
+    Of published weights for other classes timm would draw the classifier at random.
+    """
+    if not spec.pretrained:
+        raise UserError("A teacher that does not learn needs weights: --teacher-weights with a run folder or a file.")
+    if spec.options.get("pretrained"):
+        check_published(spec.name, classes)
+
+
+def check_published(name: str, classes: int) -> None:
+    """Refuse timm's own weights of a network if they know other classes than the data."""
     published = timm.get_pretrained_cfg(name)
     if published is not None and published.num_classes != classes:
         raise _other_classes(f"timm's {name}", published.num_classes, classes)
 
 
+def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisation) -> None:
+    """Let a network that will not learn see images normalised as in its own training, where that is known."""
+    if spec.weights is not None and Path(spec.weights).is_dir():
+        known = described(_file(Path(spec.weights)).with_name("config.json"))
+        own = known.get("pretrained_cfg", known)
+    elif spec.options.get("pretrained"):
+        own = network.pretrained_cfg
+    else:
+        return
+    theirs = (tuple(own["mean"]), tuple(own["std"]))
+    if theirs != (tuple(shown[0]), tuple(shown[1])):
+        network.add_module("renormalise", Renormalise(shown, theirs))
+
+
 def _other_classes(place: str, theirs: int, ours: int) -> UserError:
     return UserError(
         f"The weights of {place} tell {theirs} classes apart, and the data has {ours}: "
-        "a teacher must know the same classes. Train one on this data first."
+        "it must know the same classes. Train it on this data first."
     )

@@ -7,11 +7,11 @@ from typing import Any
 
 from spacedkd.report import response
 from spacedkd.report.axes import Panel, Tick
-from spacedkd.report.markup import Markup, join, tag, text
+from spacedkd.report.layout import folded, grid, note, panel, section
+from spacedkd.report.markup import Markup, tag, text
 from spacedkd.report.measures import Measure, measures, table
 from spacedkd.report.numbers import count, percent_tick
 from spacedkd.report.runs import Arm
-from spacedkd.report.sections import grid, note, panel, section
 
 GLANCE = ("accuracy/top1", "accuracy/nll", "accuracy/ece", "corruptions/mean", "adversarial/mean")
 FLATNESS = ("weight_noise/mean", "curvature/trace", "curvature/largest")
@@ -126,7 +126,7 @@ def _corruptions(
         note(found["settings"]["corruptions"]),
         grid(pictures, f"Mean accuracy over all corruptions. {response.CAPTION.format(against)}"),
         table("Accuracy on corrupted images", shown, arms, against),
-        _folded("Every corruption at every severity", table("Each severity", [mine[k] for k in each], arms, against)),
+        folded("Every corruption at every severity", table("Each severity", [mine[k] for k in each], arms, against)),
     )
 
 
@@ -181,7 +181,7 @@ def _weight_noise(
         note(found["settings"]["weight_noise"]),
         *grids,
         table("With noise on the weights", [mine[key] for key in summary], arms, against),
-        _folded("Every level", table("Each level of noise", rest, arms, against)),
+        folded("Every level", table("Each level of noise", rest, arms, against)),
     )
 
 
@@ -197,7 +197,3 @@ def _curvature(
         note(found["settings"]["curvature"]),
         table("Curvature", mine, arms, against),
     )
-
-
-def _folded(title: str, content: Markup) -> Markup:
-    return tag("details", tag("summary", text(title)), join(content))

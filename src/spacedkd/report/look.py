@@ -137,6 +137,10 @@ td small, th small { display: block; color: var(--soft); font-weight: 400; font-
 .pair h3 { margin-bottom: 8px; }
 @media (max-width: 560px) { .hint { display: block; } th, td { padding: 8px 10px; } tbody th { max-width: 9.5rem; } }
 
+details.more { margin-top: 14px; padding: 10px 0; }
+details.more > summary { font-weight: 600; color: var(--student-ink); }
+details.more > summary ~ * { margin-top: 14px; }
+
 /* how it was made */
 details { border-top: 1px solid var(--rule); padding: 8px 0; }
 code { white-space: pre; }

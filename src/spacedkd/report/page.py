@@ -6,13 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spacedkd.report import forest, plots, tables, turns, words
+from spacedkd.report import forest, plots, spacing_effect, tables, turns, words
 from spacedkd.report.evaluation import evaluation_sections
+from spacedkd.report.layout import (
+    MANY,
+    figure,
+    folded,
+    folded_if,
+    grid,
+    judged,
+    legend,
+    note,
+    panel,
+    panel_of,
+    section,
+    with_code,
+)
 from spacedkd.report.look import STYLE
 from spacedkd.report.markup import NOTHING, Markup, join, tag, text
-from spacedkd.report.numbers import listed
+from spacedkd.report.numbers import counted
 from spacedkd.report.runs import Arm, read_arms
-from spacedkd.report.sections import figure, grid, note, panel, section
 from spacedkd.report.spacing import groups
 
 # The page holds text from specs; whatever slipped through escaping could still load and run nothing.
@@ -31,6 +44,7 @@ def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int =
     colours = role_colours(arms)
     sections = [
         _results(arms, against, comparison["best_chosen_on"]),
+        spacing_effect.section_of(comparison["spacing"], arms),
         _curves(arms, colours),
         _intervals(arms),
         _turns(arms, colours),
@@ -47,7 +61,7 @@ def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int =
         tag("title", text(words.title(arms))),
         tag("style", Markup(STYLE)),
     )
-    body = tag("body", _opening(arms, against, unfinished), tag("main", *sections))
+    body = tag("body", _opening(arms, comparison, unfinished), tag("main", *sections))
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 
 
@@ -59,15 +73,19 @@ def role_colours(arms: Sequence[Arm]) -> dict[str, str]:
     return {role: classes.get(role, role) for role in ("teacher", *middle, "student") if role in roles}
 
 
-def _opening(arms: Sequence[Arm], against: str, unfinished: int) -> Markup:
+def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int) -> Markup:
+    against: str = comparison["against"]
     findings = [_finding(arm, against) for arm in arms if arm.label != against]
-    caution = words.caution(arms)
+    found = tag("ul", *findings) if findings else NOTHING
+    caution = words.caution([arm.numbers["difference"] for arm in arms])
+    spacing = comparison["spacing"] if len(comparison["spacing"]) > 1 else []
     outcome = tag(
         "div",
         tag("p", text(words.headline(arms, against))),
-        tag("ul", *findings) if findings else NOTHING,
-        tag("p", text(caution), class_="note") if caution else NOTHING,
-        tag("p", text(words.left_out(unfinished)), class_="note") if unfinished else NOTHING,
+        tag("p", text(spacing_effect.headline(spacing))) if spacing else NOTHING,
+        *folded_if(len(arms) > MANY, f"{counted(len(findings), 'arm')} against {against}, one by one", found),
+        note(caution) if caution else NOTHING,
+        note(words.left_out(unfinished)) if unfinished else NOTHING,
         class_="outcome",
     )
     return tag(
@@ -80,12 +98,8 @@ def _opening(arms: Sequence[Arm], against: str, unfinished: int) -> Markup:
 
 
 def _finding(arm: Arm, against: str) -> Markup:
-    sentence = words.finding(arm, against)
-    judged = arm.numbers["difference"] and words.verdict(arm.numbers["difference"])
-    if judged not in ("better", "worse"):
-        return tag("li", text(sentence))
-    before, found, after = sentence.rpartition(judged)
-    return tag("li", text(before), tag("b", text(found), class_=judged), text(after))
+    difference = arm.numbers["difference"]
+    return tag("li", *judged(words.finding(arm, against), difference and words.verdict(difference)))
 
 
 def _results(arms: Sequence[Arm], against: str, chosen_on: Sequence[str]) -> Markup:
@@ -97,13 +111,12 @@ def _results(arms: Sequence[Arm], against: str, chosen_on: Sequence[str]) -> Mar
         said += "The ensemble is the mean of all heads. "
     if any(arm.numbers["teacher"] for arm in arms):
         said += "The teacher's accuracy is after its own last epoch. "
-    return section(
-        "results",
-        "Results",
-        note(said + words.best_epoch(chosen_on)),
-        tables.results(arms, against),
-        tag("div", _accuracies(arms, against), _differences(arms, against), class_="pair"),
-    )
+    numbers, reached = tables.results(arms, against), _accuracies(arms, against)
+    gained = _differences(arms, against)
+    shown = (numbers, tag("div", reached, gained, class_="pair"))
+    if len(arms) > MANY:
+        shown = (reached, folded(f"All numbers, and differences against {against}", numbers, gained))
+    return section("results", "Results", note(said + words.best_epoch(chosen_on)), *shown)
 
 
 def _accuracies(arms: Sequence[Arm], against: str) -> Markup:
@@ -136,7 +149,7 @@ def _curves(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
     )
     if any(len(arm.first.roles) > 1 and arm.first.shares_one_model for arm in arms):
         caption += "In self KD both roles are one network, measured during the turns of either."
-    return section("curves", "Learning curves", _legend(colours, dashed=True), grid(panels, caption))
+    return section("curves", "Learning curves", legend(colours, dashed=True), grid(panels, caption))
 
 
 def _intervals(arms: Sequence[Arm]) -> Markup:
@@ -157,13 +170,13 @@ def _intervals(arms: Sequence[Arm]) -> Markup:
 def _turns(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
     found = turns.timetables(arms)
     pictures = turns.pictures(found, colours)
-    panels = [panel(listed(table.labels), table.words, picture) for table, picture in zip(found, pictures, strict=True)]
+    panels = [panel_of(table.labels, table.words, picture) for table, picture in zip(found, pictures, strict=True)]
     caption = (
         "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
         "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
         "fast to draw."
     )
-    return section("turns", "Who learned which step when", _legend(colours, dashed=False), grid(panels, caption))
+    return section("turns", "Who learned which step when", legend(colours, dashed=False), grid(panels, caption))
 
 
 def _costs(arms: Sequence[Arm], against: str) -> Markup:
@@ -174,9 +187,8 @@ def _costs(arms: Sequence[Arm], against: str) -> Markup:
     return section(
         "cost",
         "Cost",
-        _with_code(words.extra_cost(arms, against), "--equal-cost"),
-        tables.costs(arms, against),
-        note(said),
+        with_code(words.extra_cost(arms, against), "--equal-cost"),
+        *folded_if(len(arms) > MANY, "What a run of each took", tables.costs(arms, against), note(said)),
     )
 
 
@@ -190,20 +202,5 @@ def _making(arms: Sequence[Arm], measured: str) -> Markup:
         "How this was made",
         note(said),
         *(note(one) for one in words.environments(arms)),
-        tables.specs(arms),
+        *folded_if(len(arms) > MANY, f"The specs of {counted(len(arms), 'arm')}", tables.specs(arms)),
     )
-
-
-def _with_code(sentence: str, word: str) -> Markup:
-    """A sentence in which one word is typed on the command line, and so must not be broken."""
-    before, found, after = sentence.partition(word)
-    return tag("p", text(before), tag("code", text(found)) if found else NOTHING, text(after))
-
-
-def _legend(colours: Mapping[str, str], dashed: bool) -> Markup:
-    def key(class_: str) -> Markup:
-        stroke = f"all {class_}" if dashed else f"band {class_}"
-        line = tag("path", d="M0 5L30 5", class_=stroke, stroke_width=3)
-        return tag("svg", line, viewBox="0 0 30 10", aria_hidden="true")
-
-    return tag("ul", *(tag("li", key(class_), text(role)) for role, class_ in colours.items()), class_="legend")

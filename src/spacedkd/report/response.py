@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spacedkd.report.axes import Panel, Point, Tick, domain, line, rounded, tick_values
+from spacedkd.report.layout import panel
 from spacedkd.report.markup import NOTHING, Markup, join, tag, text
 from spacedkd.report.measures import Measure
 from spacedkd.report.numbers import bounds, percent, percent_tick, plain
 from spacedkd.report.runs import Arm
-from spacedkd.report.sections import panel
 
 CAPTION = "Solid: mean of the arm over seeds, with its 95 % interval. Dashed: mean of {}. Levels are evenly spread."
 

@@ -34,7 +34,8 @@ def results(arms: Sequence[Arm], against: str) -> Markup:
     rows = []
     for arm in arms:
         cells = [_estimate_cell(arm.numbers[key], strong=key == "last") for key in shown]
-        gain = [_difference_cell(arm, against)] if len(arms) > 1 else []
+        absent = "reference" if arm.label == against else "no shared seed"
+        gain = [_difference_cell(arm.numbers["difference"], absent)] if len(arms) > 1 else []
         rows.append([_arm_cell(arm), *cells, *gain, cell(text(len(arm.runs)))])
     difference = [f"Difference vs {against}, points"] if len(arms) > 1 else []
     heads = ["Arm", *shown.values(), *difference, "Seeds"]
@@ -46,6 +47,22 @@ def costs(arms: Sequence[Arm], against: str) -> Markup:
     base = next(arm for arm in arms if arm.label == against).numbers["cost"]
     rows = [[_arm_cell(arm), *(_cost_cell(arm.numbers["cost"], base, name) for name in COSTS)] for arm in arms]
     return framed_table("Cost", ["Arm", *COSTS.values()], rows, [arm.label == against for arm in arms])
+
+
+def spacing(pairs: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Markup:
+    """Unspaced and spaced side by side, with what the difference is and what it cost."""
+    corrected = ["p, Holm"] if len(pairs) > 1 else []
+    ratios = {name: COSTS[name] for name in ("updates", "forward_images", "seconds")}
+    rows = []
+    for pair in pairs:
+        named = tag("small", text(f"{pair['spaced']} vs {pair['unspaced']}"))
+        reached = [_estimate_cell(arms[pair[form]].numbers["last"], strong=False) for form in ("unspaced", "spaced")]
+        p = cell(text(DASH if pair["p_holm"] is None else p_value(pair["p_holm"]).removeprefix("p = ")))
+        times = [cell(text(f"{TIMES}{ratio(pair['cost_ratio'][name])}")) for name in ratios]
+        head = tag("th", text(pair["name"]), named, scope="row")
+        rows.append([head, *reached, _difference_cell(pair["difference"]), *([p] if corrected else []), *times])
+    heads = ["Method", "Unspaced", "Spaced", "Difference, points", *corrected, *ratios.values()]
+    return framed_table("What spacing did", heads, rows, [False] * len(pairs))
 
 
 def specs(arms: Sequence[Arm]) -> Markup:
@@ -92,10 +109,9 @@ def _estimate_cell(value: Mapping[str, Any] | None, strong: bool) -> Markup:
     return cell(tag("b" if strong else "span", text(mean)), tag("span", text(f" {half}"), class_="half"))
 
 
-def _difference_cell(arm: Arm, against: str) -> Markup:
-    difference = arm.numbers["difference"]
+def _difference_cell(difference: Mapping[str, Any] | None, absent: str = "no shared seed") -> Markup:
     if difference is None:
-        return cell(text("reference" if arm.label == against else "no shared seed"), class_="none")
+        return cell(text(absent), class_="none")
     judged = verdict(difference)
     mean = tag("b", text(points(difference["mean"])))
     if judged is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from spacedkd.report import theory_plots as plots
 from spacedkd.report import theory_words as words
+from spacedkd.report.layout import grid, legend, note, panel, section
 from spacedkd.report.look import STYLE
 from spacedkd.report.markup import NOTHING, Markup, tag, text
 from spacedkd.report.numbers import PLUS_MINUS, count
@@ -70,14 +71,14 @@ def _opening(found: Found) -> Markup:
             ),
             class_="setting",
         ),
-        tag("div", tag("p", text(words.headline(found))), tag("ul", *findings), _note(case), class_="outcome"),
+        tag("div", tag("p", text(words.headline(found))), tag("ul", *findings), note(case), class_="outcome"),
     )
 
 
 def _gap(found: Found) -> Markup:
-    panels = [_panel(one["setting"]["name"], _described(one), plots.gaps(one)) for one in found["settings"]]
+    panels = [panel(one["setting"]["name"], _described(one), plots.gaps(one)) for one in found["settings"]]
     second = [
-        _panel(f"{one['setting']['name']}, one run", f"interval {_name(one, 1)}", plots.example(one, _interval(one, 1)))
+        panel(f"{one['setting']['name']}, one run", f"interval {_name(one, 1)}", plots.example(one, _interval(one, 1)))
         for one in found["settings"]
         if len(one["intervals"]) > 1
     ]
@@ -86,23 +87,23 @@ def _gap(found: Found) -> Markup:
         "the dashed upright line its loss is under 1 % of the first one: near convergence. Bottom: the first run, step "
         "by step. The gap of a single run goes up and down with the batches: the inequality is one about means."
     )
-    return _section(
+    return section(
         "gap",
         "The Lemma: is the teacher ahead nearer its minimum?",
         _text(f"{_sentence('lemma', found)} In single runs u(k) ≤ u(t) holds in {_single(found, 'lemma')} % of cases."),
         _legend(found, online="u(t), online"),
-        _figure(tag("div", *panels, *second, class_="panels"), caption),
+        grid([*panels, *second], caption),
     )
 
 
 def _steps(found: Found) -> Markup:
-    panels = [_panel(one["setting"]["name"], _described(one), plots.bars(one)) for one in found["settings"]]
+    panels = [panel(one["setting"]["name"], _described(one), plots.bars(one)) for one in found["settings"]]
     key = [
         tag("li", tag("span", class_=f"swatch {kind}"), text(name))
         for kind, name in (("held", "clearly held"), ("open", "too close to tell"), ("broken", "clearly broken"))
     ]
     caption = "Near convergence. Beside each bar: clearly held / clearly broken, in percent of problems and times."
-    return _section(
+    return section(
         "steps",
         "From the Lemma to the Theorem",
         _text(words.follow_up(found)),
@@ -110,7 +111,7 @@ def _steps(found: Found) -> Markup:
         _text(words.why(found)),
         _text(words.sizes(found)),
         tag("ul", *key, class_="legend"),
-        _figure(tag("div", *panels, class_="panels"), caption),
+        grid(panels, caption),
     )
 
 
@@ -122,9 +123,9 @@ def _by_problem(found: Found) -> list[Markup]:
 
 
 def _traces(found: Found) -> Markup:
-    panels = [_panel(one["setting"]["name"], _described(one), plots.changes(one)) for one in found["settings"]]
+    panels = [panel(one["setting"]["name"], _described(one), plots.changes(one)) for one in found["settings"]]
     closer = [
-        _panel(f"{one['setting']['name']}, near convergence", _described(one), plots.changes(one, near=True))
+        panel(f"{one['setting']['name']}, near convergence", _described(one), plots.changes(one, near=True))
         for one in found["settings"]
         if any(one["near"])
     ]
@@ -133,12 +134,12 @@ def _traces(found: Found) -> Markup:
         "student's at the same update; mean over runs. Below zero the spaced student is flatter. Top: all of training; "
         "bottom: right of the dashed upright line, near convergence, and without offline."
     )
-    return _section(
+    return section(
         "traces",
         "Do spaced students end flatter?",
         *(_text(sentence) for sentence in words.ends(found)),
         _legend(found),
-        _figure(tag("div", *panels, *closer, class_="panels"), caption),
+        grid([*panels, *closer], caption),
     )
 
 
@@ -163,11 +164,11 @@ def _numbers(found: Found) -> Markup:
         tag("thead", tag("tr", *(tag("th", text(name), scope="col") for name in names))),
         tag("tbody", *rows),
     )
-    note = (
+    said = (
         "The Hessian of the task's own loss, without a teacher in it, after the last update. The change is a mean over "
         f"problems {PLUS_MINUS} half the width of its 95 % interval."
     )
-    return _section("numbers", "Traces at the end", _note(note), tag("div", table, class_="scroll", tabindex="0"))
+    return section("numbers", "Traces at the end", note(said), tag("div", table, class_="scroll", tabindex="0"))
 
 
 def _making(found: Found, command: str) -> Markup:
@@ -185,7 +186,7 @@ def _making(found: Found, command: str) -> Markup:
     check = f"The teacher's loss at φ* is at most {worst:.1g}."
     if linear:
         check += f" Near convergence dᵢ differs from the teacher's real error by {100 * max(linear):.2g} % or less."
-    return _section("making", "How this was made", _note(told), _note(check), tag("pre", text(command), tabindex="0"))
+    return section("making", "How this was made", note(told), note(check), tag("pre", text(command), tabindex="0"))
 
 
 def _described(one: Found) -> str:
@@ -212,31 +213,9 @@ def _single(found: Found, name: str) -> str:
 
 def _legend(found: Found, online: str = "") -> Markup:
     one = max(found["settings"], key=lambda setting: len(setting["intervals"]))
-    names = [(plots.line_class(place), _name(one, place)) for place in range(len(one["intervals"]))]
-    entries = ([("online", online)] if online else []) + names
-    return tag("ul", *(tag("li", _key(class_), text(name)) for class_, name in entries), class_="legend")
-
-
-def _key(class_: str) -> Markup:
-    stroke = tag("path", d="M0 5L30 5", class_=f"all {class_}")
-    return tag("svg", stroke, viewBox="0 0 30 10", aria_hidden="true")
-
-
-def _section(name: str, title: str, *content: Markup) -> Markup:
-    return tag("section", tag("h2", text(title), id=name), *content, aria_labelledby=name)
+    spaced = {_name(one, place): plots.line_class(place) for place in range(len(one["intervals"]))}
+    return legend({online: "online", **spaced} if online else spaced, dashed=True)
 
 
 def _text(sentences: str) -> Markup:
     return tag("p", text(sentences)) if sentences else NOTHING
-
-
-def _note(sentences: str) -> Markup:
-    return tag("p", text(sentences), class_="note")
-
-
-def _figure(picture: Markup, caption: str) -> Markup:
-    return tag("figure", picture, tag("figcaption", text(caption)))
-
-
-def _panel(title: str, below: str, picture: Markup) -> Markup:
-    return tag("div", tag("h3", text(title), tag("small", text(below))), picture, class_="panel")

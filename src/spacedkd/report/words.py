@@ -60,12 +60,14 @@ def headline(arms: Sequence[Arm], against: str) -> str:
     return "; ".join(parts) + "."
 
 
-def caution(arms: Sequence[Arm]) -> str | None:
-    """What many comparisons at once do to the intervals."""
-    made = sum(arm.numbers["difference"] is not None and arm.numbers["difference"]["n"] > 1 for arm in arms)
+def caution(differences: Sequence[Mapping[str, Any] | None]) -> str | None:
+    """What many comparisons at once do to the intervals: of 95 % intervals around nothing, one in twenty misses it."""
+    made = sum(difference is not None and difference["n"] > 1 for difference in differences)
     if made < 2:
         return None
-    return f"Each interval stands for its own comparison; among {made} of them one may miss zero by chance."
+    missing = round(0.05 * made)
+    some = "one" if missing < 2 else f"about {missing}"
+    return f"Each interval stands for its own comparison; among {made} of them {some} may miss zero by chance."
 
 
 def setting(arms: Sequence[Arm]) -> str:
@@ -126,7 +128,7 @@ def extra_cost(arms: Sequence[Arm], against: str) -> str:
             dearer.setdefault(ratio(arm.numbers["cost"]["updates"] / base), []).append(arm.label)
     if not dearer:
         return f"No arm took more updates than {against}." if len(arms) > 1 else ""
-    took = listed([f"{listed(labels)} took {times}{TIMES} the updates" for times, labels in dearer.items()])
+    took = listed([f"{_few(labels)} took {times}{TIMES} the updates" for times, labels in dearer.items()])
     return f"{took} of {against}; compare at equal cost with --equal-cost."
 
 

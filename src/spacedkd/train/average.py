@@ -14,6 +14,6 @@ def follow(average: nn.Module, module: nn.Module, decay: float, step: int) -> No
     """
     weight = 1 - min(decay, (1 + step) / (10 + step))
     for mine, theirs in zip(average.parameters(), module.parameters(), strict=True):
-        mine.lerp_(theirs, weight)
+        mine.lerp_(theirs.to(mine.dtype), weight)
     for kept, current in zip(average.buffers(), module.buffers(), strict=True):
         kept.copy_(current)

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
-from torch import nn
+from torch import Tensor, nn
 
 from spacedkd.errors import UserError
-from spacedkd.models.heads import Prediction
 from spacedkd.spec import RunSpec
 
 
@@ -71,16 +70,32 @@ def can_be_channels_last(model: nn.Module, device: torch.device) -> bool:
 
 
 def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
-    """A model that never learns: on the device and in the run's precision, but with no gradients to share."""
-    forward = fabric.to_device(model).requires_grad_(False).forward
+    """A model that never learns: on the device, but with no gradients to share.
 
-    def in_precision(*args: Any, **kwargs: Any) -> Any:
+    It computes in float32 or, in a run of 64-true, in float64, under the run's autocast; never in bare bfloat16, in
+    which a moving average would stand still.
+    """
+    exact = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
+    forward = fabric.to_device(model).to(exact).requires_grad_(False).forward
+
+    def in_precision(*images: Tensor, **kwargs: Any) -> Any:
         with fabric.autocast():
-            output = forward(*args, **kwargs)
-        return tuple(Prediction(*(part.float() for part in prediction)) for prediction in output)
+            output = forward(*(image.to(exact) for image in images), **kwargs)
+        return tuple(p._replace(logits=p.logits.to(exact), features=p.features.to(exact)) for p in output)
 
     model.forward = in_precision
     return model
+
+
+def gather_rows(fabric: Fabric, rows: Tensor) -> Tensor:
+    """The rows of all processes, one process after the other; they may have different numbers of them."""
+    if fabric.world_size == 1:
+        return rows
+    counts: Tensor = fabric.all_gather(torch.tensor(len(rows), device=rows.device))  # type: ignore[assignment]
+    padded = rows.new_zeros(int(counts.max()), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    gathered: Tensor = fabric.all_gather(padded)  # type: ignore[assignment]
+    return torch.cat([part[:count] for part, count in zip(gathered, counts.tolist(), strict=True)])
 
 
 def describe(fabric: Fabric) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class Learner:
         One optimizer over two networks does this to whichever is not learning; the paper's transformer code has one.
         """
         for parameter in self.module.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
         self._take_step(lr)
         self._step.zero_grad(set_to_none=True)
 

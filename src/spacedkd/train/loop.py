@@ -89,7 +89,7 @@ def _learn(run: Run, watch: Watch) -> None:
 def _log(run: Run, turn: Turn, losses: Mapping[str, Tensor]) -> None:
     """Write the losses down, and stop a run that has diverged before it is saved."""
     values = {name: float(loss.detach()) for name, loss in losses.items()}
-    run.write({"event": "loss", **_when(run, turn), "lr": run.lr(turn.step), "losses": values})
+    run.write({"event": "loss", **_when(run, turn), "lr": run.rate(turn), "losses": values})
     diverged = not all(math.isfinite(value) for value in values.values())
     if run.fabric.all_reduce(torch.tensor(float(diverged), device=run.fabric.device), reduce_op="sum"):
         raise UserError(f"Training diverged: the {turn.role}'s loss is no number at step {turn.step}. Lower --lr.")

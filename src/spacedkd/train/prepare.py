@@ -19,6 +19,7 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.methods import build_method, describe
 from spacedkd.methods.method import Ingredients, Method
 from spacedkd.models import build
+from spacedkd.models.weights import check_trained, keep_normalisation
 from spacedkd.schedule import Schedule, Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import NetworkSpec, RateSpec, RunSpec
@@ -57,6 +58,7 @@ class Parts(NamedTuple):
     every: Every
     total_steps: int
     turn_count: int
+    stops: dict[str, int]
     last_step: dict[str, int]
 
 
@@ -73,8 +75,10 @@ def assemble(spec: RunSpec, method: Method | None = None) -> Parts:
     in_run = (steps_per_epoch, total)
     schedule, rate = in_steps(spec.schedule, *in_run), in_steps(spec.rate, *in_run)
     every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
-    turn_count, last_step = _survey(schedule.turns(turn_order(spec, method), range(total)), method)
-    return Parts(spec, method, data, models, schedule, rate, every, total, turn_count, last_step)
+    method.check_schedule(schedule)
+    stops = {role: _stop(method, role, in_run) for role in method.roles}
+    turn_count, last_step = _survey(schedule.turns(turn_order(spec, method), range(total)), method, stops)
+    return Parts(spec, method, data, models, schedule, rate, every, total, turn_count, stops, last_step)
 
 
 def prepare(spec: RunSpec, folder: RunFolder, method: Method | None = None) -> Run:
@@ -111,6 +115,7 @@ def prepare(spec: RunSpec, folder: RunFolder, method: Method | None = None) -> R
         every=parts.every,
         channels_last=channels_last,
         turn_count=parts.turn_count,
+        stops=parts.stops,
         last_step=parts.last_step,
         position=Position(),
         cost=cost,
@@ -138,31 +143,61 @@ def _average_of(spec: RunSpec, method: Method, learners: Mapping[str, Learner], 
     return engine.add_frozen(fabric, deepcopy(student))
 
 
-def _survey(turns: Iterator[Turn], method: Method) -> tuple[int, dict[str, int]]:
+def _stop(method: Method, role: str, in_run: tuple[int, int]) -> int:
+    try:
+        return method.learns_for(role).in_steps(*in_run)
+    except UserError as error:
+        raise UserError(f"The time for which the {role} is to learn does not fit the run: {error}") from None
+
+
+def _survey(turns: Iterator[Turn], method: Method, stops: Mapping[str, int]) -> tuple[int, dict[str, int]]:
     """How many turns there are, and the last step of each role; a schedule that cannot be followed fails here."""
     count, last = 0, {}
     for turn in turns:
-        count += 1
-        last[turn.role] = turn.step
-    for role in last:
-        if role not in method.roles:
-            raise unknown("role in the schedule's turns", role, method.roles)
+        if turn.role not in method.roles:
+            raise unknown("role in the schedule's turns", turn.role, method.roles)
+        if turn.step < stops[turn.role]:
+            count += 1
+            last[turn.role] = turn.step
     if method.roles[-1] not in last:
         raise UserError(f"In this schedule the {method.roles[-1]} never has a turn, so nothing would be trained.")
     return count, last
 
 
-def _models(spec: RunSpec, method: Method, data: Splits) -> dict[str, nn.Module]:
+def _models(run: RunSpec, method: Method, data: Splits) -> dict[str, nn.Module]:
     """The method's models; a network's weights depend on the seed and its spec, not on the method."""
 
-    def network(role: str) -> nn.Module:
-        same = spec.same_init or role == "student"
-        seed = seed_for(spec.seed, "weights") if same else seed_for(spec.seed, "weights", role)
-        return build.build(network_of(spec, role), data.train, seed)
+    trained = network_of(run, "teacher").pretrained
 
-    sample = data.train.shown(torch.arange(2))
-    with build.seeded(seed_for(spec.seed, "extra modules")):
-        return method.models(Ingredients(network, sample))
+    def network(
+        role: str,
+        *,
+        fresh: bool = False,
+        fixed: bool = False,
+        like: str | None = None,
+        spec: NetworkSpec | None = None,
+    ) -> nn.Module:
+        # A trained teacher may come from a run with this seed, so a student that is to differ must not start like it.
+        same = (run.same_init and not fresh) or (role == "student" and not (fresh and trained))
+        seed = seed_for(run.seed, "weights") if same else seed_for(run.seed, "weights", role)
+        spec = spec or network_of(run, like or role)
+        if not fixed:
+            return build.build(spec if role in ("teacher", "student") else spec.untrained(), data.train, seed)
+        check_trained(spec, len(data.train.classes))
+        teacher = build.build(spec, data.train, seed)
+        keep_normalisation(teacher, spec, (data.train.mean, data.train.std))
+        return teacher
+
+    given = Ingredients(
+        network,
+        sample=data.train.shown(torch.arange(2)),
+        classes=len(data.train.classes),
+        images=len(data.train.labels),
+        batch_size=run.batch_size,
+        mixed=data.mix is not None,
+    )
+    with build.seeded(seed_for(run.seed, "extra modules")):
+        return method.models(given)
 
 
 def network_of(spec: RunSpec, role: str) -> NetworkSpec:

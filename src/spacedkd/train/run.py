@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -15,12 +16,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from spacedkd.data.sources import Splits
-from spacedkd.data.stream import Batch, TrainingStream, batches, in_order
+from spacedkd.data.stream import Batch, Look, TrainingStream, batches, in_order
 from spacedkd.evaluate import accuracy
 from spacedkd.methods.method import Method, Progress
 from spacedkd.schedule import Schedule, Turn
 from spacedkd.spec import RunSpec
-from spacedkd.train import checkpoint
+from spacedkd.train import checkpoint, engine
 from spacedkd.train.average import follow
 from spacedkd.train.checkpoint import Position
 from spacedkd.train.cost import Cost
@@ -59,6 +60,8 @@ class Run:
     every: Every
     channels_last: bool
     turn_count: int
+    stops: dict[str, int]
+    """the step at which each role has learned enough"""
     last_step: dict[str, int]
     """of each role"""
     position: Position
@@ -68,27 +71,33 @@ class Run:
     started: float = 0.0
 
     def turns(self) -> Iterator[Turn]:
-        """All turns of the run, from the first."""
-        return self.schedule.turns(turn_order(self.spec, self.method), range(self.total_steps))
+        """All turns of the run, from the first; a role that has learned enough has no more."""
+        turns = self.schedule.turns(turn_order(self.spec, self.method), range(self.total_steps))
+        return (turn for turn in turns if turn.step < self.stops[turn.role])
 
     def remaining(self) -> Iterator[tuple[Turn, Batch]]:
         """The turns still to be done with their batches: resuming is skipping the turns that are done."""
-        steps = (self._seen_step(turn) for turn in self._from(self.position.turns))
-        seen = batches(self.stream, steps, self.spec.engine.workers)
+        looks = (self._looks(turn) for turn in self._from(self.position.turns))
+        seen = batches(self.stream, looks, self.spec.engine.workers)
         for turn, batch in zip(self._from(self.position.turns), seen, strict=True):
-            batch = batch.to(self.fabric.device, self.channels_last)
-            yield turn, batch._replace(labels=self._smoothed(batch.labels))
+            yield turn, self._smoothed(batch.to(self.fabric.device, self.channels_last))
 
-    def _seen_step(self, turn: Turn) -> int:
-        """Whose batch a turn sees: its step's, or, where replays are redrawn, one of epochs the run never reaches."""
+    def _looks(self, turn: Turn) -> Sequence[Look]:
+        """What a turn sees: its step's batch, or, where replays are redrawn, one of epochs the run never reaches."""
+        looks = self.method.looks(turn.role, turn.step)
         if not self.spec.redraw_replay:
-            return turn.step
+            return looks
         epochs = -(-self.total_steps // self.stream.steps_per_epoch)
-        return turn.step + self.method.roles.index(turn.role) * epochs * self.stream.steps_per_epoch
+        later = self.method.roles.index(turn.role) * epochs * self.stream.steps_per_epoch
+        return [Look(step + later, view) for step, view in looks]
 
-    def _smoothed(self, labels: torch.Tensor) -> torch.Tensor:
+    def _smoothed(self, batch: Batch) -> Batch:
         if self.spec.label_smoothing == 0:
-            return labels
+            return batch
+        others = tuple(self._smoothed(other) for other in batch.others)
+        return batch._replace(labels=self._smoothed_labels(batch.labels), others=others)
+
+    def _smoothed_labels(self, labels: torch.Tensor) -> torch.Tensor:
         classes = len(self.data.train.classes)
         hard = F.one_hot(labels, classes).float() if labels.ndim == 1 else labels
         return hard.lerp(torch.full_like(hard, 1 / classes), self.spec.label_smoothing)
@@ -97,7 +106,13 @@ class Run:
         return islice(self.turns(), turn, None)
 
     def progress(self, turn: Turn) -> Progress:
-        return Progress(turn.step, self.stream.steps_per_epoch, self.total_steps)
+        gather = partial(engine.gather_rows, self.fabric)
+        return Progress(turn.step, self.stream.steps_per_epoch, self.total_steps, gather)
+
+    def rate(self, turn: Turn) -> float:
+        """The turn's learning rate; a role that stops early goes through the whole course of it until then."""
+        stop = self.stops[turn.role]
+        return self.lr(turn.step if stop == self.total_steps else turn.step * self.total_steps // stop)
 
     def learner(self, role: str) -> Learner:
         return self.learners[self.method.learners[role]]
@@ -114,7 +129,7 @@ class Run:
 
     def update(self, turn: Turn, losses: Mapping[str, torch.Tensor], images: int) -> None:
         """One step of the role's learner on its part of the batch, and of whatever moves along with it."""
-        learner, lr = self.learner(turn.role), self.lr(turn.step)
+        learner, lr = self.learner(turn.role), self.rate(turn)
         # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
         share = images * self.fabric.world_size / self.stream.size(turn.step)
         learner.update(losses if share == 1 else {name: loss * share for name, loss in losses.items()}, lr)
@@ -127,10 +142,15 @@ class Run:
             follow(self.average, learner.module, self.spec.ema, turn.step)
 
     def _share_frozen(self) -> None:
-        """Give all ranks the first one's frozen models: BatchNorm statistics differ a little between ranks."""
-        if self.fabric.world_size > 1:
-            for name in self.models.keys() - self.learners.keys():
-                self.models[name].load_state_dict(self.fabric.broadcast(self.models[name].state_dict()))
+        """Give all ranks the first one's frozen models: BatchNorm statistics differ a little between ranks.
+
+        Memory has no parameters and is equal on all ranks already.
+        """
+        if self.fabric.world_size == 1:
+            return
+        for name, model in self.models.items():
+            if name not in self.learners and any(True for _ in model.parameters()):
+                model.load_state_dict(self.fabric.broadcast(model.state_dict()))
 
     def evaluate(self, role: str) -> Scores:
         """Accuracy of every head of a role's model on every part of the data that is not trained on."""

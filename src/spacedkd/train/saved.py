@@ -21,7 +21,7 @@ from spacedkd.errors import UserError
 from spacedkd.evaluate.accuracy import Predict
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
-from spacedkd.models.weights import check_published_classes, load_weights
+from spacedkd.models.weights import check_published, keep_normalisation
 from spacedkd.spec import DataSpec, NetworkSpec, read_spec
 from spacedkd.train import checkpoint, engine
 from spacedkd.train.folder import RunFolder
@@ -131,18 +131,20 @@ def of_run(path: Path, unfinished: bool = False, accelerator: str | None = None,
 
 
 def of_network(network: NetworkSpec, weights: str | None, data: DataSpec, accelerator: str = "auto") -> Saved:
-    """Any timm network, with weights from a file or a run folder, or else timm's own."""
+    """Any timm network, with weights from a file or a run folder, or else timm's own.
+
+    It sees images normalised as in its own training, where that is known.
+    """
     parts = sources.load(sources.fill_in(data))
-    classes = parts.train.classes
     if weights is None and timm.is_model(network.name):
         published = timm.get_pretrained_cfg(network.name)
         if published is None or not published.has_weights:
             raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
-        check_published_classes(network.name, len(classes))
+        check_published(network.name, len(parts.train.classes))
         network = replace(network, options={**network.options, "pretrained": True})
+    network = replace(network, weights=weights)
     built = build.build(network, parts.train, seed=0)
-    if weights is not None:
-        load_weights(built, weights, classes)
+    keep_normalisation(built, network, (parts.train.mean, parts.train.std))
     origin = {"network": network.name, "weights": weights or "timm's own"}
     return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
 

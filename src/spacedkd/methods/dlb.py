@@ -1,0 +1,85 @@
+"""Self-distillation from the last mini-batch (DLB, Shen et al., CVPR 2022): every batch comes twice.
+
+A step sees its own batch, and the one before it once more under another augmentation. The second time, logits are
+pulled towards those of the first time:
+
+    CE([z_i; z'_i-1], [y_i; y_i-1]) + alpha T^2 KL(sg z_i-1 -> z'_i-1; T=3),    alpha = 1
+
+z_i are the logits [B, C] of batch i, z'_i-1 those of the last batch's second view, and z_i-1 what the network said of
+its first view a step ago, before that step's update. The cross-entropy is a mean over both batches, which may differ
+in size where epochs meet. There are two passes, so BatchNorm sees two batches; the first step has no last one.
+
+`variant` is plain, the method itself, or taught: the teacher learns by DLB and a student learns from it as in `kd`,
+from the first view alone, with label_weight, logit_weight, feature_weight and temperature_squared as its options.
+
+    spacedkd train --method dlb
+    spacedkd train --method dlb --interval 1.5ep        # variant taught
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from spacedkd.data.stream import Batch, Look
+from spacedkd.errors import check_between
+from spacedkd.methods.losses import cross_entropy
+from spacedkd.methods.memory import LastBatch, check_indices
+from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.methods.taught import Taught
+
+MEMORY = "last batch"
+
+
+@dataclass(frozen=True)
+class DLB(Taught):
+    """A network that agrees with itself of a step ago."""
+
+    card: ClassVar = Card(
+        about="a network's predictions for the last batch, seen again, are pulled towards those of a step ago",
+        paper="Shen et al., Self-Distillation from the Last Mini-Batch for Consistency Regularization, CVPR 2022",
+        kind="self",
+        weights="1 CE over both batches + 1 T²KL (T 3); a taught student as kd",
+        source="the authors' code, which leaves T and alpha open",
+        when_spaced={"variant": "taught"},
+    )
+
+    alpha: float = 1.0
+    """weight of the last batch's logits"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("alpha", self.alpha, 0, math.inf)
+
+    def models(self, given: Ingredients) -> dict[str, nn.Module]:
+        models, first = super().models(given), self.chain[0]
+        memory = LastBatch(given.batch_size, given.classes)
+        return {**models, first: self.equipped(models[first]), MEMORY: memory}
+
+    def looks(self, role: str, step: int) -> Sequence[Look]:
+        again = (Look(step - 1, view=1),) if role == self.chain[0] and step > 0 else ()
+        return (Look(step), *again)
+
+    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        check_indices(batch.indices, "dlb")
+        memory = cast(LastBatch, models[MEMORY])
+        (now,) = models[role](batch.images)
+        if not batch.others:
+            losses = {"label": cross_entropy(now.logits, batch.labels) + self.unused(now)}
+        else:
+            (last,) = batch.others
+            (again,) = models[role](last.images)
+            both, labels = torch.cat([again.logits, now.logits]), torch.cat([last.labels, batch.labels])
+            losses = {"label": cross_entropy(both, labels)}
+            if self.alpha and memory.holds(progress.step - 1):
+                before = again._replace(logits=memory.read(last.indices))
+                # T^2 is part of the method, whatever a taught student's loss has.
+                apart = replace(self, temperature_squared=True).logit_term(again, before, last.labels, progress)
+                losses["last batch"] = self.alpha * apart
+        memory.write(batch.indices, now.logits, progress)
+        return losses

@@ -1,0 +1,76 @@
+"""Deep mutual learning (Zhang et al., CVPR 2018): peers learn from the labels and from each other.
+
+    network i     CE(z_i, y) + 1/(K-1) sum_j KL(sg z_j -> z_i; T=1)        over the other networks j
+
+z are logits [B, C]; sg stands for no gradient: a network learns from the others, it does not teach them on purpose.
+Each has its own optimizer and they take their turns one after the other, so in the paper's order the next one hears
+the update just made; `refresh_peers=false` lets everybody hear the others as they were before the round, as
+re-implementations do. `peer_reduction=sum` leaves out 1/(K-1), as the authors' TensorFlow code does.
+
+Whoever is heard is in evaluation mode; in re-implementations all networks are in training mode.
+
+Spaced, the teacher leads by an interval: it learns a block with the student standing still, CE + KL(sg z_s -> z_t),
+then stands still while the student replays it, CE + KL(sg z_t -> z_s). `reverse=false` leaves out the first KL: the
+leader learns from the labels alone. The student, the last to learn, is reported; the journal has all of them.
+
+    spacedkd train --method dml --interval 1.5ep
+    spacedkd train --method dml --set method.peers=4 --set method.refresh_peers=false
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from spacedkd.data.stream import Batch
+from spacedkd.errors import unknown
+from spacedkd.methods.losses import cross_entropy
+from spacedkd.methods.method import Card, Models, Progress
+from spacedkd.methods.peers import Peers
+
+REDUCTIONS = ("mean", "sum")
+
+
+@dataclass(frozen=True)
+class DML(Peers):
+    """Networks that pull each other's predictions together."""
+
+    card: ClassVar = Card(
+        about="two networks or more learn side by side, each from the labels and from all the others",
+        paper="Zhang et al., Deep Mutual Learning, CVPR 2018",
+        kind="peers",
+        weights="1 CE + 1 KL (T 1), mean over the other peers",
+        source="re-implementations; the authors' sum over peers by peer_reduction=sum",
+    )
+
+    label_weight: float = 1.0
+    logit_weight: float = 1.0
+    temperature: float = 1.0
+    peer_reduction: Literal["mean", "sum"] = "mean"
+    """over the other networks"""
+    reverse: bool = True
+    """the leader learns from those that follow, too; False: from the labels alone"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.peer_reduction not in REDUCTIONS:
+            raise unknown("peer_reduction", self.peer_reduction, REDUCTIONS)
+
+    def listens(self, role: str) -> bool:
+        return self.reverse or role != self.roles[0]
+
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        (own,) = models[role](batch.images)
+        label = cross_entropy(own.logits, batch.labels)
+        if not self.listens(role):
+            return {"label": label}
+        losses = {"label": self.label_weight * label} if self.label_weight else {}
+        if self.logit_weight:
+            heard = (self.heard(other, models, batch.images) for other in self.others(role))
+            apart = torch.stack([self.logit_term(own, peer, batch.labels, progress) for peer in heard])
+            losses["logit"] = self.logit_weight * (apart.mean() if self.peer_reduction == "mean" else apart.sum())
+        return losses

@@ -1,0 +1,60 @@
+"""Early-stopped KD (Cho and Hariharan, ICCV 2019): a teacher that has not learned too much teaches better.
+
+    teacher   CE(z_t, y), for the first quarter of the run; then it stands still
+    student   0.1 CE(z_s, y) + 0.9 T^2 KL(z_t -> z_s; T=4), and CE(z_s, y) alone once `distil_for` is over
+
+The teacher goes through the whole course of the learning rate in its shorter time, decay included; it is not a long
+run cut off. Both lengths are parts of the run (25%) or epochs (35ep). The paper stops the teacher; stopping the
+distillation is the other half of it.
+
+    spacedkd train --method eskd --interval 1.5ep --set method.teacher_for=35ep
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from spacedkd.data.stream import Batch
+from spacedkd.duration import Duration, parse_durations
+from spacedkd.errors import UserError
+from spacedkd.methods.hinton import Hinton
+from spacedkd.methods.losses import cross_entropy
+from spacedkd.methods.method import Card, Models, Progress
+
+
+@dataclass(frozen=True)
+class ESKD(Hinton):
+    """KD from a teacher whose training stops early."""
+
+    card: ClassVar = Card(
+        about="KD from a teacher that stops learning early",
+        paper="Cho and Hariharan, On the Efficacy of Knowledge Distillation, ICCV 2019",
+        kind="teacher",
+        weights="0.1 CE + 0.9 T²KL (T 4); teacher stops at 25 %",
+        source="the paper; its lengths are for you to sweep",
+    )
+
+    teacher_for: Duration = Duration(25, "%")
+    """how long the teacher learns"""
+    distil_for: Duration = Duration(100, "%")
+    """how long the student listens to it"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_durations(self, "teacher_for", "distil_for")
+        if self.teacher_for.amount == 0:
+            raise UserError("teacher_for is 0: the teacher would have nothing to teach. Write 25% or 35ep.")
+
+    def learns_for(self, role: str) -> Duration:
+        return self.teacher_for if role == "teacher" else super().learns_for(role)
+
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        listens = progress.step < self.distil_for.in_steps(progress.steps_per_epoch, progress.total_steps)
+        if role == "teacher" or listens:
+            return super().losses(role, models, batch, progress)
+        (student,) = models["student"](batch.images)
+        return {"label": cross_entropy(student.logits, batch.labels) + self.unused(student)}

@@ -1,0 +1,165 @@
+"""Collaborative learning (KDCL, Guo et al., CVPR 2020): one soft target is made of what all the networks say.
+
+    network k     0.5 CE(z_k, y) + 0.5 T^2 KL(sg z* -> z_k; T=4),    z* = target(z_1, ..., z_K)
+
+Every network sees the images under an augmentation of its own (`own_views=false`: all the same). z are logits [B, C]
+and `target` says how z* is made of them; its own logits are among them, without gradient:
+
+    mean         the mean of the logits; what the re-implementation we know does
+    naive        for every image the logits of the network with the smallest cross-entropy
+    linear       sum_k w_k z_k with the weights w >= 0, sum w = 1, of smallest cross-entropy over the batch
+    min-logit    every network's logits less its logit of the true class, and of those the least, class by class
+
+The last three follow the paper. Its fourth, "general", weighs the networks by their errors on
+held-out images after every epoch; it is left out. Linear weights are found for each process's part of a batch.
+
+The networks take their turns one after the other and hear each other in evaluation mode, updates just made included;
+`refresh_peers=false` lets all hear each other as they were before the step, as the re-implementation does.
+
+Nobody leads in the paper. Spaced, the teacher learns a block with the student standing still, then stands still while
+the student replays it; the target is made of both at any time.
+
+    spacedkd train --method kdcl --interval 1.5ep --set method.target=min-logit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spacedkd.data.stream import Batch, Look
+from spacedkd.errors import UserError, unknown
+from spacedkd.methods.losses import target_class
+from spacedkd.methods.method import Card, Models, Progress
+from spacedkd.methods.peers import Peers
+
+
+@dataclass(frozen=True)
+class KDCL(Peers):
+    """Networks that learn from what they say together."""
+
+    card: ClassVar = Card(
+        about="networks that see different views of an image learn from one target made of all their logits",
+        paper="Guo et al., Online Knowledge Distillation via Collaborative Learning, CVPR 2020",
+        kind="peers",
+        weights="0.5 CE + 0.5 T²KL (T 4) to the mean logits",
+        source="a re-implementation; other targets after the paper",
+    )
+
+    label_weight: float = 0.5
+    logit_weight: float = 0.5
+    temperature: float = 4.0
+    temperature_squared: bool = True
+    target: Literal["mean", "naive", "linear", "min-logit"] = "mean"
+    """how the networks' logits become one target"""
+    own_views: bool = True
+    """every network sees its own augmentation of the images"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target not in TARGETS:
+            raise unknown("target", self.target, TARGETS)
+
+    def looks(self, role: str, step: int) -> Sequence[Look]:
+        if not self.own_views:
+            return (Look(step),)
+        return [Look(step, view=self.roles.index(one)) for one in (role, *self.others(role))]
+
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        (own,) = models[role](batch.images)
+        heard = [self.heard(other, models, images) for other, images in self._shown(role, batch)]
+        logits = torch.stack([own.logits.detach(), *(peer.logits for peer in heard)])
+        target = TARGETS[self.target](logits, batch.labels)
+        return self.terms(own, own._replace(logits=target), batch.labels, progress)
+
+    def _shown(self, role: str, batch: Batch) -> list[tuple[str, Tensor]]:
+        """The images the other networks see."""
+        others = self.others(role)
+        if not self.own_views:
+            return [(other, batch.images) for other in others]
+        if len(batch.others) != len(others):
+            raise UserError(
+                f"Method kdcl shows each of {self.peers} networks its own view, and this batch has "
+                f"{1 + len(batch.others)}: give the others' as Batch.others, or set own_views=false."
+            )
+        return [(other, seen.images) for other, seen in zip(others, batch.others, strict=True)]
+
+
+@torch.no_grad()
+def mean_target(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean over the networks: [K, B, C] -> [B, C]."""
+    return logits.mean(0)
+
+
+@torch.no_grad()
+def naive_target(logits: Tensor, labels: Tensor) -> Tensor:
+    """For every image the logits of the network that is best at it: [K, B, C] -> [B, C]."""
+    best = torch.stack([F.cross_entropy(one, labels, reduction="none") for one in logits]).argmin(0)
+    return logits[best, torch.arange(logits.shape[1], device=logits.device)]
+
+
+@torch.no_grad()
+def min_logit_target(logits: Tensor, labels: Tensor) -> Tensor:
+    """min_k (z_k - z_k[y]) class by class: [K, B, C] -> [B, C]; 0 at the true class.
+
+    Nobody has a smaller cross-entropy for any image: it grows with every z - z[y], and here all are as small as can be.
+    """
+    classes = target_class(labels)[None, :, None].expand(len(logits), -1, 1)
+    return (logits - logits.gather(2, classes)).amin(0)
+
+
+@torch.no_grad()
+def linear_target(logits: Tensor, labels: Tensor) -> Tensor:
+    """The convex combination of the networks' logits with the smallest cross-entropy: [K, B, C] -> [B, C]."""
+    weights = linear_weights(logits, labels).to(logits.dtype)
+    return (weights[:, None, None] * logits).sum(0)
+
+
+EXCHANGES, HALVINGS, ENOUGH = 100, 40, 1e-10
+
+
+@torch.no_grad()
+def linear_weights(logits: Tensor, labels: Tensor) -> Tensor:
+    """w [K] on the simplex that minimises CE(sum_k w_k z_k, y) over the batch.
+
+    From equal weights, weight goes from the network with the steepest slope to the one with the least, as much as
+    serves (Frank-Wolfe with pairwise steps and a bisecting line search; the problem is convex). Two networks need one.
+    """
+    z = logits.double()
+    y = F.one_hot(labels, z.shape[2]).to(z) if labels.ndim == 1 else labels.to(z)
+    w = z.new_full((len(z),), 1 / len(z))
+    for _ in range(EXCHANGES):
+        mixed = torch.tensordot(w, z, dims=1)
+        slope = (z * (mixed.softmax(1) - y)).sum((1, 2))
+        to, away = int(slope.argmin()), int(slope.where(w > 0, -torch.inf).argmax())
+        if slope[away] - slope[to] <= ENOUGH * z.shape[1]:
+            break
+        moved = _bisected(mixed, z[to] - z[away], y, most=w[away])
+        w[to] += moved
+        w[away] -= moved
+    return w
+
+
+def _bisected(start: Tensor, way: Tensor, y: Tensor, most: Tensor) -> Tensor:
+    """How far along a way [B, C] the cross-entropy falls; its slope there is sum (softmax(z) - y) way."""
+    low, high = torch.zeros_like(most), most
+    if ((start + high * way).softmax(1) - y).mul(way).sum() <= 0:
+        return high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        falls = ((start + middle * way).softmax(1) - y).mul(way).sum() <= 0
+        low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
+    return low
+
+
+TARGETS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": mean_target,
+    "naive": naive_target,
+    "linear": linear_target,
+    "min-logit": min_logit_target,
+}

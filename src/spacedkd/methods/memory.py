@@ -1,0 +1,108 @@
+"""What a method remembers from turn to turn: models that nobody trains, saved with the others.
+
+Reading comes before writing in a turn, and only the turns a method says write: a replay leaves the memory alone.
+Every process keeps all of it: what is written is gathered from all of them first. Rows are float32 in any precision.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spacedkd.errors import UserError
+from spacedkd.methods.method import Ingredients, Progress
+
+
+class Bank(nn.Module):
+    """One row for every training image, by its place in the data set.
+
+    >>> bank = Bank(images=4, width=2)
+    >>> bank.write(torch.tensor([3]), torch.tensor([[0.25, 0.75]]), Progress(0, 1, 1))
+    >>> bank.read(torch.tensor([3])), bank.visits.tolist()
+    (tensor([[0.2500, 0.7500]]), [0, 0, 0, 1])
+    """
+
+    rows: Tensor  # [N, width]
+    visits: Tensor  # [N]
+
+    def __init__(self, images: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(images, width))
+        self.register_buffer("visits", torch.zeros(images, dtype=torch.int64))
+
+    def read(self, indices: Tensor) -> Tensor:
+        """Copies of the rows of these images, [B, width]; zeros where nothing was written."""
+        return self.rows[indices]
+
+    def seen(self, indices: Tensor) -> Tensor:
+        """How often each image was written, [B]."""
+        return self.visits[indices]
+
+    @torch.no_grad()
+    def write(self, indices: Tensor, rows: Tensor, progress: Progress) -> None:
+        """Put rows in their places, those of all processes; the graph they came from is let go."""
+        everyone = progress.gather(indices)
+        self.rows[everyone] = progress.gather(rows.detach()).to(self.rows.dtype)
+        self.visits[everyone] += 1
+
+
+def bank_for(given: Ingredients, method: str) -> Bank:
+    """An empty bank for the training data."""
+    if given.mixed:
+        raise UserError(
+            f"Method {method} remembers its predictions image by image, and mixup and cutmix make images of two: "
+            "leave out --mixup and --cutmix."
+        )
+    if not (given.images and given.classes):
+        raise UserError(f"Method {method} keeps a bank: Ingredients must say how many images and classes there are.")
+    return Bank(given.images, given.classes)
+
+
+def check_indices(indices: Tensor | None, method: str) -> None:
+    """Refuse a batch that does not say which images it holds."""
+    if indices is None or indices.dtype != torch.int64 or indices.ndim != 1:
+        raise UserError(
+            f"Method {method} remembers images by their place in the data set, and this batch does not say it: "
+            "give Batch(images, labels, indices) with indices [B] of whole numbers (int64)."
+        )
+
+
+class LastBatch(nn.Module):
+    """The logits of one batch, by the images they belong to, and the step it was.
+
+    >>> memory = LastBatch(batch_size=3, classes=2)
+    >>> memory.write(torch.tensor([7, 5]), torch.tensor([[7.0, 0.0], [5.0, 0.0]]), Progress(4, 10, 10))
+    >>> memory.holds(4), memory.holds(3)
+    (True, False)
+    >>> memory.read(torch.tensor([5, 7]))
+    tensor([[5., 0.],
+            [7., 0.]])
+    """
+
+    logits: Tensor  # [B, C]
+    indices: Tensor  # [B], -1 where there is nothing
+    step: Tensor
+
+    def __init__(self, batch_size: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("logits", torch.zeros(batch_size, classes))
+        self.register_buffer("indices", torch.full((batch_size,), -1))
+        self.register_buffer("step", torch.tensor(-1))
+
+    def holds(self, step: int) -> bool:
+        """Whether it is the batch of this step."""
+        return step >= 0 and int(self.step) == step
+
+    def read(self, indices: Tensor) -> Tensor:
+        """The logits of these images, [b, C]; all of them must be in the batch."""
+        kept, order = self.indices.sort()
+        return self.logits[order[torch.searchsorted(kept, indices)]]
+
+    @torch.no_grad()
+    def write(self, indices: Tensor, logits: Tensor, progress: Progress) -> None:
+        """Forget the batch before and keep this one, of all processes; the graph it came from is let go."""
+        everyone = progress.gather(indices)
+        self.indices.fill_(-1)
+        self.indices[: len(everyone)] = everyone
+        self.logits[: len(everyone)] = progress.gather(logits.detach()).to(self.logits.dtype)
+        self.step.fill_(progress.step)

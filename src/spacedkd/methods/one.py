@@ -1,0 +1,137 @@
+"""On-the-fly native ensemble (Lan et al., NeurIPS 2018): branches on one trunk are taught by their gated ensemble.
+
+The network's last stage and classifier (of a ViT the last quarter of its blocks) are there three times, on a trunk
+that is computed once. With z_i [B, C] the branches' logits, and z_e = sum_i g_i z_i weighed by a gate on the trunk:
+
+    L = sum_i CE(z_i, y) + CE(z_e, y) + r(e) sum_i T^2 KL'(z_e -> z_i; T=3),   r(e) = exp(-5 (1 - e/80)^2)
+
+r grows over the first 80 epochs to 1. z_e is detached in the KL', so the gate learns from CE(z_e, y) alone. KL' is the
+KL with 1e-7 added to the ensemble's probabilities, as the authors compute it. The saved student is branch 1, the
+network itself. Three variants:
+
+    plain      no spacing: one update of L for each batch
+    live       sum_i CE(z_i, y) + CE(z_e, y) for s steps, then L on the same batches
+    snapshot   the same for s steps, then L without CE(z_e, y), and with z_e of a frozen copy made when the replay
+               begins; `replay_label=false` leaves out the branches' CE as well
+
+    spacedkd train --method one --interval 4ep
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError, check_between, unknown
+from spacedkd.methods.distillation import Distillation
+from spacedkd.methods.losses import Temperature, cross_entropy
+from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
+from spacedkd.methods.ramp import ramp_up
+from spacedkd.methods.self_kd import VARIANTS
+from spacedkd.models.branches import Branches, Fusion, Gate
+from spacedkd.models.heads import Prediction
+
+
+@dataclass(frozen=True)
+class ONE(Distillation, Method):
+    """Branches on one trunk; teacher and student are two roles of the same network."""
+
+    card: ClassVar = Card(
+        about="branches on one trunk are taught by their ensemble, which a gate weighs image by image",
+        paper="Lan et al., Knowledge Distillation by On-the-Fly Native Ensemble, NeurIPS 2018",
+        kind="self",
+        weights="1 CE of each of 3 branches and the ensemble + ramp to 1 T²KL (T 3)",
+        source="the authors' code; spacing and ViTs ours",
+        when_spaced={"variant": "live"},
+    )
+    join: ClassVar[type[Gate | Fusion]] = Gate
+
+    label_weight: float = 1.0
+    logit_weight: float = 1.0
+    feature_weight: float = 0.0
+    temperature_squared: bool = True
+    variant: Literal["plain", "live", "snapshot"] = "plain"
+    """whether and how it is spaced"""
+    branches: int = 3
+    """how many there are in all, the network itself included"""
+    ramp: float = 80.0
+    """let the logit term grow to its full weight over this many epochs; 0 starts with it"""
+    replay_label: bool = True
+    """let the branches learn from the labels in a snapshot's replay too"""
+    padding: float = 1e-7
+    """added to the ensemble's probabilities where the logit loss is kl, as the authors' code does"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variant not in VARIANTS:
+            raise unknown("variant", self.variant, VARIANTS)
+        if self.branches < 2:
+            raise UserError(f"An ensemble needs two branches or more, got branches={self.branches}.")
+        check_between("ramp", self.ramp, 0, math.inf)
+        check_between("padding", self.padding, 0, math.inf)
+        if self.variant == "snapshot" and not (self.replay_label or self.logit_weight or self.feature_weight):
+            raise UserError("logit_weight and feature_weight are 0: a replay without labels has no other loss.")
+
+    @property
+    def roles(self) -> Sequence[str]:
+        return ("student",) if self.variant == "plain" else ("teacher", "student")
+
+    @property
+    def learners(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.roles, "network")
+
+    def models(self, given: Ingredients) -> dict[str, nn.Module]:
+        network = given.network("student")
+        others = [given.network(f"branch {k}", fresh=True, like="student") for k in range(2, self.branches + 1)]
+        branches = self.equipped(Branches(network, others, given.sample, self.join))
+        if self.variant != "snapshot":
+            return {"network": branches}
+        return {"network": branches, "snapshot": deepcopy(branches)}
+
+    def take_over(self, role: str, models: Models) -> None:
+        if self.variant == "snapshot" and role == "student":
+            models["snapshot"].load_state_dict(models["network"].state_dict())
+
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        views = (batch.images, *(other.images for other in batch.others))
+        if role == "student" and self.variant == "snapshot":
+            with torch.no_grad():
+                *_, joint = models["snapshot"](*views)
+            return self.taught(models["network"](*views, joined=False), joint, models, batch, progress)
+        *branches, joint = models["network"](*views)
+        losses = {"ensemble label": cross_entropy(joint.logits, batch.labels)}
+        if self.label_weight:
+            labelled = [cross_entropy(branch.logits, batch.labels) for branch in branches]
+            losses["label"] = self.label_weight * torch.stack(labelled).sum()
+        return losses | (self.taught(branches, joint, models, batch, progress) if role == "student" else {})
+
+    def taught(
+        self, branches: Sequence[Prediction], joint: Prediction, models: Models, batch: Batch, progress: Progress
+    ) -> dict[str, Tensor]:
+        """What the branches learn from their ensemble."""
+        terms = [self.terms(branch, joint, batch.labels, progress) for branch in branches]
+        with_label = self.variant == "snapshot" and self.replay_label
+        names = [name for name in terms[0] if name != "label" or with_label]
+        return {name: torch.stack([term[name] for term in terms]).sum() for name in names}
+
+    def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
+        if self.logit_loss == "kl" and self.padding:
+            return padded_kl(student, teacher, temperature, self.padding)
+        return super().divergence(student, teacher, temperature)
+
+    def growth(self, progress: Progress) -> float:
+        return super().growth(progress) * ramp_up(progress.epoch, self.ramp)
+
+
+def padded_kl(student: Tensor, teacher: Tensor, temperature: Temperature, padding: float) -> Tensor:
+    """1/B sum_b sum_c q (log q - log p_s), q = softmax(z_t/T) + padding; q sums to a little more than one."""
+    q = F.softmax(teacher.detach() / temperature, dim=1) + padding
+    return F.kl_div(F.log_softmax(student / temperature, dim=1), q, reduction="batchmean")

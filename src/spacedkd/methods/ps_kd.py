@@ -1,0 +1,83 @@
+"""Progressive self-distillation (PS-KD, Kim et al., ICCV 2021): labels are softened by last epoch's predictions.
+
+    q_i = (1 - a_e) y_i + a_e M[i],    L = -1/B sum_i q_i . log softmax(z_i),    a_e = 0.8 (e + 1) / E
+
+M[i] [C] is what the network said of training image i an epoch ago, softmax(z_i) of its training pass, without
+temperature; where it has not seen the image yet it is the label, so epoch 0 is plain training. a_e grows with epoch
+e, counted from 0, of the E epochs of the run. Labels may be soft themselves [B, C].
+
+Memory is kept by each image's place in the data set, and in a turn it is read before it is written. `variant` is
+plain, the method itself, or taught: the teacher learns by PS-KD, and a student learns from it as in `kd` and leaves
+the memory alone; label_weight, logit_weight, feature_weight and temperature are the student's options.
+
+    spacedkd train --method ps-kd
+    spacedkd train --method ps-kd --interval 1.5ep        # variant taught
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from spacedkd.data.stream import Batch
+from spacedkd.errors import check_between
+from spacedkd.methods.losses import cross_entropy
+from spacedkd.methods.memory import Bank, bank_for, check_indices
+from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.methods.taught import Taught
+
+MEMORY = "predictions"
+
+
+@dataclass(frozen=True)
+class PSKD(Taught):
+    """A network that trusts its own past more and more."""
+
+    card: ClassVar = Card(
+        about="a network's labels are mixed, more and more, with its own predictions of an epoch ago",
+        paper="Kim et al., Self-Knowledge Distillation with Progressive Refinement of Targets, ICCV 2021",
+        kind="self",
+        weights="1 CE to labels mixed with up to 0.8 of the predictions; a taught student as kd",
+        source="the authors' code",
+        when_spaced={"variant": "taught"},
+    )
+
+    alpha: float = 0.8
+    """the share of its predictions in the labels of the last epoch"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("alpha", self.alpha, 0, 1)
+
+    def models(self, given: Ingredients) -> dict[str, nn.Module]:
+        return {**super().models(given), MEMORY: bank_for(given, "ps-kd")}
+
+    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        check_indices(batch.indices, "ps-kd")
+        bank = cast(Bank, models[MEMORY])
+        (own,) = models[role](batch.images)
+        target = softened(batch.labels, bank, batch.indices, share(self.alpha, progress))
+        bank.write(batch.indices, own.logits.softmax(1), progress)
+        return {"label": cross_entropy(own.logits, target.to(own.logits.dtype))}
+
+
+def share(last: float, progress: Progress) -> float:
+    """a_e = a (e + 1) / E: how much of a target is prediction, from a/E in the first epoch to a in the last.
+
+    >>> [round(share(0.8, Progress(step, 10, 30)), 4) for step in (0, 9, 10, 29)]
+    [0.2667, 0.2667, 0.5333, 0.8]
+    """
+    epochs = -(-progress.total_steps // progress.steps_per_epoch)
+    return last * (progress.epoch + 1) / epochs
+
+
+def softened(labels: Tensor, bank: Bank, indices: Tensor, share: float) -> Tensor:
+    """(1 - a) y + a M [B, C]; of an image not seen yet the label alone."""
+    remembered = bank.read(indices)
+    y = (F.one_hot(labels, remembered.shape[1]) if labels.ndim == 1 else labels).to(remembered)
+    return torch.where(bank.seen(indices)[:, None] > 0, torch.lerp(y, remembered, share), y)

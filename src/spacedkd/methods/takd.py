@@ -1,0 +1,58 @@
+"""Teacher assistants (Mirzadeh et al., AAAI 2020): networks of medium size bridge the way from a large one to a small.
+
+    teacher                  CE(z, y)
+    assistants, student      0.5 CE(z, y) + 0.5 T^2 KL(z_ahead -> z; T=5) / C
+
+Everyone is taught by whoever stands ahead in the chain. The authors' KL is divided by the number of classes C as well
+as by the batch, PyTorch's default; `--set method.logit_loss=kl` is the usual one. `assistants` names the networks in
+between, largest first; without it there is one, with the student's architecture. The authors train one network after
+the other, which is `--interval offline`, and let the best epoch of each teach the next; here it is the last.
+
+    spacedkd train --method takd --interval 1.5ep --teacher resnet50_small --assistant resnet34_small
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from spacedkd.methods.kd import KD
+from spacedkd.methods.method import Card, Ingredients
+from spacedkd.spec import NetworkSpec
+
+
+@dataclass(frozen=True)
+class TAKD(KD):
+    """A chain of networks that get smaller."""
+
+    card: ClassVar = Card(
+        about="a chain of networks that get smaller, each taught by the one before",
+        paper="Mirzadeh et al., Improved Knowledge Distillation via Teacher Assistant, AAAI 2020",
+        kind="chain",
+        weights="0.5 CE + 0.5 T²KL/C (T 5), 1 assistant",
+        source="the authors' code",
+    )
+
+    label_weight: float = 0.5
+    logit_weight: float = 0.5
+    feature_weight: float = 0.0
+    temperature: float = 5.0
+    temperature_squared: bool = True
+    logit_loss: str = "kl-over-classes"
+    assistants: tuple[NetworkSpec, ...] = ()
+    """networks between teacher and student, largest first; none stands for one like the student's"""
+
+    @property
+    def chain(self) -> Sequence[str]:
+        count = max(1, len(self.assistants))
+        return ("teacher", *("assistant" if k == 1 else f"assistant {k}" for k in range(1, count + 1)), "student")
+
+    def network(self, role: str, given: Ingredients) -> nn.Module:
+        if role in ("teacher", "student"):
+            return super().network(role, given)
+        if not self.assistants:
+            return given.network(role, like="student")
+        return given.network(role, spec=self.assistants[self.chain.index(role) - 1])

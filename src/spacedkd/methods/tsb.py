@@ -1,0 +1,145 @@
+"""TSB-like, a reconstruction: temporal-spatial boosting (Li et al., WACV 2022) made from a one-line description.
+
+There is no public code of it. What the Spaced KD paper says is that a temporal accumulator and a spatial integrator
+make better teachers of peers; the rest is a guess of ours, and results must say so. The nearest method with a known
+definition is `pcl` (peer collaborative learning): use that where a sourced one is needed.
+
+Of every training image i, each of K peers has an accumulated prediction M_k[i] [C], with n_i the visits so far:
+
+    temporal    M_k[i] <- mu M_k[i] + (1 - mu) softmax(z_k / T),    m_k[i] = M_k[i] / (1 - mu^n_i),    mu = 0.6
+    spatial     q_k = sum over j != k of w_j m_j,    w uniform, or "confidence": softmax over j of -CE(m_j, y)
+    loss        CE(z_k, y) + r(e) T^2 KL(sg q_k -> softmax(z_k / T)),    T = 3
+
+r(e) = exp(-5 (1 - e/80)^2) over the first 80 epochs (`ramp`), then 1. q_k is a probability already and is not softened
+again. The KL is a mean over the batch; an image nobody has visited counts nothing in it.
+
+Memory belongs to the leading side. In the leader's turn all peers look at the batch, every accumulator takes in one
+prediction (the leader's from its own training pass, the others' as they stand), and only then is the target made; the
+turns of those that follow read and never write. So a bank is written once for each visit of an image, however often
+the image is replayed; interval one step is online; and a student that lags behind is remembered as it is while it
+lags. The price: in a replay the student hears the teacher's memory, not the teacher as it now stands. Letting each
+peer write in its own turn would be cheaper, but every turn of a student is a replay.
+
+    spacedkd train --method tsb-like --interval 1.5ep
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError, check_between, unknown
+from spacedkd.methods.losses import cross_entropy
+from spacedkd.methods.memory import Bank, bank_for, check_indices
+from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
+from spacedkd.methods.peers import classifiers, peer_roles
+from spacedkd.methods.ramp import ramp_up
+
+SPATIAL = ("uniform", "confidence")
+
+
+@dataclass(frozen=True)
+class TSB(Method):
+    """Peers that learn from each other's accumulated predictions; a reconstruction, see the module."""
+
+    card: ClassVar = Card(
+        about="RECONSTRUCTION: peers learn from each other's predictions accumulated over time; sourced neighbour: pcl",
+        paper="Li et al., Online Knowledge Distillation by Temporal-Spatial Boosting, WACV 2022",
+        kind="peers",
+        weights="1 CE + ramped 1 T²KL (T 3), mu 0.6",
+        source="a reconstruction from one line about the paper; the sourced neighbour is pcl",
+    )
+
+    peers: int = 2
+    """how many networks learn together"""
+    mu: float = 0.6
+    """how much of the accumulated prediction stays when a new one comes in"""
+    temperature: float = 3.0
+    """logits are divided by it before they are accumulated and compared"""
+    spatial: Literal["uniform", "confidence"] = "uniform"
+    """how the other peers are weighed"""
+    ramp: float = 80.0
+    """epochs over which the soft loss rises to its weight"""
+
+    def __post_init__(self) -> None:
+        peer_roles(self.peers)
+        if not 0 <= self.mu < 1:
+            raise UserError(f"mu must be from 0 up to (not including) 1, got {self.mu:g}.")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise UserError(f"temperature must be above 0 and finite, got {self.temperature:g}. The default is 3.")
+        check_between("ramp", self.ramp, 0, math.inf)
+        if self.spatial not in SPATIAL:
+            raise unknown("spatial", self.spatial, SPATIAL)
+
+    @property
+    def roles(self) -> Sequence[str]:
+        return peer_roles(self.peers)
+
+    def models(self, given: Ingredients) -> dict[str, nn.Module]:
+        return {
+            **classifiers(self.roles, given),
+            **{memory_of(role): bank_for(given, "tsb-like") for role in self.roles},
+        }
+
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        check_indices(batch.indices, "tsb-like")
+        (own,) = models[role](batch.images)
+        if role == self.roles[0]:
+            self._remember(role, own.logits, models, batch, progress)
+        others = [cast(Bank, models[memory_of(other)]) for other in self.roles if other != role]
+        target, visited = self._target(others, batch)
+        soft = self.temperature**2 * kl_to(target, own.logits / self.temperature, visited)
+        return {"label": cross_entropy(own.logits, batch.labels), "logit": ramp_up(progress.epoch, self.ramp) * soft}
+
+    @torch.no_grad()
+    def _remember(self, leader: str, logits: Tensor, models: Models, batch: Batch, progress: Progress) -> None:
+        """Let every peer's memory take in what the peer says of the batch now."""
+        for role in self.roles:
+            said = logits if role == leader else models[role](batch.images)[0].logits
+            bank = cast(Bank, models[memory_of(role)])
+            accumulate(bank, batch.indices, (said / self.temperature).softmax(1), self.mu, progress)
+
+    def _target(self, others: Sequence[Bank], batch: Batch) -> tuple[Tensor, Tensor]:
+        """What the others remember of each image, q [B, C], and whether any does [B]."""
+        memories = torch.stack([accumulated(bank, batch.indices, self.mu) for bank in others])
+        visited = others[0].seen(batch.indices) > 0  # all banks are written together
+        if self.spatial == "uniform":
+            return memories.mean(0), visited
+        return integrated(memories, batch.labels), visited
+
+
+def memory_of(role: str) -> str:
+    """The name of a peer's bank among the models."""
+    return f"memory of {role}"
+
+
+def accumulate(bank: Bank, indices: Tensor, probabilities: Tensor, mu: float, progress: Progress) -> None:
+    """M <- mu M + (1 - mu) p for these images."""
+    bank.write(indices, mu * bank.read(indices) + (1 - mu) * probabilities, progress)
+
+
+def accumulated(bank: Bank, indices: Tensor, mu: float) -> Tensor:
+    """m = M / (1 - mu^n): the running mean without its start at zero; zeros where there was no visit yet."""
+    rows = bank.read(indices)
+    visits = bank.seen(indices).to(rows.dtype)[:, None]
+    return torch.where(visits > 0, rows / (1 - mu**visits), 0)
+
+
+def integrated(memories: Tensor, labels: Tensor) -> Tensor:
+    """sum_j w_j m_j with w the softmax over the networks of -CE(m_j, y): [K, B, C] -> [B, C]."""
+    y = F.one_hot(labels, memories.shape[2]) if labels.ndim == 1 else labels
+    scores = (memories.clamp_min(torch.finfo(memories.dtype).tiny).log() * y).sum(2)
+    return (scores.softmax(0)[:, :, None] * memories).sum(0)
+
+
+def kl_to(target: Tensor, softened: Tensor, counts: Tensor) -> Tensor:
+    """1/B sum_b sum_c q (log q - log softmax(z)) over the images b that count."""
+    each = F.kl_div(softened.log_softmax(1), target.detach(), reduction="none").sum(1)
+    return (each * counts).mean()

@@ -1,0 +1,135 @@
+"""Peers and memories in real runs: what is written when, what a stopped run remembers, and what two processes do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spacedkd import NetworkSpec, Online, RunSpec, Spaced, UserError, train
+from spacedkd.json_form import to_json
+from spacedkd.train.folder import RunFolder
+from spacedkd.train.prepare import prepare
+from tests.conftest import TINY, assert_same_bits, of_model, tensors
+from tests.methods.fakes import copied
+from tests.train.test_resume import Stopped, assert_same_run, stop_at
+
+PLACES = {"dml": "DML", "kdcl": "KDCL", "tsb": "TSB", "dlb": "DLB", "ps_kd": "PSKD"}
+METHODS = {file: f"spacedkd.methods.{file}:{name}" for file, name in PLACES.items()}
+Make = Callable[..., RunSpec]
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "dml": ("dml", {"curriculum": 2.0}),
+    "dml as before the round": ("dml", {"peers": 3, "refresh_peers": False}),
+    "kdcl": ("kdcl", {"target": "linear"}),
+    "kdcl as before the round": ("kdcl", {"target": "min-logit", "refresh_peers": False}),
+    "tsb": ("tsb", {"peers": 3, "spatial": "confidence", "ramp": 0.0}),
+    "dlb": ("dlb", {}),
+    "dlb taught": ("dlb", {"variant": "taught", "standardise": True}),
+    "ps-kd": ("ps_kd", {}),
+    "ps-kd taught": ("ps_kd", {"variant": "taught"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stopped_run_remembers(tmp_path: Path, tiny_with: Make, case: str) -> None:
+    """Stopped before the first save, in the middle of a block, and between two saves; the smoothed labels are soft."""
+    method, options = CASES[case]
+    schedule = Spaced("1.5ep") if options.get("refresh_peers", True) else Online()
+    spec = tiny_with(METHODS[method], options, schedule=schedule, label_smoothing=0.1)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(spec, whole)
+    for number, turn in enumerate((2, 10, 13)):
+        with pytest.raises(Stopped):
+            train(spec, parts, resume=number > 0, watch=stop_at(turn))
+    train(spec, parts, resume=True)
+    assert_same_run(whole, parts)
+
+
+@pytest.mark.parametrize(
+    ("case", "memories"),
+    [
+        ("tsb", ("memory of teacher", "memory of peer 2", "memory of student")),
+        ("dlb taught", ("last batch",)),
+        ("ps-kd taught", ("predictions",)),
+    ],
+)
+def test_memory_moves_in_the_leaders_turns_alone(
+    tmp_path: Path, tiny_with: Make, case: str, memories: tuple[str, ...]
+) -> None:
+    method, options = CASES[case]
+    run = prepare(tiny_with(METHODS[method], options, schedule=Spaced("3st")), RunFolder(tmp_path / "run"))
+    role = ""
+    for turn, batch in run.remaining():
+        if turn.role != role:
+            role = turn.role
+            run.begin(role)
+        before = [copied(run.models[name]) for name in memories]
+        run.update(turn, run.method.losses(role, run.models, batch, run.progress(turn)), len(batch.labels))
+        after = [copied(run.models[name]) for name in memories]
+        for old, new in zip(before, after, strict=True):
+            moved = [name for name in old if not torch.equal(old[name], new[name])]
+            assert bool(moved) == (role == "teacher")
+    for name in memories:
+        if "memory" in name or name == "predictions":  # three epochs: every image has been visited three times
+            assert run.models[name].visits.tolist() == [3] * 40
+
+
+def test_a_teacher_that_remembers_does_not_depend_on_the_interval(tmp_path: Path, tiny_with: Make) -> None:
+    for method, memory in (("dlb", "last batch"), ("ps_kd", "predictions")):
+        runs = [tmp_path / f"{method} {interval}" for interval in ("1st", "1.5ep")]
+        for run, interval in zip(runs, ("1st", "1.5ep"), strict=True):
+            train(tiny_with(METHODS[method], {"variant": "taught"}, schedule=Spaced(interval)), run)
+        for model in ("teacher", memory):
+            assert_same_bits(*(of_model(run, model) for run in runs))
+        alone = tmp_path / f"{method} alone"
+        train(tiny_with(METHODS[method], {}), alone)
+        theirs = {name.replace("/teacher/", "/student/"): value for name, value in of_model(runs[0], "teacher").items()}
+        assert_same_bits(of_model(alone, "student"), theirs)
+
+
+def test_peers_start_apart(tmp_path: Path, tiny_with: Make) -> None:
+    for method in ("dml", "kdcl", "tsb"):
+        run = prepare(tiny_with(METHODS[method], {"peers": 3}), RunFolder(tmp_path / "run"))
+        stems = [run.models[role].state_dict()["network.conv1.weight"] for role in run.method.roles]
+        assert not any(torch.equal(stems[i], stems[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_mixed_images_are_refused_by_methods_with_a_bank_before_anything_is_written(
+    tmp_path: Path, tiny_with: Make
+) -> None:
+    mixed = replace(TINY.data, mixup=0.2)
+    for method in ("tsb", "ps_kd"):
+        with pytest.raises(UserError, match="leave out --mixup and --cutmix"):
+            train(tiny_with(METHODS[method], data=mixed), tmp_path / method)
+        assert not (tmp_path / method).exists()
+    train(tiny_with(METHODS["dlb"], data=mixed, epochs=0.6), tmp_path / "dlb")  # both views mix the same pairs
+    train(tiny_with(METHODS["kdcl"], data=mixed, epochs=0.6), tmp_path / "kdcl")
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("tsb", {"ramp": 0.0}), ("dlb", {"variant": "taught", "feature_weight": 0.0})]
+)
+def test_two_processes_remember_what_one_remembers(
+    tmp_path: Path, tiny_with: Make, method: str, options: dict[str, Any]
+) -> None:
+    """Without BatchNorm and the feature norm a batch may be split without a difference."""
+    small = {"img_size": 8, "patch_size": 2, "embed_dim": 24, "depth": 2, "num_heads": 2}
+    network = NetworkSpec("vit_tiny_patch16_224", small)
+    spec = tiny_with(METHODS[method], options, network=network, schedule=Spaced("1.5ep"))
+    train(spec, tmp_path / "one")
+    split = replace(spec, engine=replace(spec.engine, devices=2, accelerator="cpu"))
+    (tmp_path / "spec.json").write_text(json.dumps(to_json(split)))
+    words = f"train --spec {tmp_path / 'spec.json'} --out {tmp_path / 'two'}"
+    subprocess.run([sys.executable, "-m", "spacedkd", *words.split()], check=True, stdout=subprocess.DEVNULL)
+    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], atol=1e-6, rtol=1e-4)

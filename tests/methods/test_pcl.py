@@ -1,0 +1,150 @@
+"""PCL: its formula written out, the moving average, and whole runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spacedkd import Progress, UserError, train
+from spacedkd.data.stream import Look
+from spacedkd.methods.pcl import PCL, follow
+from spacedkd.models.heads import Prediction
+from tests.methods.fakes import shown, total
+from tests.methods.vectors import FS, O1, O2, START, TE, P, S, U, Y, close, gradient
+from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, moved, prepared, states, tiny
+
+METHOD = "spacedkd.methods.pcl:PCL"
+MEANS = (O1, O2, TE)
+
+
+class Says(nn.Module):
+    """A model with one weight, that answers with given logits."""
+
+    def __init__(self, *logits: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.heads = tuple(Prediction(z, FS) for z in logits)
+
+    def forward(self, *views: Tensor, joined: bool = True) -> tuple[Prediction, ...]:
+        return self.heads if joined else self.heads[:3]
+
+
+def losses(method: PCL, role: str = "student", s: Tensor = S, joint: Tensor = P) -> dict[str, Tensor]:
+    models = {"network": Says(s, TE, U, joint), "mean": Says(*MEANS, joint), "snapshot": Says(S, TE, U, joint)}
+    return dict(method.losses(role, models, shown(), START))
+
+
+def ce(z: Tensor) -> Tensor:
+    return -z.log_softmax(1)[torch.arange(2), Y].mean()
+
+
+def soft(target: Tensor, z: Tensor) -> Tensor:
+    """9 KL(target -> z; T=3), written out."""
+    p_t, p = (target / 3).softmax(1), (z / 3).softmax(1)
+    return 9 * (p_t * (p_t / p).log()).sum(1).mean()
+
+
+def expected(s: Tensor = S) -> dict[str, float]:
+    branches = (s, TE, U)
+    peers = sum(soft(MEANS[j], z) / 2 for i, z in enumerate(branches) for j in range(3) if i != j)
+    return {
+        "ensemble label": ce(P).item(),
+        "label": sum(ce(z) for z in branches).item(),  # type: ignore[union-attr]
+        "logit": sum(soft(P, z) for z in branches).item(),  # type: ignore[union-attr]
+        "peer": peers.item(),  # type: ignore[union-attr]
+    }
+
+
+def test_the_formula() -> None:
+    assert soft(TE, S).item() == close(0.3467275381)  # card 0
+    found = {name: value.item() for name, value in losses(PCL()).items()}
+    assert found == {name: close(value) for name, value in expected().items()}
+
+
+def test_the_roles_of_a_spaced_run() -> None:
+    labels = {"label", "ensemble label"}
+    assert losses(PCL(variant="live"), "teacher").keys() == labels
+    assert losses(PCL(variant="live"), "student").keys() == {*labels, "logit", "peer"}
+    assert losses(PCL(variant="snapshot"), "student").keys() == {"label", "logit", "peer"}
+    assert losses(PCL(variant="snapshot", replay_label=False), "student").keys() == {"logit", "peer"}
+
+
+def test_the_gradient_of_a_branch() -> None:
+    """(softmax(z) - y)/B + T (p - p_f)/B + T (p - mean of p_m)/B."""
+    found = gradient(lambda s: total(losses(PCL(), s=s)), S)
+    p, fused, *means = ((z / 3).softmax(1) for z in (S, P, *MEANS))
+    label = (S.softmax(1) - torch.eye(3).double()[Y]) / 2
+    by_hand = label + 3 * (p - fused) / 2 + 3 * (p - (means[1] + means[2]) / 2) / 2
+    torch.testing.assert_close(found, by_hand, atol=1e-12, rtol=0)
+
+
+def test_the_ensemble_learns_from_the_labels_alone() -> None:
+    joint = P.clone().requires_grad_()
+    total(losses(PCL(), joint=joint)).backward()
+    torch.testing.assert_close(joint.grad, (P.softmax(1) - torch.eye(3).double()[Y]) / 2, atol=1e-12, rtol=0)
+
+
+def test_the_average_is_a_true_one_until_it_decays() -> None:
+    models = {"network": Says(S, TE, U, P), "mean": Says(*MEANS, P)}
+    for step, weight in enumerate((3.0, 5.0, -2.0)):
+        models["network"].weight.data.fill_(weight)
+        PCL().losses("student", models, shown(), Progress(step, 5, 5000))
+    assert models["mean"].weight.item() == pytest.approx(2.0)
+    models["network"].weight.data.fill_(102.0)
+    PCL().losses("student", models, shown(), Progress(4000, 5, 5000))
+    assert models["mean"].weight.item() == pytest.approx(2.1)
+
+
+def test_statistics_are_averaged_and_counts_copied() -> None:
+    mean, network = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    network.running_mean.fill_(8.0)
+    network.num_batches_tracked.fill_(7)
+    follow(mean, network, 0.75, START)
+    assert mean.running_mean.tolist() == [2.0, 2.0]
+    assert mean.num_batches_tracked == 7
+
+
+@pytest.mark.parametrize("variant", ["live", "snapshot"])
+def test_the_average_stands_still_in_a_replay(tmp_path: Path, variant: str) -> None:
+    run, role = prepared(tiny(METHOD, {"variant": variant}, schedule=SPACED), tmp_path), ""
+    for turn, batch in run.remaining():
+        if turn.role != role:
+            role = turn.role
+            run.begin(role)
+        before = states(run)
+        run.update(turn, run.method.losses(role, run.models, batch, run.progress(turn)), len(batch.labels))
+        now = moved(before, states(run))
+        assert "network.network.conv1.weight" in now
+        followed = any(name.startswith("mean.") for name in now)
+        assert followed == (role == "teacher" and turn.step > 0)  # at step 0 it is the network itself
+
+
+def test_the_first_average_is_the_network(tmp_path: Path) -> None:
+    run = prepared(tiny(METHOD, {}), tmp_path)
+    network, mean = (run.models[name].state_dict() for name in ("network", "mean"))
+    assert all(torch.equal(network[name], mean[name]) for name in network)
+
+
+def test_views() -> None:
+    assert [*PCL().looks("student", 7)] == [Look(7)]
+    assert [*PCL(views=True).looks("student", 7)] == [Look(7, 0), Look(7, 1), Look(7, 2)]
+
+
+def test_bad_options_are_explained() -> None:
+    with pytest.raises(UserError, match="decay must be from 0 to 1"):
+        PCL(decay=1.5)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("variant", ["plain", "live", "snapshot"])
+def test_whole_runs(tmp_path: Path, network: str, variant: str) -> None:
+    changes = {} if variant == "plain" else {"schedule": SPACED}
+    check_whole_run(tmp_path, tiny(METHOD, {"variant": variant}, network, **changes))
+
+
+def test_a_run_with_a_view_for_each_branch(tmp_path: Path) -> None:
+    options = {"variant": "live", "views": True, "curriculum": 2, "ramp": 2}
+    train(tiny(METHOD, options, schedule=SPACED, epochs=2), tmp_path / "run")

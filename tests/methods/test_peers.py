@@ -1,0 +1,150 @@
+"""Peers that teach each other: METHODS.md card 8 (DML), and who hears whom when."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spacedkd import Online, Spaced, UserError
+from spacedkd.methods.dml import DML
+from spacedkd.methods.kdcl import KDCL
+from spacedkd.methods.tsb import TSB
+from spacedkd.models.heads import Prediction
+from tests.methods.fakes import says, shown, total
+from tests.methods.vectors import FS, START, TE, S, U, close, close_to, gradient
+
+CE_TE = 0.2829793541
+
+
+def dml_loss(method: DML, role: str, **logits: Tensor) -> Tensor:
+    """The loss of one of several networks that answer with these logits."""
+    models = {name.replace("_", " "): says(z) for name, z in logits.items()}
+    return total(method.losses(role, models, shown(), START))
+
+
+def test_two_networks_that_learn_from_each_other() -> None:
+    assert dml_loss(DML(), "student", teacher=TE, student=S).item() == close(1.0277459558)
+    assert dml_loss(DML(), "teacher", teacher=TE, student=S).item() == close(0.5127612395)
+
+
+@pytest.mark.parametrize(("reduction", "value"), [("mean", 1.2685779928), ("sum", 1.7668960047)])
+def test_three_networks(reduction: Any, value: float) -> None:
+    method = DML(peers=3, peer_reduction=reduction)
+    assert dml_loss(method, "student", teacher=TE, peer_2=U, student=S).item() == close(value)
+
+
+def test_a_network_learns_and_its_peers_get_no_gradient() -> None:
+    found = gradient(lambda s: dml_loss(DML(), "student", teacher=TE, student=s), S)
+    expected = [[-0.59827667, 0.50731523, 0.09096144], [0.03490220, -0.03076303, -0.00413917]]
+    assert found.numpy() == close_to(expected)
+    peer, own = TE.clone().requires_grad_(), S.clone().requires_grad_()
+    dml_loss(DML(), "student", teacher=peer, student=own).backward()
+    assert peer.grad is None
+    assert own.grad is not None
+
+
+def test_without_the_reverse_term_the_leader_learns_from_the_labels_alone() -> None:
+    method = DML(reverse=False)
+    assert dml_loss(method, "teacher", teacher=TE, student=S).item() == close(CE_TE)
+    assert dml_loss(method, "student", teacher=TE, student=S).item() == close(1.0277459558)
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ({"standardise": True, "temperature": 2.0, "label_weight": 0.1, "logit_weight": 9.0}, 2.8868142185),
+        ({"logit_loss": "decoupled", "temperature": 4.0, "label_weight": 0.0}, 2.3858544650),
+    ],
+    ids=["standardised (card 12)", "decoupled (card 20)"],
+)
+def test_ways_to_compare_logits_compose_with_peers(options: Any, value: float) -> None:
+    method = DML(temperature_squared=True, **options)
+    assert dml_loss(method, "student", teacher=TE, student=S).item() == close(value)
+
+
+class Counter(nn.Module):
+    """A network whose only weight says how often it was updated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("updates", torch.zeros(()))
+
+    def forward(self, images: Tensor) -> tuple[Prediction, ...]:
+        return (Prediction(self.updates.expand(len(images), 3).clone(), FS),)
+
+
+class Given:
+    """Ingredients for peers: no networks at all, but each of its own."""
+
+    def network(self, role: str, fresh: bool) -> nn.Module:
+        assert fresh, "equal peers would stay equal"
+        return nn.Identity()
+
+
+def heard_in(method: DML, turns: list[str]) -> list[list[float]]:
+    """How many updates of each other network a role hears in its turns."""
+    built = method.models(Given())
+    models: dict[str, Any] = {name: model if name == "round" else Counter() for name, model in built.items()}
+    heard: list[list[float]] = []
+    for before, role in pairwise(["", *turns]):
+        if role != before:
+            method.take_over(role, models)
+        others = method.others(role)
+        heard.append([method.heard(other, models, torch.zeros(1, 1, 1, 1)).logits[0, 0].item() for other in others])
+        models[role].updates += 1
+    return heard
+
+
+def test_every_peer_learns_its_own_temperature() -> None:
+    models = DML(peers=3, curriculum=10.0).models(Given())
+    assert [[name for name, _ in model.named_parameters()] for model in models.values()] == [["heat"]] * 3
+
+
+def test_the_next_network_hears_the_update_just_made() -> None:
+    assert heard_in(DML(), ["teacher", "student"] * 2) == [[0], [1], [1], [2]]
+
+
+@pytest.mark.parametrize("order", [("teacher", "student"), ("student", "teacher")])
+def test_or_everybody_as_they_were_before_the_round_whoever_comes_first(order: tuple[str, str]) -> None:
+    method = DML(refresh_peers=False)
+    assert heard_in(method, [*order] * 3) == [[0], [0], [1], [1], [2], [2]]
+
+
+def test_hearing_the_others_as_they_were_would_undo_spacing() -> None:
+    method = DML(refresh_peers=False)
+    method.check_schedule(Online())
+    DML().check_schedule(Spaced("2st"))
+    with pytest.raises(UserError, match="spacing would do nothing: leave it out, or leave out the interval"):
+        method.check_schedule(Spaced("2st"))
+
+
+def test_a_round_of_three() -> None:
+    method = DML(peers=3, refresh_peers=False)
+    assert heard_in(method, ["teacher", "peer 2", "student"] * 2) == [[0, 0]] * 3 + [[1, 1]] * 3
+    fresh = heard_in(DML(peers=3), ["teacher", "peer 2", "student"] * 2)
+    assert fresh == [[0, 0], [1, 0], [1, 1], [1, 1], [2, 1], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DML(peers=1), "needs two networks or more; got peers=1"),
+        (lambda: KDCL(peers=0), "needs two networks or more; got peers=0"),
+        (lambda: TSB(peers=1), "needs two networks or more; got peers=1"),
+        (lambda: DML(temperature=0), "temperature must be above 0 and finite, got 0"),
+        (lambda: TSB(temperature=0), "temperature must be above 0 and finite, got 0"),
+        (lambda: DML(feature_weight=0.03), "compare logits alone"),
+        (lambda: DML(peer_reduction="avg"), "Unknown peer_reduction 'avg'"),
+        (lambda: KDCL(target="minlogit"), "Did you mean 'min-logit'"),
+        (lambda: TSB(mu=1.0), "mu must be from 0 up to"),
+        (lambda: TSB(spatial="confident"), "Did you mean 'confidence'"),
+        (lambda: TSB(ramp=-1.0), "ramp must be at least 0"),
+    ],
+)
+def test_bad_options_are_explained(make: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()

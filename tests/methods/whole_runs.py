@@ -1,0 +1,62 @@
+"""Whole tiny runs of one method, on a ResNet and on a ViT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, train
+from spacedkd.train.folder import RunFolder
+from spacedkd.train.prepare import prepare
+from spacedkd.train.run import Run
+from tests.conftest import TINY
+from tests.train.test_resume import Stopped, assert_same_run, stop_at
+
+NETWORKS = {
+    "resnet": TINY.network,
+    "vit": NetworkSpec(
+        "vit_tiny_patch16_224", {"img_size": 8, "patch_size": 2, "embed_dim": 24, "depth": 4, "num_heads": 2}
+    ),
+}
+
+
+def tiny(method: str, options: dict[str, Any], network: str = "resnet", **changes: Any) -> RunSpec:
+    return replace(TINY, method=MethodSpec(method, options), network=NETWORKS[network], **changes)
+
+
+def check_whole_run(folder: Path, spec: RunSpec) -> None:
+    """It trains, a stop in the middle of a replay and a resume give the same bits, and timm opens the student."""
+    whole, parts = folder / "whole", folder / "parts"
+    result = train(spec, whole)
+    assert result.student() >= 0
+    with pytest.raises(Stopped):
+        train(spec, parts, watch=stop_at(10))
+    train(spec, parts, resume=True)
+    assert_same_run(whole, parts)
+    student = timm.create_model(f"local-dir:{whole / 'student'}", pretrained=True)
+    assert student(torch.zeros(2, *student.pretrained_cfg["input_size"])).shape == (2, 10)
+
+
+SPACED = Spaced("1.5ep")
+
+
+def prepared(spec: RunSpec, folder: Path) -> Run:
+    return prepare(spec, RunFolder(folder / "run"))
+
+
+def states(run: Run) -> dict[str, torch.Tensor]:
+    """Copies of everything every model holds."""
+    return {
+        f"{name}.{key}": value.clone()
+        for name, model in run.models.items()
+        for key, value in model.state_dict().items()
+    }
+
+
+def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    return {name for name in after if not torch.equal(before[name], after[name])}

@@ -1,0 +1,144 @@
+"""What every method promises: online is spacing by one step, what is frozen stands still, stopping changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from spacedkd import (
+    Ahead,
+    DataSpec,
+    Duration,
+    MethodSpec,
+    NetworkSpec,
+    OptimizerSpec,
+    RunSpec,
+    Schedule,
+    Spaced,
+    train,
+)
+from spacedkd.methods import METHODS
+from spacedkd.train.folder import RunFolder
+from spacedkd.train.prepare import prepare
+from spacedkd.train.run import Run
+from tests.conftest import assert_same_bits, tensors
+from tests.train.test_resume import Stopped, assert_same_run, stop_at
+
+SPACED = [name for name in METHODS if name != "none"]
+VIT = NetworkSpec(
+    "vit_tiny_patch16_224", {"patch_size": 4, "embed_dim": 12, "depth": 4, "num_heads": 2, "drop_path_rate": 0.1}
+)
+
+
+def asked(tiny: RunSpec, name: str, schedule: Schedule | None = None, **changes: object) -> RunSpec:
+    """The run that `--method NAME` stands for, with `--interval` if there is a schedule."""
+    options = dict(METHODS[name].card.when_spaced) if schedule is not None else {}
+    spec = replace(tiny, method=MethodSpec(name, options), **changes)
+    return spec if schedule is None else replace(spec, schedule=schedule)
+
+
+@pytest.mark.parametrize("name", SPACED)
+def test_one_step_is_online(tmp_path: Path, tiny: RunSpec, name: str) -> None:
+    """Taking turns at every step by a clock of its own (`Ahead`), and as blocks of one step."""
+    short = replace(tiny, epochs=2)
+    for folder, schedule in (("turns", Ahead("0st")), ("blocks", Spaced("1st"))):
+        train(asked(short, name, schedule), tmp_path / folder)
+    assert_same_bits(tensors(tmp_path / "turns"), tensors(tmp_path / "blocks"))
+
+
+@pytest.mark.parametrize("name", SPACED)
+def test_stopped_in_a_replay(tmp_path: Path, tiny: RunSpec, name: str) -> None:
+    """Blocks of seven steps, saved every four: turn 10 is in the first replay."""
+    spec = asked(tiny, name, Spaced("7st"))
+    train(spec, tmp_path / "whole")
+    for number, turn in enumerate((10, 16)):
+        with pytest.raises(Stopped):
+            train(spec, tmp_path / "parts", resume=number > 0, watch=stop_at(turn))
+    train(spec, tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def moved(run: Run) -> Iterator[tuple[str, set[str]]]:
+    """Turn by turn: whose it was, and what of which model was not the same after it."""
+
+    def state() -> dict[str, Tensor]:
+        models, optimizers = run._state()
+        found = {f"{name}/{key}": value for name, model in models.items() for key, value in model.state_dict().items()}
+        for name, optimizer in optimizers.items():
+            for index, slots in optimizer.state_dict()["state"].items():
+                found |= {f"{name}/optimizer/{index}/{key}": slot for key, slot in slots.items()}
+        return {key: value.clone() for key, value in found.items() if isinstance(value, Tensor)}
+
+    role = ""
+    for turn, batch in run.remaining():
+        if turn.role != role:
+            role = turn.role
+            run.begin(role)
+        before = state()
+        run.update(turn, run.method.losses(role, run.models, batch, run.progress(turn)), len(batch.labels))
+        after = state()
+        yield role, {key for key in after if key not in before or not torch.equal(before[key], after[key])}
+
+
+@pytest.mark.parametrize("name", SPACED)
+def test_who_is_frozen_stands_still(tmp_path: Path, tiny: RunSpec, name: str) -> None:
+    """In a turn the role's learner moves and no other one; what the method remembers is written by leaders alone."""
+    run = prepare(asked(replace(tiny, epochs=2), name, Spaced("3st")), RunFolder(tmp_path / "run"))
+    for role, changed in moved(run):
+        learner = run.method.learners[role]
+        models = {key.partition("/")[0] for key in changed}
+        assert learner in models
+        assert not models & (run.learners.keys() - {learner})
+        if role == run.method.roles[-1]:
+            assert models == {learner}
+
+
+@pytest.mark.parametrize("network", [NetworkSpec("resnet18_small", {"width": 4}), VIT], ids=["resnet", "vit"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_few_steps_of_a_cnn_and_of_a_transformer(
+    tmp_path: Path, tiny: RunSpec, name: str, network: NetworkSpec
+) -> None:
+    for schedule in (None, Spaced("2st")) if name != "none" else (None,):
+        folder = tmp_path / str(schedule)
+        result = train(asked(tiny, name, schedule, network=network, epochs=0.8), folder)
+        assert 0 <= result.student() <= 1
+        assert all(value.isfinite().all() for value in tensors(folder).values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+@pytest.mark.parametrize("name", ["none", "kd", "self-kd", "pcl", "ps-kd"])
+def test_every_precision_with_models_that_stand_still(tmp_path: Path, tiny: RunSpec, name: str, precision: str) -> None:
+    options = {"variant": "snapshot"} if name in ("self-kd", "pcl") else dict(METHODS[name].card.when_spaced)
+    spec = replace(tiny, method=MethodSpec(name, options), schedule=Spaced("2st"), epochs=0.8, precision=precision)
+    result = train(replace(spec, ema=0.9), tmp_path / "run")
+    assert 0 <= result.accuracy["average"]["test"]["final"]["last"] <= 1
+
+
+@pytest.fixture(scope="module")
+def four_digits(tmp_path_factory: pytest.TempPathFactory) -> DataSpec:
+    """120 images of zeros, ones, fours and sevens to learn from, and as many others."""
+    digits = load_digits()
+    kept = np.isin(digits.target, (0, 1, 4, 7))
+    images = (digits.images[kept] * 15.9).astype(np.uint8)[..., None].repeat(3, axis=-1)
+    labels = np.searchsorted((0, 1, 4, 7), digits.target[kept])
+    path = tmp_path_factory.mktemp("data") / "four.npz"
+    np.savez(path, x_train=images[:120], y_train=labels[:120], x_test=images[120:240], y_test=labels[120:240])
+    return DataSpec(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"), [*((name, None) for name in METHODS), *((name, Spaced("1.5ep")) for name in SPACED)]
+)
+def test_it_learns(tmp_path: Path, tiny: RunSpec, four_digits: DataSpec, name: str, schedule: Schedule | None) -> None:
+    """One in four is right by chance."""
+    once = Duration(100, "%")
+    easy = replace(tiny, data=four_digits, batch_size=10, optimizer=OptimizerSpec("adamw", lr=0.01))
+    spec = asked(easy, name, schedule, epochs=8, evaluate_every=once, save_every=once)
+    assert train(spec, tmp_path / "run").student() > 0.5
