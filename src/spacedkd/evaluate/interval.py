@@ -29,8 +29,13 @@ def t_interval(values: Sequence[float]) -> Interval:
     mean = math.fsum(values) / n
     if n < 2:
         return Interval(mean, None, None, n)
-    half = float(stats.t.ppf(0.975, n - 1)) * standard_error(values)
+    half = half_width(standard_error(values), n)
     return Interval(mean, mean - half, mean + half, n)
+
+
+def half_width(error: float, n: int) -> float:
+    """Half of the 95 % interval of a mean of n: t(0.975, n-1) times its standard error."""
+    return float(stats.t.ppf(0.975, n - 1)) * error
 
 
 def standard_error(values: Sequence[float]) -> float:
