@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -132,6 +133,31 @@ def test_an_interruption_while_the_noise_is_added_restores_too(monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         measure(model)
     assert_untouched(model, before)
+
+
+def test_a_second_interruption_waits_until_the_weights_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network()
+    before = bits(model)
+    copy = Tensor.copy_
+    copied: list[bool] = []
+
+    def interrupted(tensor: Tensor, source: Tensor) -> Tensor:
+        copied.append(True)
+        if len(copied) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return copy(tensor, source)
+
+    def failing() -> None:
+        with shaken(model, "absolute", 1.0, seed=0, draw=0):
+            monkeypatch.setattr(Tensor, "copy_", interrupted)
+            raise ValueError
+
+    with pytest.raises(KeyboardInterrupt):
+        failing()
+    monkeypatch.undo()
+    assert len(copied) == len(before)
+    assert_untouched(model, before)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_loss_that_overflows_is_no_number_but_no_crash_either() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -41,11 +43,30 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def weights_come_back(model: nn.Module) -> Iterator[None]:
-    """Parameters and buffers are the same bits afterwards, whatever happens inside: errors and Ctrl-C included."""
+    """Parameters and buffers are the same bits afterwards, whatever happens inside: errors and Ctrl-C included.
+
+    A second Ctrl-C while they come back waits until they are back.
+    """
     kept = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
     try:
         yield
     finally:
-        with torch.no_grad():
+        with _no_interruption(), torch.no_grad():
             for tensor, before in kept:
                 tensor.copy_(before)
+
+
+@contextmanager
+def _no_interruption() -> Iterator[None]:
+    """Ctrl-C is heard when this is over."""
+    if threading.current_thread() is not threading.main_thread():  # only the main one hears it at all
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
