@@ -64,11 +64,19 @@ def test_early_exits_are_measured_too_and_left_out_where_only_the_deepest_counts
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
 def test_every_precision_measures_what_training_measured(precision: str, tiny: RunSpec, tmp_path: Path) -> None:
-    result = train(replace(tiny, precision=precision, epochs=1), tmp_path / "run")
+    result = train(replace(tiny, precision=precision, epochs=1, ema=0.5), tmp_path / "run")
     saved = of_run(tmp_path / "run")
-    counts = correct(saved.predict(), saved.head_names(), in_order(saved.data.test, 256))
-    assert int(counts["final"]) / len(saved.data.test.labels) == result.student()
     assert saved.origin["precision"] == precision
+    for model in ("teacher", "student", "average"):
+        counts = correct(saved.predict(model), saved.head_names(model), in_order(saved.data.test, 256))
+        last = result.accuracy[model]["test"]["final"]["last"]
+        assert int(counts["final"]) / len(saved.data.test.labels) == last, model
+
+
+def test_only_what_learned_in_bfloat16_is_measured_in_it(tiny: RunSpec, tmp_path: Path) -> None:
+    train(replace(tiny, precision="bf16-true", epochs=0.4, ema=0.5), tmp_path / "run")
+    kept_in = {name: next(model.parameters()).dtype for name, model in of_run(tmp_path / "run").models.items()}
+    assert kept_in == {"teacher": torch.bfloat16, "student": torch.bfloat16, "average": torch.float32}
 
 
 def test_equal_weights_have_equal_names(run: Path) -> None:

@@ -66,7 +66,7 @@ class Saved:
         return self._saying(self.deepest())
 
     def _saying(self, module: nn.Module) -> Predict:
-        whole, mixed = _WHOLE.get(self.precision, torch.float32), self.precision == "bf16-mixed"
+        whole, mixed = next(module.parameters()).dtype, self.precision == "bf16-mixed"
 
         def say(images: Tensor) -> Sequence[Prediction]:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
@@ -117,7 +117,9 @@ def of_run(path: Path, unfinished: bool = False, accelerator: str | None = None,
     if parts.spec.ema is not None:
         models = {**models, "average": deepcopy(models[student])}
     position = checkpoint.load(folder.checkpoint, parts.spec.fingerprint(), models, {})
+    # Whatever else nobody trains is memory, or a copy of somebody.
     measured = {"teacher", "average", *parts.method.learners.values()}
+    learned = {name: name in parts.method.learners.values() for name in models if name in measured}
     origin = {
         "run": spec.label or str(path),
         "fingerprint": parts.spec.fingerprint(),
@@ -126,8 +128,8 @@ def of_run(path: Path, unfinished: bool = False, accelerator: str | None = None,
         "of_turns": parts.turn_count,
         "epochs": spec.epochs if position.turns == parts.turn_count else None,
     }
-    chosen = {name: model for name, model in models.items() if name in measured}
-    return _ready(chosen, student, parts.data, parts.spec.precision, accelerator or spec.engine.accelerator, origin)
+    ready = {name: models[name].to(_kept_in(parts.spec.precision, learns)) for name, learns in learned.items()}
+    return _ready(ready, student, parts.data, parts.spec.precision, accelerator or spec.engine.accelerator, origin)
 
 
 def of_network(network: NetworkSpec, weights: str | None, data: DataSpec, accelerator: str = "auto") -> Saved:
@@ -163,15 +165,19 @@ def _check_classes(folder: RunFolder, data: Splits) -> None:
     raise UserError(f"The data of {folder.path} has other classes than it was trained on: {then} then, {now} now.")
 
 
+def _kept_in(precision: str, learns: bool) -> torch.dtype:
+    """What a model's weights are in while it is trained; one that never learns is never in bfloat16."""
+    return torch.float32 if precision == "bf16-true" and not learns else _WHOLE.get(precision, torch.float32)
+
+
 def _ready(
     models: dict[str, nn.Module], student: str, data: Splits, precision: str, accelerator: str, origin: dict[str, Any]
 ) -> Saved:
     device = device_of(accelerator)
-    whole = _WHOLE.get(precision, torch.float32)
     channels_last = all(engine.can_be_channels_last(model, device) for model in models.values())
     layout = torch.channels_last if channels_last else torch.contiguous_format
     ready = {
-        name: model.to(device, whole, memory_format=layout).eval().requires_grad_(False)  # type: ignore[call-overload]
+        name: model.to(device, memory_format=layout).eval().requires_grad_(False)  # type: ignore[call-overload]
         for name, model in models.items()
     }
     origin = {**origin, "weights_digest": digest(ready[student]), "precision": precision}
