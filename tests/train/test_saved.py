@@ -97,6 +97,16 @@ def test_weights_of_a_run_folder_fit_a_network_of_the_same_kind(run: Path, tiny:
         of_network(NetworkSpec("resnet18_small", {"width": 8}), str(run), tiny.data)
 
 
+def test_a_network_sees_images_as_in_its_own_training(run: Path, tiny: RunSpec) -> None:
+    """Other training images have another mean and deviation; what the network says of an image stays the same."""
+    here, there = (of_network(tiny.network, str(run), replace(tiny.data, train_limit=limit)) for limit in (40, 300))
+    assert here.data.train.mean != there.data.train.mean
+    rows = torch.arange(20)
+    with torch.no_grad():
+        one, other = (saved.predict()(saved.data.test.shown(rows))[0].logits for saved in (here, there))
+    torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
 def test_devices() -> None:
     assert device_of("cpu") == torch.device("cpu")
     with pytest.raises(UserError, match="There is no tpu here"):
