@@ -52,6 +52,8 @@ def test_all_instruments(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert list(instruments) == ["accuracy", "corruptions", "adversarial", "weight_noise", "curvature"]
     assert all(one["measured"]["head"] == "final" for one in instruments.values())
     assert instruments["corruptions"]["severities"] == [1, 5]
+    curvature = instruments["curvature"]
+    assert (curvature["images"], curvature["error"], curvature["most_products"]) == (20, 0.5, 50)
     attacks = [one["attack"] for one in instruments["adversarial"]["attacks"]]
     assert [(one["epsilon"], one["step"], one["steps"]) for one in attacks] == [(2, 0.5, 10), (16, 4, 10)]
     assert set(instruments["accuracy"]["models"]["network"]["test"]["heads"]) == {
@@ -147,8 +149,10 @@ BAD_FLAGS = {
     "--limit 3": "limit must be at least 10, one image of each class",
     "--limit 0": "limit must be at least 1",
     "--flatness --draws 0": "draws must be at least 1",
+    "--hessian --products 7": "products must be at least 8",
     "--hessian --error 0": "error must be a part between 0 and 1",
     "--flatness --train-images 0": "train_images must be at least 1",
+    "--hessian --train-images 9": "train_images must be at least 10, one image of each class",
     "--batch-size 0": "batch_size must be at least 1",
     "--threads 0": "--threads must be at least 1",
     "--accelerator tpu": "There is no tpu here",

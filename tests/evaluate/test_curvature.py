@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from spacedkd import UserError
-from spacedkd.evaluate.curvature import ESTIMATORS, Curvature, curvature
+from spacedkd.evaluate.curvature import ESTIMATORS, MOST_PRODUCTS, Curvature, curvature
 from spacedkd.evaluate.eigenvalue import largest_eigenvalue
 from spacedkd.evaluate.held_still import in_eval_mode
 from spacedkd.evaluate.hessian import Hessian
@@ -247,7 +247,7 @@ def test_the_result_is_plain_json_and_progress_is_told() -> None:
     plain = json.loads(json.dumps(to_json(found), allow_nan=False))
     assert plain["traces"]["hutch++"].keys() == {"method", "value", "standard_error", "products", "stopped"}
     assert {what for what, _, _ in told} == {*(f"trace, {name}" for name in ESTIMATORS), "largest eigenvalue"}
-    assert all(0 < done <= most == 100 for _, done, most in told)
+    assert all(0 < done <= most == MOST_PRODUCTS for _, done, most in told)
 
 
 @pytest.mark.parametrize(

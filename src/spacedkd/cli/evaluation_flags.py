@@ -8,9 +8,9 @@ from typing import Annotated
 
 from spacedkd.cli.flag import flag
 from spacedkd.errors import UserError
-from spacedkd.evaluate import adversarial, corruptions
+from spacedkd.evaluate import adversarial, corruptions, curvature
 from spacedkd.evaluate.adversarial import Attack
-from spacedkd.experiments.evaluation import TRAIN_IMAGES, Plan
+from spacedkd.experiments.evaluation import CURVATURE_IMAGES, NOISE_IMAGES, Plan
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,27 @@ class InstrumentFlags:
     step: Annotated[float | None, flag("size of a step of bim and pgd, in pixels", "epsilon / 4", "NUMBER")] = None
     flatness: Annotated[bool, flag("loss and accuracy on training images with noise on the weights", "no")] = False
     draws: Annotated[int, flag("draws of noise at each level", 10, "COUNT")] = 10
-    hessian: Annotated[bool, flag("trace and largest eigenvalue of the Hessian on training images", "no")] = False
+    hessian: Annotated[
+        bool,
+        flag("trace and largest eigenvalue of the Hessian on training images: minutes for a small network", "no"),
+    ] = False
     error: Annotated[float, flag("relative standard error of the trace to stop at", 0.05, "PART")] = 0.05
+    products: Annotated[
+        int,
+        flag("most products of the Hessian with a vector for each estimate", curvature.MOST_PRODUCTS, "COUNT"),
+    ] = curvature.MOST_PRODUCTS
     limit: Annotated[
         int | None,
         flag("only so many test images for --corruptions and --adversarial, evenly from all classes", "all", "COUNT"),
     ] = None
     train_images: Annotated[
-        int, flag("at most so many training images for --flatness and --hessian", TRAIN_IMAGES, "COUNT")
-    ] = TRAIN_IMAGES
+        int | None,
+        flag(
+            "at most so many training images for --flatness and --hessian",
+            f"{NOISE_IMAGES} and {CURVATURE_IMAGES}",
+            "COUNT",
+        ),
+    ] = None
 
     def plan(self, batch_size: int, workers: int) -> Plan:
         """What these flags ask for; a setting of an instrument that is not used is a mistake."""
@@ -62,6 +74,7 @@ class InstrumentFlags:
             draws=self.draws,
             hessian=self.hessian or self.all,
             error=self.error,
+            most_products=self.products,
             limit=self.limit,
             train_images=self.train_images,
             batch_size=batch_size,

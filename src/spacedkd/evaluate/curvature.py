@@ -28,6 +28,8 @@ ESTIMATORS: dict[str, Estimator] = {
     "hutchinson by part": hutchinson_by_part,
     "hutch++": hutch_plus_plus,
 }
+USED = ("hutchinson by part", "hutch++")
+MOST_PRODUCTS = 50
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Curvature:
     traces: dict[str, Trace]  # by estimator
     largest: Eigenvalue
     error: float  # what was asked for, relative
+    most_products: int  # of the Hessian with a vector, for each estimate
     seed: int
     batchnorm: str = "running statistics (eval mode)"
 
@@ -55,9 +58,9 @@ def curvature(
     *,
     predict: Logits | None = None,
     loss: Loss = cross_entropy,
-    estimators: tuple[str, ...] = ("hutchinson by part", "hutch++"),
+    estimators: tuple[str, ...] = USED,
     error: float = 0.05,
-    most_products: int = 100,
+    most_products: int = MOST_PRODUCTS,
     at_once: int = AT_ONCE,
     seed: int = 0,
     watch: Watch | None = None,
@@ -79,7 +82,7 @@ def curvature(
         }
         told = _told(watch, "largest eigenvalue")
         largest = largest_eigenvalue(hessian, like, error, most_products, seed, told)
-    return Curvature(hessian.images, hessian.size, hessian.loss, traces, largest, error, seed)
+    return Curvature(hessian.images, hessian.size, hessian.loss, traces, largest, error, most_products, seed)
 
 
 def _told(watch: Watch | None, what: str) -> Count:

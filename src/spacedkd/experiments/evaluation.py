@@ -28,7 +28,9 @@ from spacedkd.train.folder import write_json
 from spacedkd.train.saved import Saved
 
 FILE = "evaluation.json"
-TRAIN_IMAGES = 2000
+NOISE_IMAGES = 2000
+CURVATURE_IMAGES = 250
+"""fewer than for noise: a product with the Hessian takes as long as five passes or more, and a trace needs dozens"""
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
@@ -52,11 +54,12 @@ class Plan:
     hessian: bool = False
     error: float = 0.05
     """relative standard error of the curvature at which to stop"""
-    most_products: int = 100
+    most_products: int = curvature.MOST_PRODUCTS
+    """of the Hessian with a vector, for each estimate"""
     limit: int | None = None
     """only so many test images for corruptions and attacks"""
-    train_images: int = TRAIN_IMAGES
-    """so many training images at most for flatness and curvature"""
+    train_images: int | None = None
+    """so many training images at most for flatness and curvature; None takes 2000 for the one and 250 for the other"""
     batch_size: int = 256
     workers: int = 0
 
@@ -78,9 +81,10 @@ class Plan:
             ("workers", 0, self.workers),
             ("train_images", 1, self.train_images),
             ("draws", 1, self.draws),
-            ("limit", 1, self.limit or (1 if self.limit is None else 0)),
+            ("products", 8, self.most_products),
+            ("limit", 1, self.limit),
         ):
-            if value < least:
+            if value is not None and value < least:
                 raise UserError(f"{name} must be at least {least}, got {value}.")
         if not 0 < self.error < 1:
             raise UserError(f"error must be a part between 0 and 1, for instance 0.05; got {self.error:g}.")
@@ -88,7 +92,9 @@ class Plan:
 
 def evaluate(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:
     """The instruments of the plan one after the other, each with what it found as plain JSON; accuracy is the first."""
-    test = _some(saved.data.test, plan.limit)
+    test = _some(saved.data.test, "limit", plan.limit)
+    if plan.flatness or plan.hessian:
+        _some(saved.data.train, "train_images", plan.train_images)  # too few are refused before the work is done
     measured = {"model": saved.student, "head": "final"}
     instruments: dict[str, Callable[[], Any]] = {
         "accuracy": lambda: _accuracy(saved, plan, progress),
@@ -153,7 +159,7 @@ def _weight_noise(saved: Saved, plan: Plan, progress: Progress) -> weight_noise.
     with progress("weight noise", 1 + levels * plan.draws) as advance:
         return weight_noise.weight_noise(
             saved.deepest(),
-            _training(saved, plan),
+            _training(saved, plan, NOISE_IMAGES),
             predict=lambda images: predict(images)[0].logits,
             draws=plan.draws,
             watch=lambda done, total: advance(1),
@@ -162,14 +168,14 @@ def _weight_noise(saved: Saved, plan: Plan, progress: Progress) -> weight_noise.
 
 def _curvature(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
     seen: dict[str, int] = {}
-    most = plan.most_products * (len(curvature.ESTIMATORS) + 1)
+    most = plan.most_products * (len(curvature.USED) + 1)
     with progress("curvature (at most)", most) as advance:
 
         def watch(what: str, done: int, _: int) -> None:
             advance(done - seen.get(what, 0))
             seen[what] = done
 
-        batches = _training(saved, plan)
+        batches = _training(saved, plan, CURVATURE_IMAGES)
         found = curvature.curvature(
             saved.in_float32(), batches, error=plan.error, most_products=plan.most_products, watch=watch
         )
@@ -177,9 +183,10 @@ def _curvature(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
     return {**to_json(found), "trace": to_json(found.trace)}
 
 
-def _training(saved: Saved, plan: Plan) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
-    """Passes over the training images as they are, not varied."""
-    train = _some(saved.data.train, min(plan.train_images, len(saved.data.train.labels)))
+def _training(saved: Saved, plan: Plan, usual: int) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
+    """Passes over the training images as they are, not varied; left open, at least one of each class is among them."""
+    usual = max(usual, len(saved.data.train.classes))
+    train = _some(saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
 
     def one_pass() -> Iterator[tuple[Tensor, Tensor]]:
         return ((batch.images, batch.labels) for batch in _shown(saved, train, plan))
@@ -193,12 +200,12 @@ def _shown(saved: Saved, images: Images | Encoded, plan: Plan, advance: Advance 
         advance(len(batch.labels))
 
 
-def _some(images: Images | Encoded, limit: int | None) -> Images | Encoded:
+def _some(images: Images | Encoded, name: str, limit: int | None) -> Images | Encoded:
     """At most `limit` images, evenly from all classes."""
     if limit is None or limit >= len(images.labels):
         return images
     if limit < len(images.classes):
-        raise UserError(f"limit must be at least {len(images.classes)}, one image of each class; got {limit}.")
+        raise UserError(f"{name} must be at least {len(images.classes)}, one image of each class; got {limit}.")
     return images.subset(evenly(images.labels, limit, len(images.classes)))
 
 
