@@ -1,4 +1,5 @@
 # make demo   compare spaced with online KD on real images that come with the install; two and a half minutes on two cores
+# make evaluation   the same arms with every instrument: calibration, robustness, flatness
 # make test   everything that guards the project
 # Both make their own virtual environment in .venv.
 
@@ -6,7 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test benchmark docs clean
+.PHONY: demo evaluation test benchmark docs clean
 
 demo: .venv/installed
 	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 4 \
@@ -19,6 +20,10 @@ demo: .venv/installed
 		--arm "self KD: --method self-kd" \
 		--arm "spaced self KD: --method self-kd --interval 4ep"
 
+evaluation: demo
+	$(BIN)/spacedkd evaluate runs/demo --all
+	$(BIN)/spacedkd report runs/demo --against "online KD"
+
 test: .venv/installed-for-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,6 +32,8 @@ test: .venv/installed-for-tests
 
 benchmark: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.training_speed
+	$(BIN)/python -m benchmarks.evaluation_speed
+	$(BIN)/python -m benchmarks.curvature_speed
 
 docs: .venv/installed
 	$(BIN)/python -m spacedkd.methods.pages docs/methods

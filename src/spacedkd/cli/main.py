@@ -14,15 +14,16 @@ from rich.console import Console
 
 from spacedkd.cli import flags, listing, tables
 from spacedkd.cli.arms import make_arms
+from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import RunFlags
 from spacedkd.cli.progress import watch_jobs, watch_run
+from spacedkd.cli.theory import theory
 from spacedkd.errors import UserError, unknown
 from spacedkd.experiments import comparison, runner
 from spacedkd.report.page import write_page
 from spacedkd.spec import read_spec
 from spacedkd.train import loop
 from spacedkd.train.folder import RunFolder, write_json
-from spacedkd.train.prepare import prepare
 
 console = Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")  # one of several processes speaks for all
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
@@ -108,24 +109,6 @@ def compare(
     _say(f"Numbers: {out}/comparison.json\nReport:  {out}/report.html")
 
 
-def evaluate(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
-    """Measure every head of every role of runs, as their checkpoints stand now.
-
-    Example: spacedkd evaluate runs/mine
-    """
-    for folder in _given(runs):
-        place = RunFolder(folder)
-        current = prepare(read_spec(folder), place)
-        if not place.checkpoint.exists():
-            raise UserError(f"{folder} has no checkpoint yet. Train it with: spacedkd train --resume {folder}")
-        current.restore()
-        done = f"after {current.position.turns} of {current.turn_count} turns"
-        _say(f"{folder}, {done}")
-        roles = {model: role for role, model in current.method.learners.items()}
-        by_model = {model: current.evaluate(role) for model, role in roles.items()}
-        console.print(tables.of_scores(by_model))
-
-
 def report(
     runs: tyro.conf.Positional[tuple[Path, ...]],
     out: Annotated[Path | None, flags.flag("the page", "report.html in the first folder", "FILE")] = None,
@@ -161,6 +144,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "evaluate": evaluate,
     "report": report,
+    "theory": theory,
     "list": list_,
 }
 

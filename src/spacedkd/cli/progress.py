@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from spacedkd.experiments.evaluation import Advance
+from spacedkd.experiments.evaluation import Progress as ShowWork
 from spacedkd.experiments.runner import Job
 from spacedkd.experiments.runner import Watch as WatchJobs
 from spacedkd.train.loop import Moment, Watch
+
+LONG = 10.0
+"""seconds of work that are worth a line where there is no bar"""
 
 
 def _bar(console: Console) -> Progress:
@@ -89,3 +95,22 @@ def watch_jobs(console: Console, jobs: list[Job]) -> Iterator[WatchJobs]:
                     )
 
         yield watch
+
+
+@contextmanager
+def watch_work(console: Console, which: str) -> Iterator[ShowWork]:
+    """One line for each piece of work while it goes on, with the time it will still take."""
+    with _bar(console) as bar:
+
+        @contextmanager
+        def one(title: str, parts: int) -> Iterator[Advance]:
+            task, started = bar.add_task(title, total=parts, news=which), time.monotonic()
+            yield lambda more: bar.advance(task, more)
+            bar.remove_task(task)
+            if (took := time.monotonic() - started) > LONG and not console.is_terminal:
+                console.print(f"{which} {title}: {took:.0f} s".strip(), highlight=False, soft_wrap=True)
+
+        def show(title: str, parts: int) -> AbstractContextManager[Advance]:
+            return one(title, parts)
+
+        yield show

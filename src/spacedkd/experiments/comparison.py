@@ -9,6 +9,7 @@ from typing import Any
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
+from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.spacing_effect import spacing_effects
 from spacedkd.experiments.statistics import Difference, Estimate, difference, estimate
 from spacedkd.schedule import Ahead, Schedule, Spaced, Window
@@ -45,13 +46,14 @@ def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, An
     if against not in arms:
         raise unknown("arm", against, arms)
     numbers = [_arm(label, runs, arms[against]) for label, runs in arms.items()]
-    return {
+    found = {
         "measured": "student, test images; last = deepest head after the last epoch",
         "best_chosen_on": sorted({result.best_chosen_on for runs in arms.values() for _, result in runs}),
         "against": against,
         "arms": numbers,
         "spacing": spacing_effects(arms, numbers),
     }
+    return found | {"evaluation": compare_evaluations(found)}
 
 
 Runs = list[tuple[RunSpec, Result]]

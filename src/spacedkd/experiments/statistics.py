@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from scipy import stats
 
+from spacedkd.evaluate.interval import half_width, standard_error, t_interval
+
 
 class Estimate(NamedTuple):
     """A mean over n seeds with its 95 % interval (Student's t); one seed has no interval."""
@@ -34,12 +36,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     >>> [round(x, 3) for x in estimate([1.0, 2.0, 3.0])]
     [2.0, -0.484, 4.484, 3]
     """
-    n = len(values)
-    mean = math.fsum(values) / n
-    if n < 2:
-        return Estimate(mean, None, None, n)
-    half = float(stats.t.ppf(0.975, n - 1)) * _standard_error(values, mean)
-    return Estimate(mean, mean - half, mean + half, n)
+    found = t_interval(values)
+    return Estimate(found.mean, found.low, found.high, found.n)
 
 
 def difference(arm: Mapping[int, float], reference: Mapping[int, float], resolution: float = 0.0) -> Difference | None:
@@ -56,8 +54,8 @@ def difference(arm: Mapping[int, float], reference: Mapping[int, float], resolut
     mean = math.fsum(gains) / n
     if n < 2:
         return Difference(mean, None, None, None, n)
-    error = max(_standard_error(gains, mean), resolution / math.sqrt(6 * n))
-    half = float(stats.t.ppf(0.975, n - 1)) * error
+    error = max(standard_error(gains), resolution / math.sqrt(6 * n))
+    half = half_width(error, n)
     p = float(2 * stats.t.sf(abs(mean) / error, n - 1)) if error > 0 else None
     return Difference(mean, mean - half, mean + half, p, n)
 
@@ -76,8 +74,3 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     for rank, (p, place) in enumerate(order):
         corrected[place] = least = max(least, min(1.0, (len(order) - rank) * p))
     return corrected
-
-
-def _standard_error(values: Sequence[float], mean: float) -> float:
-    n = len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)

@@ -102,9 +102,15 @@ def check_trained(spec: NetworkSpec, classes: int) -> None:
     """
     if not spec.pretrained:
         raise UserError("A teacher that does not learn needs weights: --teacher-weights with a run folder or a file.")
-    published = timm.get_pretrained_cfg(spec.name)
-    if spec.options.get("pretrained") and published is not None and published.num_classes != classes:
-        raise _other_classes(f"timm's {spec.name}", published.num_classes, classes)
+    if spec.options.get("pretrained"):
+        check_published(spec.name, classes)
+
+
+def check_published(name: str, classes: int) -> None:
+    """Refuse timm's own weights of a network if they know other classes than the data."""
+    published = timm.get_pretrained_cfg(name)
+    if published is not None and published.num_classes != classes:
+        raise _other_classes(f"timm's {name}", published.num_classes, classes)
 
 
 def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisation) -> None:
@@ -124,5 +130,5 @@ def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisati
 def _other_classes(place: str, theirs: int, ours: int) -> UserError:
     return UserError(
         f"The weights of {place} tell {theirs} classes apart, and the data has {ours}: "
-        "a teacher must know the same classes. Train one on this data first."
+        "it must know the same classes. Train it on this data first."
     )

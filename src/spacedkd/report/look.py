@@ -63,6 +63,7 @@ svg { display: block; width: 100%; height: auto; overflow: visible; font-family:
 .interval { stroke: var(--student); stroke-width: 2.2; stroke-linecap: round; }
 .mean { fill: var(--student); stroke: var(--page); stroke-width: 1.2; }
 .seed { fill: var(--ink); fill-opacity: 0.5; }
+.bar { fill: var(--student); }
 path { fill: none; stroke-linejoin: round; stroke-linecap: round; }
 path.student { stroke: var(--student); } path.teacher { stroke: var(--teacher); }
 path.middle-1 { stroke: var(--middle-1); } path.middle-2 { stroke: var(--middle-2); }
@@ -125,6 +126,7 @@ tbody th, thead th:first-child {
 thead th:first-child { background: var(--card); }
 tr.named > * { background: var(--named); }
 td small, th small { display: block; color: var(--soft); font-weight: 400; font-size: 0.84em; }
+.range { display: block; }
 .half, .none { color: var(--soft); }
 .verdict { margin-left: 8px; color: var(--soft); }
 .better { color: var(--good); font-weight: 600; } .worse { color: var(--bad); font-weight: 600; }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.report import forest, plots, spacing_effect, tables, turns, words
+from spacedkd.report.evaluation import evaluation_sections
 from spacedkd.report.layout import (
     MANY,
     figure,
@@ -48,6 +49,7 @@ def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int =
         _intervals(arms),
         _turns(arms, colours),
         _costs(arms, against),
+        *evaluation_sections(comparison, arms),
         _making(arms, comparison["measured"]),
     ]
     head = tag(

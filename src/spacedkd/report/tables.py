@@ -36,17 +36,17 @@ def results(arms: Sequence[Arm], against: str) -> Markup:
         cells = [_estimate_cell(arm.numbers[key], strong=key == "last") for key in shown]
         absent = "reference" if arm.label == against else "no shared seed"
         gain = [_difference_cell(arm.numbers["difference"], absent)] if len(arms) > 1 else []
-        rows.append([_arm_cell(arm), *cells, *gain, _cell(text(len(arm.runs)))])
+        rows.append([_arm_cell(arm), *cells, *gain, cell(text(len(arm.runs)))])
     difference = [f"Difference vs {against}, points"] if len(arms) > 1 else []
     heads = ["Arm", *shown.values(), *difference, "Seeds"]
-    return _table("Results", heads, rows, [arm.label == against for arm in arms])
+    return framed_table("Results", heads, rows, [arm.label == against for arm in arms])
 
 
 def costs(arms: Sequence[Arm], against: str) -> Markup:
     """Mean over the runs of an arm, and how often the named arm's."""
     base = next(arm for arm in arms if arm.label == against).numbers["cost"]
     rows = [[_arm_cell(arm), *(_cost_cell(arm.numbers["cost"], base, name) for name in COSTS)] for arm in arms]
-    return _table("Cost", ["Arm", *COSTS.values()], rows, [arm.label == against for arm in arms])
+    return framed_table("Cost", ["Arm", *COSTS.values()], rows, [arm.label == against for arm in arms])
 
 
 def spacing(pairs: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Markup:
@@ -57,12 +57,12 @@ def spacing(pairs: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Mark
     for pair in pairs:
         named = tag("small", text(f"{pair['spaced']} vs {pair['unspaced']}"))
         reached = [_estimate_cell(arms[pair[form]].numbers["last"], strong=False) for form in ("unspaced", "spaced")]
-        p = _cell(text(DASH if pair["p_holm"] is None else p_value(pair["p_holm"]).removeprefix("p = ")))
-        times = [_cell(text(f"{TIMES}{ratio(pair['cost_ratio'][name])}")) for name in ratios]
+        p = cell(text(DASH if pair["p_holm"] is None else p_value(pair["p_holm"]).removeprefix("p = ")))
+        times = [cell(text(f"{TIMES}{ratio(pair['cost_ratio'][name])}")) for name in ratios]
         head = tag("th", text(pair["name"]), named, scope="row")
         rows.append([head, *reached, _difference_cell(pair["difference"]), *([p] if corrected else []), *times])
     heads = ["Method", "Unspaced", "Spaced", "Difference, points", *corrected, *ratios.values()]
-    return _table("What spacing did", heads, rows, [False] * len(pairs))
+    return framed_table("What spacing did", heads, rows, [False] * len(pairs))
 
 
 def specs(arms: Sequence[Arm]) -> Markup:
@@ -84,7 +84,7 @@ def _spec(arm: Arm) -> Markup:
     )
 
 
-def _table(name: str, heads: Sequence[str], rows: Sequence[Sequence[Markup]], named: Sequence[bool]) -> Markup:
+def framed_table(name: str, heads: Sequence[str], rows: Sequence[Sequence[Markup]], named: Sequence[bool]) -> Markup:
     """A table that scrolls inside its own frame where the screen is narrow."""
     head = tag("tr", *(tag("th", text(title), scope="col") for title in heads))
     body = [tag("tr", *row, class_="named" if marked else None) for row, marked in zip(rows, named, strict=True)]
@@ -98,30 +98,30 @@ def _arm_cell(arm: Arm) -> Markup:
     return tag("th", text(arm.label), tag("small", text(arm.how)), scope="row")
 
 
-def _cell(*content: Markup, class_: str | None = None) -> Markup:
+def cell(*content: Markup, class_: str | None = None) -> Markup:
     return tag("td", *content, class_=class_)
 
 
 def _estimate_cell(value: Mapping[str, Any] | None, strong: bool) -> Markup:
     if value is None:
-        return _cell(text(DASH), class_="none")
+        return cell(text(DASH), class_="none")
     mean, _, half = estimate(value).partition(" ")
-    return _cell(tag("b" if strong else "span", text(mean)), tag("span", text(f" {half}"), class_="half"))
+    return cell(tag("b" if strong else "span", text(mean)), tag("span", text(f" {half}"), class_="half"))
 
 
 def _difference_cell(difference: Mapping[str, Any] | None, absent: str = "no shared seed") -> Markup:
     if difference is None:
-        return _cell(text(absent), class_="none")
+        return cell(text(absent), class_="none")
     judged = verdict(difference)
     mean = tag("b", text(points(difference["mean"])))
     if judged is None:
-        return _cell(mean, tag("small", text("1 shared seed: no interval")))
+        return cell(mean, tag("small", text("1 shared seed: no interval")))
     p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
     interval = f"{points(difference['low'])} to {points(difference['high'])}{p}"
-    return _cell(mean, tag("span", text(judged), class_=f"verdict {judged.split()[0]}"), tag("small", text(interval)))
+    return cell(mean, tag("span", text(judged), class_=f"verdict {judged.split()[0]}"), tag("small", text(interval)))
 
 
 def _cost_cell(cost: Mapping[str, float], base: Mapping[str, float], name: str) -> Markup:
     written = seconds(cost[name]) if name == "seconds" else count(cost[name])
     times = f"{TIMES}{ratio(cost[name] / base[name])}" if base[name] else ""
-    return _cell(text(written), tag("small", text(times)))
+    return cell(text(written), tag("small", text(times)))

@@ -1,0 +1,110 @@
+"""How fast robustness is measured, as ratios measured side by side in one run.
+
+    python -m benchmarks.evaluation_speed [IMAGES]
+
+1. all nineteen corruptions at three severities for 10 000 32x32 images: the first time, and what they add to the
+   evaluation of a second network;
+2. BIM with ten steps against ten bare forward and backward passes.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
+
+# isort: split
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from spacedkd import Batch, Classifier, Images
+from spacedkd.data.stream import in_order
+from spacedkd.evaluate import accuracy
+from spacedkd.evaluate.adversarial import attack, deceive
+from spacedkd.evaluate.corrupted import CorruptedImages
+from spacedkd.evaluate.corruptions import NAMES, SEVERITIES, corruptions
+
+BATCH = 128
+
+
+def side_by_side(one: Callable[[], object], other: Callable[[], object], repeats: int) -> float:
+    """How long `one` takes in terms of `other`: the fastest of several turns each, taken alternately."""
+    times: list[list[float]] = [[], []]
+    for turn in range(repeats + 1):
+        for action, found in zip((one, other), times, strict=True):
+            start = time.perf_counter()
+            action()
+            if turn:  # the first ones warm up
+                found.append(time.perf_counter() - start)
+    return min(times[0]) / min(times[1])
+
+
+def pictures(count: int) -> Images:
+    """Coloured noise that is smooth over a few pixels, as photographs are."""
+    generator = torch.Generator().manual_seed(0)
+    rough = torch.rand(count, 3, 8, 8, generator=generator)
+    pixels = (255 * F.interpolate(rough, 32, mode="bilinear")).to(torch.uint8)
+    return Images(pixels, torch.arange(count) % 100, tuple(map(str, range(100))), (0.5,) * 3, (0.25,) * 3)
+
+
+def network() -> nn.Module:
+    model = timm.create_model("resnet18_small", width=16, num_classes=100)
+    return Classifier(model).to(memory_format=torch.channels_last).eval().requires_grad_(False)  # type: ignore[call-overload, no-any-return]
+
+
+def corrupted_images(count: int) -> None:
+    images, model = pictures(count), network()
+    names, severities = NAMES, SEVERITIES
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        kept = CorruptedImages(images, Path(folder))
+        kept.make(names, severities)
+        first = time.perf_counter() - start
+        print(f"{len(names)} corruptions x {len(severities)} severities of {count} images, first time: {first:.0f} s")
+
+        def batches(name: str, severity: int) -> Iterator[Batch]:
+            return (one.to(torch.device("cpu"), True) for one in kept.batches(name, severity, BATCH))
+
+        def shown() -> Iterator[Batch]:
+            return (one.to(torch.device("cpu"), True) for one in in_order(images, BATCH))
+
+        def again() -> None:
+            store = CorruptedImages(images, Path(folder))
+            store.make(names[:2], severities[:1])
+            corruptions(model, ["final"], shown(), batches, names[:2], severities[:1], count)
+
+        def clean() -> None:
+            for _ in range(3):
+                accuracy.correct(model, ["final"], shown())
+
+        ratio = side_by_side(again, clean, 2)
+        print(f"a second network takes {ratio:.2f} times as long as on as many clean images in memory")
+
+
+def attacks() -> None:
+    images, model = pictures(BATCH), network()
+    pixels = images.fitted(torch.arange(BATCH)).to(memory_format=torch.channels_last)
+    ten = attack("bim", 8)
+
+    def ours() -> None:
+        deceive(model, images.normalised, pixels, images.labels, ten)
+
+    def bare() -> None:
+        for _ in range(ten.steps):
+            shown: Tensor = images.normalised(pixels).requires_grad_()
+            loss = F.cross_entropy(model(shown)[0].logits, images.labels)
+            torch.autograd.grad(loss, shown)
+
+    speed = side_by_side(bare, ours, 8)
+    print(f"BIM with ten steps runs at {speed:.2f} of the speed of ten bare forward and backward passes")
+
+
+if __name__ == "__main__":
+    attacks()
+    corrupted_images(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)

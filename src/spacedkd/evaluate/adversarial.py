@@ -1,0 +1,161 @@
+"""How a network stands small changes of an image that are made to deceive it.
+
+An attack adds at most epsilon to every pixel, so as to raise the cross-entropy J of the network's deepest head:
+
+    x <- clip(x + step * sign(dJ/dx)),    clip: to within epsilon of the image, and to valid pixels 0 .. 255
+
+    fgsm   one step of epsilon from the image (Goodfellow et al. 2015)
+    bim    ten steps of epsilon / 4 from the image (Kurakin et al. 2017; the attack the paper names)
+    pgd    the same from a random place within epsilon (Madry et al. 2018), drawn anew for each place in the data
+
+Epsilon and step are in pixel values, 0 .. 255: 8 is what others write as 8/255. They apply before normalisation, so
+they mean the same for every data set. Losses are summed, so no image's attack depends on the others in its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spacedkd.errors import UserError, unknown
+from spacedkd.evaluate.accuracy import Predict
+from spacedkd.seeds import seed_for
+
+Name = Literal["fgsm", "bim", "pgd"]
+NAMES: tuple[Name, ...] = get_args(Name)
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+STEPS = 10
+HIGHEST = 255.0
+
+Pixels = tuple[Tensor, Tensor, Tensor]
+"""[B, C, H, W] uint8, their labels [B] and their places in the data [B]"""
+Normalise = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack with everything that decides how strong it is."""
+
+    name: Name
+    epsilon: float
+    step: float
+    steps: int
+    random_start: bool
+
+    def __post_init__(self) -> None:
+        for what, value in (("epsilon", self.epsilon), ("The step of an attack", self.step)):
+            if not 0 < value <= HIGHEST:  # written so that NaN fails too
+                raise UserError(f"{what} must be above 0 and at most 255 (pixel values, 8 is 8/255), got {value:g}.")
+        if self.steps < 1:
+            raise UserError(f"An attack needs at least one step, got {self.steps}.")
+
+
+def attack(name: str, epsilon: float, steps: int = STEPS, step: float | None = None) -> Attack:
+    """An attack by name; its step is epsilon / 4 unless given, and all of epsilon for fgsm.
+
+    >>> attack("bim", 8)
+    Attack(name='bim', epsilon=8, step=2.0, steps=10, random_start=False)
+    """
+    if name == "fgsm":
+        return Attack("fgsm", epsilon, epsilon, 1, False)
+    if name not in NAMES:
+        raise unknown("attack", name, NAMES)
+    size = epsilon / 4 if step is None else step
+    return Attack("bim" if name == "bim" else "pgd", epsilon, size, steps, name == "pgd")
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """The accuracy of the deepest head under one attack."""
+
+    attack: Attack
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Adversarial:
+    """The accuracy of the deepest head without and with attacks on its images."""
+
+    images: int
+    clean: float
+    attacks: tuple[Attacked, ...]
+    seed: int
+    unit: str = "pixel values 0 .. 255, largest change of any pixel"
+
+
+def deceive(
+    predict: Predict,
+    normalise: Normalise,
+    pixels: Tensor,
+    labels: Tensor,
+    attack: Attack,
+    indices: Tensor | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """The images [B, C, H, W] (0 .. 255) after the attack, as floats; `indices` are their places in the data."""
+    clean = pixels.float()
+    low, high = (clean - attack.epsilon).clamp(min=0), (clean + attack.epsilon).clamp(max=HIGHEST)
+    moved = clean
+    if attack.random_start:
+        places = torch.arange(len(clean)) if indices is None else indices
+        moved = (clean + attack.epsilon * _uniform(clean, places, seed)).clamp(low, high)
+    for _ in range(attack.steps):
+        moved = moved.detach().requires_grad_()
+        loss = F.cross_entropy(predict(normalise(moved))[0].logits.float(), labels, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, moved)
+        moved = torch.add(moved.detach(), gradient.sign_(), alpha=attack.step).clamp_(low, high)
+    return moved
+
+
+def _uniform(like: Tensor, places: Tensor, seed: int) -> Tensor:
+    """Numbers from -1 to 1 that depend on an image's place alone, so that batches can be cut in any way."""
+
+    def one(place: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed_for(seed, "random start", place))
+        return torch.rand(like.shape[1:], generator=generator)
+
+    return (2 * torch.stack([one(place) for place in places.tolist()]) - 1).to(like)
+
+
+def passes(attacks: Sequence[Attack]) -> int:
+    """How often every image goes through the network."""
+    return 1 + sum(one.steps + 1 for one in attacks)
+
+
+def adversarial(
+    predict: Predict,
+    normalise: Normalise,
+    batches: Callable[[], Iterable[Pixels]],
+    attacks: Sequence[Attack],
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Adversarial:
+    """Accuracy under every attack; `advance` is told how many images went through the network once more."""
+    if not attacks:
+        raise UserError("There is no attack to make: name one of fgsm, bim and pgd, and an epsilon, for instance 8.")
+    images, clean = _accuracy(predict, normalise, batches(), None, seed, advance)
+    found = [Attacked(one, _accuracy(predict, normalise, batches(), one, seed, advance)[1]) for one in attacks]
+    return Adversarial(images, clean, tuple(found), seed)
+
+
+def _accuracy(
+    predict: Predict,
+    normalise: Normalise,
+    batches: Iterable[Pixels],
+    attack: Attack | None,
+    seed: int,
+    advance: Callable[[int], None],
+) -> tuple[int, float]:
+    images, right = 0, 0
+    for pixels, labels, indices in batches:
+        shown = pixels if attack is None else deceive(predict, normalise, pixels, labels, attack, indices, seed)
+        with torch.no_grad():
+            right += int((predict(normalise(shown))[0].logits.argmax(1) == labels).sum())
+        images += len(labels)
+        advance(len(labels) * (1 if attack is None else attack.steps + 1))
+    return images, right / images

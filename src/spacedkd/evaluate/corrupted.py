@@ -1,0 +1,186 @@
+"""Corrupted images on disk, so that only the first network pays for them.
+
+    FOLDER/FINGERPRINT/gaussian_noise-3.npy     uint8 [N, C, H, W]
+
+The fingerprint is of the images' own bits and of everything else that decides the corrupted ones. A file is written
+under another name and renamed when it is complete, and read through a memory map.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from spacedkd.data.images import ImageSet
+from spacedkd.data.reading import cores
+from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError
+from spacedkd.evaluate import corruptions
+
+CHUNK = 128
+SERIAL = 4000
+"""so few corrupted images are made before other processes have started"""
+
+Advance = Callable[[int], None]
+"""told how many more corrupted images are there"""
+
+
+def default_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spacedkd" / "corrupted"
+
+
+def fingerprint(images: ImageSet) -> str:
+    """Names the corrupted images that these images give."""
+    digest = sha256(f"1 {version('imagecorruptions-imaug')} {len(images.labels)} {images.shape}".encode())
+    for rows in torch.arange(len(images.labels)).split(CHUNK):
+        digest.update(images.fitted(rows).cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+class CorruptedImages:
+    """A data set's images under every corruption asked for, made once and kept in `folder`."""
+
+    def __init__(self, images: ImageSet, folder: Path | None = None) -> None:
+        corruptions.check_channels(images.shape[0])
+        self.images = images
+        self.folder = (folder or default_folder()) / fingerprint(images)
+
+    def path(self, name: str, severity: int) -> Path:
+        return self.folder / f"{name}-{severity}.npy"
+
+    def missing(self, names: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:
+        corruptions.check(names, severities)
+        return [one for one in product(names, severities) if not self.path(*one).exists()]
+
+    def make(
+        self,
+        names: Sequence[str],
+        severities: Sequence[int],
+        processes: int | None = None,
+        advance: Advance = lambda _: None,
+    ) -> None:
+        """Make what is not there yet, with all cores unless told otherwise."""
+        todo = self.missing(names, severities)
+        if not todo:
+            return
+        self._check_room(len(todo))
+        few = len(todo) * len(self.images.labels) < SERIAL
+        processes = processes or (1 if few else cores())
+        with _Workers(self.images, processes) as workers:
+            for name, severity in todo:
+                self._make(workers, name, severity, advance)
+
+    def _make(self, workers: _Workers, name: str, severity: int, advance: Advance) -> None:
+        path = self.path(name, severity)
+        unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
+        shape = (len(self.images.labels), *self.images.shape)
+        try:
+            np.lib.format.open_memmap(unfinished, "w+", np.uint8, shape).flush()
+            for done in workers.fill(unfinished, name, severity, shape[0]):
+                advance(done)
+            with unfinished.open("r+b") as file:
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def _check_room(self, files: int) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"Corrupted images cannot be kept in {self.folder} ({error}): use --cache FOLDER."
+            ) from None
+        needed = files * len(self.images.labels) * int(np.prod(self.images.shape))
+        free = shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise UserError(
+                f"The corrupted images need {needed / 1e9:.1f} GB in {self.folder.parent}, where {free / 1e9:.1f} GB "
+                "are free: use --cache FOLDER, fewer --severities or a --limit."
+            )
+
+    def batches(self, name: str, severity: int, batch_size: int) -> Iterator[Batch]:
+        """Every corrupted image once, normalised as the clean ones are."""
+        pixels = np.load(self.path(name, severity), mmap_mode="r")
+        for rows in torch.arange(len(self.images.labels)).split(batch_size):
+            shown = torch.from_numpy(np.array(pixels[int(rows[0]) : int(rows[-1]) + 1]))
+            yield Batch(self.images.normalised(shown), self.images.labels.cpu()[rows], rows)
+
+
+class _Workers:
+    """Processes that corrupt, or this one where a few images are not worth starting any."""
+
+    def __init__(self, images: ImageSet, processes: int) -> None:
+        self.images = images
+        self.pool = None
+        if processes > 1:
+            context = multiprocessing.get_context("spawn")
+            self.pool = ProcessPoolExecutor(processes, context, _start, (images,))
+
+    def fill(self, path: Path, name: str, severity: int, count: int) -> Iterator[int]:
+        """Corrupt all images into the file; yields how many more are there."""
+        jobs = [(path, name, severity, start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+        if self.pool is None:
+            yield from (_corrupt(self.images, *job) for job in jobs)
+            return
+        with _deaf():  # the first one starts the processes
+            futures = [self.pool.submit(_work, *job) for job in jobs]
+        yield from (future.result() for future in as_completed(futures))
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started now do not hear Ctrl-C: whoever started them ends them, and speaks for them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+_images: ImageSet | None = None
+
+
+def _start(images: ImageSet) -> None:
+    global _images
+    import cv2
+
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    _images = images
+
+
+def _work(path: Path, name: str, severity: int, start: int, stop: int) -> int:
+    assert _images is not None
+    return _corrupt(_images, path, name, severity, start, stop)
+
+
+def _corrupt(images: ImageSet, path: Path, name: str, severity: int, start: int, stop: int) -> int:
+    clean = images.fitted(torch.arange(start, stop)).cpu().numpy()
+    kept = np.lib.format.open_memmap(path, "r+")
+    for place, image in enumerate(clean, start):
+        kept[place] = corruptions.corrupt(image, name, severity, place)
+    return stop - start

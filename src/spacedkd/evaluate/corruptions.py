@@ -1,0 +1,141 @@
+"""How a network stands images that are noisy, blurred, snowed in or badly compressed: the nineteen corruptions of
+`imagecorruptions` (Hendrycks and Dietterich 2019; Michaelis et al. 2019), at severities 1 to 5.
+
+What happens to an image depends on the image, the corruption, the severity and its place in the data alone.
+
+The library wants colour images of at least 32x32. Gray ones get three equal channels and go back to gray by their
+luminance. Smaller ones are enlarged by the least whole factor that makes every side 32 or more, each pixel to a square
+of equal pixels; afterwards one pixel is taken back from the middle of every square. So noise has its full strength, and
+a blur is as wide as it would be in a picture of 32 pixels. Where the library has nothing to add and divides by zero (a
+spatter without a drop), the image stays as it is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError, unknown
+from spacedkd.evaluate.accuracy import Predict, correct
+from spacedkd.seeds import seed_for
+
+FAMILIES = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
+    "weather": ("snow", "frost", "fog", "spatter"),
+    "digital": ("brightness", "contrast", "saturate", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+NAMES = tuple(name for names in FAMILIES.values() for name in names)
+PAPER = ("impulse_noise", "zoom_blur", "snow", "frost", "jpeg_compression", "brightness")
+"""the six of the paper's table"""
+SEVERITIES = (1, 3, 5)
+LEAST = 32
+_SEEDED_THEMSELVES = ("impulse_noise", "glass_blur")
+"""do not ask NumPy's global generator"""
+
+
+def check(names: Sequence[str], severities: Sequence[int]) -> None:
+    for name in names:
+        if name not in NAMES:
+            raise unknown("corruption", name, NAMES)
+    for severity in severities:
+        if severity not in range(1, 6):
+            raise UserError(f"A corruption's severity must be from 1 to 5, got {severity}.")
+    if not names or not severities:
+        raise UserError("There is nothing to corrupt with: name at least one corruption and one severity.")
+
+
+def check_channels(channels: int) -> None:
+    if channels not in (1, 3):
+        raise UserError(f"Corruptions are made for gray and colour images; these have {channels} channels.")
+
+
+def corrupt(image: np.ndarray, name: str, severity: int, index: int) -> np.ndarray:
+    """One corrupted image; both are uint8 [C, H, W] with one or three channels."""
+    import imagecorruptions  # takes a second, which only those who corrupt should pay
+
+    channels, height, width = image.shape
+    factor = enlargement(height, width)
+    large = image.transpose(1, 2, 0).repeat(factor, 0).repeat(factor, 1)
+    colour = np.ascontiguousarray(np.broadcast_to(large, (*large.shape[:2], 3)))
+    seed = seed_for(0, "corruption", name, severity, index) % 2**32
+    own = {"seed": seed} if name in _SEEDED_THEMSELVES else {}
+    with seeded(seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the division by zero below
+        changed = np.asarray(imagecorruptions.corruption_dict[name](Image.fromarray(colour), severity, **own))
+        found = np.where(np.isnan(changed), colour, changed).astype(np.uint8)
+    small = found[factor // 2 :: factor, factor // 2 :: factor]
+    if channels == 1:
+        return np.asarray(Image.fromarray(small).convert("L"))[None]
+    return np.ascontiguousarray(small.transpose(2, 0, 1))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """NumPy's global generator begins with this seed; whoever uses it outside does not notice."""
+    before = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """The accuracy of every head under one corruption of one severity."""
+
+    name: str
+    severity: int
+    accuracy: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Corruptions:
+    """Accuracies on corrupted images; `mean` of all of them is the mean corruption accuracy."""
+
+    images: int
+    clean: dict[str, float]
+    """of every head on the images as they are"""
+    names: tuple[str, ...]
+    severities: tuple[int, ...]
+    found: tuple[Corrupted, ...]
+    mean: dict[str, float]
+    enlarged: int
+    """by which factor images were enlarged while they were corrupted"""
+
+
+def corruptions(
+    predict: Predict,
+    head_names: Sequence[str],
+    clean: Iterable[Batch],
+    batches: Callable[[str, int], Iterable[Batch]],
+    names: Sequence[str],
+    severities: Sequence[int],
+    images: int,
+    enlarged: int = 1,
+) -> Corruptions:
+    """Accuracy on `images` images as they are, and as `batches(name, severity)` gives them."""
+
+    def accuracy(shown: Iterable[Batch]) -> dict[str, float]:
+        return {head: int(count) / images for head, count in correct(predict, head_names, iter(shown)).items()}
+
+    before = accuracy(clean)
+    found = [Corrupted(name, severity, accuracy(batches(name, severity))) for name in names for severity in severities]
+    mean = {head: sum(one.accuracy[head] for one in found) / len(found) for head in before}
+    return Corruptions(images, before, tuple(names), tuple(severities), tuple(found), mean, enlarged)
+
+
+def enlargement(height: int, width: int) -> int:
+    """The least whole factor that makes every side long enough for the library.
+
+    >>> enlargement(8, 8), enlargement(28, 28), enlargement(32, 64)
+    (4, 2, 1)
+    """
+    return max(1, -(-LEAST // min(height, width)))

@@ -1,0 +1,142 @@
+"""What a network gets right, how sure it is of it, and whether two networks agree; one pass, flat in memory.
+
+    top-k        the share of images whose class is among the k highest logits
+    NLL          the mean of -log p(class), p the softmax of the logits
+    ECE          sum_b n_b / N |accuracy_b - confidence_b| over fifteen bins of equal width of the confidence, which is
+                 the highest p (Guo et al. 2017); the bins themselves are the reliability diagram
+    agreement    the share of images for which two heads, or two networks' deepest heads, choose the same class
+
+Where a network has several heads, `ensemble` is the mean of their logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spacedkd.data.stream import Batch
+from spacedkd.evaluate.accuracy import Predict
+
+BINS = 15
+TOP = 5
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The images whose confidence lies above `low` and not above `high`; without images there are no means."""
+
+    low: float
+    high: float
+    images: int
+    confidence: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """One head on N images."""
+
+    top1: float
+    top5: float | None
+    """None where there are no more than five classes"""
+    nll: float
+    ece: float
+    per_class: tuple[float | None, ...]
+    """top-1 among the images of each class; None where there is none"""
+    reliability: tuple[Bin, ...]
+    agrees_with_final: float
+    """1 for the deepest head itself"""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All heads of a network on N images, and how often its deepest one chooses what other networks choose."""
+
+    images: int
+    bins: int
+    heads: dict[str, HeadScores]
+    agreement: dict[str, float]
+
+
+def score(
+    predict: Predict,
+    head_names: Sequence[str],
+    batches: Iterable[Batch],
+    classes: int,
+    others: Mapping[str, Predict] | None = None,
+) -> Scores:
+    """Scores of every head over the batches; `others` are networks to be agreed with."""
+    others = others or {}
+    names = [*head_names, "ensemble"] if len(head_names) > 1 else [*head_names]
+    tallies = {name: _Tally.empty(classes) for name in names}
+    same = dict.fromkeys(others, 0)
+    images = 0
+    with torch.no_grad():
+        for batch in batches:
+            logits = [prediction.logits.float() for prediction in predict(batch.images)]
+            if len(head_names) > 1:
+                logits.append(torch.stack(logits).mean(0))
+            final = logits[0].argmax(1)
+            for name, found in zip(names, logits, strict=True):
+                tallies[name].add(found, batch.labels, final)
+            for name, other in others.items():
+                same[name] += int((other(batch.images)[0].logits.argmax(1) == final).sum())
+            images += len(batch.labels)
+    heads = {name: tally.scores(images) for name, tally in tallies.items()}
+    return Scores(images, BINS, heads, {name: count / images for name, count in same.items()})
+
+
+@dataclass
+class _Tally:
+    """Sums over images: everything the scores of one head need, however many images there are."""
+
+    right: Tensor  # [classes]
+    seen: Tensor  # [classes]
+    in_bin: Tensor  # [3, BINS]: images, sum of confidences, right ones
+    near: int = 0
+    loss: float = 0.0
+    as_final: int = 0
+
+    @classmethod
+    def empty(cls, classes: int) -> _Tally:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64)
+
+        return cls(zeros(classes), zeros(classes), zeros(3, BINS))
+
+    def add(self, logits: Tensor, labels: Tensor, final: Tensor) -> None:
+        log_p = logits.log_softmax(1)
+        confidence, chosen = log_p.max(1)
+        right = (chosen == labels).double().cpu()
+        confidence, where = confidence.exp().double().cpu(), labels.cpu()
+        self.right.index_add_(0, where, right)
+        self.seen.index_add_(0, where, torch.ones_like(right))
+        bins = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
+        self.in_bin.index_add_(1, bins, torch.stack([torch.ones_like(right), confidence, right]))
+        self.near += int((logits.topk(min(TOP, logits.shape[1])).indices == labels[:, None]).sum())
+        self.loss -= float(log_p.gather(1, labels[:, None]).double().sum())
+        self.as_final += int((chosen == final).sum())
+
+    def scores(self, images: int) -> HeadScores:
+        counts, confidences, right = self.in_bin
+        return HeadScores(
+            top1=float(self.right.sum()) / images,
+            top5=self.near / images if len(self.seen) > TOP else None,
+            nll=self.loss / images,
+            ece=float((right - confidences).abs().sum()) / images,
+            per_class=tuple(_mean(r, n) for r, n in zip(self.right.tolist(), self.seen.tolist(), strict=True)),
+            reliability=tuple(
+                Bin(place / BINS, (place + 1) / BINS, int(n), _mean(c, n), _mean(r, n))
+                for place, (n, c, r) in enumerate(
+                    zip(counts.tolist(), confidences.tolist(), right.tolist(), strict=True)
+                )
+            ),
+            agrees_with_final=self.as_final / images,
+        )
+
+
+def _mean(total: float, count: float) -> float | None:
+    return total / count if count else None

@@ -1,0 +1,151 @@
+"""How much a network's fit suffers when its weights are shaken: the paper's flatness figure.
+
+Gaussian noise is added to every parameter, and the loss and accuracy on the training images are measured again:
+
+    absolute:  w + level * z                      the same noise everywhere, as in the paper
+    relative:  w + level * rms(w) * z             z ~ N(0, 1), rms over one parameter tensor
+
+The relative kind adds a vector of about `level` times the tensor's norm, so it does not depend on the scale of weights
+that a following normalisation would undo. A tensor of zeros stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from spacedkd.errors import UserError
+from spacedkd.evaluate.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode, weights_come_back
+from spacedkd.evaluate.interval import Interval, t_interval
+from spacedkd.seeds import seed_for
+
+Kind = Literal["absolute", "relative"]
+ABSOLUTE_LEVELS = (0.001, 0.002, 0.005, 0.01, 0.02)
+RELATIVE_LEVELS = (0.05, 0.1, 0.2, 0.3, 0.5)
+
+Watch = Callable[[int, int], None]
+"""told how many passes over the images are done, and of how many"""
+
+
+@dataclass(frozen=True)
+class NoiseLevel:
+    """Loss and accuracy over several draws of noise of one level."""
+
+    kind: Kind
+    level: float
+    loss: Interval | None  # None if a draw's loss was not a finite number
+    accuracy: Interval
+    losses: tuple[float | None, ...]  # of each draw
+    accuracies: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class WeightNoise:
+    """The undisturbed network and what became of it."""
+
+    images: int
+    loss: float
+    accuracy: float
+    levels: tuple[NoiseLevel, ...]
+    draws: int
+    seed: int
+    batchnorm: str = "running statistics (eval mode)"
+
+
+def weight_noise(
+    model: nn.Module,
+    batches: Batches,
+    *,
+    predict: Logits | None = None,
+    loss: Loss = cross_entropy,
+    absolute: Sequence[float] = ABSOLUTE_LEVELS,
+    relative: Sequence[float] = RELATIVE_LEVELS,
+    draws: int = 10,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> WeightNoise:
+    """Loss and accuracy of `model` on the images of `batches`, without and with noise on its parameters.
+
+    `predict` gives the logits to be judged; left out, the model itself does. The noise of a draw depends on the seed,
+    the level, the draw and the parameter's name alone, so two networks of one shape are shaken in the same way.
+    """
+    plan = _checked([("absolute", level) for level in absolute] + [("relative", level) for level in relative], draws)
+    total = 1 + len(plan) * draws
+    with in_eval_mode(model):
+        images, clean = _fit(predict or model, batches, loss)
+        _tell(watch, 1, total)
+        levels = []
+        for place, (kind, level) in enumerate(plan):
+            found = []
+            for draw in range(draws):
+                with shaken(model, kind, level, seed, draw):
+                    found.append(_fit(predict or model, batches, loss)[1])
+                _tell(watch, 2 + place * draws + draw, total)
+            levels.append(_level(kind, level, found))
+    return WeightNoise(images, clean[0], clean[1], tuple(levels), draws, seed)
+
+
+@contextmanager
+def shaken(model: nn.Module, kind: Kind, level: float, seed: int, draw: int) -> Iterator[None]:
+    """The model with noise on its parameters; its own bits come back however this ends."""
+    with weights_come_back(model):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                scale = level if kind == "absolute" else level * _rms(parameter)
+                parameter.add_(scale * noise(parameter, seed_for(seed, "weight noise", repr(level), draw, name)))
+        yield
+
+
+def noise(like: Tensor, seed: int) -> Tensor:
+    """Standard normal numbers of a tensor's shape, the same on every device."""
+    drawn = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(like)
+
+
+def _rms(tensor: Tensor) -> float:
+    return float(tensor.double().square().mean().sqrt())
+
+
+def _fit(predict: Logits, batches: Batches, loss: Loss) -> tuple[int, tuple[float, float]]:
+    """How many images there are, and their mean loss and accuracy."""
+    images, losses, correct = 0, 0.0, 0
+    with torch.no_grad():
+        for shown, labels in batches():
+            logits = predict(shown)
+            classes = labels if labels.ndim == 1 else labels.argmax(1)
+            images += len(shown)
+            losses += len(shown) * float(loss(logits.float(), labels))
+            correct += int((logits.argmax(1) == classes).sum())
+    if not images:
+        raise UserError("There are no images to measure on: the data's training part is empty.")
+    return images, (losses / images, correct / images)
+
+
+def _level(kind: Kind, level: float, found: Sequence[tuple[float, float]]) -> NoiseLevel:
+    losses = [one if math.isfinite(one) else None for one, _ in found]
+    finite = [one for one in losses if one is not None]
+    accuracies = [accuracy for _, accuracy in found]
+    mean_loss = t_interval(finite) if len(finite) == len(losses) else None
+    return NoiseLevel(kind, level, mean_loss, t_interval(accuracies), tuple(losses), tuple(accuracies))
+
+
+def _checked(plan: list[tuple[Kind, float]], draws: int) -> list[tuple[Kind, float]]:
+    for kind, level in plan:
+        if not (math.isfinite(level) and level > 0):
+            raise UserError(f"A level of {kind} weight noise must be a number above 0, got {level}.")
+    if not plan:
+        raise UserError("Weight noise needs at least one level, for instance 0.01.")
+    if draws < 1:
+        raise UserError(f"Weight noise needs at least one draw of each level, got {draws}.")
+    return plan
+
+
+def _tell(watch: Watch | None, done: int, total: int) -> None:
+    if watch is not None:
+        watch(done, total)

@@ -1,0 +1,172 @@
+"""The evaluations of a comparison's runs side by side: means over seeds, and differences paired by seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spacedkd.experiments import evaluation
+from spacedkd.experiments.metrics import Metric, metrics
+from spacedkd.experiments.statistics import difference, estimate
+
+
+class Evaluated(NamedTuple):
+    """One run of an arm with what was measured of it."""
+
+    seed: int
+    found: Mapping[str, Any]
+    numbers: dict[str, Metric]
+
+
+def compare_evaluations(comparison: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Every number that was measured of at least one run, for every arm; None where nothing was measured.
+
+    Only equal settings are compared: those of the arm that differences are taken to, or else the most common ones.
+    """
+    stale: list[str] = []
+    arms = {arm["label"]: _evaluated(arm, stale) for arm in comparison["arms"]}
+    if not any(arms.values()):
+        return None
+    against = comparison["against"]
+    comparable = {arm["label"] for arm in comparison["arms"] if arm["difference"] is not None}
+    keys = dict.fromkeys(key for runs in arms.values() for run in runs for key in run.numbers)
+    other: list[str] = []
+    return {
+        "metrics": {key: _metric(key, arms, against, comparable, other) for key in keys},
+        "reliability": {label: _reliability(runs) for label, runs in arms.items() if runs},
+        "settings": _settings([run.found for runs in arms.values() for run in runs]),
+        "notes": _notes(stale, other, arms),
+    }
+
+
+def _evaluated(arm: Mapping[str, Any], stale: list[str]) -> list[Evaluated]:
+    """The arm's runs that were evaluated as they are now, after their last epoch."""
+    runs = []
+    for run in arm["runs"]:
+        found = evaluation.read(Path(run["folder"]))
+        if found is None:
+            continue
+        if found["origin"].get("epochs") is None:
+            stale.append(f"{arm['label']}, seed {run['seed']}")
+        else:
+            runs.append(Evaluated(run["seed"], found, metrics(found)))
+    return runs
+
+
+def _metric(
+    key: str, arms: Mapping[str, Sequence[Evaluated]], against: str, comparable: set[str], other: list[str]
+) -> dict[str, Any]:
+    settings = _chosen_settings(key, arms, against)
+    values: dict[str, dict[int, float]] = {}
+    for label, runs in arms.items():
+        measured = [run for run in runs if key in run.numbers]
+        values[label] = {run.seed: run.numbers[key].value for run in measured if run.numbers[key].settings == settings}
+        other += [label for run in measured if run.numbers[key].settings != settings]
+    sample = next(run.numbers[key] for runs in arms.values() for run in runs if key in run.numbers)
+    reference = values.get(against, {})
+    return {
+        "title": sample.title,
+        "unit": sample.unit,
+        "better": sample.better,
+        "arms": {
+            label: {
+                "estimate": estimate([*by_seed.values()])._asdict(),
+                "difference": _gain(by_seed, reference, sample.resolution) if label in comparable else None,
+                "by_seed": {str(seed): value for seed, value in by_seed.items()},
+            }
+            for label, by_seed in values.items()
+            if by_seed
+        },
+    }
+
+
+def _chosen_settings(key: str, arms: Mapping[str, Sequence[Evaluated]], against: str) -> str:
+    def used(runs: Sequence[Evaluated]) -> list[str]:
+        return [run.numbers[key].settings for run in runs if key in run.numbers]
+
+    votes = used(arms[against]) or [one for runs in arms.values() for one in used(runs)]
+    return Counter(votes).most_common(1)[0][0]
+
+
+def _gain(arm: Mapping[int, float], reference: Mapping[int, float], resolution: float) -> dict[str, Any] | None:
+    found = difference(arm, reference, resolution)
+    return None if found is None else found._asdict()
+
+
+def _reliability(runs: Sequence[Evaluated]) -> list[dict[str, Any]]:
+    """The bins of all seeds together."""
+    heads = [_student(run.found["instruments"]["accuracy"])["heads"]["final"]["reliability"] for run in runs]
+    return [_pooled(bins) for bins in zip(*heads, strict=True)]
+
+
+def _pooled(bins: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    images = sum(one["images"] for one in bins)
+
+    def mean(name: str) -> float | None:
+        return sum(one["images"] * (one[name] or 0.0) for one in bins) / images if images else None
+
+    edges = {"low": bins[0]["low"], "high": bins[0]["high"]}
+    return {**edges, "images": images, "confidence": mean("confidence"), "accuracy": mean("accuracy")}
+
+
+def _student(accuracy: Mapping[str, Any]) -> Mapping[str, Any]:
+    student: Mapping[str, Any] = accuracy["models"][accuracy["measured"]["model"]]["test"]
+    return student
+
+
+def _images(accuracy: Mapping[str, Any]) -> int:
+    return int(_student(accuracy)["images"])
+
+
+def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """How each instrument was set, in words, as the first run that used it has it."""
+    words = {
+        "accuracy": lambda of: f"{_images(of)} test images, deepest head, after the last epoch.",
+        "corruptions": _corruption_words,
+        "adversarial": _attack_words,
+        "weight_noise": lambda of: (
+            f"{of['images']} training images as they are, {of['draws']} draws at each level; BatchNorm: "
+            f"{of['batchnorm']}. Absolute noise has this deviation everywhere, relative noise this part of a tensor's "
+            "root mean square."
+        ),
+        "curvature": lambda of: (
+            f"Hessian of the mean cross-entropy of {of['images']} training images as they are; trace by "
+            f"{of['trace']['method']}, asked for a relative standard error of {of['error']:g}; BatchNorm: "
+            f"{of['batchnorm']}."
+        ),
+    }
+    said: dict[str, str] = {}
+    for one in found:
+        for name, instrument in one["instruments"].items():
+            said.setdefault(name, words[name](instrument))
+    return said
+
+
+def _corruption_words(of: Mapping[str, Any]) -> str:
+    enlarged = f" Images were enlarged {of['enlarged']}x while they were corrupted." if of["enlarged"] > 1 else ""
+    severities = ", ".join(map(str, of["severities"]))
+    return f"{of['images']} test images, {len(of['names'])} corruptions, severities {severities}.{enlarged}"
+
+
+def _attack_words(of: Mapping[str, Any]) -> str:
+    def words(attack: Mapping[str, Any]) -> str:
+        steps = "1 step" if attack["steps"] == 1 else f"{attack['steps']} steps"
+        start = ", random start" if attack["random_start"] else ""
+        return f"{attack['name'].upper()}: {steps} of {attack['step'] / attack['epsilon']:g} epsilon{start}"
+
+    kinds = dict.fromkeys(words(one["attack"]) for one in of["attacks"])
+    return f"{of['images']} test images; epsilon in pixel values 0 to 255, before normalisation. {'; '.join(kinds)}."
+
+
+def _notes(stale: Sequence[str], other: Sequence[str], arms: Mapping[str, Sequence[Evaluated]]) -> list[str]:
+    notes = []
+    if stale:
+        notes.append(f"Measured before the run was finished, and left out: {'; '.join(stale)}.")
+    if other:
+        notes.append(f"Measured with other settings, and left out there: {', '.join(dict.fromkeys(other))}.")
+    missing = [label for label, runs in arms.items() if not runs]
+    if missing:
+        notes.append(f"Not evaluated: {', '.join(missing)}.")
+    return notes

@@ -1,0 +1,204 @@
+"""Trained networks ready to be measured: those of a run, or any timm network with weights from a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from spacedkd.data import sources
+from spacedkd.data.sources import Splits
+from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError
+from spacedkd.evaluate.accuracy import Predict
+from spacedkd.models import build
+from spacedkd.models.heads import Classifier, Prediction
+from spacedkd.models.weights import check_published, keep_normalisation
+from spacedkd.spec import DataSpec, NetworkSpec, read_spec
+from spacedkd.train import checkpoint, engine
+from spacedkd.train.folder import RunFolder
+from spacedkd.train.prepare import assemble
+
+_WHOLE = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
+"""precisions in which the weights themselves are kept"""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Trained models with the data they are measured on."""
+
+    models: dict[str, nn.Module]
+    """on the device and in eval mode; one of them is the student"""
+    student: str
+    data: Splits
+    precision: str
+    device: torch.device
+    channels_last: bool
+    origin: dict[str, Any]
+    """what these weights are: of which run after which epoch, or from which file"""
+
+    @property
+    def module(self) -> nn.Module:
+        return self.models[self.student]
+
+    def head_names(self, model: str | None = None) -> Sequence[str]:
+        names: Sequence[str] = self.models[model or self.student].head_names  # type: ignore[assignment]
+        return names
+
+    def predict(self, model: str | None = None) -> Predict:
+        """What every head of a model says of images, in the precision it was trained in."""
+        return self._saying(self.models[model or self.student])
+
+    def deepest(self) -> nn.Module:
+        """The student without its early exits, sharing its weights."""
+        return Classifier(self.module.network).eval()  # type: ignore[arg-type]
+
+    def predict_deepest(self) -> Predict:
+        """What the student's deepest head alone says; gradients pass through to the images."""
+        return self._saying(self.deepest())
+
+    def _saying(self, module: nn.Module) -> Predict:
+        whole, mixed = next(module.parameters()).dtype, self.precision == "bf16-mixed"
+
+        def say(images: Tensor) -> Sequence[Prediction]:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
+                found: Sequence[Prediction] = module(images.to(whole))
+            return [one._replace(logits=one.logits.float(), features=one.features.float()) for one in found]
+
+        return say
+
+    def in_float32(self) -> nn.Module:
+        """A copy of the student for what is too delicate for fewer bits; images to the deepest head's logits."""
+        return Logits(deepcopy(self.deepest())).float().requires_grad_(True).eval()
+
+    def moved(self, batch: Batch) -> Batch:
+        return batch.to(self.device, self.channels_last)
+
+
+class Logits(nn.Module):
+    """A model's deepest head alone, as other tools expect a network: images to logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images)[0].logits
+        return logits
+
+
+def of_run(path: Path, unfinished: bool = False, accelerator: str | None = None, threads: int | None = None) -> Saved:
+    """The models of a run's checkpoint: the student, whoever taught it, and the student's moving average if it has one.
+
+    A run that is not finished is refused unless asked for. It gets the CPU threads it was trained with, unless told.
+    """
+    folder = RunFolder(path)
+    spec = read_spec(path)
+    if not folder.checkpoint.exists():
+        raise UserError(f"{path} has no checkpoint yet. Train it with: spacedkd train --resume {path}")
+    if not folder.finished() and not unfinished:
+        raise UserError(
+            f"{path} is not finished, so it has no student to measure. Finish it with: spacedkd train --resume {path}, "
+            "or measure its last checkpoint with --unfinished."
+        )
+    torch.set_num_threads(threads or spec.engine.threads or torch.get_num_threads())
+    parts = assemble(spec)
+    _check_classes(folder, parts.data)
+    student = parts.method.learners[parts.method.roles[-1]]
+    models = parts.models
+    if parts.spec.ema is not None:
+        models = {**models, "average": deepcopy(models[student])}
+    position = checkpoint.load(folder.checkpoint, parts.spec.fingerprint(), models, {})
+    # Whatever else nobody trains is memory, or a copy of somebody.
+    measured = {"teacher", "average", *parts.method.learners.values()}
+    learned = {name: name in parts.method.learners.values() for name in models if name in measured}
+    origin = {
+        "run": spec.label or str(path),
+        "fingerprint": parts.spec.fingerprint(),
+        "checkpoint": "last",
+        "turns": position.turns,
+        "of_turns": parts.turn_count,
+        "epochs": spec.epochs if position.turns == parts.turn_count else None,
+    }
+    ready = {name: models[name].to(_kept_in(parts.spec.precision, learns)) for name, learns in learned.items()}
+    return _ready(ready, student, parts.data, parts.spec.precision, accelerator or spec.engine.accelerator, origin)
+
+
+def of_network(network: NetworkSpec, weights: str | None, data: DataSpec, accelerator: str = "auto") -> Saved:
+    """Any timm network, with weights from a file or a run folder, or else timm's own.
+
+    It sees images normalised as in its own training, where that is known.
+    """
+    parts = sources.load(sources.fill_in(data))
+    if weights is None and timm.is_model(network.name):
+        published = timm.get_pretrained_cfg(network.name)
+        if published is None or not published.has_weights:
+            raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
+        check_published(network.name, len(parts.train.classes))
+        network = replace(network, options={**network.options, "pretrained": True})
+    network = replace(network, weights=weights)
+    built = build.build(network, parts.train, seed=0)
+    keep_normalisation(built, network, (parts.train.mean, parts.train.std))
+    origin = {"network": network.name, "weights": weights or "timm's own"}
+    return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
+
+
+def _check_classes(folder: RunFolder, data: Splits) -> None:
+    """Refuse data whose classes have changed since the run was trained."""
+    if not folder.classes.exists():
+        return
+    trained = json.loads(folder.classes.read_text(encoding="utf-8"))["classes"]
+    found = data.describe()["classes"]
+    if trained == found:
+        return
+    then, now = f"{len(trained)} classes", f"{len(found)} classes"
+    if len(trained) == len(found):
+        then, now = next((a["name"], b["name"]) for a, b in zip(trained, found, strict=True) if a != b)
+    raise UserError(f"The data of {folder.path} has other classes than it was trained on: {then} then, {now} now.")
+
+
+def _kept_in(precision: str, learns: bool) -> torch.dtype:
+    """What a model's weights are in while it is trained; one that never learns is never in bfloat16."""
+    return torch.float32 if precision == "bf16-true" and not learns else _WHOLE.get(precision, torch.float32)
+
+
+def _ready(
+    models: dict[str, nn.Module], student: str, data: Splits, precision: str, accelerator: str, origin: dict[str, Any]
+) -> Saved:
+    device = device_of(accelerator)
+    channels_last = all(engine.can_be_channels_last(model, device) for model in models.values())
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    ready = {
+        name: model.to(device, memory_format=layout).eval().requires_grad_(False)  # type: ignore[call-overload]
+        for name, model in models.items()
+    }
+    origin = {**origin, "weights_digest": digest(ready[student]), "precision": precision}
+    return Saved(ready, student, data, precision, device, channels_last, origin)
+
+
+def device_of(accelerator: str) -> torch.device:
+    """The device an accelerator's name means here."""
+    if accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available():
+        return torch.device("cuda")
+    if accelerator in ("auto", "mps") and torch.backends.mps.is_available():
+        return torch.device("mps")
+    if accelerator in ("auto", "cpu"):
+        return torch.device("cpu")
+    raise UserError(f"There is no {accelerator} here: use --accelerator cpu.")
+
+
+def digest(model: nn.Module) -> str:
+    """Names a model's weights and buffers: equal bits, equal name."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode() + raw.tobytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,73 @@
+"""The single numbers of an evaluation: which there are, and with what they may be compared."""
+
+from __future__ import annotations
+
+import pytest
+
+from spacedkd.experiments.metrics import metrics
+from tests.report.fake_evaluations import evaluation
+
+
+def test_every_number_has_a_name() -> None:
+    found = metrics(evaluation(0.8))
+    assert list(found) == [
+        "accuracy/top1",
+        "accuracy/top5",
+        "accuracy/nll",
+        "accuracy/ece",
+        "accuracy/agreement/teacher",
+        "corruptions/clean",
+        "corruptions/mean",
+        "corruptions/severity/1",
+        "corruptions/severity/5",
+        "corruptions/fog",
+        "corruptions/fog/1",
+        "corruptions/fog/5",
+        "corruptions/snow",
+        "corruptions/snow/1",
+        "corruptions/snow/5",
+        "adversarial/clean",
+        "adversarial/mean",
+        "adversarial/fgsm/1",
+        "adversarial/fgsm/8",
+        "adversarial/bim/1",
+        "adversarial/bim/8",
+        "weight_noise/clean/accuracy",
+        "weight_noise/clean/loss",
+        "weight_noise/mean",
+        "weight_noise/absolute/0.01/accuracy",
+        "weight_noise/absolute/0.01/loss",
+        "weight_noise/relative/0.1/accuracy",  # its loss was not finite, so it has none
+        "curvature/trace",
+        "curvature/largest",
+    ]
+
+
+def test_means_are_over_what_they_say() -> None:
+    found = metrics(evaluation(0.8))
+    assert found["corruptions/severity/5"].value == pytest.approx(0.7)
+    assert found["corruptions/fog"].value == pytest.approx((0.78 + 0.7) / 2)
+    assert found["corruptions/mean"].value == pytest.approx(0.74)
+    assert found["adversarial/mean"].value == pytest.approx(0.8 - (1 + 8) / 2 / 40)
+
+
+def test_a_mean_over_other_things_is_another_number() -> None:
+    one = metrics(evaluation(0.8))
+    fewer = evaluation(0.8)
+    fewer["instruments"]["corruptions"]["severities"] = [1]
+    fewer["instruments"]["corruptions"]["found"] = fewer["instruments"]["corruptions"]["found"][::2]
+    other = metrics(fewer)
+    assert one["corruptions/mean"].settings != other["corruptions/mean"].settings
+    assert one["corruptions/fog/1"].settings == other["corruptions/fog/1"].settings
+
+
+def test_which_way_is_better_and_how_fine_a_number_is() -> None:
+    found = metrics(evaluation(0.8))
+    assert {key: found[key].better for key in ("accuracy/top1", "accuracy/nll", "curvature/trace")} == {
+        "accuracy/top1": "high",
+        "accuracy/nll": "low",
+        "curvature/trace": "low",
+    }
+    assert found["accuracy/agreement/teacher"].better is None
+    assert (found["accuracy/top1"].resolution, found["corruptions/fog"].resolution) == (1 / 200, 1 / 400)
+    assert (found["accuracy/top1"].written(), found["curvature/trace"].written()) == ("80.0", "400")
