@@ -19,7 +19,7 @@ from spacedkd.train.folder import RunFolder
 from spacedkd.train.prepare import prepare
 from tests.conftest import TINY, assert_same_bits, of_model, tensors
 from tests.methods.fakes import copied
-from tests.train.test_resume import Stopped, assert_same_run, stop_at
+from tests.train.stopping import assert_same_run, train_in_parts
 
 PLACES = {"dml": "DML", "kdcl": "KDCL", "tsb": "TSB", "dlb": "DLB", "ps_kd": "PSKD"}
 METHODS = {file: f"spacedkd.methods.{file}:{name}" for file, name in PLACES.items()}
@@ -46,10 +46,7 @@ def test_a_stopped_run_remembers(tmp_path: Path, tiny_with: Make, case: str) -> 
     spec = tiny_with(METHODS[method], options, schedule=schedule, label_smoothing=0.1)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(spec, whole)
-    for number, turn in enumerate((2, 10, 13)):
-        with pytest.raises(Stopped):
-            train(spec, parts, resume=number > 0, watch=stop_at(turn))
-    train(spec, parts, resume=True)
+    train_in_parts(spec, parts, 2, 10, 13)
     assert_same_run(whole, parts)
 
 
@@ -66,17 +63,14 @@ def test_memory_moves_in_the_leaders_turns_alone(
 ) -> None:
     method, options = CASES[case]
     run = prepare(tiny_with(METHODS[method], options, schedule=Spaced("3st")), RunFolder(tmp_path / "run"))
-    role = ""
     for turn, batch in run.remaining():
-        if turn.role != role:
-            role = turn.role
-            run.begin(role)
+        run.begin(turn.role)
         before = [copied(run.models[name]) for name in memories]
-        run.update(turn, run.method.losses(role, run.models, batch, run.progress(turn)), len(batch.labels))
+        run.take(turn, batch)
         after = [copied(run.models[name]) for name in memories]
         for old, new in zip(before, after, strict=True):
             moved = [name for name in old if not torch.equal(old[name], new[name])]
-            assert bool(moved) == (role == "teacher")
+            assert bool(moved) == (turn.role == "teacher")
     for name in memories:
         if "memory" in name or name == "predictions":  # three epochs: every image has been visited three times
             assert run.models[name].visits.tolist() == [3] * 40

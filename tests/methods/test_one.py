@@ -143,17 +143,15 @@ def test_whole_runs(tmp_path: Path, network: str, variant: str) -> None:
 
 
 def test_what_a_snapshots_replay_moves(tmp_path: Path) -> None:
-    run, role = prepared(tiny(METHOD, {"variant": "snapshot", "ramp": 0}, schedule=SPACED), tmp_path), ""
+    run = prepared(tiny(METHOD, {"variant": "snapshot", "ramp": 0}, schedule=SPACED), tmp_path)
     for turn, batch in run.remaining():
-        if turn.role != role:
-            role = turn.role
-            run.begin(role)
+        run.begin(turn.role)
         before = states(run)
-        run.update(turn, run.method.losses(role, run.models, batch, run.progress(turn)), len(batch.labels))
+        run.take(turn, batch)
         now = moved(before, states(run))
         assert {"network.network.fc.weight", "network.branches.1.network.layer4.0.conv1.weight"} <= now
-        assert ("network.joint.linear.weight" in now) == (role == "teacher")
-        assert ("network.joint.norm.running_mean" in now) == (role == "teacher")
+        assert ("network.joint.linear.weight" in now) == (turn.role == "teacher")
+        assert ("network.joint.norm.running_mean" in now) == (turn.role == "teacher")
         assert not any(name.startswith("snapshot.") for name in now)
 
 

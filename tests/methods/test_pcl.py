@@ -109,17 +109,15 @@ def test_statistics_are_averaged_and_counts_copied() -> None:
 
 @pytest.mark.parametrize("variant", ["live", "snapshot"])
 def test_the_average_stands_still_in_a_replay(tmp_path: Path, variant: str) -> None:
-    run, role = prepared(tiny(METHOD, {"variant": variant}, schedule=SPACED), tmp_path), ""
+    run = prepared(tiny(METHOD, {"variant": variant}, schedule=SPACED), tmp_path)
     for turn, batch in run.remaining():
-        if turn.role != role:
-            role = turn.role
-            run.begin(role)
+        run.begin(turn.role)
         before = states(run)
-        run.update(turn, run.method.losses(role, run.models, batch, run.progress(turn)), len(batch.labels))
+        run.take(turn, batch)
         now = moved(before, states(run))
         assert "network.network.conv1.weight" in now
         followed = any(name.startswith("mean.") for name in now)
-        assert followed == (role == "teacher" and turn.step > 0)  # at step 0 it is the network itself
+        assert followed == (turn.role == "teacher" and turn.step > 0)  # at step 0 it is the network itself
 
 
 def test_the_first_average_is_the_network(tmp_path: Path) -> None:

@@ -136,16 +136,14 @@ def test_a_trained_teacher_does_not_move_by_a_bit(tmp_path: Path, network: str, 
     train(tiny("none", {}, network, epochs=1), tmp_path / "teacher")
     spec = tiny(METHOD, {"teacher_learns": False}, network, schedule=SPACED, optimizer=optimizer)
     trained = replace(NETWORKS[network], weights=str(tmp_path / "teacher"))
-    run, role = prepared(replace(spec, teacher=trained), tmp_path), ""
+    run = prepared(replace(spec, teacher=trained), tmp_path)
     for turn, batch in run.remaining():
-        if turn.role != role:
-            role = turn.role
-            run.begin(role)
+        run.begin(turn.role)
         before = states(run)
-        run.update(turn, run.method.losses(role, run.models, batch, run.progress(turn)), len(batch.labels))
+        run.take(turn, batch)
         now = moved(before, states(run))
         assert now
-        assert all(name.startswith({"teacher": "teacher.shadow.", "student": "student."}[role]) for name in now)
+        assert all(name.startswith({"teacher": "teacher.shadow.", "student": "student."}[turn.role]) for name in now)
         if network == "resnet":
             assert any(name.endswith("running_mean") for name in now)
     assert run.learners["teacher"].module.network.training is False

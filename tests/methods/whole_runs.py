@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import timm
 import torch
 
@@ -15,7 +14,7 @@ from spacedkd.train.folder import RunFolder
 from spacedkd.train.prepare import prepare
 from spacedkd.train.run import Run
 from tests.conftest import TINY
-from tests.train.test_resume import Stopped, assert_same_run, stop_at
+from tests.train.stopping import assert_same_run, train_in_parts
 
 NETWORKS = {
     "resnet": TINY.network,
@@ -34,9 +33,7 @@ def check_whole_run(folder: Path, spec: RunSpec) -> None:
     whole, parts = folder / "whole", folder / "parts"
     result = train(spec, whole)
     assert result.student() >= 0
-    with pytest.raises(Stopped):
-        train(spec, parts, watch=stop_at(10))
-    train(spec, parts, resume=True)
+    train_in_parts(spec, parts, 10)
     assert_same_run(whole, parts)
     student = timm.create_model(f"local-dir:{whole / 'student'}", pretrained=True)
     assert student(torch.zeros(2, *student.pretrained_cfg["input_size"])).shape == (2, 10)

@@ -29,7 +29,7 @@ from spacedkd.train.folder import RunFolder
 from spacedkd.train.prepare import prepare
 from spacedkd.train.run import Run
 from tests.conftest import assert_same_bits, tensors
-from tests.train.test_resume import Stopped, assert_same_run, stop_at
+from tests.train.stopping import assert_same_run, train_in_parts
 
 SPACED = [name for name in METHODS if name != "none"]
 VIT = NetworkSpec(
@@ -58,10 +58,7 @@ def test_stopped_in_a_replay(tmp_path: Path, tiny: RunSpec, name: str) -> None:
     """Blocks of seven steps, saved every four: turn 10 is in the first replay."""
     spec = asked(tiny, name, Spaced("7st"))
     train(spec, tmp_path / "whole")
-    for number, turn in enumerate((10, 16)):
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "parts", resume=number > 0, watch=stop_at(turn))
-    train(spec, tmp_path / "parts", resume=True)
+    train_in_parts(spec, tmp_path / "parts", 10, 16)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -76,15 +73,12 @@ def moved(run: Run) -> Iterator[tuple[str, set[str]]]:
                 found |= {f"{name}/optimizer/{index}/{key}": slot for key, slot in slots.items()}
         return {key: value.clone() for key, value in found.items() if isinstance(value, Tensor)}
 
-    role = ""
     for turn, batch in run.remaining():
-        if turn.role != role:
-            role = turn.role
-            run.begin(role)
+        run.begin(turn.role)
         before = state()
-        run.update(turn, run.method.losses(role, run.models, batch, run.progress(turn)), len(batch.labels))
+        run.take(turn, batch)
         after = state()
-        yield role, {key for key in after if key not in before or not torch.equal(before[key], after[key])}
+        yield turn.role, {key for key in after if key not in before or not torch.equal(before[key], after[key])}
 
 
 @pytest.mark.parametrize("name", SPACED)

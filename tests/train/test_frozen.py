@@ -39,15 +39,12 @@ def test_only_the_role_whose_turn_it_is_moves(
     tmp_path: Path, tiny_with: Callable[..., RunSpec], changes: dict[str, Any]
 ) -> None:
     run = prepare(tiny_with(schedule=Spaced("3st"), **changes), RunFolder(tmp_path / "run"))
-    role = ""
     turns = 0
     for turn, batch in run.remaining():
-        if turn.role != role:
-            role = turn.role
-            run.begin(role)
+        role = turn.role
+        run.begin(role)
         before = {model: state(run, model) for model in run.learners}
-        losses = run.method.losses(role, run.models, batch, run.progress(turn))
-        run.learner(role).update(losses, run.lr(turn.step))
+        run.take(turn, batch)
         moved = {model: changed(before[model], state(run, model)) for model in run.learners}
         other = "student" if role == "teacher" else "teacher"
         assert not moved[other]
@@ -77,8 +74,7 @@ def test_self_kd_leaves_its_exits_alone_while_the_teacher_learns(
     for turn, batch in run.remaining():
         run.begin(turn.role)
         before = state(run, "network")
-        losses = run.method.losses(turn.role, run.models, batch, run.progress(turn))
-        run.learner(turn.role).update(losses, run.lr(turn.step))
+        run.take(turn, batch)
         seen[turn.role] |= changed(before, state(run, "network"))
     assert not any(name.startswith("model.exits") for name in seen["teacher"])
     assert "model.network.fc.weight" in seen["teacher"] & seen["student"]
@@ -97,8 +93,7 @@ def test_a_snapshot_stands_still_and_the_replay_does_not_train_the_deepest_class
             run.begin(role)
             begin = {name: value.clone() for name, value in run.learners["network"].module.state_dict().items()}
         before = state(run, "network")
-        losses = run.method.losses(role, run.models, batch, run.progress(turn))
-        run.learner(role).update(losses, run.lr(turn.step))
+        run.take(turn, batch)
         if role == "student":
             assert not changed(run.models["snapshot"].state_dict(), begin)
             moved = changed(before, state(run, "network"))

@@ -18,13 +18,14 @@ from lightning_fabric import Fabric
 from torch import nn
 from torch.nn import functional as F
 
-from spacedkd import DataSpec, EngineSpec, Moment, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, train
+from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, train
 from spacedkd.json_form import to_json
 from spacedkd.train.average import follow
 from spacedkd.train.folder import RunFolder
 from spacedkd.train.learner import Learner, make_optimizer
 from spacedkd.train.prepare import prepare
 from tests.conftest import assert_same_bits, of_model, tensors
+from tests.train.stopping import train_in_parts
 
 Make = Callable[..., RunSpec]
 
@@ -129,20 +130,10 @@ def test_adamw_spares_biases_norms_tokens_and_positions(network: str, spared: se
     assert {by_name[name] for name in decayed} == {0.05}
 
 
-class Stopped(Exception):
-    pass
-
-
 def test_an_average_is_measured_saved_and_resumed(tmp_path: Path, tiny_with: Make) -> None:
-    def stop(moment: Moment) -> None:
-        if moment.turn == 10:
-            raise Stopped
-
     spec = tiny_with(ema=0.9, schedule=Spaced("1.5ep"))
     result = train(spec, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "parts", watch=stop)
-    train(spec, tmp_path / "parts", resume=True)
+    train_in_parts(spec, tmp_path / "parts", 10)
     assert_same_bits(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
     assert result.accuracy.keys() == {"teacher", "student", "average"}
     assert (tmp_path / "whole" / "average" / "model.safetensors").exists()

@@ -18,7 +18,7 @@ import pytest
 from spacedkd import Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.json_form import to_json
 from spacedkd.train.prepare import fill_in
-from tests.conftest import assert_same_bits, tensors
+from tests.train.stopping import assert_same_run, train_in_parts
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "none": ("none", {}, {}),
@@ -32,29 +32,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-class Stopped(Exception):
-    pass
-
-
-def stop_at(turn: int) -> Callable[[Moment], None]:
-    def watch(moment: Moment) -> None:
-        if moment.turn == turn:
-            raise Stopped
-
-    return watch
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    assert_same_bits(tensors(one), tensors(other))
-    assert (one / "journal.jsonl").read_bytes() == (other / "journal.jsonl").read_bytes()
-    results = [json.loads((folder / "result.json").read_text()) for folder in (one, other)]
-    for result in results:
-        del result["seconds"]
-    assert results[0] == results[1]
-    students = [(folder / "student" / "model.safetensors").read_bytes() for folder in (one, other)]
-    assert students[0] == students[1]
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_stopped_again_and_again(tmp_path: Path, tiny_with: Callable[..., RunSpec], case: str) -> None:
     """At turns 2, 10 and 13: before the first save, in the middle of a replay, and between two saves."""
@@ -62,10 +39,7 @@ def test_stopped_again_and_again(tmp_path: Path, tiny_with: Callable[..., RunSpe
     spec = tiny_with(method, options, **changes)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(spec, whole)
-    for number, turn in enumerate((2, 10, 13)):
-        with pytest.raises(Stopped):
-            train(spec, parts, resume=number > 0, watch=stop_at(turn))
-    train(spec, parts, resume=True)
+    train_in_parts(spec, parts, 2, 10, 13)
     assert_same_run(whole, parts)
 
 

@@ -14,7 +14,6 @@ from spacedkd.errors import UserError
 from spacedkd.methods.method import Method
 from spacedkd.models import build
 from spacedkd.schedule import Turn
-from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec
 from spacedkd.train import engine
 from spacedkd.train.folder import RunFolder
@@ -64,26 +63,17 @@ def train(
 
 
 def _learn(run: Run, watch: Watch) -> None:
-    role = ""
     for turn, batch in run.remaining():
-        if turn.role != role:
-            role = turn.role
-            run.begin(role)
-        torch.manual_seed(seed_for(run.spec.seed, "masks", role, turn.step, run.fabric.global_rank))
-        with run.cost.turn(run.method.learners[role], run.stream.size(turn.step)):
-            losses = run.method.losses(role, run.models, batch, run.progress(turn))
-            run.update(turn, losses, len(batch.labels))
-        run.position.turns += 1
-
+        losses = run.take(turn, batch)
         accuracy = None
-        finished = turn.step + 1
-        if turn.step % run.every.log == 0 or finished % run.every.save == 0 or turn.step == run.last_step[role]:
+        finished, last = turn.step + 1, turn.step == run.last_step[turn.role]
+        if turn.step % run.every.log == 0 or finished % run.every.save == 0 or last:
             _log(run, turn, losses)
-        if finished % run.every.evaluate == 0 or turn.step == run.last_step[role]:
+        if finished % run.every.evaluate == 0 or last:
             accuracy = _evaluate(run, turn)
         if finished % run.every.save == 0:
             run.save()
-        watch(Moment(run.position.turns, run.turn_count, role, (turn.step + 1) / run.stream.steps_per_epoch, accuracy))
+        watch(Moment(run.position.turns, run.turn_count, turn.role, finished / run.stream.steps_per_epoch, accuracy))
 
 
 def _log(run: Run, turn: Turn, losses: Mapping[str, Tensor]) -> None:

@@ -20,6 +20,7 @@ from spacedkd.data.stream import Batch, Look, TrainingStream, batches, in_order
 from spacedkd.evaluate import accuracy
 from spacedkd.methods.method import Method, Progress
 from spacedkd.schedule import Schedule, Turn
+from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec
 from spacedkd.train import checkpoint, engine
 from spacedkd.train.average import follow
@@ -69,6 +70,8 @@ class Run:
     average: nn.Module | None = None
     journal: Journal | None = None
     started: float = 0.0
+    learning: str = ""
+    """the role that began last; in a run taken up again nobody has"""
 
     def turns(self) -> Iterator[Turn]:
         """All turns of the run, from the first; a role that has learned enough has no more."""
@@ -117,8 +120,21 @@ class Run:
     def learner(self, role: str) -> Learner:
         return self.learners[self.method.learners[role]]
 
+    def take(self, turn: Turn, batch: Batch) -> Mapping[str, torch.Tensor]:
+        """One turn: its role learns from the batch. Gives the losses it had before."""
+        self.begin(turn.role)
+        torch.manual_seed(seed_for(self.spec.seed, "masks", turn.role, turn.step, self.fabric.global_rank))
+        with self.cost.turn(self.method.learners[turn.role], self.stream.size(turn.step)):
+            losses = self.method.losses(turn.role, self.models, batch, self.progress(turn))
+            self._update(turn, losses, len(batch.labels))
+        self.position.turns += 1
+        return losses
+
     def begin(self, role: str) -> None:
         """From here on the role's model learns and every other one stands still."""
+        if role == self.learning:
+            return
+        self.learning = role
         for model in self.models.values():
             model.train(self.spec.frozen_mode == "train")
         self.learner(role).model.train()
@@ -127,7 +143,7 @@ class Run:
             self._share_frozen()
             self.position.role = role
 
-    def update(self, turn: Turn, losses: Mapping[str, torch.Tensor], images: int) -> None:
+    def _update(self, turn: Turn, losses: Mapping[str, torch.Tensor], images: int) -> None:
         """One step of the role's learner on its part of the batch, and of whatever moves along with it."""
         learner, lr = self.learner(turn.role), self.rate(turn)
         # Ranks average their gradients, so a rank with a larger part of the batch must count for more.

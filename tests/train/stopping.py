@@ -1,0 +1,39 @@
+"""Runs that are stopped on their way and taken up again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spacedkd import Moment, Result, RunSpec, train
+from tests.conftest import assert_same_bits, tensors
+
+
+class Stopped(Exception):
+    pass
+
+
+def train_in_parts(spec: RunSpec, folder: Path, *stops: int) -> Result:
+    """Train, stopped after each of these turns, and to the end."""
+    for number, stop in enumerate(stops):
+
+        def watch(moment: Moment, stop: int = stop) -> None:
+            if moment.turn == stop:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            train(spec, folder, resume=number > 0, watch=watch)
+    return train(spec, folder, resume=True)
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert_same_bits(tensors(one), tensors(other))
+    assert (one / "journal.jsonl").read_bytes() == (other / "journal.jsonl").read_bytes()
+    results = [json.loads((folder / "result.json").read_text()) for folder in (one, other)]
+    for result in results:
+        del result["seconds"]
+    assert results[0] == results[1]
+    students = [(folder / "student" / "model.safetensors").read_bytes() for folder in (one, other)]
+    assert students[0] == students[1]
