@@ -48,6 +48,7 @@ def test_everything_equals_counting_by_hand() -> None:
     for place in range(CLASSES):
         mine = [int(order[i, 0] == place) for i in range(60) if LABELS[i] == place]
         assert found.per_class[place] == pytest.approx(sum(mine) / len(mine))
+        assert scored(said).class_images[place] == len(mine)
 
 
 def test_calibration_error_is_the_weighted_gap_of_the_bins() -> None:

@@ -16,6 +16,7 @@ def test_every_number_has_a_name() -> None:
         "accuracy/nll",
         "accuracy/ece",
         "accuracy/agreement/teacher",
+        *(f"accuracy/class/{k}" for k in range(10)),
         "corruptions/clean",
         "corruptions/mean",
         "corruptions/severity/1",
@@ -41,6 +42,15 @@ def test_every_number_has_a_name() -> None:
         "curvature/trace",
         "curvature/largest",
     ]
+
+
+def test_every_head_has_its_accuracy() -> None:
+    found = evaluation(0.8)
+    heads = found["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]
+    heads |= {name: {**heads["final"], "top1": top1} for name, top1 in (("stage1", 0.4), ("ensemble", 0.9))}
+    numbers = metrics(found)
+    assert (numbers["accuracy/head/stage1"].value, numbers["accuracy/ensemble"].value) == (0.4, 0.9)
+    assert numbers["accuracy/head/stage1"].title == "Top-1, head stage1"
 
 
 def test_means_are_over_what_they_say() -> None:
@@ -70,4 +80,5 @@ def test_which_way_is_better_and_how_fine_a_number_is() -> None:
     }
     assert found["accuracy/agreement/teacher"].better is None
     assert (found["accuracy/top1"].resolution, found["corruptions/fog"].resolution) == (1 / 200, 1 / 400)
+    assert found["accuracy/class/7"].resolution == 1 / 20
     assert (found["accuracy/top1"].written(), found["curvature/trace"].written()) == ("80.0", "400")

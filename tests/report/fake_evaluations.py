@@ -31,7 +31,13 @@ def evaluation(accuracy: float, noise: float = 0.0, **changes: Any) -> dict[str,
         "reliability": bins,
         "agrees_with_final": 1.0,
     }
-    student = {"images": 200, "bins": 15, "heads": {"final": head}, "agreement": {"teacher": accuracy}}
+    student = {
+        "images": 200,
+        "class_images": [20] * 10,
+        "bins": 15,
+        "heads": {"final": head},
+        "agreement": {"teacher": accuracy},
+    }
     mean = {"mean": accuracy - 0.2, "low": None, "high": None, "n": 1}
     instruments: dict[str, Any] = {
         "accuracy": {"class_names": [str(k) for k in range(10)], "models": {"student": {"test": student}}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_differences_are_paired_by_seed(folders: list[Path]) -> None:
     spaced = {seed: accuracy - 3 / 50 for seed, accuracy in enumerate(SPACED.accuracies)}
     expected = difference(spaced, online, 1 / 200 / 2)
     assert arms["online KD"]["difference"] is None
-    assert arms["spaced KD"]["difference"] == pytest.approx(expected._asdict())
+    assert arms["spaced KD"]["difference"] == pytest.approx(asdict(expected))
     assert arms["spaced KD"]["by_seed"] == pytest.approx({str(seed): value for seed, value in spaced.items()})
 
 
@@ -80,6 +81,20 @@ def test_only_equal_settings_are_compared(folders: list[Path], tmp_path: Path) -
     assert found["metrics"]["corruptions/mean"]["arms"]["spaced KD"]["estimate"]["n"] == 2
     assert found["metrics"]["accuracy/top1"]["arms"]["spaced KD"]["estimate"]["n"] == 3
     assert "Measured with other settings, and left out there: spaced KD." in page(folders, tmp_path).text
+
+
+def test_how_fine_a_difference_is_depends_on_the_settings_that_count(folders: list[Path]) -> None:
+    """The first run was measured on fewer images than the other two of the reference."""
+    evaluate(folders[0], 0.7, adversarial={"images": 20})
+    arms = compare(folders, "online KD")["evaluation"]["metrics"]["adversarial/clean"]["arms"]
+    online, spaced = ({seed: arm.accuracies[seed] for seed in (1, 2)} for arm in (ONLINE, SPACED))
+    expected = difference(spaced, online, 1 / 200)
+    assert arms["spaced KD"]["difference"] == pytest.approx(asdict(expected))
+
+
+def test_every_class_is_in_the_page(folders: list[Path], tmp_path: Path) -> None:
+    after = page(folders, tmp_path).text.split("Every class")[1].split("Corrupted images")[0]
+    assert all(f"{name}, %71.0" in after for name in range(10))
 
 
 def test_runs_measured_before_their_end_are_left_out(folders: list[Path], tmp_path: Path) -> None:

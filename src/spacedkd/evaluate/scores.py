@@ -56,6 +56,8 @@ class Scores:
     """All heads of a network on N images, and how often its deepest one chooses what other networks choose."""
 
     images: int
+    class_images: tuple[int, ...]
+    """how many of them are of each class"""
     bins: int
     heads: dict[str, HeadScores]
     agreement: dict[str, float]
@@ -85,8 +87,9 @@ def score(
             for name, other in others.items():
                 same[name] += int((other(batch.images)[0].logits.argmax(1) == final).sum())
             images += len(batch.labels)
+    class_images = tuple(int(count) for count in tallies[names[0]].seen)
     heads = {name: tally.scores(images) for name, tally in tallies.items()}
-    return Scores(images, BINS, heads, {name: count / images for name, count in same.items()})
+    return Scores(images, class_images, BINS, heads, {name: count / images for name, count in same.items()})
 
 
 @dataclass

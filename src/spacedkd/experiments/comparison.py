@@ -9,9 +9,11 @@ from typing import Any
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
+from spacedkd.evaluate.interval import t_interval
 from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.spacing_effect import spacing_effects
-from spacedkd.experiments.statistics import Difference, Estimate, difference, estimate
+from spacedkd.experiments.statistics import Difference, difference
+from spacedkd.json_form import to_json
 from spacedkd.schedule import Ahead, Schedule, Spaced, Window
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.train.folder import RunFolder
@@ -107,18 +109,22 @@ def _arm(label: str, runs: Runs, reference: Runs) -> dict[str, Any]:
     spec: RunSpec = specs[0]
     student = results[0].plan["roles"][-1]
     several_heads = "ensemble" in results[0].accuracy[student]["test"]
+
+    def over_seeds(epoch: str = "last", head: str = "final") -> Any:
+        return to_json(t_interval([result.student(epoch, head) for result in results]))
+
     return {
         "label": label,
         "method": spec.method.name,
         "schedule": describe_schedule(spec.schedule) if len(results[0].plan["roles"]) > 1 else None,
         "epochs": spec.epochs,
         "network": spec.network.name,
-        "last": _plain(estimate([result.student() for result in results])),
-        "best": _plain(estimate([result.student(epoch="best") for result in results])),
-        "ensemble": _plain(estimate([r.student(head="ensemble") for r in results])) if several_heads else None,
-        "ensemble_best": _plain(estimate([r.student("best", "ensemble") for r in results])) if several_heads else None,
+        "last": over_seeds(),
+        "best": over_seeds("best"),
+        "ensemble": over_seeds("last", "ensemble") if several_heads else None,
+        "ensemble_best": over_seeds("best", "ensemble") if several_heads else None,
         "teacher": _teacher(results),
-        "difference": _plain(_gain(runs, reference)),
+        "difference": to_json(_gain(runs, reference)),
         "cost": _cost(results),
         "runs": [_run(one, result) for one, result in runs],
     }
@@ -127,7 +133,7 @@ def _arm(label: str, runs: Runs, reference: Runs) -> dict[str, Any]:
 def _teacher(results: Sequence[Result]) -> dict[str, Any] | None:
     """The leading role's accuracy, where there is one."""
     leaders = [r.accuracy["teacher"]["test"]["final"]["last"] for r in results if "teacher" in r.accuracy]
-    return _plain(estimate(leaders)) if leaders else None
+    return to_json(t_interval(leaders)) if leaders else None
 
 
 def _cost(results: Sequence[Result]) -> dict[str, float]:
@@ -138,10 +144,6 @@ def _cost(results: Sequence[Result]) -> dict[str, float]:
 def _run(spec: RunSpec, result: Result) -> dict[str, Any]:
     scores = result.accuracy[result.plan["roles"][-1]]["test"]
     return {"seed": spec.seed, "folder": str(result.folder), "heads": scores, "seconds": result.seconds}
-
-
-def _plain(value: Estimate | Difference | None) -> dict[str, Any] | None:
-    return None if value is None else value._asdict()
 
 
 def describe(spec: RunSpec) -> str:

@@ -57,13 +57,18 @@ def _accuracy(found: Mapping[str, Any]) -> Named:
     yield "top1", share("Top-1", heads["final"]["top1"])
     if heads["final"]["top5"] is not None:
         yield "top5", share("Top-5", heads["final"]["top5"])
+    for name in [name for name in heads if name not in ("final", "ensemble")]:
+        yield f"head/{name}", share(f"Top-1, head {name}", heads[name]["top1"])
     if "ensemble" in heads:
-        yield "ensemble", share("Ensemble of heads", heads["ensemble"]["top1"])
+        yield "ensemble", share("Top-1, ensemble of heads", heads["ensemble"]["top1"])
     for key, title in (("nll", "Negative log-likelihood"), ("ece", "Expected calibration error")):
         bins = f", {student['bins']} bins" if key == "ece" else ""
         yield key, Metric(title, heads["final"][key], "number", "low", 0.0, f"{images} images{bins}")
     for name, value in student["agreement"].items():
         yield f"agreement/{name}", share(f"Agreement with the {name}", value, None)
+    for name, value, of in zip(found["class_names"], heads["final"]["per_class"], student["class_images"], strict=True):
+        if value is not None:
+            yield f"class/{name}", Metric(name, value, "percent", "high", 1 / of, f"{of} images")
 
 
 def _corruptions(found: Mapping[str, Any]) -> Named:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spacedkd.evaluate.interval import t_interval
 from spacedkd.experiments import evaluation
 from spacedkd.experiments.metrics import Metric, metrics
-from spacedkd.experiments.statistics import difference, estimate
+from spacedkd.experiments.statistics import difference
+from spacedkd.json_form import to_json
 
 
 class Evaluated(NamedTuple):
@@ -36,7 +38,7 @@ def compare_evaluations(comparison: Mapping[str, Any]) -> dict[str, Any] | None:
     return {
         "metrics": {key: _metric(key, arms, against, comparable, other) for key in keys},
         "reliability": {label: _reliability(runs) for label, runs in arms.items() if runs},
-        "settings": _settings([run.found for runs in arms.values() for run in runs]),
+        "settings": _settings([run.found for runs in (arms[against], *arms.values()) for run in runs]),
         "notes": _notes(stale, other, arms),
     }
 
@@ -58,22 +60,25 @@ def _evaluated(arm: Mapping[str, Any], stale: list[str]) -> list[Evaluated]:
 def _metric(
     key: str, arms: Mapping[str, Sequence[Evaluated]], against: str, comparable: set[str], other: list[str]
 ) -> dict[str, Any]:
-    settings = _chosen_settings(key, arms, against)
+    measured = {
+        label: {run.seed: run.numbers[key] for run in runs if key in run.numbers} for label, runs in arms.items()
+    }
+    sample = _usual([*measured[against].values()] or [one for found in measured.values() for one in found.values()])
     values: dict[str, dict[int, float]] = {}
-    for label, runs in arms.items():
-        measured = [run for run in runs if key in run.numbers]
-        values[label] = {run.seed: run.numbers[key].value for run in measured if run.numbers[key].settings == settings}
-        other += [label for run in measured if run.numbers[key].settings != settings]
-    sample = next(run.numbers[key] for runs in arms.values() for run in runs if key in run.numbers)
-    reference = values.get(against, {})
+    for label, found in measured.items():
+        values[label] = {seed: one.value for seed, one in found.items() if one.settings == sample.settings}
+        if len(values[label]) < len(found):
+            other.append(label)
+    reference = values[against]
+    gains = {label: difference(values[label], reference, sample.resolution) for label in comparable}
     return {
         "title": sample.title,
         "unit": sample.unit,
         "better": sample.better,
         "arms": {
             label: {
-                "estimate": estimate([*by_seed.values()])._asdict(),
-                "difference": _gain(by_seed, reference, sample.resolution) if label in comparable else None,
+                "estimate": to_json(t_interval([*by_seed.values()])),
+                "difference": to_json(gains.get(label)),
                 "by_seed": {str(seed): value for seed, value in by_seed.items()},
             }
             for label, by_seed in values.items()
@@ -82,17 +87,10 @@ def _metric(
     }
 
 
-def _chosen_settings(key: str, arms: Mapping[str, Sequence[Evaluated]], against: str) -> str:
-    def used(runs: Sequence[Evaluated]) -> list[str]:
-        return [run.numbers[key].settings for run in runs if key in run.numbers]
-
-    votes = used(arms[against]) or [one for runs in arms.values() for one in used(runs)]
-    return Counter(votes).most_common(1)[0][0]
-
-
-def _gain(arm: Mapping[int, float], reference: Mapping[int, float], resolution: float) -> dict[str, Any] | None:
-    found = difference(arm, reference, resolution)
-    return None if found is None else found._asdict()
+def _usual(measured: Sequence[Metric]) -> Metric:
+    """One with the most common settings."""
+    settings = Counter(one.settings for one in measured).most_common(1)[0][0]
+    return next(one for one in measured if one.settings == settings)
 
 
 def _reliability(runs: Sequence[Evaluated]) -> list[dict[str, Any]]:

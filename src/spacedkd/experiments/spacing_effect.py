@@ -57,7 +57,7 @@ def spacing_effects(
             "unspaced": unspaced,
             "unspaced_form": forms[unspaced].kind,
             "interval": said[spaced]["schedule"],
-            "difference": None if gain is None else gain._asdict(),
+            "difference": to_json(gain),
             "p_holm": p,
             "cost_ratio": {cost: said[spaced]["cost"][cost] / said[unspaced]["cost"][cost] for cost in COSTS},
         }

@@ -1,26 +1,18 @@
-"""Means with intervals, and differences between arms paired by seed."""
+"""Differences between arms, paired by seed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from scipy import stats
 
-from spacedkd.evaluate.interval import half_width, standard_error, t_interval
+from spacedkd.evaluate.interval import half_width, standard_error
 
 
-class Estimate(NamedTuple):
-    """A mean over n seeds with its 95 % interval (Student's t); one seed has no interval."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    n: int
-
-
-class Difference(NamedTuple):
+@dataclass(frozen=True)
+class Difference:
     """A mean difference paired by seed, its 95 % interval, and the p-value of the paired t-test."""
 
     mean: float
@@ -28,16 +20,6 @@ class Difference(NamedTuple):
     high: float | None
     p: float | None
     n: int
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and 95 % interval: mean -+ t(0.975, n-1) s / sqrt(n).
-
-    >>> [round(x, 3) for x in estimate([1.0, 2.0, 3.0])]
-    [2.0, -0.484, 4.484, 3]
-    """
-    found = t_interval(values)
-    return Estimate(found.mean, found.low, found.high, found.n)
 
 
 def difference(arm: Mapping[int, float], reference: Mapping[int, float], resolution: float = 0.0) -> Difference | None:

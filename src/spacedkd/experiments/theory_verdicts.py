@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from scipy import stats
 from torch import Tensor
 
-from spacedkd.evaluate.interval import Interval, t_interval
+from spacedkd.evaluate.interval import Interval, half_width, t_interval
 
 
 class Sides(NamedTuple):
@@ -69,7 +68,7 @@ def _clear(differences: Tensor) -> tuple[Tensor, Tensor]:
     """Where the mean over orders, the last dimension, is clearly below and clearly above zero."""
     orders = differences.shape[-1]
     mean = differences.mean(-1)
-    half = float(stats.t.ppf(0.975, orders - 1)) * differences.std(-1) / orders**0.5
+    half = half_width(1.0, orders) * differences.std(-1) / orders**0.5
     return mean + half < 0, mean - half > 0
 
 

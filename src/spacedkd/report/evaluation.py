@@ -51,9 +51,11 @@ def _glance(found: Mapping[str, Any], measured: Mapping[str, Measure], arms: Seq
 def _calibration(
     found: Mapping[str, Any], measured: Mapping[str, Measure], arms: Sequence[Arm], against: str
 ) -> Markup | None:
-    shown = [one for key, one in measured.items() if key.startswith("accuracy/")]
-    if not shown:
+    mine = {key: one for key, one in measured.items() if key.startswith("accuracy/")}
+    if not mine:
         return None
+    shown = [one for key, one in mine.items() if not key.startswith("accuracy/class/")]
+    classes = [one for key, one in mine.items() if key.startswith("accuracy/class/")]
     pictures = [
         panel(arm.label, _sure(found, arm), _reliability(arm, found["reliability"][arm.label]))
         for arm in arms
@@ -70,6 +72,7 @@ def _calibration(
         note(found["settings"]["accuracy"]),
         table("Accuracy and calibration", shown, arms, against),
         grid(pictures, caption),
+        folded("Every class", table("Top-1 of each class", classes, arms, against)),
     )
 
 
