@@ -98,7 +98,7 @@ def one_product(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
         (x, y) for a, b in in_batches(shown, labels)() for x, y in zip(a.split(AT_ONCE), b.split(AT_ONCE), strict=True)
     ]
     operator = HessianLinearOperator(
-        network, nn.CrossEntropyLoss(), dict(network.named_parameters()), data, check_deterministic=False
+        network, nn.CrossEntropyLoss(), list(network.parameters()), data, check_deterministic=False
     )
     gradient = seconds(lambda: [_gradient(network, x, y) for x, y in data])
     ours = seconds(lambda: hessian @ vectors) / VECTORS

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from spacedkd.cli.tables import of_scores, percent
+from spacedkd.cli.tables import of_scores, percent, with_interval
 from spacedkd.experiments.metrics import metrics
 
 Found = Mapping[str, Any]
@@ -130,10 +130,18 @@ def _weight_noise(found: Found) -> Table:
     )
     table.add_row("none", "", f"{found['loss']:.4g}", percent(found["accuracy"]))
     for one in found["levels"]:
-        loss = "not finite" if one["loss"] is None else f"{one['loss']['mean']:.4g}"
-        table.add_row(one["kind"], f"{one['level']:g}", loss, percent(one["accuracy"]["mean"]))
-    table.caption = f"means of {found['draws']} draws; relative to each tensor's root mean square"
+        table.add_row(one["kind"], f"{one['level']:g}", _loss(one["loss"]), with_interval(one["accuracy"]))
+    table.caption = (
+        f"means of {found['draws']} draws ± half their 95 % interval; relative to each tensor's root mean square"
+    )
     return table
+
+
+def _loss(interval: Found | None) -> str:
+    if interval is None:
+        return "not finite"
+    mean = f"{interval['mean']:.4g}"
+    return mean if interval["low"] is None else f"{mean} ± {(interval['high'] - interval['low']) / 2:.2g}"
 
 
 def _curvature(found: Found) -> Table:

@@ -79,7 +79,7 @@ def _of_arms(comparison: Mapping[str, Any]) -> Table:
         differences = _gain_cells(arm["difference"])
         table.add_row(
             Text(arm["label"]),
-            _with_interval(arm["last"]),
+            with_interval(arm["last"]),
             percent(arm["best"]["mean"]),
             percent(arm["teacher"]["mean"]) if arm["teacher"] else "",
             *(differences if several else ()),
@@ -129,9 +129,9 @@ def of_costs(comparison: Mapping[str, Any]) -> Table:
 def _gain_cells(gain: Mapping[str, Any] | None) -> tuple[str, str]:
     if gain is None:
         return "", ""
-    return _with_interval(gain, sign="+"), "" if gain["p"] is None else f"{gain['p']:.3f}"
+    return with_interval(gain, sign="+"), "" if gain["p"] is None else f"{gain['p']:.3f}"
 
 
-def _with_interval(estimate: Mapping[str, Any], sign: str = "") -> str:
+def with_interval(estimate: Mapping[str, Any], sign: str = "") -> str:
     mean = f"{100 * estimate['mean']:{sign}.1f}"
     return mean if estimate["low"] is None else f"{mean} ± {50 * (estimate['high'] - estimate['low']):.1f}"

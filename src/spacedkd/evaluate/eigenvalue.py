@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spacedkd.evaluate.trace import Matrix, Stopped, Watch, signs
+from spacedkd.evaluate.trace import Matrix, Stopped, Watch, outside, signs
 from spacedkd.seeds import seed_for
 
 LEAST = 4
@@ -35,14 +35,13 @@ def largest_eigenvalue(matrix: Matrix, like: Tensor, error: float, most: int, se
     otherwise bring large eigenvalues in twice.
     """
     first = signs(matrix.size, seed_for(seed, "lanczos"), like)
-    basis = (first / first.norm())[None]
+    basis = [first / first.norm()]
     diagonal: list[float] = []
     beside: list[float] = []
     while True:
-        image = (matrix @ basis[-1:])[0]
+        image = (matrix @ basis[-1][None])[0]
         diagonal.append(float(basis[-1] @ image))
-        for _ in range(2):
-            image = image - basis.T @ (basis @ image)
+        image = outside(image, basis)
         beside.append(float(image.norm()))
         value, residual = _largest_of_tridiagonal(diagonal, beside)
         done = len(diagonal)
@@ -54,7 +53,7 @@ def largest_eigenvalue(matrix: Matrix, like: Tensor, error: float, most: int, se
             return Eigenvalue(value, residual, done, "error reached")
         if done >= most:
             return Eigenvalue(value, residual, done, "most products")
-        basis = torch.cat([basis, (image / image.norm())[None]])
+        basis.append(image / image.norm())
 
 
 def _largest_of_tridiagonal(diagonal: list[float], beside: list[float]) -> tuple[float, float]:

@@ -13,9 +13,13 @@ statistics of a batch the loss would be another function, whose Hessian changes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from spacedkd.errors import UserError
 from spacedkd.evaluate.held_still import Batches, Logits, Loss, cross_entropy
@@ -73,9 +77,19 @@ class Hessian:
     def parts(self) -> Iterator[tuple[float, PortionHessian]]:
         """The Hessians of a few images each, with their share: H is the sum of share times part."""
         for images, labels in self._portioned():
-            loss = self._loss(self._predict(images), labels)
+            with sdpa_kernel(SDPBackend.MATH), _TwiceDifferentiable():  # fused attention has a first derivative only
+                loss = self._loss(self._predict(images), labels)
             gradient = torch.autograd.grad(loss, self._parameters, create_graph=True, materialize_grads=True)
             yield len(images) / self.images, PortionHessian(gradient, self._parameters, self._shapes)
+
+
+class _TwiceDifferentiable(TorchFunctionMode):
+    """Torch knows the first derivative of a hard sigmoid only; the same function can be had with both."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.hardsigmoid:
+            return F.relu6(args[0] + 3) / 6
+        return func(*args, **(kwargs or {}))
 
 
 class PortionHessian:
@@ -93,7 +107,12 @@ class PortionHessian:
             return torch.zeros_like(vector)
         pieces = vector.split([shape.numel() for shape in self._shapes])
         weights = [pieces[place].view(self._shapes[place]) for place in self._used]
-        second = torch.autograd.grad(
-            self._gradient, self._parameters, weights, retain_graph=True, materialize_grads=True
-        )
+        try:
+            second = torch.autograd.grad(
+                self._gradient, self._parameters, weights, retain_graph=True, materialize_grads=True
+            )
+        except RuntimeError as error:
+            if "is not implemented" not in str(error):
+                raise
+            raise UserError(f"This network's curvature cannot be measured, torch says: {error}.") from None
         return torch.cat([one.reshape(-1) for one in second])

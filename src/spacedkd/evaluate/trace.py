@@ -18,7 +18,7 @@ Each goes on until the standard error is at most `error` times the estimate, or 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
@@ -173,14 +173,20 @@ def _several(matrix: Matrix, like: Tensor, count: int, seed: int, what: str, fir
 
 def _span(vectors: Tensor) -> Tensor:
     """Orthonormal rows that span the given ones; fewer, where those are not independent."""
-    basis = vectors[:0]
+    basis: list[Tensor] = []
     for vector in vectors:
-        rest = vector
-        for _ in range(2):  # once is not enough in floating point
-            rest = rest - basis.T @ (basis @ rest)
+        rest = outside(vector, basis)
         if float(rest.norm()) > 100 * torch.finfo(rest.dtype).eps * float(vector.norm()):
-            basis = torch.cat([basis, (rest / rest.norm())[None]])
-    return basis
+            basis.append(rest / rest.norm())
+    return torch.stack(basis) if basis else vectors[:0]
+
+
+def outside(vector: Tensor, basis: Sequence[Tensor]) -> Tensor:
+    """What is left of a vector that is made orthogonal to orthonormal ones."""
+    for _ in range(2):  # once is not enough in floating point
+        for one in basis:
+            vector = torch.addcmul(vector, one, one @ vector, value=-1)
+    return vector
 
 
 def stop(value: float, sure: float, samples: int, products: int, error: float, most: int) -> Stopped | None:
