@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from spacedkd.report import response
 from spacedkd.report.axes import Panel, Tick
@@ -17,67 +17,84 @@ GLANCE = ("accuracy/top1", "accuracy/nll", "accuracy/ece", "corruptions/mean", "
 FLATNESS = ("weight_noise/mean", "curvature/trace", "curvature/largest")
 
 
+class Evaluation(NamedTuple):
+    """What was measured, of whom, and whom the others are compared with."""
+
+    found: Mapping[str, Any]
+    measured: Mapping[str, Measure]
+    arms: Sequence[Arm]
+    against: str
+
+    def of(self, instrument: str) -> dict[str, Measure]:
+        return {key: one for key, one in self.measured.items() if key.startswith(f"{instrument}/")}
+
+    def settings(self, instrument: str) -> Markup:
+        return note(self.found["settings"][instrument])
+
+    def table(self, name: str, shown: Iterable[Measure]) -> Markup:
+        return table(name, [*shown], self.arms, self.against)
+
+    def response(self, points: Mapping[float, Measure], x_title: str, y_title: str, said: str) -> Markup:
+        """A picture for each arm of how accuracy falls, with what the pictures show."""
+        pictures = response.panels(self.arms, self.against, points, x_title, y_title)
+        return grid(pictures, f"{said} {response.CAPTION.format(self.against)}")
+
+
 def evaluation_sections(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> list[Markup]:
     """A section for each instrument that was used on any run; none where nothing was measured."""
     found = comparison.get("evaluation")
     if found is None:
         return []
-    measured, against = measures(found["metrics"]), comparison["against"]
-    sections = [
-        _glance(found, measured, arms, against),
-        _calibration(found, measured, arms, against),
-        _corruptions(found, measured, arms, against),
-        _adversarial(found, measured, arms, against),
-        _weight_noise(found, measured, arms, against),
-        _curvature(found, measured, arms, against),
-    ]
-    return [one for one in sections if one is not None]
+    evaluation = Evaluation(found, measures(found["metrics"]), arms, comparison["against"])
+    sections = {
+        "accuracy": _calibration,
+        "corruptions": _corruptions,
+        "adversarial": _adversarial,
+        "weight_noise": _weight_noise,
+        "curvature": _curvature,
+    }
+    return [_glance(evaluation), *(make(evaluation) for name, make in sections.items() if evaluation.of(name))]
 
 
-def _glance(found: Mapping[str, Any], measured: Mapping[str, Measure], arms: Sequence[Arm], against: str) -> Markup:
-    shown = [measured[key] for key in (*GLANCE, *FLATNESS) if key in measured]
+def _glance(evaluation: Evaluation) -> Markup:
+    shown = [evaluation.measured[key] for key in (*GLANCE, *FLATNESS) if key in evaluation.measured]
     said = (
         "The student after its last epoch, deepest head: mean over seeds ± half the width of its 95 % interval, and "
-        f"below the difference to {against}, paired by seed, with its 95 % interval. Accuracies are in percent, their "
-        "differences in points. Where a lower number is the better one, the line says so. Many numbers are compared "
-        "at once, here and below, so that some intervals miss zero by chance."
+        f"below the difference to {evaluation.against}, paired by seed, with its 95 % interval. Accuracies are in "
+        "percent, their differences in points. Where a lower number is the better one, the line says so. Many numbers "
+        "are compared at once, here and below, so that some intervals miss zero by chance."
     )
-    notes = [note(one) for one in found["notes"]]
+    notes = [note(one) for one in evaluation.found["notes"]]
     return section(
-        "evaluation", "Is the student really better?", note(said), *notes, table("Evaluation", shown, arms, against)
+        "evaluation", "Is the student really better?", note(said), *notes, evaluation.table("Evaluation", shown)
     )
 
 
-def _calibration(
-    found: Mapping[str, Any], measured: Mapping[str, Measure], arms: Sequence[Arm], against: str
-) -> Markup | None:
-    mine = {key: one for key, one in measured.items() if key.startswith("accuracy/")}
-    if not mine:
-        return None
-    shown = [one for key, one in mine.items() if not key.startswith("accuracy/class/")]
-    classes = [one for key, one in mine.items() if key.startswith("accuracy/class/")]
+def _calibration(evaluation: Evaluation) -> Markup:
+    mine, bins = evaluation.of("accuracy"), evaluation.found["reliability"]
     pictures = [
-        panel(arm.label, _sure(found, arm), _reliability(arm, found["reliability"][arm.label]))
-        for arm in arms
-        if arm.label in found["reliability"]
+        panel(arm.label, _sure(mine["accuracy/ece"], arm), _reliability(arm, bins[arm.label]))
+        for arm in evaluation.arms
+        if arm.label in bins
     ]
     caption = (
         "Reliability: images sorted by the network's confidence into fifteen bins, all seeds together. A bar is the "
         "accuracy of its bin; on the dashed line it equals the confidence, below it the network is too sure of itself. "
         "Bins with few images are pale."
     )
+    classes = evaluation.of("accuracy/class")
     return section(
         "calibration",
         "Accuracy and calibration",
-        note(found["settings"]["accuracy"]),
-        table("Accuracy and calibration", shown, arms, against),
+        evaluation.settings("accuracy"),
+        evaluation.table("Accuracy and calibration", (one for key, one in mine.items() if key not in classes)),
         grid(pictures, caption),
-        folded("Every class", table("Top-1 of each class", classes, arms, against)),
+        folded("Every class", evaluation.table("Top-1 of each class", classes.values())),
     )
 
 
-def _sure(found: Mapping[str, Any], arm: Arm) -> str:
-    mine = found["metrics"]["accuracy/ece"]["arms"].get(arm.label)
+def _sure(error: Measure, arm: Arm) -> str:
+    mine = error.arms.get(arm.label)
     return "" if mine is None else f"expected calibration error {mine['estimate']['mean']:.3f}"
 
 
@@ -110,93 +127,76 @@ def _pct(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _corruptions(
-    found: Mapping[str, Any], measured: Mapping[str, Measure], arms: Sequence[Arm], against: str
-) -> Markup | None:
-    mine = {key: one for key, one in measured.items() if key.startswith("corruptions/")}
-    if not mine:
-        return None
-    severities = [key for key in mine if "/severity/" in key]
-    kinds = [key for key in mine if key.count("/") == 1 and key not in ("corruptions/clean", "corruptions/mean")]
-    each = [key for key in mine if key.count("/") == 2 and key not in severities]
-    points = {float(key.rpartition("/")[2]): mine[key] for key in severities}
-    points = {0.0: mine["corruptions/clean"], **points}
-    pictures = response.panels(arms, against, points, "severity (0: clean)", "accuracy, %")
-    shown = [mine[key] for key in ("corruptions/mean", *severities, *kinds)]
+def _corruptions(evaluation: Evaluation) -> Markup:
+    mine = evaluation.of("corruptions")
+    by_severity = evaluation.of("corruptions/severity")
+    points = {float(key.rpartition("/")[2]): one for key, one in by_severity.items()}
+    kinds = [
+        one for key, one in mine.items() if key.count("/") == 1 and key not in ("corruptions/clean", "corruptions/mean")
+    ]
+    each = [one for key, one in mine.items() if key.count("/") == 2 and key not in by_severity]
     return section(
         "corruptions",
         "Corrupted images",
-        note(found["settings"]["corruptions"]),
-        grid(pictures, f"Mean accuracy over all corruptions. {response.CAPTION.format(against)}"),
-        table("Accuracy on corrupted images", shown, arms, against),
-        folded("Every corruption at every severity", table("Each severity", [mine[k] for k in each], arms, against)),
+        evaluation.settings("corruptions"),
+        evaluation.response(
+            {0.0: mine["corruptions/clean"], **points},
+            "severity (0: clean)",
+            "accuracy, %",
+            "Mean accuracy over all corruptions.",
+        ),
+        evaluation.table("Accuracy on corrupted images", [mine["corruptions/mean"], *by_severity.values(), *kinds]),
+        folded("Every corruption at every severity", evaluation.table("Each severity", each)),
     )
 
 
-def _adversarial(
-    found: Mapping[str, Any], measured: Mapping[str, Measure], arms: Sequence[Arm], against: str
-) -> Markup | None:
-    mine = {key: one for key, one in measured.items() if key.startswith("adversarial/")}
-    if not mine:
-        return None
+def _adversarial(evaluation: Evaluation) -> Markup:
+    mine = evaluation.of("adversarial")
     names = list(dict.fromkeys(key.split("/")[1] for key in mine if key.count("/") == 2))
     drawn = "bim" if "bim" in names else names[0]
-    points = {
-        float(key.rpartition("/")[2]): one for key, one in mine.items() if key.startswith(f"adversarial/{drawn}/")
-    }
-    pictures = response.panels(
-        arms, against, {0.0: mine["adversarial/clean"], **points}, "epsilon, pixel values", "accuracy, %"
-    )
+    points = {float(key.rpartition("/")[2]): one for key, one in evaluation.of(f"adversarial/{drawn}").items()}
     return section(
         "adversarial",
         "Images changed to deceive",
-        note(found["settings"]["adversarial"]),
-        grid(pictures, f"Accuracy under {drawn.upper()}. {response.CAPTION.format(against)}"),
-        table("Accuracy under attack", [*mine.values()], arms, against),
+        evaluation.settings("adversarial"),
+        evaluation.response(
+            {0.0: mine["adversarial/clean"], **points},
+            "epsilon, pixel values",
+            "accuracy, %",
+            f"Accuracy under {drawn.upper()}.",
+        ),
+        evaluation.table("Accuracy under attack", mine.values()),
     )
 
 
-def _weight_noise(
-    found: Mapping[str, Any], measured: Mapping[str, Measure], arms: Sequence[Arm], against: str
-) -> Markup | None:
-    mine = {key: one for key, one in measured.items() if key.startswith("weight_noise/")}
-    if not mine:
-        return None
+def _weight_noise(evaluation: Evaluation) -> Markup:
+    mine = evaluation.of("weight_noise")
     grids = []
     for kind in ("absolute", "relative"):
         points = {
             float(key.split("/")[2]): one
-            for key, one in mine.items()
-            if key.startswith(f"weight_noise/{kind}/") and key.endswith("/accuracy")
+            for key, one in evaluation.of(f"weight_noise/{kind}").items()
+            if key.endswith("/accuracy")
         }
-        if points:
-            clean = {0.0: mine["weight_noise/clean/accuracy"]}
-            pictures = response.panels(arms, against, {**clean, **points}, f"{kind} noise", "training accuracy, %")
-            caption = f"{kind.capitalize()} noise on all weights. {response.CAPTION.format(against)}"
-            grids.append(grid(pictures, caption))
-    summary = [
-        key for key in ("weight_noise/clean/accuracy", "weight_noise/clean/loss", "weight_noise/mean") if key in mine
-    ]
+        clean = {0.0: mine["weight_noise/clean/accuracy"]}
+        said = f"{kind.capitalize()} noise on all weights."
+        grids.append(evaluation.response({**clean, **points}, f"{kind} noise", "training accuracy, %", said))
+    summary = ("weight_noise/clean/accuracy", "weight_noise/clean/loss", "weight_noise/mean")
     rest = [one for key, one in mine.items() if key not in summary]
     return section(
         "noise",
         "Noise on the weights",
-        note(found["settings"]["weight_noise"]),
+        evaluation.settings("weight_noise"),
         *grids,
-        table("With noise on the weights", [mine[key] for key in summary], arms, against),
-        folded("Every level", table("Each level of noise", rest, arms, against)),
+        evaluation.table("With noise on the weights", (mine[key] for key in summary)),
+        folded("Every level", evaluation.table("Each level of noise", rest)),
     )
 
 
-def _curvature(
-    found: Mapping[str, Any], measured: Mapping[str, Measure], arms: Sequence[Arm], against: str
-) -> Markup | None:
-    mine = [one for key, one in measured.items() if key.startswith("curvature/")]
-    if not mine:
-        return None
+def _curvature(evaluation: Evaluation) -> Markup:
     return section(
         "curvature",
         "Curvature",
-        note(found["settings"]["curvature"]),
-        table("Curvature", mine, arms, against),
+        evaluation.settings("curvature"),
+        evaluation.table("Curvature", evaluation.of("curvature").values()),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spacedkd.report.markup import NOTHING, Markup, tag, text
 from spacedkd.report.numbers import counted, listed
@@ -11,6 +11,8 @@ MANY = 12
 """so many arms are more than a reader takes in at once: what is said of each is folded away"""
 SHOWN = 6
 """panels that stay open where there are too many"""
+# A page holds text from specs; whatever slipped through escaping could still load and run nothing.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def section(name: str, title: str, *content: Markup) -> Markup:
@@ -60,6 +62,21 @@ def panel_of(labels: Sequence[str], what: str, picture: Markup) -> Markup:
     if len(labels) < 4:
         return panel(listed(labels), what, picture)
     return panel(f"{what}, {counted(len(labels), 'arm')}", listed(labels), picture)
+
+
+def document(title: str, style: str, opening: Markup, sections: Iterable[Markup]) -> str:
+    """A whole page in one file; nothing in it may be fetched or run."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", text(title)),
+        tag("style", Markup(style)),
+    )
+    body = tag("body", opening, tag("main", *sections))
+    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 
 
 def folded(summary: str, *content: Markup) -> Markup:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from spacedkd.report import theory_plots as plots
 from spacedkd.report import theory_words as words
-from spacedkd.report.layout import grid, legend, note, panel, section
+from spacedkd.report.layout import document, grid, legend, note, panel, section
 from spacedkd.report.look import STYLE
 from spacedkd.report.markup import NOTHING, Markup, tag, text
 from spacedkd.report.numbers import PLUS_MINUS, count
-from spacedkd.report.page import POLICY
 from spacedkd.report.theory_statement import stated
 from spacedkd.report.theory_words import Found
 
@@ -35,18 +34,8 @@ def write_theory_page(path: Path, found: Found, command: str) -> None:
 
 def render_theory(found: Found, command: str) -> str:
     """The page as text."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", text(TITLE)),
-        tag("style", Markup(STYLE + OWN_STYLE)),
-    )
     sections = (stated(), _gap(found), _steps(found), _traces(found), _numbers(found), _making(found, command))
-    body = tag("body", _opening(found), tag("main", *sections))
-    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
+    return document(TITLE, STYLE + OWN_STYLE, _opening(found), sections)
 
 
 def _opening(found: Found) -> Markup:
