@@ -21,7 +21,7 @@ demo: .venv/installed
 		--arm "spaced self KD: --method self-kd --interval 4ep"
 
 evaluation: demo
-	$(BIN)/spacedkd evaluate runs/demo --all
+	$(BIN)/spacedkd evaluate runs/demo --all --grid runs/demo/corruptions.png
 	$(BIN)/spacedkd report runs/demo --against "online KD"
 
 test: .venv/installed-for-tests
