@@ -171,6 +171,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path, capsys: pytest.Captu
         (["report"], "Name at least one run folder"),
         (["report", "nowhere"], "There is no folder nowhere"),
         (["report", "."], "No finished run"),
+        (["report", ".", "--out", "page.json"], "The report is an HTML page: call it page.html"),
         (["list", "methds"], "Did you mean 'methods'?"),
         (["list", "networks", "--pattern", "zzz*"], "No network matches"),
         (["train", "--resume", "x", "--lr", "3"], "--resume takes everything"),

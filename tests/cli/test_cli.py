@@ -74,6 +74,12 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "6 of 6 runs" in capsys.readouterr().out
     assert json.loads((tmp_path / "comparison.json").read_text()) == found
 
+    before = (tmp_path / "comparison.json").read_bytes()
+    main(["report", str(tmp_path), "--against", "plain", "--out", str(tmp_path / "again.html")])
+    again = json.loads((tmp_path / "again.json").read_text())
+    assert {arm["label"]: arm["last"] for arm in again["arms"]} == {arm["label"]: arm["last"] for arm in found["arms"]}
+    assert (tmp_path / "comparison.json").read_bytes() == before
+
 
 @pytest.mark.parametrize(
     ("what", "shown"),

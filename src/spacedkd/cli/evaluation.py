@@ -33,7 +33,7 @@ console = Console()
 
 def evaluate(
     runs: Annotated[
-        tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", metavar="RUN")
+        tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", metavar="RUN ...")
     ],
     instruments: Instruments,
     data: Data,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -102,29 +102,29 @@ def compare(
     with watch_jobs(console, todo) as watch:
         runner.run_all(planned, at_once, watch)
     folders = [job.folder for label in arms for job in planned if job.label == label]
-    found = comparison.compare(folders, against)
-    write_json(out / "comparison.json", found)
-    write_page(out / "report.html", found)
-    console.print(tables.of_comparison(found), tables.of_costs(found))
-    _say(f"Numbers: {out}/comparison.json\nReport:  {out}/report.html")
+    _show(comparison.compare(folders, against), out / "report.html", out / "comparison.json")
 
 
 def report(
     runs: tyro.conf.Positional[tuple[Path, ...]],
-    out: Annotated[Path | None, flags.flag("the page", "report.html in the first folder", "FILE")] = None,
+    out: Annotated[
+        Path | None, flags.flag("the page; its numbers go beside it", "report.html in the first folder", "FILE.html")
+    ] = None,
     against: Annotated[str | None, flags.flag("the arm differences are taken to", "the first", "NAME")] = None,
 ) -> None:
-    """Make a report page from run folders, or from folders that contain some.
+    """Make a report page, and a file of its numbers, from run folders or from folders that contain some.
 
     Example: spacedkd report runs/demo --against 'online KD'
     """
+    if out is not None and out.suffix != ".html":
+        raise UserError(f"The report is an HTML page: call it {out.with_suffix('.html')}.")
     finished, unfinished = comparison.find_runs(_given(runs))
     found = comparison.compare(finished, against)
-    path = out or runs[0] / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_page(path, found, len(unfinished))
-    console.print(tables.of_comparison(found), tables.of_costs(found))
-    _say(f"Report: {path}")
+    if out is None:
+        _show(found, runs[0] / "report.html", runs[0] / "comparison.json", len(unfinished))
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _show(found, out, out.with_suffix(".json"), len(unfinished))
 
 
 def list_(
@@ -147,6 +147,14 @@ VERBS: dict[str, Callable[..., None]] = {
     "theory": theory,
     "list": list_,
 }
+
+
+def _show(found: dict[str, Any], page: Path, numbers: Path, unfinished: int = 0) -> None:
+    """A comparison as numbers, as a page and as tables."""
+    write_json(numbers, found)
+    write_page(page, found, unfinished)
+    console.print(tables.of_comparison(found), tables.of_costs(found))
+    _say(f"Numbers: {numbers}\nReport:  {page}")
 
 
 def _say(text: str) -> None:
@@ -173,7 +181,8 @@ def main(words: Sequence[str] | None = None) -> None:
             Console(stderr=True).print(f"spacedkd: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        Console(stderr=True).print("\nStopped. Go on with the same command, or with: spacedkd train --resume RUN")
+        how = "spacedkd train --resume RUN" if words[0] == "train" else "the same command"
+        Console(stderr=True).print(f"\nStopped. Go on with {how}.", highlight=False)
         sys.exit(130)
 
 
