@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -46,6 +49,12 @@ def test_train_evaluate_report(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
     main(["report", str(run), "--out", str(tmp_path / "page.html")])
     assert "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_a_reader_who_has_seen_enough_is_no_error() -> None:
+    command = f"{shlex.quote(sys.executable)} -m spacedkd list networks | true"
+    ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_run_from_its_spec_is_the_same_run(tmp_path: Path) -> None:

@@ -176,6 +176,8 @@ def main(words: Sequence[str] | None = None) -> None:
     sys.path.append(str(Path.cwd()))  # methods and schedules of one's own lie where one works
     try:
         _dispatch(words)
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (UserError, OSError) as error:
         if not console.quiet:
             Console(stderr=True).print(f"spacedkd: {error}", markup=False, highlight=False, soft_wrap=True)
