@@ -101,6 +101,51 @@ def test_earlier_instruments_stay_until_the_weights_change(runs: Path) -> None:
     assert list(found(run)["instruments"]) == ["accuracy"]
 
 
+def test_other_data_makes_earlier_instruments_worthless(runs: Path, tmp_path: Path) -> None:
+    network = "evaluate --network resnet18_small --width 4 --data digits --threads 1 --weights".split()
+    command = [*network, str(runs / "kd" / "0"), "--out", str(tmp_path / "out")]
+    attacked = "--adversarial --attacks fgsm --epsilon 4 --limit 20".split()
+    main([*command, "--train-limit", "40", *attacked])
+    main([*command, "--train-limit", "40"])
+    assert list(found(tmp_path / "out")["instruments"]) == ["accuracy", "adversarial"]
+    main([*command, "--train-limit", "50"])
+    assert list(found(tmp_path / "out")["instruments"]) == ["accuracy"]
+
+
+def test_unlike_settings_are_not_put_side_by_side(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attacked = "--adversarial --attacks fgsm --limit 20 --epsilon".split()
+    main(["evaluate", *(str(runs / "kd" / seed) for seed in "01"), *attacked, "4"])
+    main(["evaluate", str(runs / "spaced" / "0"), *attacked, "8"])
+    capsys.readouterr()
+    main(["evaluate", *(str(runs / "kd" / seed) for seed in "01"), str(runs / "spaced" / "0")])
+    said = capsys.readouterr().out
+    lines = [line.split() for line in said.splitlines() if line.startswith(("  kd/", "  spaced/"))]
+    assert [len(line) for line in lines] == [5, 5, 4]
+    assert "measured with other settings" in " ".join(said.split())
+
+
+def test_whatever_is_named_twice_is_measured_once(runs: Path) -> None:
+    run = str(runs / "kd" / "0")
+    twice = "--severities 1 1 --only fog fog --attacks fgsm fgsm --epsilon 4 4 --limit 20".split()
+    main(["evaluate", run, run, "--corruptions", "--adversarial", *twice])
+    instruments = found(Path(run))["instruments"]
+    assert len(instruments["corruptions"]["found"]) == len(instruments["adversarial"]["attacks"]) == 1
+
+
+def test_a_network_with_options_of_its_own(tmp_path: Path) -> None:
+    vit = "network.input_size=16 network.patch_size=4 network.depth=2 network.embed_dim=12 network.num_heads=3".split()
+    options = [word for one in vit for word in ("--set", one)]
+    run = tmp_path / "run"
+    small = "--data digits --train-limit 40 --epochs 2 --batch-size 8 --precision 32-true --threads 1".split()
+    main(["train", *small, "--method", "none", "--network", "vit_tiny_patch16_224", *options, "--out", str(run)])
+    network = "evaluate --network vit_tiny_patch16_224 --data digits --train-limit 40 --threads 1 --hessian".split()
+    few = "--train-images 10 --error 0.9".split()
+    main([*network, *options, "--weights", str(run), *few, "--out", str(tmp_path / "out")])
+    heads = found(tmp_path / "out")["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]
+    result = json.loads((run / "result.json").read_text())
+    assert heads["final"]["top1"] == result["accuracy"]["student"]["test"]["final"]["last"]
+
+
 def test_many_runs_then_the_report(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["evaluate", str(runs), "--corruptions", "--adversarial", *BRIEF, "--limit", "20"])
     said = capsys.readouterr().out
@@ -130,7 +175,7 @@ def test_any_timm_network_with_weights_from_a_file(runs: Path, tmp_path: Path) -
 
 
 def test_the_grid_is_a_picture(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["evaluate", str(runs / "kd" / "0"), "--grid", str(tmp_path / "grid.png"), "--limit", "20"])
+    main(["evaluate", str(runs / "kd" / "0"), "--grid", str(tmp_path / "grid.png")])
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
     assert "PNG picture" in refused(["evaluate", str(runs / "kd" / "0"), "--grid", "grid.jpg"], capsys)
 
@@ -146,8 +191,17 @@ BAD_FLAGS = {
     "--adversarial --epsilon 300": "epsilon must be above 0 and at most 255",
     "--adversarial --attacks bmi": "Did you mean 'bim'",
     "--adversarial --steps 0": "at least one step",
-    "--limit 3": "limit must be at least 10, one image of each class",
-    "--limit 0": "limit must be at least 1",
+    "--adversarial --limit 3": "limit must be at least 10, one image of each class",
+    "--corruptions --limit 0": "limit must be at least 1",
+    "--limit 20": "--limit belongs to --corruptions or --adversarial",
+    "--draws 3": "--draws belongs to --flatness",
+    "--error 0.1": "--error belongs to --hessian",
+    "--flatness --products 20": "--products belongs to --hessian",
+    "--train-images 20": "--train-images belongs to --flatness or --hessian",
+    "--adversarial --epsilon": "--epsilon needs at least one value",
+    "--corruptions --only": "--only needs at least one value",
+    "--adversarial --attacks fgsm --steps 5": "fgsm takes one step of epsilon",
+    "--set network.width=4": "--set goes with --network",
     "--flatness --draws 0": "draws must be at least 1",
     "--hessian --products 7": "products must be at least 8",
     "--hessian --error 0": "error must be a part between 0 and 1",
@@ -189,6 +243,13 @@ def test_a_checkpoint_that_is_none(runs: Path, tmp_path: Path, capsys: pytest.Ca
     network = "evaluate --network resnet18_small --width 4 --data digits --train-limit 40 --weights".split()
     assert "holds no weights that can be read" in refused([*network, str(tmp_path / "junk.safetensors")], capsys)
     assert "There are no weights at" in refused([*network, str(tmp_path / "nothing")], capsys)
+    weights = load_file(runs / "kd" / "1" / "student" / "model.safetensors")
+    weights["fc.bias"][3] = float("nan")
+    save_file(weights, tmp_path / "nan.safetensors")
+    assert "'fc.bias' holds numbers that are not finite" in refused(
+        [*network, str(tmp_path / "nan.safetensors")], capsys
+    )
+    assert "is a file. Name a run folder" in refused(["evaluate", str(tmp_path / "junk.safetensors")], capsys)
 
 
 def test_classes_that_do_not_match(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,6 +295,27 @@ def test_data_that_has_changed_its_classes(tmp_path: Path, capsys: pytest.Captur
 
 def test_an_evaluation_that_cannot_be_read(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs / "kd" / "0"
-    (run / "evaluation.json").write_text("{}")
-    assert "cannot be read as an evaluation" in refused(["evaluate", str(run)], capsys)
-    assert "cannot be read as an evaluation" in refused(["report", str(run)], capsys)
+    main(["evaluate", str(run)])
+    whole = found(run)
+    capsys.readouterr()
+    damages: list[Any] = [
+        {},
+        [],
+        {**whole, "instruments": {}},
+        {**whole, "instruments": {"accuracy": {}}},
+        {**whole, "instruments": {**whole["instruments"], "curvature": {}}},
+    ]
+    for damaged in damages:
+        (run / "evaluation.json").write_text(json.dumps(damaged))
+        for verb in ("evaluate", "report"):
+            assert "cannot be read as an evaluation" in refused([verb, str(run)], capsys)
+    (run / "evaluation.json").unlink()
+    (run / "classes.json").write_text("{")
+    assert "classes.json cannot be read" in refused(["evaluate", str(run)], capsys)
+
+
+def test_a_bad_place_is_noticed_before_the_work(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    network = "evaluate --network resnet18_small --width 4 --data digits --train-limit 40 --threads 1 --weights".split()
+    said = refused([*network, str(runs / "kd" / "0"), "--out", str(tmp_path / "file")], capsys)
+    assert "(File exists): give --out another name" in said

@@ -48,4 +48,4 @@ def test_a_file_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "file").write_text("mine")
     with pytest.raises(SystemExit):
         main(["theory", "--out", str(tmp_path / "file"), *SMALL])
-    assert "is a file. Give --out the name of a folder" in capsys.readouterr().err
+    assert "(File exists): give --out another name" in capsys.readouterr().err

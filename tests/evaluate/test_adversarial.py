@@ -99,7 +99,7 @@ def test_changes_stay_within_epsilon_and_images_stay_valid(name: str, epsilon: f
 @pytest.mark.parametrize("name", ["fgsm", "bim", "pgd"])
 def test_accuracy_falls_with_epsilon(name: str, network: nn.Module) -> None:
     attacks = [attack(name, epsilon) for epsilon in (2, 8, 16, 32, 64)]
-    found = adversarial(predict(network), to_network, some, attacks)
+    found = adversarial(predict(network), to_network, some(), attacks)
     accuracies = [found.clean, *(one.accuracy for one in found.attacks)]
     assert accuracies == sorted(accuracies, reverse=True)
     assert found.clean > 0.9
@@ -108,7 +108,7 @@ def test_accuracy_falls_with_epsilon(name: str, network: nn.Module) -> None:
 
 
 def test_more_steps_deceive_better_than_one(network: nn.Module) -> None:
-    found = adversarial(predict(network), to_network, some, [attack("fgsm", 48), attack("bim", 48)])
+    found = adversarial(predict(network), to_network, some(), [attack("fgsm", 48), attack("bim", 48)])
     assert found.attacks[1].accuracy < found.attacks[0].accuracy < found.clean
 
 
@@ -142,7 +142,7 @@ def test_what_decides_the_strength_is_in_the_result(network: nn.Module) -> None:
         seen += images
 
     attacks = [attack("bim", 4), attack("pgd", 4, steps=3, step=2), attack("fgsm", 4)]
-    found = adversarial(predict(network), to_network, some, attacks, advance=advance)
+    found = adversarial(predict(network), to_network, some(), attacks, advance=advance)
     settings = [(one.attack.step, one.attack.steps, one.attack.random_start) for one in found.attacks]
     assert settings == [(1, 10, False), (2, 3, True), (4, 1, False)]
     assert seen == 100 * passes(attacks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -171,6 +172,30 @@ def test_an_estimate_is_unbiased_and_its_error_honest(estimator: Callable[..., T
     claimed = torch.tensor([one.standard_error for one in found]).square().mean().sqrt()
     assert abs(float(errors.mean())) < 3 * float(errors.std()) / math.sqrt(200)
     assert float(errors.square().mean().sqrt() / claimed) == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize("estimator", [hutchinson_by_part, hutch_plus_plus])
+@pytest.mark.parametrize("spread", [0.5, 2.0])
+def test_the_error_is_honest_where_it_decides_when_to_stop(estimator: Callable[..., Trace], spread: float) -> None:
+    """Ten parts, at the larger spread so unequal that one of them is most of the matrix."""
+    draw = torch.Generator().manual_seed(0)
+    pieces = []
+    for _ in range(10):
+        turn, _ = torch.linalg.qr(torch.randn(40, 40, generator=draw, dtype=torch.float64))
+        size = math.exp(spread * float(torch.randn((), generator=draw)))
+        pieces.append(size * turn @ torch.diag(0.6 ** torch.arange(40, dtype=torch.float64)) @ turn.T)
+
+    class Parts(Known):
+        def parts(self) -> Iterator[tuple[float, Callable[[Tensor], Tensor]]]:
+            return ((0.1, partial(torch.mv, piece)) for piece in pieces)
+
+    matrix = Parts(torch.stack(pieces).mean(0))
+    found = [estimator(matrix, matrix.matrix[0], 0.05, 60, seed, silent) for seed in range(200)]
+    assert sum(one.stopped == "error reached" for one in found) > 10
+    true = float(matrix.matrix.trace())
+    ratios = torch.tensor([(one.value - true) / one.standard_error for one in found])
+    assert float(ratios.square().mean().sqrt()) < 1.2
+    assert float((ratios.abs() > 2).double().mean()) < 0.1
 
 
 def test_few_large_eigenvalues_make_hutch_plus_plus_the_surer_one() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from spacedkd.evaluate.adversarial import attack
 
 
-def evaluation(accuracy: float, noise: float = 0.0, **changes: Any) -> dict[str, Any]:
+def evaluation(accuracy: float, noise: float = 0.0, stopped: str = "error reached", **changes: Any) -> dict[str, Any]:
     """One run's evaluation in which everything follows from one accuracy."""
     measured = {"model": "student", "head": "final"}
     bins = [
@@ -80,7 +80,12 @@ def evaluation(accuracy: float, noise: float = 0.0, **changes: Any) -> dict[str,
             "images": 100,
             "error": 0.05,
             "batchnorm": "running statistics (eval mode)",
-            "trace": {"method": "hutch++", "value": 2000 * (1 - accuracy) + noise},
+            "trace": {
+                "method": "hutch++",
+                "value": 2000 * (1 - accuracy) + noise,
+                "standard_error": 20,
+                "stopped": stopped,
+            },
             "largest": {"value": 100 * (1 - accuracy)},
         },
     }

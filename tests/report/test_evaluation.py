@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spacedkd.evaluate.adversarial import attack
 from spacedkd.experiments.comparison import compare
 from spacedkd.experiments.statistics import difference
 from spacedkd.report.page import write_page
@@ -112,7 +113,10 @@ def test_settings_are_said(folders: list[Path], tmp_path: Path) -> None:
     text = page(folders, tmp_path).text
     assert "200 test images, 2 corruptions, severities 1, 5. Images were enlarged 4x" in text
     assert "FGSM: 1 step of 1 epsilon; BIM: 10 steps of 0.25 epsilon." in text
-    assert "trace by hutch++, asked for a relative standard error of 0.05" in text
+    # 20 of 600 to 20 of 360
+    assert "Standard errors of the traces were 3.3 to 5.6 %, asked for were at most 5 %." in text
+    evaluate(folders[0], 0.7, stopped="most products")
+    assert "asked for were at most 5 %, which 1 of 6 did not reach." in page(folders, tmp_path).text
 
 
 def test_every_arm_has_its_pictures(folders: list[Path], tmp_path: Path) -> None:
@@ -124,6 +128,22 @@ def test_every_arm_has_its_pictures(folders: list[Path], tmp_path: Path) -> None
     assert "Accuracy of online KD at each level. 0: 71.0 %, 1: 68.5 %, 8: 51.0 %." in labels
     assert len([one for one in found.all("rect") if one.get("class") == "bar"]) == 2 * 8
     assert all(attributes.get("scope") in ("row", "col") for attributes in found.all("th"))
+
+
+def test_pictures_have_the_levels_of_the_reference(folders: list[Path], tmp_path: Path) -> None:
+    def attacked(run: Path, accuracy: float, *epsilons: float) -> None:
+        attacks = [{"attack": vars(attack("bim", e)), "accuracy": accuracy - e / 40} for e in epsilons]
+        evaluate(run, accuracy, adversarial={"attacks": attacks})
+
+    for folder, accuracy in zip(folders, [*ONLINE.accuracies, *SPACED.accuracies], strict=True):
+        attacked(folder, accuracy, *((2, 4) if folder in folders[:3] else (2, 4, 8)))
+    labels = [one["aria-label"] for one in page(folders, tmp_path).all("svg") if one.get("role") == "img"]
+    assert "Accuracy of spaced KD at each level. 0: 81.0 %, 2: 76.0 %, 4: 71.0 %." in labels
+    for folder in folders[3:]:
+        attacked(folder, 0.8, 8)
+    labels = [one["aria-label"] for one in page(folders, tmp_path).all("svg") if one.get("role") == "img"]
+    assert "Accuracy of online KD at each level. 0: 71.0 %, 2: 66.0 %, 4: 61.0 %." in labels
+    assert not any(label.startswith("Accuracy of spaced KD at each level. 0: 80.0 %, 8") for label in labels)
 
 
 def test_one_seed_gives_no_interval(tmp_path: Path) -> None:

@@ -89,17 +89,18 @@ def test_equal_weights_have_equal_names(run: Path) -> None:
 
 
 def test_weights_of_a_run_folder_fit_a_network_of_the_same_kind(run: Path, tiny: RunSpec) -> None:
-    saved = of_network(tiny.network, str(run), tiny.data)
+    saved = of_network(replace(tiny.network, weights=str(run)), tiny.data)
     images = saved.data.test.shown(torch.arange(6))
     with torch.no_grad():
         torch.testing.assert_close(saved.predict()(images)[0].logits, of_run(run).predict()(images)[0].logits)
     with pytest.raises(UserError, match="those of another network"):
-        of_network(NetworkSpec("resnet18_small", {"width": 8}), str(run), tiny.data)
+        of_network(NetworkSpec("resnet18_small", {"width": 8}, str(run)), tiny.data)
 
 
 def test_a_network_sees_images_as_in_its_own_training(run: Path, tiny: RunSpec) -> None:
     """Other training images have another mean and deviation; what the network says of an image stays the same."""
-    here, there = (of_network(tiny.network, str(run), replace(tiny.data, train_limit=limit)) for limit in (40, 300))
+    trained = replace(tiny.network, weights=str(run))
+    here, there = (of_network(trained, replace(tiny.data, train_limit=limit)) for limit in (40, 300))
     assert here.data.train.mean != there.data.train.mean
     rows = torch.arange(20)
     with torch.no_grad():

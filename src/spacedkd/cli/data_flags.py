@@ -15,7 +15,9 @@ _FOUND = "found where only one can be meant"
 
 
 @dataclass(frozen=True)
-class DataFlags:
+class ImageFlags:
+    """Which images there are."""
+
     data: Annotated[
         str | None,
         flag(
@@ -27,14 +29,6 @@ class DataFlags:
     ] = None
     root: Annotated[str | None, flag("the folder that holds data sets known by name", DataSpec().root, "FOLDER")] = None
     image_size: Annotated[int | None, flag("side of the square the network sees", _SUITS, "PIXELS")] = None
-    augment: Annotated[
-        str | None, flag("how training images are varied (see: spacedkd list augmentations)", _SUITS, "NAME")
-    ] = None
-    crop: Annotated[int | None, flag("random crop: pad by so many pixels", _SUITS, "PIXELS")] = None
-    flip: Annotated[bool | None, flag("random mirroring", _SUITS, "True|False")] = None
-    rotate: Annotated[float | None, flag("random rotation up to so many degrees", _SUITS, "DEGREES")] = None
-    mixup: Annotated[float | None, flag("mix images and labels, the share from Beta(A, A)", 0, "A")] = None
-    cutmix: Annotated[float | None, flag("paste boxes of other images, sized after Beta(A, A)", 0, "A")] = None
     train_limit: Annotated[
         int | None, flag("use only so many training images, evenly from all classes", "all", "COUNT")
     ] = None
@@ -52,6 +46,20 @@ class DataFlags:
         str | None, flag("use only these class folders, one a line, in this order", "all", "FILE")
     ] = None
     skip_bad: Annotated[bool | None, flag("leave out images that cannot be read", False, "True|False")] = None
+
+
+@dataclass(frozen=True)
+class DataFlags(ImageFlags):
+    """Which images there are, and how they are varied in training."""
+
+    augment: Annotated[
+        str | None, flag("how training images are varied (see: spacedkd list augmentations)", _SUITS, "NAME")
+    ] = None
+    crop: Annotated[int | None, flag("random crop: pad by so many pixels", _SUITS, "PIXELS")] = None
+    flip: Annotated[bool | None, flag("random mirroring", _SUITS, "True|False")] = None
+    rotate: Annotated[float | None, flag("random rotation up to so many degrees", _SUITS, "DEGREES")] = None
+    mixup: Annotated[float | None, flag("mix images and labels, the share from Beta(A, A)", 0, "A")] = None
+    cutmix: Annotated[float | None, flag("paste boxes of other images, sized after Beta(A, A)", 0, "A")] = None
     drop_last: Annotated[bool | None, flag("leave out the last, smaller batch of an epoch", False, "True|False")] = None
 
 

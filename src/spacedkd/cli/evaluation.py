@@ -12,8 +12,9 @@ import tyro
 from rich.console import Console
 
 from spacedkd.cli import evaluation_tables as tables
-from spacedkd.cli.data_flags import DATA_PLACES, DataFlags
-from spacedkd.cli.evaluation_flags import InstrumentFlags
+from spacedkd.cli.assignments import assign, put
+from spacedkd.cli.data_flags import DATA_PLACES, ImageFlags
+from spacedkd.cli.evaluation_flags import InstrumentFlags, OtherNetworkFlags
 from spacedkd.cli.flag import flag
 from spacedkd.cli.progress import watch_work
 from spacedkd.errors import UserError
@@ -23,10 +24,12 @@ from spacedkd.experiments.evaluation import Plan
 from spacedkd.json_form import from_json
 from spacedkd.spec import DataSpec, NetworkSpec
 from spacedkd.train import saved
+from spacedkd.train.folder import make_folder
 from spacedkd.train.saved import Saved
 
 Instruments = Annotated[InstrumentFlags, tyro.conf.arg(name="")]
-Data = Annotated[DataFlags, tyro.conf.arg(name="")]
+Other = Annotated[OtherNetworkFlags, tyro.conf.arg(name="")]
+Data = Annotated[ImageFlags, tyro.conf.arg(name="")]
 BATCH = 256
 console = Console()
 
@@ -36,13 +39,8 @@ def evaluate(
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", metavar="RUN ...")
     ],
     instruments: Instruments,
+    other: Other,
     data: Data,
-    network: Annotated[str | None, flag("instead of runs: a timm network, measured on --data", metavar="NAME")] = None,
-    width: Annotated[int | None, flag("of --network, if it is one of ours", 64, "CHANNELS")] = None,
-    weights: Annotated[
-        str | None, flag("of --network: a .safetensors or torch file, or a run folder", "timm's own", "FILE")
-    ] = None,
-    out: Annotated[Path | None, flag("where the evaluation of --network goes", "evaluations/NAME", "FOLDER")] = None,
     grid: Annotated[
         Path | None, flag("also draw the corruptions of one test image into this picture", metavar="FILE.png")
     ] = None,
@@ -62,13 +60,13 @@ def evaluate(
     plan = instruments.plan(batch_size, workers)
     if threads is not None and threads < 1:
         raise UserError(f"--threads must be at least 1, got {threads}.")
-    if network is not None:
-        if runs:
+    if other.network is not None:
+        if runs or unfinished:
             raise UserError("Give run folders or a --network, not both.")
-        subjects = _of_network(network, width, weights, data, out, accelerator, threads)
+        subjects = _of_network(other.network, other, data, accelerator, threads)
         count = 1
     else:
-        _check_only_runs(data, width=width, weights=weights, out=out)
+        _check_only_runs(other, data)
         folders = _folders(runs, unfinished)
         subjects = ((folder, saved.of_run(folder, unfinished, accelerator, threads)) for folder in folders)
         count = len(folders)
@@ -105,41 +103,43 @@ def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:
         raise UserError("Name at least one run folder, for instance runs/demo, or a --network.")
     folders: list[Path] = []
     for path in runs:
+        if path.is_file():
+            raise UserError(
+                f"{path} is a file. Name a run folder; weights in a file go with --network: --weights FILE."
+            )
         if (path / "spec.json").exists() or not path.is_dir():
             folders.append(path)  # whatever is wrong with it is said when it is opened
         else:
             finished, others = comparison.find_runs([path])
             below = sorted(finished + others) if unfinished else finished
             folders += [path / folder.relative_to(path.resolve()) for folder in below]
-    return folders
+    return list(dict.fromkeys(folders))
 
 
-def _check_only_runs(data: DataFlags, **given: Any) -> None:
-    for name, value in [*given.items(), *((f.name, getattr(data, f.name)) for f in fields(data))]:
-        if value is not None:
-            raise UserError(f"--{name.replace('_', '-')} goes with --network: a run brings its own.")
+def _check_only_runs(*flags: OtherNetworkFlags | ImageFlags) -> None:
+    for group in flags:
+        for one in fields(group):
+            if getattr(group, one.name) not in (None, ()):
+                raise UserError(f"--{one.name.replace('_', '-')} goes with --network: a run brings its own.")
 
 
 def _of_network(
-    name: str,
-    width: int | None,
-    weights: str | None,
-    data: DataFlags,
-    out: Path | None,
-    accelerator: str | None,
-    threads: int | None,
+    name: str, other: OtherNetworkFlags, data: ImageFlags, accelerator: str | None, threads: int | None
 ) -> Iterator[tuple[Path, Saved]]:
     if threads is not None:
         torch.set_num_threads(threads)
-    options: dict[str, Any] = {} if width is None else {"width": width}
-    plain = {
-        place.removeprefix("data."): getattr(data, flag_name)
-        for flag_name, place in DATA_PLACES.items()
-        if getattr(data, flag_name) is not None
-    }
-    folder = out or Path("evaluations") / name.replace("/", "-")
-    spec = from_json(DataSpec, plain, "data")
-    yield folder, saved.of_network(NetworkSpec(name, options), weights, spec, accelerator or "auto")
+    plain: dict[str, Any] = {"network": {"name": name, "options": {}, "weights": other.weights}, "data": {}}
+    given = {"network.width": other.width}
+    given |= {place: getattr(data, name) for name, place in DATA_PLACES.items() if hasattr(data, name)}
+    for place, value in given.items():
+        if value is not None:
+            put(plain, place, value)
+    assign(plain, other.set)
+    network, images = from_json(NetworkSpec, plain["network"], "network"), from_json(DataSpec, plain["data"], "data")
+    subject = saved.of_network(network, images, accelerator or "auto")
+    folder = other.out or Path("evaluations") / name.replace("/", "-")
+    make_folder(folder)
+    yield folder, subject
 
 
 def _say(text: str) -> None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+import tyro
 
 from spacedkd.cli.flag import flag
 from spacedkd.errors import UserError
-from spacedkd.evaluate import adversarial, corruptions, curvature
+from spacedkd.evaluate import adversarial, corruptions
 from spacedkd.evaluate.adversarial import Attack
 from spacedkd.experiments.evaluation import CURVATURE_IMAGES, NOISE_IMAGES, Plan
+
+USUAL = Plan()
+_SETTINGS = {
+    **dict.fromkeys(("severities", "only", "cache"), ("corruptions",)),
+    **dict.fromkeys(("attacks", "epsilon", "steps", "step"), ("adversarial",)),
+    "draws": ("flatness",),
+    **dict.fromkeys(("error", "products"), ("hessian",)),
+    "limit": ("corruptions", "adversarial"),
+    "train_images": ("flatness", "hessian"),
+}
+"""the instruments a flag is for"""
 
 
 @dataclass(frozen=True)
@@ -37,16 +50,16 @@ class InstrumentFlags:
     steps: Annotated[int | None, flag("steps of bim and pgd", adversarial.STEPS, "COUNT")] = None
     step: Annotated[float | None, flag("size of a step of bim and pgd, in pixels", "epsilon / 4", "NUMBER")] = None
     flatness: Annotated[bool, flag("loss and accuracy on training images with noise on the weights", "no")] = False
-    draws: Annotated[int, flag("draws of noise at each level", 10, "COUNT")] = 10
+    draws: Annotated[int | None, flag("draws of noise at each level", USUAL.draws, "COUNT")] = None
     hessian: Annotated[
         bool,
         flag("trace and largest eigenvalue of the Hessian on training images: minutes for a small network", "no"),
     ] = False
-    error: Annotated[float, flag("relative standard error of the trace to stop at", 0.05, "PART")] = 0.05
+    error: Annotated[float | None, flag("relative standard error of the trace to stop at", USUAL.error, "PART")] = None
     products: Annotated[
-        int,
-        flag("most products of the Hessian with a vector for each estimate", curvature.MOST_PRODUCTS, "COUNT"),
-    ] = curvature.MOST_PRODUCTS
+        int | None,
+        flag("most products of the Hessian with a vector for each estimate", USUAL.most_products, "COUNT"),
+    ] = None
     limit: Annotated[
         int | None,
         flag("only so many test images for --corruptions and --adversarial, evenly from all classes", "all", "COUNT"),
@@ -62,40 +75,64 @@ class InstrumentFlags:
 
     def plan(self, batch_size: int, workers: int) -> Plan:
         """What these flags ask for; a setting of an instrument that is not used is a mistake."""
-        corrupt, attack = self.corruptions or self.all, self.adversarial or self.all
-        self._check_used(corrupt, "--corruptions", ("severities", "only", "cache"))
-        self._check_used(attack, "--adversarial", ("attacks", "epsilon", "steps", "step"))
-        return Plan(
-            corruptions=self._corruptions() if corrupt else (),
-            severities=corruptions.SEVERITIES if self.severities is None else self.severities,
+        self._check_used()
+        given: dict[str, Any] = {
+            "severities": None if self.severities is None else tuple(dict.fromkeys(self.severities)),
+            "draws": self.draws,
+            "error": self.error,
+            "most_products": self.products,
+        }
+        usual = replace(USUAL, **{name: value for name, value in given.items() if value is not None})
+        return replace(
+            usual,
+            corruptions=self._corruptions() if self.corruptions or self.all else (),
             cache=self.cache,
-            attacks=self._attacks() if attack else (),
+            attacks=self._attacks() if self.adversarial or self.all else (),
             flatness=self.flatness or self.all,
-            draws=self.draws,
             hessian=self.hessian or self.all,
-            error=self.error,
-            most_products=self.products,
             limit=self.limit,
             train_images=self.train_images,
             batch_size=batch_size,
             workers=workers,
         )
 
-    def _check_used(self, used: bool, instrument: str, names: tuple[str, ...]) -> None:
-        for name in names:
-            if not used and getattr(self, name) is not None:
-                raise UserError(f"--{name} belongs to {instrument}: add that flag too.")
+    def _check_used(self) -> None:
+        for name, instruments in _SETTINGS.items():
+            given = getattr(self, name)
+            if given == ():
+                raise UserError(f"--{name} needs at least one value.")
+            if given is not None and not self.all and not any(getattr(self, one) for one in instruments):
+                which = " or ".join(f"--{one}" for one in instruments)
+                raise UserError(f"--{name.replace('_', '-')} belongs to {which}: add that flag too.")
+        if self.attacks == ("fgsm",) and (self.steps is not None or self.step is not None):
+            raise UserError("--steps and --step are of bim and pgd: fgsm takes one step of epsilon.")
 
     def _corruptions(self) -> tuple[str, ...]:
         if self.only == ("paper",):
             return corruptions.PAPER
-        return corruptions.NAMES if self.only is None else self.only
+        return corruptions.NAMES if self.only is None else tuple(dict.fromkeys(self.only))
 
     def _attacks(self) -> tuple[Attack, ...]:
         steps = adversarial.STEPS if self.steps is None else self.steps
-        epsilons = adversarial.EPSILONS if self.epsilon is None else tuple(sorted(self.epsilon))
+        epsilons = adversarial.EPSILONS if self.epsilon is None else sorted({*self.epsilon})
         return tuple(
             adversarial.attack(name, epsilon, steps, self.step)
-            for name in (adversarial.NAMES if self.attacks is None else self.attacks)
+            for name in (adversarial.NAMES if self.attacks is None else dict.fromkeys(self.attacks))
             for epsilon in epsilons
         )
+
+
+@dataclass(frozen=True)
+class OtherNetworkFlags:
+    """A network that is no run's."""
+
+    network: Annotated[str | None, flag("instead of runs: a timm network, measured on --data", metavar="NAME")] = None
+    width: Annotated[int | None, flag("of --network, if it is one of ours", 64, "CHANNELS")] = None
+    weights: Annotated[
+        str | None, flag("of --network: a .safetensors or torch file, or a run folder", "timm's own", "FILE")
+    ] = None
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        flag("anything else about --network: network.input_size=224, ... (may be repeated)", metavar="KEY=VALUE"),
+    ] = ()
+    out: Annotated[Path | None, flag("where the evaluation of --network goes", "evaluations/NAME", "FOLDER")] = None

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spacedkd.cli.tables import of_scores, percent, with_interval
-from spacedkd.experiments.metrics import metrics
+from spacedkd.experiments.metrics import metrics, usual
 
 Found = Mapping[str, Any]
 """an evaluation.json"""
@@ -165,15 +165,22 @@ def line(found: Found) -> str:
 def of_many(everything: Mapping[Path, Found]) -> Table:
     """One line for each network."""
     by_folder = {folder: metrics(found) for folder, found in everything.items()}
-    keys = [key for key in SUMMARY if any(key in numbers for numbers in by_folder.values())]
-    table = _table("the students, deepest head", "run", *(SUMMARY[key] for key in keys))
+    columns = {key: [numbers[key] for numbers in by_folder.values() if key in numbers] for key in SUMMARY}
+    settings = {key: usual(column).settings for key, column in columns.items() if column}
+    table = _table("the students, deepest head", "run", *(SUMMARY[key] for key in settings))
     table.columns[0].overflow, table.columns[0].min_width = "fold", 12
     above = Path(os.path.commonpath([folder.parent for folder in by_folder]))
+    other = False
     for folder, numbers in by_folder.items():
-        table.add_row(
-            Text(str(folder.relative_to(above))), *(numbers[key].written() if key in numbers else "" for key in keys)
-        )
+        cells = []
+        for key, usual_one in settings.items():
+            comparable = key in numbers and numbers[key].settings == usual_one
+            other |= key in numbers and not comparable
+            cells.append(numbers[key].written() if comparable else "")
+        table.add_row(Text(str(folder.relative_to(above))), *cells)
     table.caption = "mean accuracy, percent: on corrupted images, under attack, with noise on the weights (shaken)"
+    if other:
+        table.caption += "; empty where it was measured with other settings than for most"
     return table
 
 

@@ -6,7 +6,6 @@ of a comparison.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from spacedkd.cli.assignments import assign, put, value
 from spacedkd.cli.data_flags import DATA_PLACES, put_changes
 from spacedkd.cli.flag import flag as flag
 from spacedkd.cli.network_flags import NetworkFlags, put_networks
@@ -148,35 +148,11 @@ def changed(base: RunSpec, flags: RunFlags) -> RunSpec:
         plain["method"]["options"] = {}  # one method's options mean nothing to another
     for name, place in _PLACES.items():
         if getattr(flags, name) is not None:
-            _put(plain, place, getattr(flags, name))
+            put(plain, place, getattr(flags, name))
     put_networks(plain, flags)
     put_changes(plain["data"], flags)
-    for assignment in flags.set:
-        place, sign, value = assignment.partition("=")
-        if not sign:
-            raise UserError(f"--set wants KEY=VALUE, for instance method.temperature=4; got {assignment!r}.")
-        _put(plain, place.strip(), _value(value))
+    assign(plain, flags.set)
     return _scheduled(from_json(RunSpec, plain), flags)
-
-
-def _put(plain: dict[str, Any], place: str, value: Any) -> None:
-    *path, last = place.split(".")
-    for part in path:
-        if not isinstance(plain.get(part), dict):
-            way_out = "Give --teacher NAME too." if part == "teacher" else "See the spec.json of any run for the names."
-            raise UserError(f"There is no {place!r} in this spec. {way_out}")
-        plain = plain[part]
-    # A network or method is a name and its options: method.temperature is short for method.options.temperature.
-    if "options" in plain and last not in plain:
-        plain = plain["options"]
-    plain[last] = value
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def _scheduled(spec: RunSpec, flags: RunFlags) -> RunSpec:
@@ -207,7 +183,7 @@ def _can_be_spaced(spec: RunSpec) -> bool:
 def _explicit(flags: RunFlags) -> Mapping[str, Any]:
     """Method options that were set by hand and so win over what spacing would choose."""
     pairs = (assignment.partition("=") for assignment in flags.set)
-    return {place.removeprefix("method."): _value(value) for place, _, value in pairs if place.startswith("method.")}
+    return {place.removeprefix("method."): value(text) for place, _, text in pairs if place.startswith("method.")}
 
 
 def parse_arm(text: str, base: RunFlags) -> tuple[str, RunSpec]:

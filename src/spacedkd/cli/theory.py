@@ -11,11 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from spacedkd.cli.flag import flag
-from spacedkd.errors import UserError
 from spacedkd.experiments.theory import default_settings, measure
 from spacedkd.report import theory_words as words
 from spacedkd.report.theory_page import write_theory_page
-from spacedkd.train.folder import write_json
+from spacedkd.train.folder import make_folder, write_json
 
 console = Console()
 
@@ -33,13 +32,11 @@ def theory(
 
     Example: spacedkd theory --out runs/theory
     """
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file. Give --out the name of a folder, for instance runs/theory.")
     settings = default_settings(problems, orders, steps, seed)
+    make_folder(out)
     with _bar() as bar:
         tasks = {one.name: bar.add_task(one.name, total=None) for one in settings}
         found = measure(settings, lambda name, done, total: bar.update(tasks[name], completed=done, total=total))
-    out.mkdir(parents=True, exist_ok=True)
     write_json(out / "theory.json", found)
     given = {"--out": out, "--problems": problems, "--orders": orders, "--steps": steps, "--seed": seed}
     command = shlex.join(["spacedkd", "theory", *(str(word) for pair in given.items() for word in pair)])

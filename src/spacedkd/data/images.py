@@ -6,6 +6,7 @@ Both give the same tensors, so which one a data set becomes is a matter of memor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -59,9 +60,13 @@ class ImageSet(Protocol):
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Bytes [..., C, H, W] to floats with mean 0 and deviation 1 per channel."""
-    scale = 255 * torch.tensor(std, device=pixels.device).view(-1, 1, 1)
-    shift = 255 * torch.tensor(mean, device=pixels.device).view(-1, 1, 1)
-    return (pixels - shift) / scale
+    return (pixels - _per_channel(mean, pixels.device)) / _per_channel(std, pixels.device)
+
+
+@lru_cache(maxsize=64)
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Of pixels 0 .. 255; kept, so that a GPU is not kept waiting for a few numbers with every batch."""
+    return 255 * torch.tensor(values, device=device).view(-1, 1, 1)
 
 
 @dataclass(frozen=True)

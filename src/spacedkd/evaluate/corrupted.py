@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from hashlib import sha256
 from importlib.metadata import version
@@ -138,7 +139,12 @@ class _Workers:
             return
         with _deaf():  # the first one starts the processes
             futures = [self.pool.submit(_work, *job) for job in jobs]
-        yield from (future.result() for future in as_completed(futures))
+        try:
+            yield from (future.result() for future in as_completed(futures))
+        except BrokenProcessPool:
+            raise UserError(
+                "A process that corrupted images was killed, perhaps for want of memory. The same command goes on."
+            ) from None
 
     def __enter__(self) -> _Workers:
         return self

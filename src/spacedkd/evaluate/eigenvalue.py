@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spacedkd.evaluate.trace import Matrix, Stopped, Watch, outside, signs
+from spacedkd.evaluate.trace import Matrix, Stopped, Watch, dot, outside, signs
 from spacedkd.seeds import seed_for
 
 LEAST = 4
@@ -40,7 +40,7 @@ def largest_eigenvalue(matrix: Matrix, like: Tensor, error: float, most: int, se
     beside: list[float] = []
     while True:
         image = (matrix @ basis[-1][None])[0]
-        diagonal.append(float(basis[-1] @ image))
+        diagonal.append(dot(basis[-1], image))
         image = outside(image, basis)
         beside.append(float(image.norm()))
         value, residual = _largest_of_tridiagonal(diagonal, beside)

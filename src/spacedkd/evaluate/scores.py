@@ -113,15 +113,19 @@ class _Tally:
     def add(self, logits: Tensor, labels: Tensor, final: Tensor) -> None:
         log_p = logits.log_softmax(1)
         confidence, chosen = log_p.max(1)
-        right = (chosen == labels).double().cpu()
-        confidence, where = confidence.exp().double().cpu(), labels.cpu()
+        of_class = log_p.gather(1, labels[:, None])[:, 0]
+        near = (logits.topk(min(TOP, logits.shape[1])).indices == labels[:, None]).any(1)
+        yes = (one.to(log_p) for one in (chosen == labels, near, chosen == final))
+        together = torch.stack([confidence.exp(), of_class, *yes])  # so that a device is waited for once
+        sure, likely, right, close, as_final = together.cpu().double()
+        where = labels.cpu()
         self.right.index_add_(0, where, right)
         self.seen.index_add_(0, where, torch.ones_like(right))
-        bins = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
-        self.in_bin.index_add_(1, bins, torch.stack([torch.ones_like(right), confidence, right]))
-        self.near += int((logits.topk(min(TOP, logits.shape[1])).indices == labels[:, None]).sum())
-        self.loss -= float(log_p.gather(1, labels[:, None]).double().sum())
-        self.as_final += int((chosen == final).sum())
+        bins = (sure * BINS).ceil().long().clamp(1, BINS) - 1
+        self.in_bin.index_add_(1, bins, torch.stack([torch.ones_like(right), sure, right]))
+        self.near += int(close.sum())
+        self.loss -= float(likely.sum())
+        self.as_final += int(as_final.sum())
 
     def scores(self, images: int) -> HeadScores:
         counts, confidences, right = self.in_bin

@@ -8,9 +8,8 @@ Unbiased estimates with random signs w (Rademacher vectors), for which E[w' A w]
 - `hutch_plus_plus` (Meyer, Musco, Musco and Woodruff 2021): a few products span a space that holds most of a matrix
   with few large eigenvalues. There the trace is exact, and only the rest is estimated, part by part.
 
-XTrace (Epperly, Tropp and Webber 2024) uses its vectors for both and needs fewer. On a few small matrices of known
-trace its true errors were 1.3 to 2.3 times its standard error, those of Hutch++ 1.1 to 1.5 times; with so few forms 1.1
-to 1.2 is what a standard error gives at best. The vectors that estimate the rest here are independent of the space.
+XTrace (Epperly, Tropp and Webber 2024) uses its vectors for both and needs fewer. Here the vectors that estimate the
+rest are independent of the space, so that their spread is an honest standard error, also when it decides when to stop.
 
 Each goes on until the standard error is at most `error` times the estimate, or until it has used up its products.
 """
@@ -36,6 +35,8 @@ Watch = Callable[[int, int], None]
 BLOCK = 2
 LEAST = 8
 """forms w' A w before a standard error is believed"""
+LEAST_OF_A_PART = 6
+"""and of each part: parts may be very unequal, and a few forms of the largest one say little about its variance"""
 SKETCH = 8
 """vectors whose products span the space of hutch_plus_plus"""
 
@@ -82,10 +83,10 @@ def hutchinson(matrix: Matrix, like: Tensor, error: float, most: int, seed: int,
     found: list[float] = []
     while True:
         vectors = _several(matrix, like, BLOCK, seed, "hutchinson", len(found))
-        found += (vectors * (matrix @ vectors)).sum(1, dtype=torch.float64).tolist()
+        found += map(dot, vectors, matrix @ vectors)
         watch(len(found), most)
         value, sure = math.fsum(found) / len(found), standard_error(found)
-        stopped = stop(value, sure, len(found), len(found), error, most)
+        stopped = stop(value, sure, len(found) >= LEAST, len(found), error, most)
         if stopped:
             return Trace("hutchinson", value, sure, len(found), stopped)
 
@@ -108,7 +109,7 @@ def hutch_plus_plus(matrix: Whole, like: Tensor, error: float, most: int, seed: 
     sketch = min(SKETCH, most // 4)
     basis = _span(matrix @ _several(matrix, like, sketch, seed, "sketch", 0))
     watch(sketch, most)
-    inside = float((basis * (matrix @ basis)).sum(dtype=torch.float64))
+    inside = math.fsum(map(dot, basis, matrix @ basis))
     products = sketch + len(basis)
     watch(products, most)
     if len(basis) < sketch:
@@ -155,16 +156,23 @@ def _by_part(
                 forms.append([])
             for draw in range(done, done + BLOCK):
                 vector = signs(matrix.size, seed_for(seed, "by part", place, draw), like)
-                forms[place].append(float((vector * multiply(vector)).sum(dtype=torch.float64)))
+                forms[place].append(dot(vector, multiply(vector)))
         done += BLOCK
         products = known.products + done
         watch(products, most)
         value = known.value + math.fsum(share * math.fsum(f) / done for share, f in zip(shares, forms, strict=True))
         errors = (share * standard_error(f) for share, f in zip(shares, forms, strict=True))
         sure = math.sqrt(math.fsum(one**2 for one in errors))
-        stopped = stop(value, sure, done * len(forms), products, error, most)
+        enough = done >= LEAST_OF_A_PART and done * len(forms) >= LEAST
+        stopped = stop(value, sure, enough, products, error, most)
         if stopped:
             return value, sure, products, stopped
+
+
+def dot(one: Tensor, other: Tensor) -> float:
+    """The scalar product, summed in double precision, which Apple's GPUs do not have."""
+    product = one * other
+    return float((product.cpu() if product.device.type == "mps" else product).sum(dtype=torch.float64))
 
 
 def _several(matrix: Matrix, like: Tensor, count: int, seed: int, what: str, first: int) -> Tensor:
@@ -189,8 +197,8 @@ def outside(vector: Tensor, basis: Sequence[Tensor]) -> Tensor:
     return vector
 
 
-def stop(value: float, sure: float, samples: int, products: int, error: float, most: int) -> Stopped | None:
+def stop(value: float, sure: float, enough: bool, products: int, error: float, most: int) -> Stopped | None:
     """Why an estimate is good enough, or may not go on; None while it goes on."""
-    if samples >= LEAST and sure <= error * abs(value):
+    if enough and sure <= error * abs(value):
         return "error reached"
     return "most products" if products + BLOCK > most else None

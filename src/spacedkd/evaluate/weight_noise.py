@@ -109,7 +109,7 @@ def noise(like: Tensor, seed: int) -> Tensor:
 
 
 def _rms(tensor: Tensor) -> float:
-    return float(tensor.double().square().mean().sqrt())
+    return float(tensor.detach().cpu().double().square().mean().sqrt())
 
 
 def _fit(predict: Logits, batches: Batches, loss: Loss) -> tuple[int, tuple[float, float]]:

@@ -1,7 +1,7 @@
 """All instruments on one trained network, and the file that keeps what they found.
 
-`evaluation.json` has an entry for each instrument that was ever used on these weights, with its settings in it. Weights
-that have changed make everything measured before worthless, so it goes.
+`evaluation.json` has an entry for each instrument that was ever used on these weights, with its settings in it. Other
+weights or other data make everything measured before worthless, so it goes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from spacedkd.errors import UserError
 from spacedkd.evaluate import adversarial, corruptions, curvature, scores, weight_noise
 from spacedkd.evaluate.adversarial import Attack
 from spacedkd.evaluate.corrupted import CorruptedImages
+from spacedkd.experiments.metrics import metrics
 from spacedkd.json_form import to_json
 from spacedkd.train.folder import write_json
 from spacedkd.train.saved import Saved
 
 FILE = "evaluation.json"
+_DECIDE = ("weights_digest", "data")
+"""what of its origin decides what is measured"""
 NOISE_IMAGES = 2000
 CURVATURE_IMAGES = 250
 """fewer than for noise: a product with the Hessian takes as long as five passes or more, and a trace needs dozens"""
@@ -150,7 +153,7 @@ def _adversarial(saved: Saved, plan: Plan, test: Images | Encoded, progress: Pro
 
     with progress("adversarial", adversarial.passes(plan.attacks) * len(test.labels)) as advance:
         predict = saved.predict_deepest()
-        return adversarial.adversarial(predict, test.normalised, batches, plan.attacks, advance=advance)
+        return adversarial.adversarial(predict, test.normalised, batches(), plan.attacks, advance=advance)
 
 
 def _weight_noise(saved: Saved, plan: Plan, progress: Progress) -> weight_noise.WeightNoise:
@@ -212,13 +215,12 @@ def _some(images: Images | Encoded, name: str, limit: int | None) -> Images | En
 def write(folder: Path, saved: Saved, found: Mapping[str, Any]) -> dict[str, Any]:
     """Add what was found to the folder's evaluation.json, and return all of it.
 
-    Earlier results of the same weights stay; those of other weights go.
+    Earlier results of the same weights on the same data stay; all others go.
     """
     before = read(folder)
-    same = before is not None and before["origin"].get("weights_digest") == saved.origin["weights_digest"]
+    same = before is not None and all(before["origin"].get(name) == saved.origin[name] for name in _DECIDE)
     kept = before["instruments"] if before is not None and same else {}
     everything = {"origin": saved.origin, "instruments": {**kept, **found}}
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / FILE, everything)
     return everything
 
@@ -229,7 +231,10 @@ def read(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {"origin": dict(found["origin"]), "instruments": dict(found["instruments"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if "accuracy" not in found["instruments"]:
+            raise KeyError("accuracy")
+        metrics(found)  # whatever is wrong with one of its numbers is wrong with the file
+        return {"origin": dict(found["origin"]), "instruments": found["instruments"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read as an evaluation: {error!r}. Delete it to measure again.") from None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 Unit = Literal["percent", "number"]
@@ -24,6 +25,12 @@ class Metric(NamedTuple):
 
     def written(self) -> str:
         return f"{100 * self.value:.1f}" if self.unit == "percent" else f"{self.value:.3g}"
+
+
+def usual(measured: Sequence[Metric]) -> Metric:
+    """One with the most common settings."""
+    settings = Counter(one.settings for one in measured).most_common(1)[0][0]
+    return next(one for one in measured if one.settings == settings)
 
 
 def metrics(found: Mapping[str, Any]) -> dict[str, Metric]:

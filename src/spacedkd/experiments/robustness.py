@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spacedkd.evaluate.interval import t_interval
 from spacedkd.experiments import evaluation
-from spacedkd.experiments.metrics import Metric, metrics
+from spacedkd.experiments.metrics import Metric, metrics, usual
 from spacedkd.experiments.statistics import difference
 from spacedkd.json_form import to_json
 
@@ -35,10 +34,11 @@ def compare_evaluations(comparison: Mapping[str, Any]) -> dict[str, Any] | None:
     comparable = {arm["label"] for arm in comparison["arms"] if arm["difference"] is not None}
     keys = dict.fromkeys(key for runs in arms.values() for run in runs for key in run.numbers)
     other: list[str] = []
+    reference_first = [arms[against], *(runs for label, runs in arms.items() if label != against)]
     return {
         "metrics": {key: _metric(key, arms, against, comparable, other) for key in keys},
         "reliability": {label: _reliability(runs) for label, runs in arms.items() if runs},
-        "settings": _settings([run.found for runs in (arms[against], *arms.values()) for run in runs]),
+        "settings": _settings([run.found for runs in reference_first for run in runs]),
         "notes": _notes(stale, other, arms),
     }
 
@@ -63,7 +63,7 @@ def _metric(
     measured = {
         label: {run.seed: run.numbers[key] for run in runs if key in run.numbers} for label, runs in arms.items()
     }
-    sample = _usual([*measured[against].values()] or [one for found in measured.values() for one in found.values()])
+    sample = usual([*measured[against].values()] or [one for found in measured.values() for one in found.values()])
     values: dict[str, dict[int, float]] = {}
     for label, found in measured.items():
         values[label] = {seed: one.value for seed, one in found.items() if one.settings == sample.settings}
@@ -87,12 +87,6 @@ def _metric(
     }
 
 
-def _usual(measured: Sequence[Metric]) -> Metric:
-    """One with the most common settings."""
-    settings = Counter(one.settings for one in measured).most_common(1)[0][0]
-    return next(one for one in measured if one.settings == settings)
-
-
 def _reliability(runs: Sequence[Evaluated]) -> list[dict[str, Any]]:
     """The bins of all seeds together."""
     heads = [_student(run.found["instruments"]["accuracy"])["heads"]["final"]["reliability"] for run in runs]
@@ -114,14 +108,14 @@ def _student(accuracy: Mapping[str, Any]) -> Mapping[str, Any]:
     return student
 
 
-def _images(accuracy: Mapping[str, Any]) -> int:
-    return int(_student(accuracy)["images"])
-
-
 def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """How each instrument was set, in words, as the first run that used it has it."""
+    used: dict[str, list[Mapping[str, Any]]] = {}
+    for one in found:
+        for name, instrument in one["instruments"].items():
+            used.setdefault(name, []).append(instrument)
     words = {
-        "accuracy": lambda of: f"{_images(of)} test images, deepest head, after the last epoch.",
+        "accuracy": lambda of: f"{_student(of)['images']} test images, deepest head, after the last epoch.",
         "corruptions": _corruption_words,
         "adversarial": _attack_words,
         "weight_noise": lambda of: (
@@ -131,15 +125,21 @@ def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         ),
         "curvature": lambda of: (
             f"Hessian of the mean cross-entropy of {of['images']} training images as they are; trace by "
-            f"{of['trace']['method']}, asked for a relative standard error of {of['error']:g}; BatchNorm: "
-            f"{of['batchnorm']}."
+            f"{of['trace']['method']}; BatchNorm: {of['batchnorm']}. {_precision_words(used['curvature'])}"
         ),
     }
-    said: dict[str, str] = {}
-    for one in found:
-        for name, instrument in one["instruments"].items():
-            said.setdefault(name, words[name](instrument))
-    return said
+    return {name: words[name](instruments[0]) for name, instruments in used.items()}
+
+
+def _precision_words(found: Sequence[Mapping[str, Any]]) -> str:
+    """How sure the traces of all runs are."""
+    errors = [one["trace"]["standard_error"] / abs(one["trace"]["value"] or 1) for one in found]
+    missed = sum(one["trace"]["stopped"] == "most products" for one in found)
+    short = f", which {missed} of {len(found)} did not reach" if missed else ""
+    return (
+        f"Standard errors of the traces were {100 * min(errors):.1f} to {100 * max(errors):.1f} %, asked for were at "
+        f"most {100 * found[0]['error']:g} %{short}."
+    )
 
 
 def _corruption_words(of: Mapping[str, Any]) -> str:

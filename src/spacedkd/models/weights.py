@@ -57,10 +57,13 @@ def _read(file: Path, place: str) -> dict[str, Tensor]:
     try:
         found: dict[str, Tensor] = load_state_dict(str(file), use_ema=False, device="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and safetensors all fail in their own ways
-        line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{place} holds no weights that can be read ({line[:120]}).") from None
+        line = (str(error).splitlines() or [""])[0][:120]
+        raise UserError(f"{place} holds no weights that can be read ({type(error).__name__}: {line}).") from None
     if not found or not all(isinstance(value, Tensor) for value in found.values()):
         raise UserError(f"{place} holds no weights: it must be a table of names and tensors.")
+    for name, value in found.items():
+        if not value.isfinite().all():
+            raise UserError(f"The weights in {place} are no good: {name!r} holds numbers that are not finite.")
     return found
 
 

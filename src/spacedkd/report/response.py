@@ -17,11 +17,13 @@ CAPTION = "Solid: mean of the arm over seeds, with its 95 % interval. Dashed: me
 def panels(
     arms: Sequence[Arm], against: str, points: Mapping[float, Measure], x_title: str, y_title: str
 ) -> list[Markup]:
-    """A picture for each arm that was measured, all on the same axes; levels lie evenly in their order."""
-    levels = sorted(points)
-    measured = [arm for arm in arms if all(arm.label in points[level].arms for level in levels)]
-    if not measured:
-        return []
+    """A picture for each arm that was measured at the levels of the reference, all on the same axes.
+
+    Levels lie evenly in their order. Where the reference was not measured, the first arm that was takes its place.
+    """
+    of = {arm.label: [level for level in sorted(points) if arm.label in points[level].arms] for arm in arms}
+    levels = of[against] or next(filter(None, of.values()))
+    measured = [arm for arm in arms if {*levels} <= {*of[arm.label]}]
     values = [v for level in levels for arm in measured for v in _values(points[level], arm.label)]
     area = Panel((-0.2, len(levels) - 0.8), rounded(*domain(values, 0, 1)), right=14)
     reference = next((arm for arm in measured if arm.label == against), None)

@@ -93,6 +93,14 @@ class Journal(AbstractContextManager["Journal"]):
         return self._file.tell()
 
 
+def make_folder(path: Path) -> None:
+    """Make a place for results; called before the work, so that a bad one is noticed then."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"There can be no folder {path} ({error.strerror}): give --out another name.") from None
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a file whole or not at all."""
     unfinished = path.with_suffix(".unfinished")

@@ -19,6 +19,7 @@ from spacedkd.data.sources import Splits
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluate.accuracy import Predict
+from spacedkd.json_form import to_json
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.models.weights import check_published, keep_normalisation
@@ -43,7 +44,7 @@ class Saved:
     device: torch.device
     channels_last: bool
     origin: dict[str, Any]
-    """what these weights are: of which run after which epoch, or from which file"""
+    """what these weights are (of which run after which epoch, or from which file), and which data that is"""
 
     @property
     def module(self) -> nn.Module:
@@ -127,27 +128,28 @@ def of_run(path: Path, unfinished: bool = False, accelerator: str | None = None,
         "turns": position.turns,
         "of_turns": parts.turn_count,
         "epochs": spec.epochs if position.turns == parts.turn_count else None,
+        "data": to_json(parts.spec.data),
     }
     ready = {name: models[name].to(_kept_in(parts.spec.precision, learns)) for name, learns in learned.items()}
     return _ready(ready, student, parts.data, parts.spec.precision, accelerator or spec.engine.accelerator, origin)
 
 
-def of_network(network: NetworkSpec, weights: str | None, data: DataSpec, accelerator: str = "auto") -> Saved:
-    """Any timm network, with weights from a file or a run folder, or else timm's own.
+def of_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto") -> Saved:
+    """Any timm network, with the weights its spec names, or else timm's own.
 
     It sees images normalised as in its own training, where that is known.
     """
-    parts = sources.load(sources.fill_in(data))
-    if weights is None and timm.is_model(network.name):
+    data = sources.fill_in(data)
+    parts = sources.load(data)
+    if not network.pretrained and timm.is_model(network.name):
         published = timm.get_pretrained_cfg(network.name)
         if published is None or not published.has_weights:
             raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
         check_published(network.name, len(parts.train.classes))
         network = replace(network, options={**network.options, "pretrained": True})
-    network = replace(network, weights=weights)
     built = build.build(network, parts.train, seed=0)
     keep_normalisation(built, network, (parts.train.mean, parts.train.std))
-    origin = {"network": network.name, "weights": weights or "timm's own"}
+    origin = {"network": to_json(network), "weights": network.weights or "timm's own", "data": to_json(data)}
     return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
 
 
@@ -155,7 +157,10 @@ def _check_classes(folder: RunFolder, data: Splits) -> None:
     """Refuse data whose classes have changed since the run was trained."""
     if not folder.classes.exists():
         return
-    trained = json.loads(folder.classes.read_text(encoding="utf-8"))["classes"]
+    try:
+        trained = json.loads(folder.classes.read_text(encoding="utf-8"))["classes"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{folder.classes} cannot be read. Delete it to measure without knowing the classes.") from None
     found = data.describe()["classes"]
     if trained == found:
         return
