@@ -66,6 +66,9 @@ def test_all_instruments(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     origin = found(run)["origin"]
     assert (origin["checkpoint"], origin["epochs"], origin["precision"]) == ("last", 2, "32-true")
     assert not list(run.glob("*.unfinished"))
+    main(["evaluate", str(run), "--flatness", "--noise", "0.1", "--train-images", "20", "--draws", "2"])
+    levels = found(run)["instruments"]["weight_noise"]["levels"]
+    assert [one["level"] for one in levels] == [0.1, 0.05, 0.1, 0.2, 0.3, 0.5]
 
 
 def test_accuracy_is_that_of_the_result(runs: Path) -> None:
@@ -202,7 +205,11 @@ BAD_FLAGS = {
     "--corruptions --only": "--only needs at least one value",
     "--adversarial --attacks fgsm --steps 5": "fgsm takes one step of epsilon",
     "--set network.width=4": "--set goes with --network",
-    "--flatness --draws 0": "draws must be at least 1",
+    "--flatness --draws 0": "at least one draw of each level, got 0",
+    "--flatness --noise -1": "absolute weight noise must be a number above 0",
+    "--flatness --relative-noise nan": "relative weight noise must be a number above 0",
+    "--flatness --relative-noise": "--relative-noise needs at least one value",
+    "--noise 0.1": "--noise belongs to --flatness",
     "--hessian --products 7": "products must be at least 8",
     "--hessian --error 0": "error must be a part between 0 and 1",
     "--flatness --train-images 0": "train_images must be at least 1",

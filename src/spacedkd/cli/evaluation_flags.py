@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,12 +19,16 @@ USUAL = Plan()
 _SETTINGS = {
     **dict.fromkeys(("severities", "only", "cache"), ("corruptions",)),
     **dict.fromkeys(("attacks", "epsilon", "steps", "step"), ("adversarial",)),
-    "draws": ("flatness",),
+    **dict.fromkeys(("noise", "relative_noise", "draws"), ("flatness",)),
     **dict.fromkeys(("error", "products"), ("hessian",)),
     "limit": ("corruptions", "adversarial"),
     "train_images": ("flatness", "hessian"),
 }
 """the instruments a flag is for"""
+
+
+def _listed(levels: Sequence[float]) -> str:
+    return " ".join(f"{level:g}" for level in levels)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,13 @@ class InstrumentFlags:
     steps: Annotated[int | None, flag("steps of bim and pgd", adversarial.STEPS, "COUNT")] = None
     step: Annotated[float | None, flag("size of a step of bim and pgd, in pixels", "epsilon / 4", "NUMBER")] = None
     flatness: Annotated[bool, flag("loss and accuracy on training images with noise on the weights", "no")] = False
+    noise: Annotated[tuple[float, ...] | None, flag("levels of absolute noise", _listed(USUAL.noise), "NUMBER ...")] = (
+        None
+    )
+    relative_noise: Annotated[
+        tuple[float, ...] | None,
+        flag("levels of noise relative to each tensor", _listed(USUAL.relative_noise), "NUMBER ..."),
+    ] = None
     draws: Annotated[int | None, flag("draws of noise at each level", USUAL.draws, "COUNT")] = None
     hessian: Annotated[
         bool,
@@ -78,6 +90,8 @@ class InstrumentFlags:
         self._check_used()
         given: dict[str, Any] = {
             "severities": None if self.severities is None else tuple(dict.fromkeys(self.severities)),
+            "noise": None if self.noise is None else tuple(sorted({*self.noise})),
+            "relative_noise": None if self.relative_noise is None else tuple(sorted({*self.relative_noise})),
             "draws": self.draws,
             "error": self.error,
             "most_products": self.products,
@@ -100,7 +114,7 @@ class InstrumentFlags:
         for name, instruments in _SETTINGS.items():
             given = getattr(self, name)
             if given == ():
-                raise UserError(f"--{name} needs at least one value.")
+                raise UserError(f"--{name.replace('_', '-')} needs at least one value.")
             if given is not None and not self.all and not any(getattr(self, one) for one in instruments):
                 which = " or ".join(f"--{one}" for one in instruments)
                 raise UserError(f"--{name.replace('_', '-')} belongs to {which}: add that flag too.")

@@ -75,7 +75,7 @@ def weight_noise(
     `predict` gives the logits to be judged; left out, the model itself does. The noise of a draw depends on the seed,
     the level, the draw and the parameter's name alone, so two networks of one shape are shaken in the same way.
     """
-    plan = _checked([("absolute", level) for level in absolute] + [("relative", level) for level in relative], draws)
+    plan = planned(absolute, relative, draws)
     total = 1 + len(plan) * draws
     with in_eval_mode(model):
         images, clean = _fit(predict or model, batches, loss)
@@ -135,7 +135,10 @@ def _level(kind: Kind, level: float, found: Sequence[tuple[float, float]]) -> No
     return NoiseLevel(kind, level, mean_loss, t_interval(accuracies), tuple(losses), tuple(accuracies))
 
 
-def _checked(plan: list[tuple[Kind, float]], draws: int) -> list[tuple[Kind, float]]:
+def planned(absolute: Sequence[float], relative: Sequence[float], draws: int) -> list[tuple[Kind, float]]:
+    """The kinds and levels in turn; anything that is no level is refused."""
+    plan: list[tuple[Kind, float]] = [("absolute", level) for level in absolute]
+    plan += [("relative", level) for level in relative]
     for kind, level in plan:
         if not (math.isfinite(level) and level > 0):
             raise UserError(f"A level of {kind} weight noise must be a number above 0, got {level}.")

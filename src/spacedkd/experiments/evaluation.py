@@ -53,6 +53,8 @@ class Plan:
     cache: Path | None = None
     attacks: tuple[Attack, ...] = ()
     flatness: bool = False
+    noise: tuple[float, ...] = weight_noise.ABSOLUTE_LEVELS
+    relative_noise: tuple[float, ...] = weight_noise.RELATIVE_LEVELS
     draws: int = 10
     hessian: bool = False
     error: float = 0.05
@@ -79,11 +81,12 @@ class Plan:
     def __post_init__(self) -> None:
         if self.corruptions:
             corruptions.check(self.corruptions, self.severities)
+        if self.flatness:
+            weight_noise.planned(self.noise, self.relative_noise, self.draws)
         for name, least, value in (
             ("batch_size", 1, self.batch_size),
             ("workers", 0, self.workers),
             ("train_images", 1, self.train_images),
-            ("draws", 1, self.draws),
             ("products", 8, self.most_products),
             ("limit", 1, self.limit),
         ):
@@ -158,12 +161,13 @@ def _adversarial(saved: Saved, plan: Plan, test: Images | Encoded, progress: Pro
 
 def _weight_noise(saved: Saved, plan: Plan, progress: Progress) -> weight_noise.WeightNoise:
     predict = saved.predict_deepest()
-    levels = len(weight_noise.ABSOLUTE_LEVELS) + len(weight_noise.RELATIVE_LEVELS)
-    with progress("weight noise", 1 + levels * plan.draws) as advance:
+    with progress("weight noise", 1 + (len(plan.noise) + len(plan.relative_noise)) * plan.draws) as advance:
         return weight_noise.weight_noise(
             saved.deepest(),
             _training(saved, plan, NOISE_IMAGES),
             predict=lambda images: predict(images)[0].logits,
+            absolute=plan.noise,
+            relative=plan.relative_noise,
             draws=plan.draws,
             watch=lambda done, total: advance(1),
         )
