@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import imagecorruptions
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from spacedkd.data.images import Images
 from spacedkd.data.sources import load
@@ -117,6 +120,22 @@ def test_other_bits_are_another_data_set(tmp_path: Path) -> None:
     other.pixels[2, 1, 5, 5] += 1
     assert CorruptedImages(one, tmp_path).folder != CorruptedImages(other, tmp_path).folder
     assert CorruptedImages(one, tmp_path).folder == CorruptedImages(images(), tmp_path).folder
+
+
+class Deadly(Images):
+    """Images that end every process but the first one."""
+
+    def fitted(self, rows: Tensor) -> Tensor:
+        if multiprocessing.parent_process() is not None:
+            os._exit(9)
+        return super().fitted(rows)
+
+
+def test_a_process_that_is_killed_is_one_clear_line(tmp_path: Path) -> None:
+    kept = CorruptedImages(Deadly(**vars(images())), tmp_path)
+    with pytest.raises(UserError, match="A process that corrupted images was killed"):
+        kept.make(["contrast"], [3], processes=2)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_processes_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
