@@ -83,11 +83,16 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "6 of 6 runs" in capsys.readouterr().out
     assert json.loads((tmp_path / "comparison.json").read_text()) == found
 
-    before = (tmp_path / "comparison.json").read_bytes()
-    main(["report", str(tmp_path), "--against", "plain", "--out", str(tmp_path / "again.html")])
-    again = json.loads((tmp_path / "again.json").read_text())
-    assert {arm["label"]: arm["last"] for arm in again["arms"]} == {arm["label"]: arm["last"] for arm in found["arms"]}
-    assert (tmp_path / "comparison.json").read_bytes() == before
+    main(["report", str(tmp_path), "--against", "spaced", "--out", str(tmp_path / "new" / "page.html")])
+    other = json.loads((tmp_path / "new" / "page-numbers.json").read_text())
+    assert [arm["label"] for arm in other["arms"]] == [arm["label"] for arm in found["arms"]]
+    assert other["against"] == "spaced"
+    assert json.loads((tmp_path / "comparison.json").read_text()) == found
+    main(["report", str(tmp_path)])  # the same order, against the same arm, as before
+    assert json.loads((tmp_path / "comparison.json").read_text())["against"] == "plain"
+    assert [arm["label"] for arm in json.loads((tmp_path / "comparison.json").read_text())["arms"]] == [
+        arm["label"] for arm in found["arms"]
+    ]
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-import timm
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from spacedkd import UserError
 from spacedkd.evaluate.curvature import ESTIMATORS, MOST_PRODUCTS, Curvature, curvature
-from spacedkd.evaluate.eigenvalue import largest_eigenvalue
 from spacedkd.evaluate.held_still import in_eval_mode
 from spacedkd.evaluate.hessian import Hessian
-from spacedkd.evaluate.trace import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part
 from spacedkd.json_form import to_json
 
 DRAW = torch.Generator().manual_seed(3)
@@ -62,24 +57,6 @@ def dense(model: nn.Module) -> Tensor:
 DENSE = dense(network())
 
 
-class Known:
-    """A matrix that is written out."""
-
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix, self.size = matrix, len(matrix)
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return vectors @ self.matrix
-
-    def parts(self) -> Iterator[tuple[float, Callable[[Tensor], Tensor]]]:
-        """One, which is all of it."""
-        yield 1.0, lambda vector: self.matrix @ vector
-
-
-def silent(done: int, most: int) -> None:
-    return
-
-
 def measure(**options: object) -> Curvature:
     return curvature(network(), batches, **{"at_once": 16, "estimators": tuple(ESTIMATORS), **options})
 
@@ -109,13 +86,6 @@ def test_the_largest_eigenvalue_is_that_of_the_dense_hessian() -> None:
     assert abs(found.value - truth) <= found.residual + 1e-12
     assert found.residual <= 1e-6 * truth
     assert found.products < 80
-
-
-def test_the_eigenvalue_is_the_largest_and_not_the_one_of_largest_size() -> None:
-    matrix = torch.diag(torch.tensor([-9.0, 2.0, 1.0, 0.5, 0.1, 0.0], dtype=torch.float64))
-    found = largest_eigenvalue(Known(matrix), matrix[0], 1e-9, 20, 0, silent)
-    assert found.value == pytest.approx(2)
-    assert found.stopped == "whole space"
 
 
 def test_linear_regression_has_a_closed_form() -> None:
@@ -160,65 +130,6 @@ def test_parameters_and_gradients_that_play_no_part_have_no_curvature() -> None:
     assert product[0, 111:].abs().sum() == 0
     linear = Hessian(model, batches, loss=lambda logits, labels: logits.mean())
     assert float((linear @ torch.ones(1, 222, dtype=torch.float64)).abs().sum()) == 0
-
-
-@pytest.mark.parametrize("estimator", [hutchinson, hutch_plus_plus])
-def test_an_estimate_is_unbiased_and_its_error_honest(estimator: Callable[..., Trace]) -> None:
-    values = 10 * 0.7 ** torch.arange(50, dtype=torch.float64) - 0.05
-    turn, _ = torch.linalg.qr(torch.randn(50, 50, generator=DRAW, dtype=torch.float64))
-    matrix = turn @ torch.diag(values) @ turn.T
-    found = [estimator(Known(matrix), matrix[0], 1e-9, 30, seed, silent) for seed in range(200)]
-    errors = torch.tensor([one.value - float(values.sum()) for one in found])
-    claimed = torch.tensor([one.standard_error for one in found]).square().mean().sqrt()
-    assert abs(float(errors.mean())) < 3 * float(errors.std()) / math.sqrt(200)
-    assert float(errors.square().mean().sqrt() / claimed) == pytest.approx(1, abs=0.2)
-
-
-@pytest.mark.parametrize("estimator", [hutchinson_by_part, hutch_plus_plus])
-@pytest.mark.parametrize("spread", [0.5, 2.0])
-def test_the_error_is_honest_where_it_decides_when_to_stop(estimator: Callable[..., Trace], spread: float) -> None:
-    """Ten parts, at the larger spread so unequal that one of them is most of the matrix."""
-    draw = torch.Generator().manual_seed(0)
-    pieces = []
-    for _ in range(10):
-        turn, _ = torch.linalg.qr(torch.randn(40, 40, generator=draw, dtype=torch.float64))
-        size = math.exp(spread * float(torch.randn((), generator=draw)))
-        pieces.append(size * turn @ torch.diag(0.6 ** torch.arange(40, dtype=torch.float64)) @ turn.T)
-
-    class Parts(Known):
-        def parts(self) -> Iterator[tuple[float, Callable[[Tensor], Tensor]]]:
-            return ((0.1, partial(torch.mv, piece)) for piece in pieces)
-
-    matrix = Parts(torch.stack(pieces).mean(0))
-    found = [estimator(matrix, matrix.matrix[0], 0.05, 60, seed, silent) for seed in range(200)]
-    assert sum(one.stopped == "error reached" for one in found) > 10
-    true = float(matrix.matrix.trace())
-    ratios = torch.tensor([(one.value - true) / one.standard_error for one in found])
-    assert float(ratios.square().mean().sqrt()) < 1.2
-    assert float((ratios.abs() > 2).double().mean()) < 0.1
-
-
-def test_few_large_eigenvalues_make_hutch_plus_plus_the_surer_one() -> None:
-    values = 10 * 0.5 ** torch.arange(60, dtype=torch.float64)
-    turn, _ = torch.linalg.qr(torch.randn(60, 60, generator=DRAW, dtype=torch.float64))
-    matrix = Known(turn @ torch.diag(values) @ turn.T)
-    plain, better = (one(matrix, turn[0], 1e-9, 30, 0, silent) for one in (hutchinson, hutch_plus_plus))
-    assert better.standard_error < plain.standard_error / 20
-    assert better.products == plain.products == 30
-
-
-def test_own_vectors_for_each_part_are_surer_than_one_for_all() -> None:
-    """Ten equal parts: what one vector says ten times over, ten vectors say with a tenth of the variance."""
-    matrix = DENSE[:40, :40]
-
-    class Parts(Known):
-        def parts(self) -> Iterator[tuple[float, Callable[[Tensor], Tensor]]]:
-            return ((0.1, lambda vector: self.matrix @ vector) for _ in range(10))
-
-    by_part = hutchinson_by_part(Parts(matrix), matrix[0], 1e-9, 60, 0, silent)
-    for_all = hutchinson(Known(matrix), matrix[0], 1e-9, 60, 0, silent)
-    assert by_part.standard_error == pytest.approx(for_all.standard_error / math.sqrt(10), rel=0.25)
-    assert abs(by_part.value - float(matrix.trace())) < 3 * by_part.standard_error
 
 
 def test_it_stops_at_the_error_or_at_the_most_products_and_says_which() -> None:
@@ -290,54 +201,6 @@ def test_the_result_is_plain_json_and_progress_is_told() -> None:
 def test_bad_input_is_one_clear_line(options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         measure(**options)
-
-
-SMALL_VIT = {"img_size": 6, "patch_size": 3, "in_chans": 1, "embed_dim": 12, "num_heads": 3, "depth": 1}
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: timm.create_model("vit_tiny_patch16_224", num_classes=3, **SMALL_VIT),
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Hardsigmoid(), nn.Linear(8, 3)),
-    ],
-    ids=["fused attention", "hard sigmoid"],
-)
-def test_what_torch_differentiates_once_only_has_curvature_too(make: Callable[[], nn.Module]) -> None:
-    """The truth is how the gradient changes along a direction."""
-    torch.manual_seed(0)
-    model = make().double().eval()
-    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
-    direction = torch.randn(len(weights), dtype=torch.float64)
-
-    def gradient(moved: float) -> Tensor:
-        nn.utils.vector_to_parameters(weights + moved * direction, model.parameters())
-        loss = nn.functional.cross_entropy(model(IMAGES), LABELS)
-        return nn.utils.parameters_to_vector(torch.autograd.grad(loss, list(model.parameters())))
-
-    change = (gradient(1e-6) - gradient(-1e-6)) / 2e-6
-    nn.utils.vector_to_parameters(weights, model.parameters())
-    found = (Hessian(model, batches) @ direction[None])[0]
-    assert torch.allclose(found, change, rtol=1e-4, atol=1e-7)
-
-
-class Once(torch.autograd.Function):
-    """A square whose derivative has none."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return torch.ops.aten.hardsigmoid_backward(gradient, ctx.saved_tensors[0])
-
-
-def test_a_network_without_a_second_derivative_is_one_clear_line() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).double()
-    with pytest.raises(UserError, match="curvature cannot be measured, torch says: .*hardsigmoid_backward"):
-        curvature(model, batches, predict=lambda images: Once.apply(model(images)))
 
 
 def test_a_network_without_parameters_or_images_is_one_clear_line() -> None:

@@ -114,9 +114,9 @@ def test_settings_are_said(folders: list[Path], tmp_path: Path) -> None:
     assert "200 test images, 2 corruptions, severities 1, 5. Images were enlarged 4x" in text
     assert "FGSM: 1 step of 1 epsilon; BIM: 10 steps of 0.25 epsilon." in text
     # 20 of 600 to 20 of 360
-    assert "Standard errors of the traces were 3.3 to 5.6 %, asked for were at most 5 %." in text
+    assert "Standard errors of the traces were 3.3 to 5.6 %; asked for were at most 5 %." in text
     evaluate(folders[0], 0.7, stopped="most products")
-    assert "asked for were at most 5 %, which 1 of 6 did not reach." in page(folders, tmp_path).text
+    assert "asked for were at most 5 %, which 1 of 6 runs did not reach." in page(folders, tmp_path).text
 
 
 def test_every_arm_has_its_pictures(folders: list[Path], tmp_path: Path) -> None:
@@ -144,6 +144,20 @@ def test_pictures_have_the_levels_of_the_reference(folders: list[Path], tmp_path
     labels = [one["aria-label"] for one in page(folders, tmp_path).all("svg") if one.get("role") == "img"]
     assert "Accuracy of online KD at each level. 0: 71.0 %, 2: 66.0 %, 4: 61.0 %." in labels
     assert not any(label.startswith("Accuracy of spaced KD at each level. 0: 80.0 %, 8") for label in labels)
+
+
+def test_a_picture_is_of_those_who_were_measured(folders: list[Path], tmp_path: Path) -> None:
+    """The reference was attacked in another way; and then nobody was shown more than the images as they are."""
+    for folder in folders:
+        name = "fgsm" if folder in folders[:3] else "bim"
+        attacks = [{"attack": vars(attack(name, 8)), "accuracy": 0.1}]
+        evaluate(folder, 0.8, adversarial={"attacks": attacks})
+    labels = [one["aria-label"] for one in page(folders, tmp_path).all("svg") if one.get("role") == "img"]
+    assert "Accuracy of spaced KD at each level. 0: 80.0 %, 8: 10.0 %." in labels
+    assert not any(label.startswith("Accuracy of online KD at each level. 0: 80.0 %.") for label in labels)
+    for folder in folders[3:]:
+        evaluate(folder, 0.8, adversarial={"images": 100, "attacks": attacks})
+    assert "Accuracy under" not in page(folders, tmp_path).text.replace("Accuracy under attack", "")
 
 
 def test_one_seed_gives_no_interval(tmp_path: Path) -> None:

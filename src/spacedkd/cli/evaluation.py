@@ -19,7 +19,7 @@ from spacedkd.cli.flag import flag
 from spacedkd.cli.progress import watch_work
 from spacedkd.errors import UserError
 from spacedkd.evaluate.grid import write_grid
-from spacedkd.experiments import comparison, evaluation
+from spacedkd.experiments import comparison, evaluation, evaluation_file
 from spacedkd.experiments.evaluation import Plan
 from spacedkd.json_form import from_json
 from spacedkd.spec import DataSpec, NetworkSpec
@@ -60,10 +60,14 @@ def evaluate(
     plan = instruments.plan(batch_size, workers)
     if threads is not None and threads < 1:
         raise UserError(f"--threads must be at least 1, got {threads}.")
+    if grid is not None:
+        make_folder(grid.parent, "--grid")
     if other.network is not None:
-        if runs or unfinished:
+        if runs:
             raise UserError("Give run folders or a --network, not both.")
-        subjects = _of_network(other.network, other, data, accelerator, threads)
+        if unfinished:
+            raise UserError("--unfinished is about runs: leave it out with --network.")
+        subjects = _of_network(other, data, accelerator, threads)
         count = 1
     else:
         _check_only_runs(other, data)
@@ -84,16 +88,18 @@ def evaluate(
             console.print(*tables.of_evaluation(found, instruments.calibration or instruments.all))
     if not detailed:
         console.print(tables.of_many(everything))
-    where = f"{next(iter(everything))}/{evaluation.FILE}" if detailed else f"{evaluation.FILE} in each run folder"
-    _say(f"Numbers: {where}")
+    file = evaluation_file.FILE
+    _say(f"Numbers: {next(iter(everything)) / file if detailed else f'{file} in each run folder'}")
 
 
 def _measure(folder: Path, subject: Saved, plan: Plan, which: str) -> dict[str, Any]:
     """Use every instrument; what one found is on disk before the next begins."""
-    found: dict[str, Any] = evaluation.read(folder) or {}  # one that cannot be read is found before the work is done
+    found: dict[str, Any] = evaluation_file.read(folder) or {}  # a bad one is found before the work is done
     with watch_work(console, which) as progress:
-        for name, result in evaluation.evaluate(subject, plan, progress):
-            found = evaluation.write(folder, subject, {name: result})
+        results = evaluation.evaluate(subject, plan, progress)
+        make_folder(folder, "--out")
+        for name, result in results:
+            found = evaluation_file.write(folder, subject, {name: result})
     return found
 
 
@@ -113,7 +119,7 @@ def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:
             finished, others = comparison.find_runs([path])
             below = sorted(finished + others) if unfinished else finished
             folders += [path / folder.relative_to(path.resolve()) for folder in below]
-    return list(dict.fromkeys(folders))
+    return list({folder.resolve(): folder for folder in folders}.values())
 
 
 def _check_only_runs(*flags: OtherNetworkFlags | ImageFlags) -> None:
@@ -124,22 +130,28 @@ def _check_only_runs(*flags: OtherNetworkFlags | ImageFlags) -> None:
 
 
 def _of_network(
-    name: str, other: OtherNetworkFlags, data: ImageFlags, accelerator: str | None, threads: int | None
+    other: OtherNetworkFlags, data: ImageFlags, accelerator: str | None, threads: int | None
 ) -> Iterator[tuple[Path, Saved]]:
+    assert other.network is not None
+    folder = other.out or Path("evaluations") / other.network.replace("/", "-")
+    if (folder / "spec.json").exists():
+        raise UserError(f"{folder} is a run, which has an evaluation of its own: choose another --out.")
     if threads is not None:
         torch.set_num_threads(threads)
-    plain: dict[str, Any] = {"network": {"name": name, "options": {}, "weights": other.weights}, "data": {}}
+    plain: dict[str, Any] = {"network": {"name": other.network, "options": {}, "weights": other.weights}, "data": {}}
     given = {"network.width": other.width}
     given |= {place: getattr(data, name) for name, place in DATA_PLACES.items() if hasattr(data, name)}
     for place, value in given.items():
         if value is not None:
             put(plain, place, value)
+    for assignment in other.set:
+        if not assignment.startswith(("network.", "data.")):
+            raise UserError(
+                f"--set is about the network and its data here: network.input_size=224; got {assignment!r}."
+            )
     assign(plain, other.set)
     network, images = from_json(NetworkSpec, plain["network"], "network"), from_json(DataSpec, plain["data"], "data")
-    subject = saved.of_network(network, images, accelerator or "auto")
-    folder = other.out or Path("evaluations") / name.replace("/", "-")
-    make_folder(folder)
-    yield folder, subject
+    yield folder, saved.of_network(network, images, accelerator or "auto")
 
 
 def _say(text: str) -> None:

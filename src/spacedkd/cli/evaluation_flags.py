@@ -118,13 +118,19 @@ class InstrumentFlags:
             if given is not None and not self.all and not any(getattr(self, one) for one in instruments):
                 which = " or ".join(f"--{one}" for one in instruments)
                 raise UserError(f"--{name.replace('_', '-')} belongs to {which}: add that flag too.")
-        if self.attacks == ("fgsm",) and (self.steps is not None or self.step is not None):
+        if (
+            self.attacks is not None
+            and {*self.attacks} == {"fgsm"}
+            and (self.steps is not None or self.step is not None)
+        ):
             raise UserError("--steps and --step are of bim and pgd: fgsm takes one step of epsilon.")
 
     def _corruptions(self) -> tuple[str, ...]:
-        if self.only == ("paper",):
-            return corruptions.PAPER
-        return corruptions.NAMES if self.only is None else tuple(dict.fromkeys(self.only))
+        if self.only is None:
+            return corruptions.NAMES
+        return tuple(
+            dict.fromkeys(one for name in self.only for one in (corruptions.PAPER if name == "paper" else (name,)))
+        )
 
     def _attacks(self) -> tuple[Attack, ...]:
         steps = adversarial.STEPS if self.steps is None else self.steps

@@ -67,7 +67,7 @@ def _accuracy(found: Found, calibration: bool) -> Iterator[Table]:
     agreement = [f"chooses what the {name} chooses: {percent(share)} %" for name, share in student["agreement"].items()]
     hardest = sorted((share, name) for name, share in _classes(found, student).items())[:3]
     words = ", ".join(f"{name} {percent(share)}" for share, name in hardest)
-    table.caption = "; ".join([*agreement, f"hardest classes: {words}"])
+    table.caption = Text("; ".join([*agreement, f"hardest classes: {words}"]))
     yield table
     if calibration:
         yield _reliability(student)
@@ -169,18 +169,18 @@ def of_many(everything: Mapping[Path, Found]) -> Table:
     settings = {key: usual(column).settings for key, column in columns.items() if column}
     table = _table("the students, deepest head", "run", *(SUMMARY[key] for key in settings))
     table.columns[0].overflow, table.columns[0].min_width = "fold", 12
-    above = Path(os.path.commonpath([folder.parent for folder in by_folder]))
-    other = False
+    above = Path(os.path.commonpath([folder.resolve().parent for folder in by_folder]))
+    marked = False
     for folder, numbers in by_folder.items():
         cells = []
-        for key, usual_one in settings.items():
-            comparable = key in numbers and numbers[key].settings == usual_one
-            other |= key in numbers and not comparable
-            cells.append(numbers[key].written() if comparable else "")
-        table.add_row(Text(str(folder.relative_to(above))), *cells)
+        for key, most_common in settings.items():
+            unlike = key in numbers and numbers[key].settings != most_common
+            cells.append(numbers[key].written() + "*" * unlike if key in numbers else "")
+            marked |= unlike
+        table.add_row(Text(str(folder.resolve().relative_to(above))), *cells)
     table.caption = "mean accuracy, percent: on corrupted images, under attack, with noise on the weights (shaken)"
-    if other:
-        table.caption += "; empty where it was measured with other settings than for most"
+    if marked:
+        table.caption += "; * measured with other settings or images, so not to be compared"
     return table
 
 

@@ -23,7 +23,7 @@ from spacedkd.experiments import comparison, runner
 from spacedkd.report.page import write_page
 from spacedkd.spec import read_spec
 from spacedkd.train import loop
-from spacedkd.train.folder import RunFolder, write_json
+from spacedkd.train.folder import RunFolder, make_folder, write_json
 
 console = Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")  # one of several processes speaks for all
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
@@ -114,17 +114,20 @@ def report(
 ) -> None:
     """Make a report page, and a file of its numbers, from run folders or from folders that contain some.
 
+    In a folder that was compared before, arms keep their order and the arm that differences are taken to.
+
     Example: spacedkd report runs/demo --against 'online KD'
     """
-    if out is not None and out.suffix != ".html":
-        raise UserError(f"The report is an HTML page: call it {out.with_suffix('.html')}.")
+    if out is not None and (out.suffix != ".html" or out.is_dir()):
+        raise UserError(f"The report is an HTML page: give --out a file name that ends in .html, not {str(out)!r}.")
     finished, unfinished = comparison.find_runs(_given(runs))
-    found = comparison.compare(finished, against)
     if out is None:
-        _show(found, runs[0] / "report.html", runs[0] / "comparison.json", len(unfinished))
+        page, numbers = runs[0] / "report.html", runs[0] / "comparison.json"
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _show(found, out, out.with_suffix(".json"), len(unfinished))
+        page, numbers = out, out.with_name(f"{out.stem}-numbers.json")
+        make_folder(out.parent, "--out")
+    found = comparison.compare(*comparison.as_before(runs[0] / "comparison.json", finished, against))
+    _show(found, page, numbers, len(unfinished))
 
 
 def list_(
@@ -178,6 +181,7 @@ def main(words: Sequence[str] | None = None) -> None:
         _dispatch(words)
     except BrokenPipeError:  # whoever reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (UserError, OSError) as error:
         if not console.quiet:
             Console(stderr=True).print(f"spacedkd: {error}", markup=False, highlight=False, soft_wrap=True)

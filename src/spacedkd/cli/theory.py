@@ -33,7 +33,7 @@ def theory(
     Example: spacedkd theory --out runs/theory
     """
     settings = default_settings(problems, orders, steps, seed)
-    make_folder(out)
+    make_folder(out, "--out")
     with _bar() as bar:
         tasks = {one.name: bar.add_task(one.name, total=None) for one in settings}
         found = measure(settings, lambda name, done, total: bar.update(tasks[name], completed=done, total=total))

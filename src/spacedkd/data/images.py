@@ -66,7 +66,8 @@ def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 @lru_cache(maxsize=64)
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Of pixels 0 .. 255; kept, so that a GPU is not kept waiting for a few numbers with every batch."""
-    return 255 * torch.tensor(values, device=device).view(-1, 1, 1)
+    with torch.inference_mode(False):  # others may want gradients of what is made with them
+        return 255 * torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
 @dataclass(frozen=True)

@@ -137,9 +137,9 @@ class _Workers:
         if self.pool is None:
             yield from (_corrupt(self.images, *job) for job in jobs)
             return
-        with _deaf():  # the first one starts the processes
-            futures = [self.pool.submit(_work, *job) for job in jobs]
         try:
+            with _deaf():  # the first one starts the processes
+                futures = [self.pool.submit(_work, *job) for job in jobs]
             yield from (future.result() for future in as_completed(futures))
         except BrokenProcessPool:
             raise UserError(

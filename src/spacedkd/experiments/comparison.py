@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,20 @@ from spacedkd.train.folder import RunFolder
 from spacedkd.train.result import Result, read_result
 
 COSTS = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
+
+
+def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:
+    """Runs in the order of the comparison that lies at this path, if one does, and the arm it was made against."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        arms = {Path(run["folder"]).resolve(): arm["label"] for arm in found["arms"] for run in arm["runs"]}
+        reference = found["against"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return [*folders], against
+    place = {folder: number for number, folder in enumerate(arms)}
+    if against is None and any(arms.get(folder) == reference for folder in folders):
+        against = reference
+    return sorted(folders, key=lambda folder: place.get(folder, len(place))), against
 
 
 def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:

@@ -1,13 +1,8 @@
-"""All instruments on one trained network, and the file that keeps what they found.
-
-`evaluation.json` has an entry for each instrument that was ever used on these weights, with its settings in it. Other
-weights or other data make everything measured before worthless, so it goes.
-"""
+"""All instruments on one trained network."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +18,9 @@ from spacedkd.errors import UserError
 from spacedkd.evaluate import adversarial, corruptions, curvature, scores, weight_noise
 from spacedkd.evaluate.adversarial import Attack
 from spacedkd.evaluate.corrupted import CorruptedImages
-from spacedkd.experiments.metrics import metrics
 from spacedkd.json_form import to_json
-from spacedkd.train.folder import write_json
 from spacedkd.train.saved import Saved
 
-FILE = "evaluation.json"
-_DECIDE = ("weights_digest", "data")
-"""what of its origin decides what is measured"""
 NOISE_IMAGES = 2000
 CURVATURE_IMAGES = 250
 """fewer than for noise: a product with the Hessian takes as long as five passes or more, and a trace needs dozens"""
@@ -97,7 +87,10 @@ class Plan:
 
 
 def evaluate(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The instruments of the plan one after the other, each with what it found as plain JSON; accuracy is the first."""
+    """The instruments of the plan one after the other, each with what it found as plain JSON; accuracy is the first.
+
+    What is wrong with the plan is said at once, and not when the first instrument is asked for.
+    """
     test = _some(saved.data.test, "limit", plan.limit)
     if plan.flatness or plan.hessian:
         _some(saved.data.train, "train_images", plan.train_images)  # too few are refused before the work is done
@@ -109,8 +102,7 @@ def evaluate(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[
         "weight_noise": lambda: _weight_noise(saved, plan, progress),
         "curvature": lambda: _curvature(saved, plan, progress),
     }
-    for name in plan.instruments():
-        yield name, {"measured": measured, **to_json(instruments[name]())}
+    return ((name, {"measured": measured, **to_json(instruments[name]())}) for name in plan.instruments())
 
 
 def _accuracy(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
@@ -214,31 +206,3 @@ def _some(images: Images | Encoded, name: str, limit: int | None) -> Images | En
     if limit < len(images.classes):
         raise UserError(f"{name} must be at least {len(images.classes)}, one image of each class; got {limit}.")
     return images.subset(evenly(images.labels, limit, len(images.classes)))
-
-
-def write(folder: Path, saved: Saved, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Add what was found to the folder's evaluation.json, and return all of it.
-
-    Earlier results of the same weights on the same data stay; all others go.
-    """
-    before = read(folder)
-    same = before is not None and all(before["origin"].get(name) == saved.origin[name] for name in _DECIDE)
-    kept = before["instruments"] if before is not None and same else {}
-    everything = {"origin": saved.origin, "instruments": {**kept, **found}}
-    write_json(folder / FILE, everything)
-    return everything
-
-
-def read(folder: Path) -> dict[str, Any] | None:
-    """A folder's evaluation, if it has one."""
-    path = folder / FILE
-    if not path.exists():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if "accuracy" not in found["instruments"]:
-            raise KeyError("accuracy")
-        metrics(found)  # whatever is wrong with one of its numbers is wrong with the file
-        return {"origin": dict(found["origin"]), "instruments": found["instruments"]}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read as an evaluation: {error!r}. Delete it to measure again.") from None

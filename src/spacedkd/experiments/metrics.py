@@ -114,7 +114,7 @@ def _adversarial(found: Mapping[str, Any]) -> Named:
         title = f"{attack['name'].upper()}, epsilon {attack['epsilon']:g}"
         settings = f"{images} images, seed {seed}, {json.dumps(attack)}"
         yield (
-            f"{attack['name']}/{attack['epsilon']:g}",
+            f"{attack['name']}/{attack['epsilon']:.12g}",
             Metric(title, one["accuracy"], "percent", "high", 1 / images, settings),
         )
 
@@ -129,7 +129,7 @@ def _weight_noise(found: Mapping[str, Any]) -> Named:
     named = ", ".join(f"{one['kind']} {one['level']:g}" for one in levels)
     yield "mean", Metric("Mean over noise levels", mean, "percent", "high", 0.0, f"{shared}, {named}")
     for one in levels:
-        key, title = f"{one['kind']}/{one['level']:g}", f"{one['kind']} noise {one['level']:g}"
+        key, title = f"{one['kind']}/{one['level']:.12g}", f"{one['kind']} noise {one['level']:g}"
         yield f"{key}/accuracy", Metric(f"Accuracy, {title}", one["accuracy"]["mean"], "percent", "high", 0.0, shared)
         if one["loss"] is not None:
             yield f"{key}/loss", Metric(f"Loss, {title}", one["loss"]["mean"], "number", "low", 0.0, shared)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spacedkd.evaluate.interval import t_interval
-from spacedkd.experiments import evaluation
+from spacedkd.experiments import evaluation_file
 from spacedkd.experiments.metrics import Metric, metrics, usual
 from spacedkd.experiments.statistics import difference
 from spacedkd.json_form import to_json
@@ -47,7 +47,7 @@ def _evaluated(arm: Mapping[str, Any], stale: list[str]) -> list[Evaluated]:
     """The arm's runs that were evaluated as they are now, after their last epoch."""
     runs = []
     for run in arm["runs"]:
-        found = evaluation.read(Path(run["folder"]))
+        found = evaluation_file.read(Path(run["folder"]))
         if found is None:
             continue
         if found["origin"].get("epochs") is None:
@@ -114,7 +114,7 @@ def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     for one in found:
         for name, instrument in one["instruments"].items():
             used.setdefault(name, []).append(instrument)
-    words = {
+    words: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "accuracy": lambda of: f"{_student(of)['images']} test images, deepest head, after the last epoch.",
         "corruptions": _corruption_words,
         "adversarial": _attack_words,
@@ -128,17 +128,19 @@ def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             f"{of['trace']['method']}; BatchNorm: {of['batchnorm']}. {_precision_words(used['curvature'])}"
         ),
     }
-    return {name: words[name](instruments[0]) for name, instruments in used.items()}
+    return {name: words[name](instruments[0]) for name, instruments in used.items() if name in words}
 
 
 def _precision_words(found: Sequence[Mapping[str, Any]]) -> str:
     """How sure the traces of all runs are."""
-    errors = [one["trace"]["standard_error"] / abs(one["trace"]["value"] or 1) for one in found]
-    missed = sum(one["trace"]["stopped"] == "most products" for one in found)
-    short = f", which {missed} of {len(found)} did not reach" if missed else ""
+    alike = [one for one in found if one["images"] == found[0]["images"]]  # those that are compared
+    errors = [one["trace"]["standard_error"] / abs(one["trace"]["value"] or 1) for one in alike]
+    asked = " or ".join(f"{100 * error:g}" for error in sorted({one["error"] for one in alike}))
+    missed = sum(one["trace"]["stopped"] == "most products" for one in alike)
+    short = f", which {missed} of {len(alike)} runs did not reach" if missed else ""
     return (
-        f"Standard errors of the traces were {100 * min(errors):.1f} to {100 * max(errors):.1f} %, asked for were at "
-        f"most {100 * found[0]['error']:g} %{short}."
+        f"Standard errors of the traces were {100 * min(errors):.1f} to {100 * max(errors):.1f} %; asked for were at "
+        f"most {asked} %{short}."
     )
 
 

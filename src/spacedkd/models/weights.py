@@ -62,8 +62,8 @@ def _read(file: Path, place: str) -> dict[str, Tensor]:
     if not found or not all(isinstance(value, Tensor) for value in found.values()):
         raise UserError(f"{place} holds no weights: it must be a table of names and tensors.")
     for name, value in found.items():
-        if not value.isfinite().all():
-            raise UserError(f"The weights in {place} are no good: {name!r} holds numbers that are not finite.")
+        if value.isnan().any():
+            raise UserError(f"The weights in {place} are no good: {name!r} holds what is not a number.")
     return found
 
 

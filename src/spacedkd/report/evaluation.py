@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from spacedkd.report import response
 from spacedkd.report.axes import Panel, Tick
 from spacedkd.report.layout import folded, grid, note, panel, section
-from spacedkd.report.markup import Markup, tag, text
+from spacedkd.report.markup import NOTHING, Markup, tag, text
 from spacedkd.report.measures import Measure, measures, table
 from spacedkd.report.numbers import count, percent_tick
 from spacedkd.report.runs import Arm
@@ -37,7 +37,7 @@ class Evaluation(NamedTuple):
     def response(self, points: Mapping[float, Measure], x_title: str, y_title: str, said: str) -> Markup:
         """A picture for each arm of how accuracy falls, with what the pictures show."""
         pictures = response.panels(self.arms, self.against, points, x_title, y_title)
-        return grid(pictures, f"{said} {response.CAPTION.format(self.against)}")
+        return grid(pictures, f"{said} {response.CAPTION.format(self.against)}") if pictures else NOTHING
 
 
 def evaluation_sections(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> list[Markup]:

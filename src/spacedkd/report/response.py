@@ -22,7 +22,9 @@ def panels(
     Levels lie evenly in their order. Where the reference was not measured, the first arm that was takes its place.
     """
     of = {arm.label: [level for level in sorted(points) if arm.label in points[level].arms] for arm in arms}
-    levels = of[against] or next(filter(None, of.values()))
+    levels = next((mine for mine in (of[against], *of.values()) if len(mine) > 1), [])
+    if not levels:
+        return []
     measured = [arm for arm in arms if {*levels} <= {*of[arm.label]}]
     values = [v for level in levels for arm in measured for v in _values(points[level], arm.label)]
     area = Panel((-0.2, len(levels) - 0.8), rounded(*domain(values, 0, 1)), right=14)

@@ -93,12 +93,12 @@ class Journal(AbstractContextManager["Journal"]):
         return self._file.tell()
 
 
-def make_folder(path: Path) -> None:
-    """Make a place for results; called before the work, so that a bad one is noticed then."""
+def make_folder(path: Path, flag: str) -> None:
+    """Make a place for results before they are worked for, so that a bad one is noticed then."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"There can be no folder {path} ({error.strerror}): give --out another name.") from None
+        raise UserError(f"There can be no folder {path} ({error.strerror}): give {flag} another name.") from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -212,6 +212,7 @@ class Run:
 
     def restore(self) -> None:
         """Everything as it was when it was saved."""
+        self.learning = ""
         self.position = checkpoint.load(self.folder.checkpoint, self.spec.fingerprint(), *self._state())
         self.cost.counts.update(self.position.cost)
 

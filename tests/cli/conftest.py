@@ -1,0 +1,28 @@
+"""Runs to be evaluated, trained once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spacedkd.cli import main
+from tests.cli.test_cli import TINY
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two seeds of two arms, and a spaced self-KD arm with several heads."""
+    out = tmp_path_factory.mktemp("runs")
+    for name, flags in (("kd", "--method kd"), ("spaced", "--method kd --interval 1ep"), ("self", "--method self-kd")):
+        for seed in ("0", "1"):
+            folder = out / name / seed
+            main(["train", *TINY, *flags.split(), "--seed", seed, "--set", f"label={name}", "--out", str(folder)])
+    return out
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Path(shutil.copytree(trained, tmp_path / "runs"))
