@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 
 import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
 
@@ -22,6 +21,7 @@ from curvlinops import HessianLinearOperator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.timing import fastest
 from spacedkd.evaluate.curvature import ESTIMATORS
 from spacedkd.evaluate.eigenvalue import largest_eigenvalue
 from spacedkd.evaluate.held_still import Batches
@@ -64,17 +64,6 @@ def silent(done: int, most: int) -> None:
     return
 
 
-def seconds(action: Callable[[], object]) -> float:
-    """The faster of two repeats, after one to warm up."""
-    action()
-    times = []
-    for _ in range(2):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def estimate(network: nn.Module, name: str, shown: Tensor, labels: Tensor, most: int) -> Trace:
     hessian = Hessian(network, in_batches(shown, labels))
     return ESTIMATORS[name](hessian, next(network.parameters()).detach(), 0.05, most, 0, silent)
@@ -100,10 +89,14 @@ def one_product(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
     operator = HessianLinearOperator(
         network, nn.CrossEntropyLoss(), list(network.parameters()), data, check_deterministic=False
     )
-    gradient = seconds(lambda: [_gradient(network, x, y) for x, y in data])
-    ours = seconds(lambda: hessian @ vectors) / VECTORS
-    naive = seconds(lambda: hessian @ vectors[:1])
-    theirs = seconds(lambda: operator @ vectors.T) / VECTORS
+    gradient, ours, naive, theirs = fastest(
+        lambda: [_gradient(network, x, y) for x, y in data],
+        lambda: hessian @ vectors,
+        lambda: hessian @ vectors[:1],
+        lambda: operator @ vectors.T,
+        repeats=2,
+    )
+    ours, theirs = ours / VECTORS, theirs / VECTORS
     print(f"one product, {VECTORS} vectors at once: {ours / gradient:.1f} times a gradient")
     print(f"  a graph for each vector takes {naive / ours:.2f} times as long, curvlinops {theirs / ours:.2f} times")
 

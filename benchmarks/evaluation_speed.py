@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.timing import fastest
 from spacedkd import Batch, Classifier, Images
 from spacedkd.data.stream import in_order
 from spacedkd.evaluate import accuracy
@@ -31,18 +32,6 @@ from spacedkd.evaluate.corrupted import CorruptedImages
 from spacedkd.evaluate.corruptions import NAMES, SEVERITIES, corruptions
 
 BATCH = 128
-
-
-def side_by_side(one: Callable[[], object], other: Callable[[], object], repeats: int) -> float:
-    """How long `one` takes in terms of `other`: the fastest of several turns each, taken alternately."""
-    times: list[list[float]] = [[], []]
-    for turn in range(repeats + 1):
-        for action, found in zip((one, other), times, strict=True):
-            start = time.perf_counter()
-            action()
-            if turn:  # the first ones warm up
-                found.append(time.perf_counter() - start)
-    return min(times[0]) / min(times[1])
 
 
 def pictures(count: int) -> Images:
@@ -83,8 +72,8 @@ def corrupted_images(count: int) -> None:
             for _ in range(3):
                 accuracy.correct(model, ["final"], shown())
 
-        ratio = side_by_side(again, clean, 2)
-        print(f"a second network takes {ratio:.2f} times as long as on as many clean images in memory")
+        cached, in_memory = fastest(again, clean, repeats=2)
+        print(f"a second network takes {cached / in_memory:.2f} times as long as on as many clean images in memory")
 
 
 def attacks() -> None:
@@ -101,8 +90,8 @@ def attacks() -> None:
             loss = F.cross_entropy(model(shown)[0].logits, images.labels)
             torch.autograd.grad(loss, shown)
 
-    speed = side_by_side(bare, ours, 8)
-    print(f"BIM with ten steps runs at {speed:.2f} of the speed of ten bare forward and backward passes")
+    passes, attacked = fastest(bare, ours, repeats=8)
+    print(f"BIM with ten steps runs at {passes / attacked:.2f} of the speed of ten bare forward and backward passes")
 
 
 if __name__ == "__main__":

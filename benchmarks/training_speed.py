@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
+from benchmarks.timing import fastest
 from spacedkd import AugmentSpec, DataSpec, Duration, Images, MethodSpec, NetworkSpec, RunSpec, train
 from spacedkd.data import augment
 from spacedkd.data.sources import load
@@ -32,40 +34,28 @@ from spacedkd.train.engine import best_precision
 NEVER = Duration(100, "%")
 
 
-def seconds(action: Callable[[], object], repeats: int = 3) -> float:
-    """The fastest of several repeats, after one to warm up."""
-    action()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def loop_overhead() -> None:
     spec = RunSpec(
         data=DataSpec("digits"),
         network=NetworkSpec("resnet18_small", {"width": 16}),
         method=MethodSpec("none"),
-        epochs=2,
         batch_size=64,
         precision="32-true",
         evaluate_every=NEVER,
         save_every=NEVER,
     )
 
-    def ours() -> None:
+    def ours(epochs: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            train(spec, Path(folder) / "run")
+            train(replace(spec, epochs=epochs), Path(folder) / "run")
 
-    def bare() -> None:
+    def bare(epochs: int) -> None:
         data = load(spec.data)
         stream = TrainingStream(data.train, 64, 0, AugmentSpec(crop=1, rotate=10))
         model = timm.create_model("resnet18_small", width=16, in_chans=1, num_classes=10)
         model = model.to(memory_format=torch.channels_last).train()
         optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9, weight_decay=5e-4)
-        for step in range(2 * stream.steps_per_epoch):
+        for step in range(epochs * stream.steps_per_epoch):
             batch = stream.batch(step)
             optimizer.zero_grad()
             F.cross_entropy(model(batch.images.to(memory_format=torch.channels_last)), batch.labels).backward()
@@ -73,9 +63,11 @@ def loop_overhead() -> None:
         with torch.no_grad():
             model.eval()(data.test.shown(torch.arange(len(data.test.labels))))
 
-    print(
-        f"our loop takes {seconds(ours) / seconds(bare):.2f} times as long as a bare loop (30 steps, set-up included)"
+    short, short_bare, long, long_bare = fastest(
+        *(partial(action, epochs) for epochs in (2, 10) for action in (ours, bare)), repeats=5
     )
+    print(f"a step of our loop takes {(long - short) / (long_bare - short_bare):.2f} times as long as in a bare loop")
+    print(f"30 steps with set-up, evaluation and saving: {short / short_bare:.2f} times; 150: {long / long_bare:.2f}")
 
 
 def precisions() -> None:
@@ -104,9 +96,10 @@ def precisions() -> None:
 
         return run
 
-    plain = seconds(step("32-true", False))
-    for precision, channels_last in (("32-true", True), ("bf16-mixed", False), ("bf16-mixed", True)):
-        gain = plain / seconds(step(precision, channels_last))
+    others = (("32-true", True), ("bf16-mixed", False), ("bf16-mixed", True))
+    plain, *found = fastest(step("32-true", False), *(step(*other) for other in others), repeats=5)
+    for (precision, channels_last), took in zip(others, found, strict=True):
+        gain = plain / took
         chosen = " (the default here)" if channels_last and precision == best_precision("cpu") else ""
         layout = "channels_last" if channels_last else "NCHW"
         print(f"{precision} {layout}: {gain:.2f} times as fast as 32-true NCHW{chosen}")
@@ -116,8 +109,11 @@ def augmentation() -> None:
     pixels = torch.randint(0, 256, (128, 3, 32, 32), dtype=torch.uint8)
     ours = AugmentSpec(crop=4, flip=True, rotate=15)
     theirs = v2.Compose([v2.RandomCrop(32, 4), v2.RandomHorizontalFlip(), v2.RandomRotation(15)])
-    batched = seconds(lambda: augment.apply(pixels, augment.draw(ours, 128, 0)), 10)
-    single = seconds(lambda: torch.stack([theirs(image) for image in pixels]), 3)
+    batched, single = fastest(
+        lambda: augment.apply(pixels, augment.draw(ours, 128, 0)),
+        lambda: torch.stack([theirs(image) for image in pixels]),
+        repeats=10,
+    )
     print(f"crop, flip and rotation of a batch: {single / batched:.1f} times as fast as image by image in torchvision")
 
 

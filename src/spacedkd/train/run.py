@@ -123,7 +123,8 @@ class Run:
     def take(self, turn: Turn, batch: Batch) -> Mapping[str, torch.Tensor]:
         """One turn: its role learns from the batch. Gives the losses it had before."""
         self.begin(turn.role)
-        torch.manual_seed(seed_for(self.spec.seed, "masks", turn.role, turn.step, self.fabric.global_rank))
+        masks = seed_for(self.spec.seed, "masks", turn.role, turn.step, self.fabric.global_rank)
+        engine.seed(self.fabric.device, masks)
         with self.cost.turn(self.method.learners[turn.role], self.stream.size(turn.step)):
             losses = self.method.losses(turn.role, self.models, batch, self.progress(turn))
             self._update(turn, losses, len(batch.labels))
