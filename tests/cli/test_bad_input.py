@@ -167,7 +167,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path, capsys: pytest.Captu
         (["compare", "--arm", "a: --method kd", "--seeds", "0"], "--seeds must be at least 1"),
         (["compare", "--arm", "a: --method kd", "--against", "b"], "Unknown arm 'b'"),
         (["evaluate"], "Name at least one run folder"),
-        (["evaluate", "nowhere"], "There is no nowhere"),
+        (["evaluate", "nowhere"], "There is no folder nowhere"),
         (["report"], "Name at least one run folder"),
         (["report", "nowhere"], "There is no folder nowhere"),
         (["report", "."], "No finished run"),

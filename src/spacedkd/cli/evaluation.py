@@ -113,8 +113,8 @@ def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:
             raise UserError(
                 f"{path} is a file. Name a run folder; weights in a file go with --network: --weights FILE."
             )
-        if (path / "spec.json").exists() or not path.is_dir():
-            folders.append(path)  # whatever is wrong with it is said when it is opened
+        if (path / "spec.json").exists():
+            folders.append(path)
         else:
             finished, others = comparison.find_runs([path])
             below = sorted(finished + others) if unfinished else finished

@@ -178,9 +178,12 @@ def of_many(everything: Mapping[Path, Found]) -> Table:
             cells.append(numbers[key].written() + "*" * unlike if key in numbers else "")
             marked |= unlike
         table.add_row(Text(str(folder.resolve().relative_to(above))), *cells)
-    table.caption = "mean accuracy, percent: on corrupted images, under attack, with noise on the weights (shaken)"
+    notes = []
+    if {"corruptions/mean", "adversarial/mean", "weight_noise/mean"} & settings.keys():
+        notes.append("mean accuracy, percent: on corrupted images, under attack, with noise on the weights (shaken)")
     if marked:
-        table.caption += "; * measured with other settings or images, so not to be compared"
+        notes.append("* measured with other settings or images, so not to be compared")
+    table.caption = "; ".join(notes)
     return table
 
 
