@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,15 @@ def test_bad_tables_are_explained(tmp_path: Path) -> None:
     pq.write_table(hub_table(range(4), {"target": [0, 1, 2, 1]}), strange / "test-00000-of-00001.parquet")
     with pytest.raises(UserError, match="the part test has no column label|cannot be read"):
         load(DataSpec(str(strange)))
+
+
+def test_class_names_that_repeat_are_explained(tmp_path: Path) -> None:
+    features = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["a", "a"]}}
+    described = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = hub_table(range(4), {"label": [0, 1, 0, 1]}).replace_schema_metadata(described)
+    pq.write_table(table, tmp_path / "twice.parquet")
+    with pytest.raises(UserError, match="own description of its columns .* label names are duplicated"):
+        load(DataSpec(str(tmp_path / "twice.parquet"), test_part=0.5))
 
 
 def test_large_tables_are_memory_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

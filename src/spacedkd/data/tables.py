@@ -170,5 +170,11 @@ def _class_labels(schema: pa.Schema) -> dict[str, Sequence[str]]:
     """The columns the hub's metadata declares to be classes, with the classes' names."""
     import datasets
 
-    declared = datasets.Features.from_arrow_schema(schema)
+    try:
+        declared = datasets.Features.from_arrow_schema(schema)
+    except (ValueError, TypeError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"The table's own description of its columns (metadata 'huggingface') is bad: {reason}"
+        ) from None
     return {name: kind.names for name, kind in declared.items() if isinstance(kind, datasets.ClassLabel)}
