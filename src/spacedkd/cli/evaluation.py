@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import torch
 import tyro
-from rich.console import Console
 
 from spacedkd.cli import evaluation_tables as tables
 from spacedkd.cli.assignments import assign, put
+from spacedkd.cli.console import console, say
 from spacedkd.cli.data_flags import DATA_PLACES, ImageFlags
 from spacedkd.cli.evaluation_flags import InstrumentFlags, OtherNetworkFlags
 from spacedkd.cli.flag import flag
@@ -31,7 +31,6 @@ Instruments = Annotated[InstrumentFlags, tyro.conf.arg(name="")]
 Other = Annotated[OtherNetworkFlags, tyro.conf.arg(name="")]
 Data = Annotated[ImageFlags, tyro.conf.arg(name="")]
 BATCH = 256
-console = Console()
 
 
 def evaluate(
@@ -80,16 +79,16 @@ def evaluate(
             write_grid(grid, subject.data.test, plan.corruptions, plan.severities)
         everything[folder] = _measure(folder, subject, plan, f"{number} of {count}" if count > 1 else "")
         if count > 1:
-            _say(f"[{number} of {count}] {folder}: {tables.line(everything[folder])}")
+            say(f"[{number} of {count}] {folder}: {tables.line(everything[folder])}")
     detailed = count == 1
     for folder, found in everything.items():
         if detailed:
-            _say(f"{folder}, {tables.origin(found)}")
+            say(f"{folder}, {tables.origin(found)}")
             console.print(*tables.of_evaluation(found, instruments.calibration or instruments.all))
     if not detailed:
         console.print(tables.of_many(everything))
     file = evaluation_file.FILE
-    _say(f"Numbers: {next(iter(everything)) / file if detailed else f'{file} in each run folder'}")
+    say(f"Numbers: {next(iter(everything)) / file if detailed else f'{file} in each run folder'}")
 
 
 def _measure(folder: Path, subject: Saved, plan: Plan, which: str) -> dict[str, Any]:
@@ -152,7 +151,3 @@ def _of_network(
     assign(plain, other.set)
     network, images = from_json(NetworkSpec, plain["network"], "network"), from_json(DataSpec, plain["data"], "data")
     yield folder, saved.of_network(network, images, accelerator or "auto")
-
-
-def _say(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -96,9 +96,9 @@ class InstrumentFlags:
             "error": self.error,
             "most_products": self.products,
         }
-        usual = replace(USUAL, **{name: value for name, value in given.items() if value is not None})
         return replace(
-            usual,
+            USUAL,
+            **{name: value for name, value in given.items() if value is not None},
             corruptions=self._corruptions() if self.corruptions or self.all else (),
             cache=self.cache,
             attacks=self._attacks() if self.adversarial or self.all else (),

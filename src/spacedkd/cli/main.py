@@ -14,6 +14,7 @@ from rich.console import Console
 
 from spacedkd.cli import flags, listing, tables
 from spacedkd.cli.arms import make_arms
+from spacedkd.cli.console import console, say
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import RunFlags
 from spacedkd.cli.progress import watch_jobs, watch_run
@@ -25,7 +26,6 @@ from spacedkd.spec import read_spec
 from spacedkd.train import loop
 from spacedkd.train.folder import RunFolder, make_folder, write_json
 
-console = Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")  # one of several processes speaks for all
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
 
 
@@ -50,11 +50,11 @@ def train(
     name = comparison.describe(spec).replace(", ", "-").replace(" ", "-")
     folder = resume or out or Path("runs") / f"{name}-seed{spec.seed}"
     if resume is not None and RunFolder(folder).finished():
-        _say(f"{folder} is finished already.")
+        say(f"{folder} is finished already.")
     with watch_run(console, spec.method.name) as watch:
         result = loop.train(spec, folder, resume=resume is not None, watch=watch)
     console.print(tables.of_run(result))
-    _say(f"{result.cost['updates']} updates in {result.seconds:.0f} s. Student: {folder}/student")
+    say(f"{result.cost['updates']} updates in {result.seconds:.0f} s. Student: {folder}/student")
 
 
 def compare(
@@ -97,7 +97,7 @@ def compare(
     planned = runner.plan(arms, range(common.seed, common.seed + seeds), out, at_once)
     reused = sum(RunFolder(job.folder).finished() for job in planned)
     if reused:
-        _say(f"{reused} of {len(planned)} runs in {out} are finished already; delete the folder to run them again.")
+        say(f"{reused} of {len(planned)} runs in {out} are finished already; delete the folder to run them again.")
     todo = [job for job in planned if not RunFolder(job.folder).finished()]
     with watch_jobs(console, todo) as watch:
         runner.run_all(planned, at_once, watch)
@@ -157,11 +157,7 @@ def _show(found: dict[str, Any], page: Path, numbers: Path, unfinished: int = 0)
     write_json(numbers, found)
     write_page(page, found, unfinished)
     console.print(tables.of_comparison(found), tables.of_costs(found))
-    _say(f"Numbers: {numbers}\nReport:  {page}")
-
-
-def _say(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    say(f"Numbers: {numbers}\nReport:  {page}")
 
 
 def _given(runs: Sequence[Path]) -> Sequence[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
@@ -114,3 +114,17 @@ def watch_work(console: Console, which: str) -> Iterator[ShowWork]:
             return one(title, parts)
 
         yield show
+
+
+@contextmanager
+def watch_counts(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """One line for each kind of work, which says how much of how much is done."""
+    with _bar(console) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def watch(title: str, done: int, total: int) -> None:
+            if title not in tasks:
+                tasks[title] = bar.add_task(title, total=total, news="")
+            bar.update(tasks[title], completed=done)
+
+        yield watch

@@ -6,17 +6,15 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from spacedkd.cli.console import console, say
 from spacedkd.cli.flag import flag
+from spacedkd.cli.progress import watch_counts
 from spacedkd.experiments.theory import default_settings, measure
 from spacedkd.report import theory_words as words
 from spacedkd.report.theory_page import write_theory_page
 from spacedkd.train.folder import make_folder, write_json
-
-console = Console()
 
 
 def theory(
@@ -34,9 +32,8 @@ def theory(
     """
     settings = default_settings(problems, orders, steps, seed)
     make_folder(out, "--out")
-    with _bar() as bar:
-        tasks = {one.name: bar.add_task(one.name, total=None) for one in settings}
-        found = measure(settings, lambda name, done, total: bar.update(tasks[name], completed=done, total=total))
+    with watch_counts(console) as watch:
+        found = measure(settings, watch)
     write_json(out / "theory.json", found)
     given = {"--out": out, "--problems": problems, "--orders": orders, "--steps": steps, "--seed": seed}
     command = shlex.join(["spacedkd", "theory", *(str(word) for pair in given.items() for word in pair)])
@@ -46,17 +43,4 @@ def theory(
         table.add_row(title, words.finding(found, name))
     console.print(table)
     console.print(words.headline(found), highlight=False, markup=False)
-    console.print(
-        f"Numbers: {out}/theory.json\nPage:    {out}/theory.html", highlight=False, markup=False, soft_wrap=True
-    )
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
+    say(f"Numbers: {out}/theory.json\nPage:    {out}/theory.html")

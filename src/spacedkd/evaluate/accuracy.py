@@ -13,14 +13,19 @@ from spacedkd.models.heads import Prediction
 Predict = Callable[[Tensor], Sequence[Prediction]]
 
 
+def with_ensemble(head_names: Sequence[str], predictions: Sequence[Prediction]) -> tuple[list[str], Tensor]:
+    """Every head and its logits, [H, B, C]; where there are several, their mean is one more: `ensemble`."""
+    logits = torch.stack([prediction.logits for prediction in predictions])
+    if len(head_names) == 1:
+        return [*head_names], logits
+    return [*head_names, "ensemble"], torch.cat([logits, logits.mean(0, keepdim=True)])
+
+
 def correct(predict: Predict, head_names: Sequence[str], batches: Iterator[Batch]) -> dict[str, Tensor]:
-    """How many images each head gets right; where there are several, `ensemble` is the mean of their logits."""
-    names = [*head_names, "ensemble"] if len(head_names) > 1 else [*head_names]
+    """How many images each head gets right, and all of them together."""
     counts: list[Tensor] = []
     with torch.no_grad():
         for batch in batches:
-            logits = torch.stack([prediction.logits for prediction in predict(batch.images)])
-            if len(head_names) > 1:
-                logits = torch.cat([logits, logits.mean(0, keepdim=True)])
+            names, logits = with_ensemble(head_names, predict(batch.images))
             counts.append((logits.argmax(2) == batch.labels).sum(1))
     return dict(zip(names, torch.stack(counts).sum(0), strict=True))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spacedkd.data.stream import Batch
-from spacedkd.evaluate.accuracy import Predict
+from spacedkd.evaluate.accuracy import Predict, with_ensemble
 
 BINS = 15
 TOP = 5
@@ -72,22 +72,20 @@ def score(
 ) -> Scores:
     """Scores of every head over the batches; `others` are networks to be agreed with."""
     others = others or {}
-    names = [*head_names, "ensemble"] if len(head_names) > 1 else [*head_names]
-    tallies = {name: _Tally.empty(classes) for name in names}
+    tallies: dict[str, _Tally] = {}
     same = dict.fromkeys(others, 0)
     images = 0
     with torch.no_grad():
         for batch in batches:
-            logits = [prediction.logits.float() for prediction in predict(batch.images)]
-            if len(head_names) > 1:
-                logits.append(torch.stack(logits).mean(0))
+            names, logits = with_ensemble(head_names, predict(batch.images))
+            tallies = tallies or {name: _Tally.empty(classes) for name in names}
             final = logits[0].argmax(1)
-            for name, found in zip(names, logits, strict=True):
-                tallies[name].add(found, batch.labels, final)
+            for tally, found in zip(tallies.values(), logits.float(), strict=True):
+                tally.add(found, batch.labels, final)
             for name, other in others.items():
                 same[name] += int((other(batch.images)[0].logits.argmax(1) == final).sum())
             images += len(batch.labels)
-    class_images = tuple(int(count) for count in tallies[names[0]].seen)
+    class_images = tuple(int(count) for count in tallies[head_names[0]].seen)
     heads = {name: tally.scores(images) for name, tally in tallies.items()}
     return Scores(images, class_images, BINS, heads, {name: count / images for name, count in same.items()})
 
