@@ -34,7 +34,7 @@ from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch, Look
 from spacedkd.errors import UserError, unknown
-from spacedkd.methods.losses import target_class
+from spacedkd.methods.losses import soft_label, target_class
 from spacedkd.methods.method import Card, Models, Progress
 from spacedkd.methods.peers import Peers
 
@@ -131,7 +131,7 @@ def linear_weights(logits: Tensor, labels: Tensor) -> Tensor:
     serves (Frank-Wolfe with pairwise steps and a bisecting line search; the problem is convex). Two networks need one.
     """
     z = logits.double()
-    y = F.one_hot(labels, z.shape[2]).to(z) if labels.ndim == 1 else labels.to(z)
+    y = soft_label(labels, z.shape[2]).to(z)
     w = z.new_full((len(z),), 1 / len(z))
     for _ in range(EXCHANGES):
         mixed = torch.tensordot(w, z, dims=1)

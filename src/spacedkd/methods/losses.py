@@ -58,6 +58,11 @@ def target_class(labels: Tensor) -> Tensor:
     return labels if labels.ndim == 1 else labels.argmax(1)
 
 
+def soft_label(labels: Tensor, classes: int) -> Tensor:
+    """Every label as a distribution [B, C]: a class [B] becomes a one among zeros, a soft label stays as it is."""
+    return F.one_hot(labels, classes) if labels.ndim == 1 else labels
+
+
 def decoupled_kl(student: Tensor, teacher: Tensor, labels: Tensor, temperature: Temperature) -> tuple[Tensor, Tensor]:
     """The KL in two parts: target class against the rest, and the other classes among themselves (DKD).
 

@@ -22,11 +22,10 @@ from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch
 from spacedkd.errors import check_between
-from spacedkd.methods.losses import cross_entropy
+from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
 from spacedkd.methods.taught import Taught
@@ -79,5 +78,5 @@ def share(last: float, progress: Progress) -> float:
 def softened(labels: Tensor, bank: Bank, indices: Tensor, share: float) -> Tensor:
     """(1 - a) y + a M [B, C]; of an image not seen yet the label alone."""
     remembered = bank.read(indices)
-    y = (F.one_hot(labels, remembered.shape[1]) if labels.ndim == 1 else labels).to(remembered)
+    y = soft_label(labels, remembered.shape[1]).to(remembered)
     return torch.where(bank.seen(indices)[:, None] > 0, torch.lerp(y, remembered, share), y)

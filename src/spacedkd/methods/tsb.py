@@ -36,7 +36,7 @@ from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, check_between, unknown
-from spacedkd.methods.losses import cross_entropy
+from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
 from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
 from spacedkd.methods.peers import classifiers, peer_roles
@@ -134,7 +134,7 @@ def accumulated(bank: Bank, indices: Tensor, mu: float) -> Tensor:
 
 def integrated(memories: Tensor, labels: Tensor) -> Tensor:
     """sum_j w_j m_j with w the softmax over the networks of -CE(m_j, y): [K, B, C] -> [B, C]."""
-    y = F.one_hot(labels, memories.shape[2]) if labels.ndim == 1 else labels
+    y = soft_label(labels, memories.shape[2])
     scores = (memories.clamp_min(torch.finfo(memories.dtype).tiny).log() * y).sum(2)
     return (scores.softmax(0)[:, :, None] * memories).sum(0)
 
