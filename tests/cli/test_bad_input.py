@@ -11,7 +11,8 @@ import pytest
 from spacedkd.cli import main
 
 BAD_FLAGS = {
-    "--method kdd": "Did you mean 'kd'",
+    "--method kdd": "Did you mean 'kd' or 'dkd'? Available: none, kd, hinton, fitnet, lskd, ctkd, dkd, eskd, shake, "
+    "takd, ban, dml, kdcl, tsb-like, pcl, one, self-kd, dlb, ps-kd.",
     "--method dml --set method.peers=1": "needs two networks or more; got peers=1",
     "--method ban --set method.generations=1": "needs two networks or more, got generations=1",
     "--method tsb": "Did you mean 'tsb-like'",

@@ -38,7 +38,12 @@ def test_a_method_of_ones_own_is_named_by_its_place() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("kdd", {}, "Unknown method 'kdd'. Did you mean 'kd'"),
+        (
+            "kdd",
+            {},
+            "Unknown method 'kdd'. Did you mean 'kd' or 'dkd'? Available: none, kd, hinton, fitnet, lskd, ctkd, dkd, "
+            "eskd, shake, takd, ban, dml, kdcl, tsb-like, pcl, one, self-kd, dlb, ps-kd.",
+        ),
         ("kd", {"temprature": 3}, "Did you mean 'temperature'"),
         ("kd", {"temperature": 0}, "temperature must be above 0 and finite, got 0"),
         ("kd", {"temperature": float("nan")}, "temperature must be above 0"),

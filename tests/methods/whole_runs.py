@@ -31,8 +31,7 @@ def tiny(method: str, options: dict[str, Any], network: str = "resnet", **change
 def check_whole_run(folder: Path, spec: RunSpec) -> None:
     """It trains, a stop in the middle of a replay and a resume give the same bits, and timm opens the student."""
     whole, parts = folder / "whole", folder / "parts"
-    result = train(spec, whole)
-    assert result.student() >= 0
+    train(spec, whole)
     train_in_parts(spec, parts, 10)
     assert_same_run(whole, parts)
     student = timm.create_model(f"local-dir:{whole / 'student'}", pretrained=True)
