@@ -27,7 +27,7 @@ from benchmarks.timing import fastest
 from spacedkd import Batch, Classifier, Images
 from spacedkd.data.stream import in_order
 from spacedkd.evaluate import accuracy
-from spacedkd.evaluate.adversarial import attack, deceive
+from spacedkd.evaluate.adversarial import attack, perturb
 from spacedkd.evaluate.corrupted import CorruptedImages
 from spacedkd.evaluate.corruptions import NAMES, SEVERITIES, corruptions
 
@@ -82,7 +82,7 @@ def attacks() -> None:
     ten = attack("bim", 8)
 
     def ours() -> None:
-        deceive(model, images.normalised, pixels, images.labels, ten)
+        perturb(model, images.normalised, pixels, images.labels, ten)
 
     def bare() -> None:
         for _ in range(ten.steps):

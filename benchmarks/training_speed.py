@@ -29,7 +29,7 @@ from spacedkd import AugmentSpec, DataSpec, Duration, Images, MethodSpec, Networ
 from spacedkd.data import augment
 from spacedkd.data.sources import load
 from spacedkd.data.stream import TrainingStream
-from spacedkd.train.engine import best_precision
+from spacedkd.training.engine import best_precision
 
 NEVER = Duration(100, "%")
 
@@ -58,7 +58,7 @@ def loop_overhead() -> None:
         for step in range(epochs * stream.steps_per_epoch):
             batch = stream.batch(step)
             optimizer.zero_grad()
-            F.cross_entropy(model(batch.images.to(memory_format=torch.channels_last)), batch.labels).backward()
+            F.cross_entropy(model(batch.inputs.to(memory_format=torch.channels_last)), batch.labels).backward()
             optimizer.step()
         with torch.no_grad():
             model.eval()(data.test.shown(torch.arange(len(data.test.labels))))
@@ -84,7 +84,7 @@ def precisions() -> None:
         layout = torch.channels_last if channels_last else torch.contiguous_format
         model = timm.create_model("resnet18_small", width=16, num_classes=100).to(memory_format=layout)
         optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
-        x: Tensor = batch.images.to(memory_format=layout)
+        x: Tensor = batch.inputs.to(memory_format=layout)
 
         def run() -> None:
             for _ in range(4):

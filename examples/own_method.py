@@ -24,11 +24,11 @@ class Confidence(Method):
         return {role: Classifier(given.network(role)) for role in self.roles}
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
-        (own,) = models[role](batch.images)
+        (own,) = models[role](batch.inputs)
         if role == "teacher":
             return {"label": nn.functional.cross_entropy(own.logits, batch.labels)}
         with torch.no_grad():
-            (teacher,) = models["teacher"](batch.images)
+            (teacher,) = models["teacher"](batch.inputs)
         doubt = 1 - teacher.logits.softmax(1).amax(1).mean().item()
         smoothed = nn.functional.cross_entropy(own.logits, batch.labels, label_smoothing=self.strength * doubt)
         return {"smoothed label": smoothed}

@@ -19,7 +19,7 @@ LAYERS = [
     {"models"},
     {"methods"},
     {"evaluate"},
-    {"train"},
+    {"training"},
     {"experiments"},
     {"report"},
     {"cli"},
@@ -79,7 +79,7 @@ def test_the_report_reads_files_and_never_imports_torch() -> None:
 
 def test_only_training_touches_the_distributed_engine() -> None:
     users = {path.relative_to(SOURCE).parts[0] for path in ALL_FILES if "lightning_fabric" in outside(path)}
-    assert users == {"train"}
+    assert users == {"training"}
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=lambda path: str(path.relative_to(SOURCE)))

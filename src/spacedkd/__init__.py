@@ -44,8 +44,8 @@ from spacedkd.spec import (
     RunSpec,
     read_spec,
 )
-from spacedkd.train.loop import Moment, train
-from spacedkd.train.result import Result
+from spacedkd.training.loop import Moment, train
+from spacedkd.training.result import Result
 
 __all__ = [
     "KD",

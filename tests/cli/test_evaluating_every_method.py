@@ -11,7 +11,7 @@ import pytest
 from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, train
 from spacedkd.cli import main
 from spacedkd.methods import METHODS, build_method
-from tests.train.test_every_method import asked
+from tests.training.test_every_method import asked
 
 BRIEF = "--calibration --adversarial --attacks bim --epsilon 4 --steps 2 --limit 50 --threads 1".split()
 

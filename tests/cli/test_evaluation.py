@@ -160,7 +160,7 @@ def test_many_runs_then_the_report(runs: Path, tmp_path: Path, capsys: pytest.Ca
     for words in (
         "Is the student really better?",
         "Corrupted images",
-        "Images changed to deceive",
+        "Adversarial images",
         "Reliability of kd",
     ):
         assert words in page

@@ -14,7 +14,7 @@ from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream
 from spacedkd.data.images import Encoded, Images
 from spacedkd.data.sources import load
 from spacedkd.data.splits import Splits
-from spacedkd.data.stream import Look, batches, in_order
+from spacedkd.data.stream import View, batches, in_order
 from tests.data.on_disk import class_folders, parquet
 
 KINDS = {
@@ -68,7 +68,7 @@ def test_slices_of_all_ranks_join(data: Splits, ranks: int) -> None:
 def test_any_number_of_workers(data: Splits) -> None:
     steps = [0, 1, 0, 5]
     expected = [bits(stream(data).batch(step)) for step in steps]
-    assert [bits(batch) for batch in batches(stream(data), [[Look(step)] for step in steps], workers=2)] == expected
+    assert [bits(batch) for batch in batches(stream(data), [[View(step)] for step in steps], workers=2)] == expected
 
 
 def test_any_number_of_threads(data: Splits) -> None:

@@ -26,7 +26,7 @@ def test_mixup_adds_shares_of_two_images_and_of_their_labels() -> None:
         share = float((after.labels * own).sum(1).min())  # the least of them has a partner of another class
         other = [
             next(p for p in range(20) if torch.allclose(
-                after.images[i], share * before.images[i] + (1 - share) * before.images[p], atol=1e-5))
+                after.inputs[i], share * before.inputs[i] + (1 - share) * before.inputs[p], atol=1e-5))
             for i in range(20)
         ]  # fmt: skip
         assert torch.allclose(after.labels, share * own + (1 - share) * own[other], atol=1e-6)
@@ -39,13 +39,13 @@ def test_cutmix_pastes_a_box_and_its_share_of_the_label() -> None:
     for step in range(8):
         before, after = plain.batch(step), mixed.batch(step)
         own = torch.nn.functional.one_hot(before.labels, 10).float()
-        changed = (after.images != before.images).any(0).any(0)
+        changed = (after.inputs != before.inputs).any(0).any(0)
         rows, columns = changed.any(1).sum(), changed.any(0).sum()
         boxes.add((int(rows), int(columns)))
         share = 1 - float(rows * columns) / 64
         differ = (after.labels * own).sum(1) < 1 - 1e-6
         assert torch.allclose((after.labels * own).sum(1)[differ], torch.tensor(share), atol=1e-6)
-        assert torch.equal(after.images[:, :, ~changed], before.images[:, :, ~changed])
+        assert torch.equal(after.inputs[:, :, ~changed], before.inputs[:, :, ~changed])
     assert len(boxes) > 3
 
 

@@ -11,7 +11,7 @@ import torch
 
 from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream, UserError
 from spacedkd.data.sources import load
-from spacedkd.data.stream import ORDERS_KEPT, Look, batches, in_order
+from spacedkd.data.stream import ORDERS_KEPT, View, batches, in_order
 
 AUGMENT = AugmentSpec(crop=1, flip=True, rotate=15)
 
@@ -39,7 +39,7 @@ def test_any_order_of_asking_gives_the_same_bits() -> None:
 @pytest.mark.parametrize("workers", [0, 1, 4])
 def test_any_number_of_workers_gives_the_same_bits(workers: int) -> None:
     steps = [0, 1, 2, 0, 1, 2, 9, 8]
-    seen = list(batches(stream(), [[Look(step)] for step in steps], workers))
+    seen = list(batches(stream(), [[View(step)] for step in steps], workers))
     assert [bits(batch) for batch in seen] == [bits(stream().batch(step)) for step in steps]
 
 
@@ -84,7 +84,7 @@ def test_labels_and_indices_belong_to_the_images() -> None:
     plain = TrainingStream(load(DataSpec("digits", train_limit=100)).train, 16, seed=0)
     batch = plain.batch(2)
     assert torch.equal(batch.labels, plain.images.labels[batch.indices])
-    assert torch.equal(batch.images, plain.images.shown(batch.indices))
+    assert torch.equal(batch.inputs, plain.images.shown(batch.indices))
 
 
 def test_nothing_grows_with_the_number_of_steps_asked() -> None:
@@ -120,12 +120,12 @@ def test_another_view_shows_the_same_images_otherwise() -> None:
     one, other = varied.batch(3), varied.batch(3, view=1)
     assert torch.equal(one.indices, other.indices)
     assert torch.equal(one.labels, other.labels)
-    assert not torch.equal(one.images, other.images)
+    assert not torch.equal(one.inputs, other.inputs)
     assert bits(varied.batch(3, view=1)) == bits(other)
     assert bits(varied.batch(3, view=0)) == bits(one)
 
 
 def test_a_turn_may_look_at_several_batches() -> None:
-    (seen,) = batches(stream(), [[Look(3), Look(2, view=1)]])
+    (seen,) = batches(stream(), [[View(3), View(2, view=1)]])
     assert bits(seen) == bits(stream().batch(3))
     assert [bits(other) for other in seen.others] == [bits(stream().batch(2, view=1))]

@@ -16,7 +16,7 @@ from spacedkd.data.images import normalise
 from spacedkd.data.sources import load
 from spacedkd.errors import UserError
 from spacedkd.evaluate.accuracy import Predict
-from spacedkd.evaluate.adversarial import Attack, adversarial, attack, deceive, passes
+from spacedkd.evaluate.adversarial import Attack, adversarial, attack, passes, perturb
 from spacedkd.models.heads import Prediction
 from spacedkd.spec import DataSpec
 
@@ -79,7 +79,7 @@ PIXELS, CLASSES, ROWS = next(some(60, 60))
 )
 def test_the_same_images_as_torchattacks(ours: Attack, theirs: Any, network: nn.Module) -> None:
     expected = 255 * theirs(OfUnitImages(network).eval())(PIXELS / 255, CLASSES)
-    found = deceive(predict(network), to_network, PIXELS, CLASSES, ours)
+    found = perturb(predict(network), to_network, PIXELS, CLASSES, ours)
     # A gradient that is exactly zero up to rounding has no sign to agree on; there are hardly any.
     assert ((found - expected).abs() < 1e-2).double().mean() > 0.999
 
@@ -87,7 +87,7 @@ def test_the_same_images_as_torchattacks(ours: Attack, theirs: Any, network: nn.
 @pytest.mark.parametrize("name", ["fgsm", "bim", "pgd"])
 @pytest.mark.parametrize("epsilon", [0.3, 1, 8, 200])
 def test_changes_stay_within_epsilon_and_images_stay_valid(name: str, epsilon: float, network: nn.Module) -> None:
-    found = deceive(predict(network), to_network, PIXELS, CLASSES, attack(name, epsilon), ROWS)
+    found = perturb(predict(network), to_network, PIXELS, CLASSES, attack(name, epsilon), ROWS)
     changes = (found - PIXELS).abs()
     rounding = 0 if epsilon == int(epsilon) else 1e-5
     assert float(changes.max()) <= epsilon + rounding
@@ -107,7 +107,7 @@ def test_accuracy_falls_with_epsilon(name: str, network: nn.Module) -> None:
     assert found.images == 100
 
 
-def test_more_steps_deceive_better_than_one(network: nn.Module) -> None:
+def test_more_steps_perturb_better_than_one(network: nn.Module) -> None:
     found = adversarial(predict(network), to_network, some(), [attack("fgsm", 48), attack("bim", 48)])
     assert found.attacks[1].accuracy < found.attacks[0].accuracy < found.clean
 
@@ -116,9 +116,9 @@ def test_more_steps_deceive_better_than_one(network: nn.Module) -> None:
 def test_an_image_is_attacked_alike_in_any_batch(name: str, network: nn.Module) -> None:
     double = network.double()  # so that the order of additions does not show in a sign
     looked = lambda images: predict(double)(images.double())  # noqa: E731
-    whole = deceive(looked, to_network, PIXELS, CLASSES, attack(name, 8), ROWS)
+    whole = perturb(looked, to_network, PIXELS, CLASSES, attack(name, 8), ROWS)
     parts = [
-        deceive(looked, to_network, PIXELS[part], CLASSES[part], attack(name, 8), ROWS[part])
+        perturb(looked, to_network, PIXELS[part], CLASSES[part], attack(name, 8), ROWS[part])
         for part in torch.arange(60).split(7)
     ]
     network.float()
@@ -128,8 +128,8 @@ def test_an_image_is_attacked_alike_in_any_batch(name: str, network: nn.Module) 
 def test_random_starts_differ_between_images_and_seeds(network: nn.Module) -> None:
     start = Attack("pgd", 8, 1e-9, 1, random_start=True)
     gray = torch.full((2, 1, 8, 8), 100, dtype=torch.uint8)
-    one, other = deceive(predict(network), to_network, gray, CLASSES[:2], start, ROWS[:2])
-    again, _ = deceive(predict(network), to_network, gray, CLASSES[:2], start, ROWS[:2], seed=1)
+    one, other = perturb(predict(network), to_network, gray, CLASSES[:2], start, ROWS[:2])
+    again, _ = perturb(predict(network), to_network, gray, CLASSES[:2], start, ROWS[:2], seed=1)
     assert not torch.equal(one, other)
     assert not torch.equal(one, again)
 

@@ -111,7 +111,7 @@ def test_kept_on_disk_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again.make(["contrast", "fog"], [1, 5])
     (batch,) = again.batches("fog", 5, 10)
     expected = np.stack([corrupt(image, "fog", 5, k) for k, image in enumerate(images().pixels.numpy())])
-    assert torch.equal(batch.images, images().normalised(torch.from_numpy(expected)))
+    assert torch.equal(batch.inputs, images().normalised(torch.from_numpy(expected)))
     assert torch.equal(batch.labels, images().labels)
 
 

@@ -181,7 +181,7 @@ def test_batchnorm_counts_with_its_running_statistics() -> None:
 
 def test_the_result_is_plain_json_and_progress_is_told() -> None:
     told: list[tuple[str, int, int]] = []
-    found = measure(error=0.3, watch=lambda *news: told.append(news))
+    found = measure(error=0.3, callback=lambda *news: told.append(news))
     plain = json.loads(json.dumps(to_json(found), allow_nan=False))
     assert plain["traces"]["hutch++"].keys() == {"method", "value", "standard_error", "products", "stopped"}
     assert {what for what, _, _ in told} == {*(f"trace, {name}" for name in ESTIMATORS), "largest eigenvalue"}

@@ -12,7 +12,7 @@ import torch
 from spacedkd import EngineSpec, MethodSpec, Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.experiments.comparison import compare, find_runs
 from spacedkd.experiments.runner import Job, equal_cost_controls, plan, run_all
-from spacedkd.train.folder import RunFolder
+from spacedkd.training.folder import RunFolder
 from tests.conftest import TINY, tensors
 
 QUICK = replace(TINY, epochs=2)

@@ -28,8 +28,8 @@ from spacedkd.methods.eskd import ESKD
 from spacedkd.methods.kd import KD
 from spacedkd.methods.takd import TAKD
 from spacedkd.models.heads import Prediction
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.prepare import prepare
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.prepare import prepare
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.methods.vectors import FS, FT, TE, S, Y, at_epoch, close
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd import Batch, UserError
-from spacedkd.data.stream import Look
+from spacedkd.data.stream import View
 from spacedkd.methods import kdcl
 from spacedkd.methods.kdcl import KDCL
 from spacedkd.models.heads import Prediction
@@ -36,7 +36,7 @@ def kdcl_models(**logits: Tensor) -> Any:
 
 def views(method: KDCL, role: str) -> Batch:
     """What a stream would show: every view marked by its number."""
-    first, *others = (shown(float(look.view)) for look in method.looks(role, 3))
+    first, *others = (shown(float(look.view)) for look in method.views(role, 3))
     return first._replace(others=tuple(others))
 
 
@@ -64,9 +64,9 @@ def test_gradient_of_collaborative_learning(target: Any, role: str) -> None:
 
 def test_every_network_has_a_view_of_its_own() -> None:
     method = KDCL(peers=3)
-    assert [*method.looks("teacher", 7)] == [Look(7, 0), Look(7, 1), Look(7, 2)]
-    assert [*method.looks("student", 7)] == [Look(7, 2), Look(7, 0), Look(7, 1)]
-    assert [*KDCL(own_views=False).looks("student", 7)] == [Look(7)]
+    assert [*method.views("teacher", 7)] == [View(7, 0), View(7, 1), View(7, 2)]
+    assert [*method.views("student", 7)] == [View(7, 2), View(7, 0), View(7, 1)]
+    assert [*KDCL(own_views=False).views("student", 7)] == [View(7)]
     with pytest.raises(UserError, match="shows each of 2 networks its own view, and this batch has 1"):
         KDCL().losses("student", {"teacher": says(TE), "student": says(S)}, shown(), START)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd import Batch, Ingredients, Progress, UserError
-from spacedkd.data.stream import Look
+from spacedkd.data.stream import View
 from spacedkd.methods.dlb import DLB
 from spacedkd.methods.memory import Bank, LastBatch, bank_for, check_indices
 from spacedkd.methods.ps_kd import PSKD
@@ -142,11 +142,11 @@ def test_soft_labels_are_softened_like_hard_ones() -> None:
 
 
 def test_dlb_looks_at_the_last_batch_again() -> None:
-    assert [*DLB().looks("student", 0)] == [Look(0)]
-    assert [*DLB().looks("student", 5)] == [Look(5), Look(4, view=1)]
+    assert [*DLB().views("student", 0)] == [View(0)]
+    assert [*DLB().views("student", 5)] == [View(5), View(4, view=1)]
     taught = DLB(variant="taught")
-    assert [*taught.looks("teacher", 5)] == [Look(5), Look(4, view=1)]
-    assert [*taught.looks("student", 5)] == [Look(5)]
+    assert [*taught.views("teacher", 5)] == [View(5), View(4, view=1)]
+    assert [*taught.views("student", 5)] == [View(5)]
 
 
 def seeing_twice(out: Tensor, again: Tensor) -> Any:

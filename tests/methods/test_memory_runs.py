@@ -15,11 +15,11 @@ import torch
 
 from spacedkd import NetworkSpec, Online, RunSpec, Spaced, UserError, train
 from spacedkd.json_form import to_json
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.prepare import prepare
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.prepare import prepare
 from tests.conftest import TINY, assert_same_bits, of_model, tensors
 from tests.methods.fakes import copied
-from tests.train.stopping import assert_same_run, train_in_parts
+from tests.training.stopping import assert_same_run, train_in_parts
 
 PLACES = {"dml": "DML", "kdcl": "KDCL", "tsb": "TSB", "dlb": "DLB", "ps_kd": "PSKD"}
 METHODS = {file: f"spacedkd.methods.{file}:{name}" for file, name in PLACES.items()}

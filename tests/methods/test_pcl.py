@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import Progress, UserError, train
-from spacedkd.data.stream import Look
-from spacedkd.methods.pcl import PCL, follow
+from spacedkd.data.stream import View
+from spacedkd.methods.pcl import PCL, ema_update
 from spacedkd.models.heads import Prediction
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, O1, O2, START, TE, P, S, U, Y, close, gradient
@@ -102,7 +102,7 @@ def test_statistics_are_averaged_and_counts_copied() -> None:
     mean, network = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
     network.running_mean.fill_(8.0)
     network.num_batches_tracked.fill_(7)
-    follow(mean, network, 0.75, START)
+    ema_update(mean, network, 0.75, START)
     assert mean.running_mean.tolist() == [2.0, 2.0]
     assert mean.num_batches_tracked == 7
 
@@ -127,8 +127,8 @@ def test_the_first_average_is_the_network(tmp_path: Path) -> None:
 
 
 def test_views() -> None:
-    assert [*PCL().looks("student", 7)] == [Look(7)]
-    assert [*PCL(views=True).looks("student", 7)] == [Look(7, 0), Look(7, 1), Look(7, 2)]
+    assert [*PCL().views("student", 7)] == [View(7)]
+    assert [*PCL(own_views=True).views("student", 7)] == [View(7, 0), View(7, 1), View(7, 2)]
 
 
 def test_bad_options_are_explained() -> None:

@@ -10,11 +10,11 @@ import timm
 import torch
 
 from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, train
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.prepare import prepare
-from spacedkd.train.run import Run
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.prepare import prepare
+from spacedkd.training.run import Run
 from tests.conftest import TINY
-from tests.train.stopping import assert_same_run, train_in_parts
+from tests.training.stopping import assert_same_run, train_in_parts
 
 NETWORKS = {
     "resnet": TINY.network,

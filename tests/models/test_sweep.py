@@ -130,7 +130,7 @@ def given(place: int) -> Ingredients:
     size = FAMILIES[place].size
     teacher = build(NetworkSpec("resnet18_small", {"width": 4}), images(size), seed=0)
     networks = {"teacher": teacher, "student": deepcopy(built(place))}
-    return Ingredients(lambda role, **_: networks[role], batch(size).images[:2])
+    return Ingredients(lambda role, **_: networks[role], batch(size).inputs[:2])
 
 
 def stepped(model: nn.Module, losses: dict[str, Tensor]) -> None:
@@ -150,13 +150,13 @@ def test_a_kd_step(place: int) -> None:
     models = method.models(given(place))
     student = models["student"]
     assert isinstance(student, Classifier)
-    ((logits, features, _),) = student.eval()(seen.images)
-    ((_, target, _),) = models["teacher"](seen.images)
+    ((logits, features, _),) = student.eval()(seen.inputs)
+    ((_, target, _),) = models["teacher"](seen.inputs)
     assert logits.shape == (4, CLASSES)
     assert features.shape == target.shape == (4, 32)
     own = student.network
     with torch.no_grad():
-        scaled = own.resize(seen.images) if "input_size" in FAMILIES[place].options else seen.images
+        scaled = own.resize(seen.inputs) if "input_size" in FAMILIES[place].options else seen.inputs
         torch.testing.assert_close(logits, own(scaled))
     losses = method.losses("student", {**models, "student": student.train()}, seen, NOW)
     assert [*losses] == ["label", "logit", "feature"]
@@ -169,8 +169,8 @@ def test_a_self_kd_step(place: int) -> None:
     model = method.models(given(place))["network"]
     assert isinstance(model, EarlyExits)
     assert model.head_names == ("final", *(FAMILIES[place].exits or ()))
-    deepest, *exits = model.eval()(seen.images)
-    (alone,) = Classifier(model.network)(seen.images)
+    deepest, *exits = model.eval()(seen.inputs)
+    (alone,) = Classifier(model.network)(seen.inputs)
     torch.testing.assert_close(deepest.logits, alone.logits)
     assert {head.features.shape for head in exits} == {alone.features.shape}
     assert len({head.logits.sum().item() for head in exits}) == len(exits), "two exits say the same"

@@ -16,16 +16,16 @@ from spacedkd.cli.console import console, say
 from spacedkd.cli.data_flags import DATA_PLACES, ImageFlags
 from spacedkd.cli.evaluation_flags import InstrumentFlags, OtherNetworkFlags
 from spacedkd.cli.flag import flag
-from spacedkd.cli.progress import watch_work
+from spacedkd.cli.progress import work_progress
 from spacedkd.errors import UserError
 from spacedkd.evaluate.grid import write_grid
 from spacedkd.experiments import comparison, evaluation, evaluation_file
 from spacedkd.experiments.evaluation import Plan
 from spacedkd.json_form import from_json
 from spacedkd.spec import DataSpec, NetworkSpec
-from spacedkd.train import saved
-from spacedkd.train.folder import make_folder
-from spacedkd.train.saved import Saved
+from spacedkd.training import saved
+from spacedkd.training.folder import make_folder
+from spacedkd.training.saved import Saved
 
 Instruments = Annotated[InstrumentFlags, tyro.conf.arg(name="")]
 Other = Annotated[OtherNetworkFlags, tyro.conf.arg(name="")]
@@ -94,7 +94,7 @@ def evaluate(
 def _measure(folder: Path, subject: Saved, plan: Plan, which: str) -> dict[str, Any]:
     """Use every instrument; what one found is on disk before the next begins."""
     found: dict[str, Any] = evaluation_file.read(folder) or {}  # a bad one is found before the work is done
-    with watch_work(console, which) as progress:
+    with work_progress(console, which) as progress:
         results = evaluation.evaluate(subject, plan, progress)
         make_folder(folder, "--out")
         for name, result in results:

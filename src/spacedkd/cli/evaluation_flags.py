@@ -46,7 +46,7 @@ class InstrumentFlags:
     cache: Annotated[Path | None, flag("where corrupted images are kept", "~/.cache/spacedkd/corrupted", "FOLDER")] = (
         None
     )
-    adversarial: Annotated[bool, flag("accuracy on images changed to deceive the network", "no")] = False
+    adversarial: Annotated[bool, flag("accuracy on images perturbed against the network", "no")] = False
     attacks: Annotated[tuple[str, ...] | None, flag("fgsm, bim or pgd", "all three", "NAME ...")] = None
     epsilon: Annotated[
         tuple[float, ...] | None,

@@ -17,14 +17,14 @@ from spacedkd.cli.arms import make_arms
 from spacedkd.cli.console import console, say
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import RunFlags
-from spacedkd.cli.progress import watch_jobs, watch_run
+from spacedkd.cli.progress import jobs_progress, run_progress
 from spacedkd.cli.theory import theory
 from spacedkd.errors import UserError, unknown
 from spacedkd.experiments import comparison, runner
 from spacedkd.report.page import write_page
 from spacedkd.spec import read_spec
-from spacedkd.train import loop
-from spacedkd.train.folder import RunFolder, make_folder, write_json
+from spacedkd.training import loop
+from spacedkd.training.folder import RunFolder, make_folder, write_json
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
 
@@ -51,8 +51,8 @@ def train(
     folder = resume or out or Path("runs") / f"{name}-seed{spec.seed}"
     if resume is not None and RunFolder(folder).finished():
         say(f"{folder} is finished already.")
-    with watch_run(console, spec.method.name) as watch:
-        result = loop.train(spec, folder, resume=resume is not None, watch=watch)
+    with run_progress(console, spec.method.name) as callback:
+        result = loop.train(spec, folder, resume=resume is not None, callback=callback)
     console.print(tables.of_run(result))
     say(f"{result.cost['updates']} updates in {result.seconds:.0f} s. Student: {folder}/student")
 
@@ -99,8 +99,8 @@ def compare(
     if reused:
         say(f"{reused} of {len(planned)} runs in {out} are finished already; delete the folder to run them again.")
     todo = [job for job in planned if not RunFolder(job.folder).finished()]
-    with watch_jobs(console, todo) as watch:
-        runner.run_all(planned, at_once, watch)
+    with jobs_progress(console, todo) as callback:
+        runner.run_all(planned, at_once, callback)
     folders = [job.folder for label in arms for job in planned if job.label == label]
     _show(comparison.compare(folders, against), out / "report.html", out / "comparison.json")
 

@@ -11,9 +11,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from spacedkd.experiments.evaluation import Advance
 from spacedkd.experiments.evaluation import Progress as ShowWork
+from spacedkd.experiments.runner import Callback as JobCallback
 from spacedkd.experiments.runner import Job
-from spacedkd.experiments.runner import Watch as WatchJobs
-from spacedkd.train.loop import Moment, Watch
+from spacedkd.training.loop import Callback, Moment
 
 LONG = 10.0
 """seconds of work that are worth a line where there is no bar"""
@@ -49,13 +49,13 @@ class _News:
 
 
 @contextmanager
-def watch_run(console: Console, title: str) -> Iterator[Watch]:
+def run_progress(console: Console, title: str) -> Iterator[Callback]:
     """A bar for one run."""
     news = _News()
     with _bar(console) as bar:
         task = bar.add_task(title, total=None, news="starting")
 
-        def watch(moment: Moment) -> None:
+        def callback(moment: Moment) -> None:
             bar.update(task, completed=moment.turn, total=moment.turns, news=news.line(moment))
             if moment.accuracy is not None and not console.is_terminal:
                 console.print(
@@ -64,18 +64,18 @@ def watch_run(console: Console, title: str) -> Iterator[Watch]:
                     soft_wrap=True,
                 )
 
-        yield watch
+        yield callback
 
 
 @contextmanager
-def watch_jobs(console: Console, jobs: list[Job]) -> Iterator[WatchJobs]:
+def jobs_progress(console: Console, jobs: list[Job]) -> Iterator[JobCallback]:
     """One bar for all runs with the time left, and one line for each that is going on."""
     with _bar(console) as bar:
         total = bar.add_task("all runs", total=len(jobs), news=f"0 of {len(jobs)} runs")
         rows: dict[str, tuple[TaskID, _News]] = {}
         done: dict[str, float] = {}
 
-        def watch(job: Job, moment: Moment) -> None:
+        def callback(job: Job, moment: Moment) -> None:
             name = f"{job.label}, seed {job.seed}"
             if name not in rows:
                 rows[name] = (bar.add_task(name, total=moment.turns, news=""), _News())
@@ -94,11 +94,11 @@ def watch_jobs(console: Console, jobs: list[Job]) -> Iterator[WatchJobs]:
                         soft_wrap=True,
                     )
 
-        yield watch
+        yield callback
 
 
 @contextmanager
-def watch_work(console: Console, which: str) -> Iterator[ShowWork]:
+def work_progress(console: Console, which: str) -> Iterator[ShowWork]:
     """One line for each piece of work while it goes on, with the time it will still take."""
     with _bar(console) as bar:
 
@@ -117,14 +117,14 @@ def watch_work(console: Console, which: str) -> Iterator[ShowWork]:
 
 
 @contextmanager
-def watch_counts(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+def count_progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     """One line for each kind of work, which says how much of how much is done."""
     with _bar(console) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def watch(title: str, done: int, total: int) -> None:
+        def callback(title: str, done: int, total: int) -> None:
             if title not in tasks:
                 tasks[title] = bar.add_task(title, total=total, news="")
             bar.update(tasks[title], completed=done)
 
-        yield watch
+        yield callback

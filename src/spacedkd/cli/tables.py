@@ -12,7 +12,7 @@ from rich.text import Text
 
 from spacedkd.json_form import to_json
 from spacedkd.spec import RunSpec
-from spacedkd.train.result import Result
+from spacedkd.training.result import Result
 
 
 def percent(value: float) -> str:

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from spacedkd.cli.console import console, say
 from spacedkd.cli.flag import flag
-from spacedkd.cli.progress import watch_counts
+from spacedkd.cli.progress import count_progress
 from spacedkd.experiments.theory import default_settings, measure
 from spacedkd.report import theory_words as words
 from spacedkd.report.theory_page import write_theory_page
-from spacedkd.train.folder import make_folder, write_json
+from spacedkd.training.folder import make_folder, write_json
 
 
 def theory(
@@ -32,8 +32,8 @@ def theory(
     """
     settings = default_settings(problems, orders, steps, seed)
     make_folder(out, "--out")
-    with watch_counts(console) as watch:
-        found = measure(settings, watch)
+    with count_progress(console) as callback:
+        found = measure(settings, callback)
     write_json(out / "theory.json", found)
     given = {"--out": out, "--problems": problems, "--orders": orders, "--steps": steps, "--seed": seed}
     command = shlex.join(["spacedkd", "theory", *(str(word) for pair in given.items() for word in pair)])

@@ -20,7 +20,7 @@ MEMORY_LIMIT = 4 << 30
 
 
 @dataclass(frozen=True)
-class Look:
+class Form:
     """In what form images are wanted."""
 
     classes: tuple[str, ...]
@@ -34,22 +34,22 @@ class Look:
     memory_limit: int = MEMORY_LIMIT
 
 
-def keep(part: Part, rows: Tensor, labels: Tensor, look: Look) -> tuple[Images | Encoded, str | None]:
+def keep(part: Part, rows: Tensor, labels: Tensor, form: Form) -> tuple[Images | Encoded, str | None]:
     """The images at `rows` of a part, and a line on those left out; they still lack what normalises them."""
     if isinstance(part.images, np.ndarray):
-        return _array(part.name, part.images[rows.numpy()], labels[rows], look), None
-    read = into_memory(part.images, rows, look.fit if look.fits_first else None, look.memory_limit)
+        return _array(part.name, part.images[rows.numpy()], labels[rows], form), None
+    read = into_memory(part.images, rows, form.fit if form.fits_first else None, form.memory_limit)
     bad = unreadable(part.images, rows) if read is None else read[1]
-    note = _left_out(part.images, rows, bad, look.skip_bad)
+    note = _left_out(part.images, rows, bad, form.skip_bad)
     good = torch.tensor([place for place in range(len(rows)) if place not in bad], dtype=torch.int64)
     if len(good) == 0:
         raise UserError(f"{part.name} has no image that can be read, first {part.images.name(int(rows[0]))}.")
     chosen = rows[good]
     if read is not None:
         pixels = read[0][good] if bad else read[0]
-        return Images(pixels, labels[chosen], look.classes, (), (), None if look.fits_first else look.fit), note
-    assert look.fit is not None
-    return Encoded(part.images, chosen, labels[chosen], look.classes, (), (), look.fit), note
+        return Images(pixels, labels[chosen], form.classes, (), (), None if form.fits_first else form.fit), note
+    assert form.fit is not None
+    return Encoded(part.images, chosen, labels[chosen], form.classes, (), (), form.fit), note
 
 
 def _left_out(stored: Stored, rows: Tensor, bad: Reasons, skip: bool) -> str | None:
@@ -63,17 +63,17 @@ def _left_out(stored: Stored, rows: Tensor, bad: Reasons, skip: bool) -> str | N
     raise UserError(f"{name} {bad[first]}.{others} Mend or remove them, or leave them out with --skip-bad True.")
 
 
-def _array(name: str, array: np.ndarray, labels: Tensor, look: Look) -> Images:
+def _array(name: str, array: np.ndarray, labels: Tensor, form: Form) -> Images:
     pixels = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
     channels, height, width = pixels.shape[1:]
-    moves = look.fit is not None and (look.fit.size, look.fit.size) != (height, width)
-    if (look.colour or moves) and channels not in (1, 3):
+    moves = form.fit is not None and (form.fit.size, form.fit.size) != (height, width)
+    if (form.colour or moves) and channels not in (1, 3):
         raise UserError(f"The {name} images have {channels} channels: resizing and this augmentation need 1 or 3.")
-    if look.colour and channels == 1:
+    if form.colour and channels == 1:
         pixels = pixels.expand(-1, 3, -1, -1).contiguous()
-    if look.fits_first and look.fit is not None and moves:
-        pixels = _fitted(pixels, look.fit)
-    return Images(pixels, labels, look.classes, (), (), None if look.fits_first else look.fit)
+    if form.fits_first and form.fit is not None and moves:
+        pixels = _fitted(pixels, form.fit)
+    return Images(pixels, labels, form.classes, (), (), None if form.fits_first else form.fit)
 
 
 def _fitted(pixels: Tensor, fit: Fit) -> Tensor:

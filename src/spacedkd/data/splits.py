@@ -12,7 +12,7 @@ from spacedkd.data import recipes
 from spacedkd.data.classes import classes_of
 from spacedkd.data.found import Found, check_test_part
 from spacedkd.data.images import Constants, Encoded, Images
-from spacedkd.data.keep import MEMORY_LIMIT, Look, keep
+from spacedkd.data.keep import MEMORY_LIMIT, Form, keep
 from spacedkd.data.mix import Mix
 from spacedkd.data.recipes import BatchWise, Recipe
 from spacedkd.data.rows import evenly, held_out, tested
@@ -67,14 +67,14 @@ def split(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Spl
     if spec.test_part is not None:
         rows, test_rows = tested(labels, spec.test_part)
     rows = rows[evenly(labels[rows], spec.train_limit, len(classes.names))]
-    look = _look(spec, classes.names, memory_limit)
-    train, note = keep(found.train, rows, labels, look)
+    form = _form(spec, classes.names, memory_limit)
+    train, note = keep(found.train, rows, labels, form)
     if found.test is None:
         assert test_rows is not None
-        test, test_note = keep(found.train, test_rows, labels, look)
+        test, test_note = keep(found.train, test_rows, labels, form)
     else:
         test_labels = classes.number(found.test)
-        test, test_note = keep(found.test, torch.arange(len(test_labels)), test_labels, look)
+        test, test_note = keep(found.test, torch.arange(len(test_labels)), test_labels, form)
     assert spec.recipe is not None
     constants = recipes.named(spec.recipe).constants or _measured(train)
     train, test = _normalised(train, constants), _normalised(test, constants)
@@ -93,10 +93,10 @@ def split(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Spl
     )
 
 
-def _look(spec: DataSpec, classes: tuple[str, ...], memory_limit: int) -> Look:
+def _form(spec: DataSpec, classes: tuple[str, ...], memory_limit: int) -> Form:
     assert spec.recipe is not None
     recipe = recipes.named(spec.recipe)
-    return Look(
+    return Form(
         classes,
         fit=None if spec.image_size is None else recipe.fit(spec.image_size),
         fits_first=recipe.fits_first,

@@ -26,20 +26,20 @@ from spacedkd.spec import AugmentSpec
 class Batch(NamedTuple):
     """B images with their labels and their places in the data set."""
 
-    images: Tensor  # [B, C, H, W] float32, normalised
+    inputs: Tensor  # [B, C, H, W] float32, normalised
     labels: Tensor  # [B] int64; with mixup or cutmix [B, C] float32, rows sum to one
     indices: Tensor  # [B] int64
     others: tuple[Batch, ...] = ()
-    """what else a turn looks at, for a method that asked for more than one look"""
+    """what else a turn looks at, for a method that asked for more than one view"""
 
     def to(self, device: torch.device, channels_last: bool = False) -> Batch:
         layout = torch.channels_last if channels_last else torch.contiguous_format
-        images = self.images.to(device, memory_format=layout, non_blocking=True)
+        inputs = self.inputs.to(device, memory_format=layout, non_blocking=True)
         labels, indices = (part.to(device, non_blocking=True) for part in (self.labels, self.indices))
-        return Batch(images, labels, indices, tuple(other.to(device, channels_last) for other in self.others))
+        return Batch(inputs, labels, indices, tuple(other.to(device, channels_last) for other in self.others))
 
 
-class Look(NamedTuple):
+class View(NamedTuple):
     """The batch of a step; another view of it holds the same images under another augmentation."""
 
     step: int
@@ -143,16 +143,16 @@ class _Turns(Dataset[Batch]):
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
-    def __getitem__(self, looks: Sequence[Look]) -> Batch:
-        first, *others = (self.stream.batch(*look) for look in looks)
+    def __getitem__(self, views: Sequence[View]) -> Batch:
+        first, *others = (self.stream.batch(*view) for view in views)
         return first._replace(others=tuple(others))
 
 
-def batches(stream: Stream, turns: Iterable[Sequence[Look]], workers: int = 0) -> Iterator[Batch]:
+def batches(stream: Stream, turns: Iterable[Sequence[View]], workers: int = 0) -> Iterator[Batch]:
     """What each turn looks at, in that order, prepared ahead of time by `workers` processes if there are any."""
     seen = _Turns(stream)
     if workers == 0:
-        return (seen[looks] for looks in turns)
+        return (seen[views] for views in turns)
     pinned = torch.cuda.is_available()
     return iter(DataLoader(seen, batch_size=None, sampler=turns, num_workers=workers, pin_memory=pinned))
 
@@ -175,5 +175,5 @@ class InOrder:
 def in_order(images: ImageSet, batch_size: int, workers: int = 0) -> Iterator[Batch]:
     """Every image once, nothing left to chance; `workers` are asked only where images have to be decoded."""
     stream = InOrder(images, batch_size)
-    every = ((Look(step),) for step in range(stream.steps_per_epoch))
+    every = ((View(step),) for step in range(stream.steps_per_epoch))
     return batches(stream, every, 0 if images.instant else workers)

@@ -26,6 +26,6 @@ def correct(predict: Predict, head_names: Sequence[str], batches: Iterator[Batch
     counts: list[Tensor] = []
     with torch.no_grad():
         for batch in batches:
-            names, logits = with_ensemble(head_names, predict(batch.images))
+            names, logits = with_ensemble(head_names, predict(batch.inputs))
             counts.append((logits.argmax(2) == batch.labels).sum(1))
     return dict(zip(names, torch.stack(counts).sum(0), strict=True))

@@ -1,4 +1,4 @@
-"""How a network stands small changes of an image that are made to deceive it.
+"""How a network stands small changes of an image that are chosen against it.
 
 An attack adds at most epsilon to every pixel, so as to raise the cross-entropy J of the network's deepest head:
 
@@ -88,7 +88,7 @@ class Adversarial:
     unit: str = "pixel values 0 .. 255, largest change of any pixel"
 
 
-def deceive(
+def perturb(
     predict: Predict,
     normalise: Normalise,
     pixels: Tensor,
@@ -141,7 +141,7 @@ def adversarial(
     images, right = 0, [0] * (1 + len(attacks))
     for pixels, labels, indices in batches:
         for place, attack in enumerate((None, *attacks)):
-            shown = pixels if attack is None else deceive(predict, normalise, pixels, labels, attack, indices, seed)
+            shown = pixels if attack is None else perturb(predict, normalise, pixels, labels, attack, indices, seed)
             with torch.no_grad():
                 right[place] += int((predict(normalise(shown))[0].logits.argmax(1) == labels).sum())
             advance(len(labels) * (1 if attack is None else attack.steps + 1))

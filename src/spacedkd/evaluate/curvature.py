@@ -16,10 +16,10 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.evaluate.eigenvalue import Eigenvalue, largest_eigenvalue
 from spacedkd.evaluate.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode
 from spacedkd.evaluate.hessian import AT_ONCE, Hessian
+from spacedkd.evaluate.trace import Callback as Count
 from spacedkd.evaluate.trace import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part
-from spacedkd.evaluate.trace import Watch as Count
 
-Watch = Callable[[str, int, int], None]
+Callback = Callable[[str, int, int], None]
 """told what is being estimated, how many products of Hessian and vector are done, and how many there may be"""
 
 Estimator = Callable[[Hessian, Tensor, float, int, int, Count], Trace]
@@ -63,7 +63,7 @@ def curvature(
     most_products: int = MOST_PRODUCTS,
     at_once: int = AT_ONCE,
     seed: int = 0,
-    watch: Watch | None = None,
+    callback: Callback | None = None,
 ) -> Curvature:
     """The trace by each estimator and the largest eigenvalue, each until its relative error is at most `error`.
 
@@ -77,18 +77,18 @@ def curvature(
             raise UserError(f"The loss of this network is {hessian.loss}, so it has no curvature to measure.")
         like = next(model.parameters()).detach()
         traces = {
-            name: ESTIMATORS[name](hessian, like, error, most_products, seed, _told(watch, f"trace, {name}"))
+            name: ESTIMATORS[name](hessian, like, error, most_products, seed, _told(callback, f"trace, {name}"))
             for name in estimators
         }
-        told = _told(watch, "largest eigenvalue")
+        told = _told(callback, "largest eigenvalue")
         largest = largest_eigenvalue(hessian, like, error, most_products, seed, told)
     return Curvature(hessian.images, hessian.size, hessian.loss, traces, largest, error, most_products, seed)
 
 
-def _told(watch: Watch | None, what: str) -> Count:
+def _told(callback: Callback | None, what: str) -> Count:
     def tell(done: int, most: int) -> None:
-        if watch is not None:
-            watch(what, done, most)
+        if callback is not None:
+            callback(what, done, most)
 
     return tell
 

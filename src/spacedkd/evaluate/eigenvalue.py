@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spacedkd.evaluate.trace import Matrix, Stopped, Watch, dot, outside, signs
+from spacedkd.evaluate.trace import Callback, Matrix, Stopped, dot, outside, signs
 from spacedkd.seeds import seed_for
 
 LEAST = 4
@@ -28,7 +28,9 @@ class Eigenvalue:
     stopped: Stopped
 
 
-def largest_eigenvalue(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, watch: Watch) -> Eigenvalue:
+def largest_eigenvalue(
+    matrix: Matrix, like: Tensor, error: float, most: int, seed: int, callback: Callback
+) -> Eigenvalue:
     """Until the residual |A x - value x| is at most `error` times the value, or the products are used up.
 
     Keeps one vector of n numbers for each product: all are made orthogonal to each other, because rounding would
@@ -45,7 +47,7 @@ def largest_eigenvalue(matrix: Matrix, like: Tensor, error: float, most: int, se
         beside.append(float(image.norm()))
         value, residual = _largest_of_tridiagonal(diagonal, beside)
         done = len(diagonal)
-        watch(done, most)
+        callback(done, most)
         scale = max(abs(one) for one in (*diagonal, *beside))
         if done == matrix.size or beside[-1] <= 100 * torch.finfo(like.dtype).eps * scale:
             return Eigenvalue(value, residual, done, "whole space")

@@ -77,13 +77,13 @@ def score(
     images = 0
     with torch.no_grad():
         for batch in batches:
-            names, logits = with_ensemble(head_names, predict(batch.images))
+            names, logits = with_ensemble(head_names, predict(batch.inputs))
             tallies = tallies or {name: _Tally.empty(classes) for name in names}
             final = logits[0].argmax(1)
             for tally, found in zip(tallies.values(), logits.float(), strict=True):
                 tally.add(found, batch.labels, final)
             for name, other in others.items():
-                same[name] += int((other(batch.images)[0].logits.argmax(1) == final).sum())
+                same[name] += int((other(batch.inputs)[0].logits.argmax(1) == final).sum())
             images += len(batch.labels)
     class_images = tuple(int(count) for count in tallies[head_names[0]].seen)
     heads = {name: tally.scores(images) for name, tally in tallies.items()}

@@ -29,7 +29,7 @@ from spacedkd.evaluate.interval import standard_error
 from spacedkd.seeds import seed_for
 
 Stopped = Literal["error reached", "most products", "whole space"]
-Watch = Callable[[int, int], None]
+Callback = Callable[[int, int], None]
 """told how many products with a vector are done, and how many there may be"""
 
 BLOCK = 2
@@ -78,29 +78,29 @@ def signs(size: int, seed: int, like: Tensor) -> Tensor:
     return (2 * drawn - 1).to(like)
 
 
-def hutchinson(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, watch: Watch) -> Trace:
+def hutchinson(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, callback: Callback) -> Trace:
     """tr A = mean of w' A w."""
     found: list[float] = []
     while True:
         vectors = _several(matrix, like, BLOCK, seed, "hutchinson", len(found))
         found += map(dot, vectors, matrix @ vectors)
-        watch(len(found), most)
+        callback(len(found), most)
         value, sure = math.fsum(found) / len(found), standard_error(found)
         stopped = stop(value, sure, len(found) >= LEAST, len(found), error, most)
         if stopped:
             return Trace("hutchinson", value, sure, len(found), stopped)
 
 
-def hutchinson_by_part(matrix: Sum, like: Tensor, error: float, most: int, seed: int, watch: Watch) -> Trace:
+def hutchinson_by_part(matrix: Sum, like: Tensor, error: float, most: int, seed: int, callback: Callback) -> Trace:
     """tr A = sum over parts of share * mean of w' A_part w, every part with its own w.
 
     Standard error: sqrt(sum over parts of share^2 s^2 / m), s^2 the variance of the part's m forms.
     """
-    found = _by_part(matrix, like, _Known(0.0, 0), error, most, seed, watch)
+    found = _by_part(matrix, like, _Known(0.0, 0), error, most, seed, callback)
     return Trace("hutchinson by part", *found)
 
 
-def hutch_plus_plus(matrix: Whole, like: Tensor, error: float, most: int, seed: int, watch: Watch) -> Trace:
+def hutch_plus_plus(matrix: Whole, like: Tensor, error: float, most: int, seed: int, callback: Callback) -> Trace:
     """tr A = tr(Q' A Q) + tr(R A R), with Q an orthonormal basis of A times a few vectors and R = 1 - QQ'.
 
     The second trace is estimated by part. Two products for each vector of Q, one for each w. Keeps as many vectors of
@@ -108,14 +108,14 @@ def hutch_plus_plus(matrix: Whole, like: Tensor, error: float, most: int, seed: 
     """
     sketch = min(SKETCH, most // 4)
     basis = _span(matrix @ _several(matrix, like, sketch, seed, "sketch", 0))
-    watch(sketch, most)
+    callback(sketch, most)
     inside = math.fsum(map(dot, basis, matrix @ basis))
     products = sketch + len(basis)
-    watch(products, most)
+    callback(products, most)
     if len(basis) < sketch:
         return Trace("hutch++", inside, 0.0, products, "whole space")
     rest = _Rest(matrix, basis)
-    return Trace("hutch++", *_by_part(rest, like, _Known(inside, products), error, most, seed, watch))
+    return Trace("hutch++", *_by_part(rest, like, _Known(inside, products), error, most, seed, callback))
 
 
 class _Known(NamedTuple):
@@ -143,7 +143,7 @@ class _Rest:
 
 
 def _by_part(
-    matrix: Sum, like: Tensor, known: _Known, error: float, most: int, seed: int, watch: Watch
+    matrix: Sum, like: Tensor, known: _Known, error: float, most: int, seed: int, callback: Callback
 ) -> tuple[float, float, int, Stopped]:
     """Value, standard error, products and why it stopped."""
     shares: list[float] = []
@@ -159,7 +159,7 @@ def _by_part(
                 forms[place].append(dot(vector, multiply(vector)))
         done += BLOCK
         products = known.products + done
-        watch(products, most)
+        callback(products, most)
         value = known.value + math.fsum(share * math.fsum(f) / done for share, f in zip(shares, forms, strict=True))
         errors = (share * standard_error(f) for share, f in zip(shares, forms, strict=True))
         sure = math.sqrt(math.fsum(one**2 for one in errors))

@@ -29,7 +29,7 @@ Kind = Literal["absolute", "relative"]
 ABSOLUTE_LEVELS = (0.001, 0.002, 0.005, 0.01, 0.02)
 RELATIVE_LEVELS = (0.05, 0.1, 0.2, 0.3, 0.5)
 
-Watch = Callable[[int, int], None]
+Callback = Callable[[int, int], None]
 """told how many passes over the images are done, and of how many"""
 
 
@@ -68,7 +68,7 @@ def weight_noise(
     relative: Sequence[float] = RELATIVE_LEVELS,
     draws: int = 10,
     seed: int = 0,
-    watch: Watch | None = None,
+    callback: Callback | None = None,
 ) -> WeightNoise:
     """Loss and accuracy of `model` on the images of `batches`, without and with noise on its parameters.
 
@@ -79,14 +79,14 @@ def weight_noise(
     total = 1 + len(plan) * draws
     with in_eval_mode(model):
         images, clean = _fit(predict or model, batches, loss)
-        _tell(watch, 1, total)
+        _tell(callback, 1, total)
         levels = []
         for place, (kind, level) in enumerate(plan):
             found = []
             for draw in range(draws):
                 with shaken(model, kind, level, seed, draw):
                     found.append(_fit(predict or model, batches, loss)[1])
-                _tell(watch, 2 + place * draws + draw, total)
+                _tell(callback, 2 + place * draws + draw, total)
             levels.append(_level(kind, level, found))
     return WeightNoise(images, clean[0], clean[1], tuple(levels), draws, seed)
 
@@ -149,6 +149,6 @@ def planned(absolute: Sequence[float], relative: Sequence[float], draws: int) ->
     return plan
 
 
-def _tell(watch: Watch | None, done: int, total: int) -> None:
-    if watch is not None:
-        watch(done, total)
+def _tell(callback: Callback | None, done: int, total: int) -> None:
+    if callback is not None:
+        callback(done, total)

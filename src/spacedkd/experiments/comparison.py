@@ -17,8 +17,8 @@ from spacedkd.experiments.statistics import Difference, difference
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Ahead, Schedule, Spaced, Window
 from spacedkd.spec import RunSpec, read_spec
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.result import Result, read_result
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.result import Result, read_result
 
 COSTS = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
 

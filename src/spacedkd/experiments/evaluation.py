@@ -19,7 +19,7 @@ from spacedkd.evaluate import adversarial, corruptions, curvature, scores, weigh
 from spacedkd.evaluate.adversarial import Attack
 from spacedkd.evaluate.corrupted import CorruptedImages
 from spacedkd.json_form import to_json
-from spacedkd.train.saved import Saved
+from spacedkd.training.saved import Saved
 
 NOISE_IMAGES = 2000
 CURVATURE_IMAGES = 250
@@ -161,7 +161,7 @@ def _weight_noise(saved: Saved, plan: Plan, progress: Progress) -> weight_noise.
             absolute=plan.noise,
             relative=plan.relative_noise,
             draws=plan.draws,
-            watch=lambda done, total: advance(1),
+            callback=lambda done, total: advance(1),
         )
 
 
@@ -170,13 +170,13 @@ def _curvature(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
     most = plan.most_products * (len(curvature.USED) + 1)
     with progress("curvature (at most)", most) as advance:
 
-        def watch(what: str, done: int, _: int) -> None:
+        def callback(what: str, done: int, _: int) -> None:
             advance(done - seen.get(what, 0))
             seen[what] = done
 
         batches = _training(saved, plan, CURVATURE_IMAGES)
         found = curvature.curvature(
-            saved.in_float32(), batches, error=plan.error, most_products=plan.most_products, watch=watch
+            saved.in_float32(), batches, error=plan.error, most_products=plan.most_products, callback=callback
         )
         advance(most - sum(seen.values()))
     return {**to_json(found), "trace": to_json(found.trace)}
@@ -188,7 +188,7 @@ def _training(saved: Saved, plan: Plan, usual: int) -> Callable[[], Iterator[tup
     train = _some(saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
 
     def one_pass() -> Iterator[tuple[Tensor, Tensor]]:
-        return ((batch.images, batch.labels) for batch in _shown(saved, train, plan))
+        return ((batch.inputs, batch.labels) for batch in _shown(saved, train, plan))
 
     return one_pass
 

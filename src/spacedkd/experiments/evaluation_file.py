@@ -13,8 +13,8 @@ from typing import Any
 
 from spacedkd.errors import UserError
 from spacedkd.experiments.metrics import metrics
-from spacedkd.train.folder import write_json
-from spacedkd.train.saved import Saved
+from spacedkd.training.folder import write_json
+from spacedkd.training.saved import Saved
 
 FILE = "evaluation.json"
 _DECIDE = ("weights_digest", "network", "data")

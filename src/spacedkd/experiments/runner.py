@@ -20,9 +20,9 @@ from spacedkd.errors import UserError
 from spacedkd.methods import build_method
 from spacedkd.schedule import Online
 from spacedkd.spec import MethodSpec, RunSpec, read_spec
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.loop import Moment, train
-from spacedkd.train.prepare import assemble, fill_in
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.loop import Moment, train
+from spacedkd.training.prepare import assemble, fill_in
 
 REPORT_SECONDS = 0.2
 
@@ -36,7 +36,7 @@ class Job(NamedTuple):
     folder: Path
 
 
-Watch = Callable[[Job, Moment], None]
+Callback = Callable[[Job, Moment], None]
 
 
 def plan(arms: Mapping[str, RunSpec], seeds: Sequence[int], out: Path, at_once: int = 1) -> list[Job]:
@@ -107,7 +107,7 @@ def _gpus(accelerator: str) -> list[str]:
     return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
 
 
-def run_all(jobs: Sequence[Job], at_once: int, watch: Watch) -> None:
+def run_all(jobs: Sequence[Job], at_once: int, callback: Callback) -> None:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
 
     What is wrong with an arm, or with a folder, is an error before anything starts.
@@ -130,7 +130,7 @@ def run_all(jobs: Sequence[Job], at_once: int, watch: Watch) -> None:
             futures = {pool.submit(_train, index, job, news) for index, job in enumerate(todo)}
             try:
                 for index, moment in _news(news, futures):
-                    watch(todo[index], moment)
+                    callback(todo[index], moment)
             except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in set(multiprocessing.active_children()) - others:
@@ -165,7 +165,7 @@ def _train(index: int, job: Job, news: Any) -> None:
             told = now
             news.put((index, moment))
 
-    train(job.spec, job.folder, resume=True, watch=tell)
+    train(job.spec, job.folder, resume=True, callback=tell)
 
 
 def _news(news: Any, futures: set[Future[None]]) -> Iterator[tuple[int, Moment]]:

@@ -15,7 +15,7 @@ from spacedkd.experiments.statistics import Difference, difference, holm
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Spaced
 from spacedkd.spec import RunSpec
-from spacedkd.train.result import Result
+from spacedkd.training.result import Result
 
 COSTS = ("updates", "forward_images", "seconds")
 

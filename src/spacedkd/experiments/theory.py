@@ -27,7 +27,7 @@ from spacedkd.evaluate.interval import t_interval
 from spacedkd.experiments.theory_training import Course, Setting, train
 from spacedkd.experiments.theory_verdicts import Sides, follows, part, verdict
 
-Watch = Callable[[str, int, int], None]
+Callback = Callable[[str, int, int], None]
 
 NEAR = 0.01
 """of its first loss, and less, is left to a teacher near convergence"""
@@ -54,13 +54,13 @@ def _long(setting: Setting, steps: int) -> Setting:
     return replace(setting, steps=steps, intervals=tuple(sorted({min(one, steps) for one in wanted})))
 
 
-def measure(settings: Sequence[Setting], watch: Watch) -> dict[str, Any]:
+def measure(settings: Sequence[Setting], callback: Callback) -> dict[str, Any]:
     """The experiment as plain JSON."""
-    return {"near": NEAR, "settings": [_measured(setting, watch) for setting in settings]}
+    return {"near": NEAR, "settings": [_measured(setting, callback) for setting in settings]}
 
 
-def _measured(setting: Setting, watch: Watch) -> dict[str, Any]:
-    return _judged(setting, train(setting, lambda done, total: watch(setting.name, done, total)))
+def _measured(setting: Setting, callback: Callback) -> dict[str, Any]:
+    return _judged(setting, train(setting, lambda done, total: callback(setting.name, done, total)))
 
 
 def _judged(setting: Setting, course: Course) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from spacedkd.seeds import seed_for
 LONGER = 2
 """times as many steps as the students get show where the teacher's parameters go: phi*"""
 
-Watch = Callable[[int, int], None]
+Callback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -142,21 +142,21 @@ class _Runs:
         return descended(networks, x, self.y.gather(1, rows), self.setting.rate, self.setting.activation)
 
 
-def train(setting: Setting, watch: Watch) -> Course:
+def train(setting: Setting, callback: Callback) -> Course:
     """Train all teachers, then all students of all intervals side by side."""
     runs = _Runs(setting)
     total = (LONGER + 2) * setting.steps
     star = runs.start
     for step in range(LONGER * setting.steps):
         star = runs.taught(star, step)
-        watch(step + 1, total)
+        callback(step + 1, total)
     limit = (outputs(star, runs.x, setting.activation) - runs.y).square().mean(-1) / 2
     _check_converged(setting, limit)
-    teacher, gap = _teacher_history(setting, runs, star, lambda done: watch(LONGER * setting.steps + done, total))
+    teacher, gap = _teacher_history(setting, runs, star, lambda done: callback(LONGER * setting.steps + done, total))
     times = _times(setting)
     ahead = [teacher_ahead(interval, setting.steps) for interval in (1, *setting.intervals)]
     students = _students(
-        setting, runs, teacher, ahead, times, lambda done: watch((LONGER + 1) * setting.steps + done, total)
+        setting, runs, teacher, ahead, times, lambda done: callback((LONGER + 1) * setting.steps + done, total)
     )
     measured = [[k[t - 1] for t in times] for k in ahead[1:]]
     return Course(times, measured, teacher, gap, runs.y, students, limit)

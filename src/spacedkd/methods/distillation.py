@@ -106,13 +106,13 @@ class Distillation:
             apart = self.target_weight * target + self.others_weight * others
         else:
             apart = self.divergence(z_s, z_t, temperature)
-        return self.growth(progress) * apart * (temperature**2 if self.temperature_squared else 1)
+        return self.warmup_weight(progress) * apart * (temperature**2 if self.temperature_squared else 1)
 
     def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
         """How two sets of logits are compared where target and other classes are not kept apart."""
         return LOGIT_LOSSES[self.logit_loss](student, teacher, temperature)
 
-    def growth(self, progress: Progress) -> float:
+    def warmup_weight(self, progress: Progress) -> float:
         """How much of the logit term counts by now."""
         return min((progress.epoch + 1) / self.warmup, 1.0) if self.warmup else 1.0
 

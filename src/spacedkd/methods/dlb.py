@@ -26,7 +26,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from spacedkd.data.stream import Batch, Look
+from spacedkd.data.stream import Batch, View
 from spacedkd.errors import check_between
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.memory import LastBatch, check_indices
@@ -61,19 +61,19 @@ class DLB(Taught):
         memory = LastBatch(given.batch_size, given.classes)
         return {**models, first: self.equipped(models[first]), MEMORY: memory}
 
-    def looks(self, role: str, step: int) -> Sequence[Look]:
-        again = (Look(step - 1, view=1),) if role == self.chain[0] and step > 0 else ()
-        return (Look(step), *again)
+    def views(self, role: str, step: int) -> Sequence[View]:
+        again = (View(step - 1, view=1),) if role == self.chain[0] and step > 0 else ()
+        return (View(step), *again)
 
     def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         check_indices(batch.indices, "dlb")
         memory = cast(LastBatch, models[MEMORY])
-        (now,) = models[role](batch.images)
+        (now,) = models[role](batch.inputs)
         if not batch.others:
             losses = {"label": cross_entropy(now.logits, batch.labels) + self.unused(now)}
         else:
             (last,) = batch.others
-            (again,) = models[role](last.images)
+            (again,) = models[role](last.inputs)
             both, labels = torch.cat([again.logits, now.logits]), torch.cat([last.labels, batch.labels])
             losses = {"label": cross_entropy(both, labels)}
             if self.alpha and memory.holds(progress.step - 1):

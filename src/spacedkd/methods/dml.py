@@ -64,13 +64,13 @@ class DML(Peers):
         return self.reverse or role != self.roles[0]
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
-        (own,) = models[role](batch.images)
+        (own,) = models[role](batch.inputs)
         label = cross_entropy(own.logits, batch.labels)
         if not self.listens(role):
             return {"label": label}
         losses = {"label": self.label_weight * label} if self.label_weight else {}
         if self.logit_weight:
-            heard = (self.heard(other, models, batch.images) for other in self.others(role))
+            heard = (self.heard(other, models, batch.inputs) for other in self.others(role))
             apart = torch.stack([self.logit_term(own, peer, batch.labels, progress) for peer in heard])
             losses["logit"] = self.logit_weight * (apart.mean() if self.peer_reduction == "mean" else apart.sum())
         return losses

@@ -56,5 +56,5 @@ class ESKD(Hinton):
         listens = progress.step < self.distil_for.in_steps(progress.steps_per_epoch, progress.total_steps)
         if role == "teacher" or listens:
             return super().losses(role, models, batch, progress)
-        (student,) = models["student"](batch.images)
+        (student,) = models["student"](batch.inputs)
         return {"label": cross_entropy(student.logits, batch.labels) + self.unused(student)}

@@ -74,11 +74,11 @@ class KD(Distillation, Method):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         if role == self.chain[0]:
-            (teacher,) = models[role](batch.images)
+            (teacher,) = models[role](batch.inputs)
             return {"label": cross_entropy(teacher.logits, batch.labels)}
         with torch.no_grad():
-            (teacher,) = models[self.ahead_of(role)](batch.images, adapted=False)
-        (student,) = models[role](batch.images)
+            (teacher,) = models[self.ahead_of(role)](batch.inputs, adapted=False)
+        (student,) = models[role](batch.inputs)
         return self.terms(student, teacher, batch.labels, progress)
 
     def ahead_of(self, role: str) -> str:

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd.data.stream import Batch, Look
+from spacedkd.data.stream import Batch, View
 from spacedkd.errors import UserError, unknown
 from spacedkd.methods.losses import soft_label, target_class
 from spacedkd.methods.method import Card, Models, Progress
@@ -65,13 +65,13 @@ class KDCL(Peers):
         if self.target not in TARGETS:
             raise unknown("target", self.target, TARGETS)
 
-    def looks(self, role: str, step: int) -> Sequence[Look]:
+    def views(self, role: str, step: int) -> Sequence[View]:
         if not self.own_views:
-            return (Look(step),)
-        return [Look(step, view=self.roles.index(one)) for one in (role, *self.others(role))]
+            return (View(step),)
+        return [View(step, view=self.roles.index(one)) for one in (role, *self.others(role))]
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
-        (own,) = models[role](batch.images)
+        (own,) = models[role](batch.inputs)
         heard = [self.heard(other, models, images) for other, images in self._shown(role, batch)]
         logits = torch.stack([own.logits.detach(), *(peer.logits for peer in heard)])
         target = TARGETS[self.target](logits, batch.labels)
@@ -81,13 +81,13 @@ class KDCL(Peers):
         """The images the other networks see."""
         others = self.others(role)
         if not self.own_views:
-            return [(other, batch.images) for other in others]
+            return [(other, batch.inputs) for other in others]
         if len(batch.others) != len(others):
             raise UserError(
                 f"Method kdcl shows each of {self.peers} networks its own view, and this batch has "
                 f"{1 + len(batch.others)}: give the others' as Batch.others, or set own_views=false."
             )
-        return [(other, seen.images) for other, seen in zip(others, batch.others, strict=True)]
+        return [(other, seen.inputs) for other, seen in zip(others, batch.others, strict=True)]
 
 
 @torch.no_grad()

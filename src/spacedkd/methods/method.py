@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from spacedkd.data.stream import Batch, Look
+from spacedkd.data.stream import Batch, View
 from spacedkd.duration import Duration
 from spacedkd.schedule import Schedule
 from spacedkd.spec import NetworkSpec
@@ -118,9 +118,9 @@ class Method(Protocol):
         """The named, weighted losses of one turn; the role learns from their sum."""
         ...
 
-    def looks(self, role: str, step: int) -> Sequence[Look]:
+    def views(self, role: str, step: int) -> Sequence[View]:
         """What a turn looks at: `batch` is the first, `batch.others` are the rest."""
-        return (Look(step),)
+        return (View(step),)
 
     def learns_for(self, role: str) -> Duration:
         """How far into the run a role learns; from then on it stands still and teaches as it is."""

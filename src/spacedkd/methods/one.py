@@ -80,7 +80,7 @@ class ONE(OneNetwork):
         return self.with_snapshot(Branches(network, others, given.sample, self.join))
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
-        views = (batch.images, *(other.images for other in batch.others))
+        views = (batch.inputs, *(other.inputs for other in batch.others))
         if role == "student" and self.variant == "snapshot":
             with torch.no_grad():
                 *_, joint = models["snapshot"](*views)
@@ -106,8 +106,8 @@ class ONE(OneNetwork):
             return padded_kl(student, teacher, temperature, self.padding)
         return super().divergence(student, teacher, temperature)
 
-    def growth(self, progress: Progress) -> float:
-        return super().growth(progress) * ramp_up(progress.epoch, self.ramp)
+    def warmup_weight(self, progress: Progress) -> float:
+        return super().warmup_weight(progress) * ramp_up(progress.epoch, self.ramp)
 
 
 def padded_kl(student: Tensor, teacher: Tensor, temperature: Temperature, padding: float) -> Tensor:

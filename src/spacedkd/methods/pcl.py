@@ -12,7 +12,7 @@ then are; in a replay it stands still. Variants are those of ONE.
 The definition is from shaoeric's re-implementation and the paper's abstract. Where we differ, or they leave it open:
 
     views     they augment the images once for each branch; here all see one view, which keeps the trunk to one pass.
-              --set method.views=true does as they do, in one pass over all views
+              --set method.own_views=true does as they do, in one pass over all views
     ramp      the re-implementation has ONE's ramp in mind, but divides the epoch by 1, not by 80; here there is none.
               --set method.ramp=80 adds it
     averages  theirs run in training mode; here they stand still in evaluation mode, so BatchNorm's statistics are
@@ -33,7 +33,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from spacedkd.data.stream import Batch, Look
+from spacedkd.data.stream import Batch, View
 from spacedkd.errors import check_between
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
 from spacedkd.methods.one import ONE
@@ -61,7 +61,7 @@ class PCL(ONE):
     """of the other branches' averages"""
     decay: float = 0.999
     """how much of the average stays from turn to turn, once there have been enough"""
-    views: bool = False
+    own_views: bool = False
     """augment the images once for each branch"""
 
     def __post_init__(self) -> None:
@@ -73,12 +73,12 @@ class PCL(ONE):
         models = super().models(given)
         return {**models, "mean": deepcopy(models["network"])}
 
-    def looks(self, role: str, step: int) -> Sequence[Look]:
-        return [Look(step, view) for view in range(self.branches if self.views else 1)]
+    def views(self, role: str, step: int) -> Sequence[View]:
+        return [View(step, view) for view in range(self.branches if self.own_views else 1)]
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         if role == self.roles[0]:
-            follow(models["mean"], models["network"], min(1 - 1 / (progress.step + 1), self.decay), progress)
+            ema_update(models["mean"], models["network"], min(1 - 1 / (progress.step + 1), self.decay), progress)
         return super().losses(role, models, batch, progress)
 
     def taught(
@@ -86,7 +86,7 @@ class PCL(ONE):
     ) -> dict[str, Tensor]:
         terms = super().taught(branches, joint, models, batch, progress)
         with torch.no_grad():
-            means = models["mean"](batch.images, *(other.images for other in batch.others), joined=False)
+            means = models["mean"](batch.inputs, *(other.inputs for other in batch.others), joined=False)
         peers = [
             self.logit_term(branch, mean, batch.labels, progress)
             for i, branch in enumerate(branches)
@@ -97,7 +97,7 @@ class PCL(ONE):
 
 
 @torch.no_grad()
-def follow(mean: nn.Module, network: nn.Module, stays: float, progress: Progress) -> None:
+def ema_update(mean: nn.Module, network: nn.Module, stays: float, progress: Progress) -> None:
     """mean <- a mean + (1 - a) network, for weights and statistics alike; whole numbers are copied."""
     for mine, theirs in zip(mean.parameters(), network.parameters(), strict=True):
         mine.lerp_(theirs.to(mine.dtype), 1 - stays)

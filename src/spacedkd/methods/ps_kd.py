@@ -59,7 +59,7 @@ class PSKD(Taught):
     def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         check_indices(batch.indices, "ps-kd")
         bank = cast(Bank, models[MEMORY])
-        (own,) = models[role](batch.images)
+        (own,) = models[role](batch.inputs)
         target = softened(batch.labels, bank, batch.indices, share(self.alpha, progress))
         bank.write(batch.indices, own.logits.softmax(1), progress)
         return {"label": cross_entropy(own.logits, target.to(own.logits.dtype))}

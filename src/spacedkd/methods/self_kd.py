@@ -70,15 +70,15 @@ class SelfKD(OneNetwork):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         if role == "teacher":
-            (deepest,) = models["network"](batch.images, shallow=False)
+            (deepest,) = models["network"](batch.inputs, shallow=False)
             return {"label": self.deepest_weight * cross_entropy(deepest.logits, batch.labels)}
         losses: dict[str, Tensor] = {}
         if self.variant == "snapshot":
             with torch.no_grad():
-                (teacher,) = models["snapshot"](batch.images, shallow=False)
-            exits = models["network"](batch.images, deepest=False)
+                (teacher,) = models["snapshot"](batch.inputs, shallow=False)
+            exits = models["network"](batch.inputs, deepest=False)
         else:
-            teacher, *exits = models["network"](batch.images)
+            teacher, *exits = models["network"](batch.inputs)
             losses["label"] = self.deepest_weight * cross_entropy(teacher.logits, batch.labels)
         share = 1 / len(exits) if self.student_reduction == "mean" else 1.0
         for place, exit in enumerate(exits):

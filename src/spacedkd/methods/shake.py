@@ -76,9 +76,9 @@ class SHAKE(KD):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         with torch.set_grad_enabled(role == "teacher"):
-            teacher, shadow = (normalised(said) for said in models["teacher"](batch.images))
+            teacher, shadow = (normalised(said) for said in models["teacher"](batch.inputs))
         with torch.set_grad_enabled(role == "student"):
-            (student,) = (normalised(said) for said in models["student"](batch.images))
+            (student,) = (normalised(said) for said in models["student"](batch.inputs))
         if role == "student":
             return self._of_student(student, teacher, shadow, batch.labels, progress)
         losses = {"label": cross_entropy(teacher.logits, batch.labels)} if self.teacher_learns else {}

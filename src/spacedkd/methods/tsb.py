@@ -90,7 +90,7 @@ class TSB(Method):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         check_indices(batch.indices, "tsb-like")
-        (own,) = models[role](batch.images)
+        (own,) = models[role](batch.inputs)
         if role == self.roles[0]:
             self._remember(role, own.logits, models, batch, progress)
         others = [cast(Bank, models[memory_of(other)]) for other in self.roles if other != role]
@@ -102,7 +102,7 @@ class TSB(Method):
     def _remember(self, leader: str, logits: Tensor, models: Models, batch: Batch, progress: Progress) -> None:
         """Let every peer's memory take in what the peer says of the batch now."""
         for role in self.roles:
-            said = logits if role == leader else models[role](batch.images)[0].logits
+            said = logits if role == leader else models[role](batch.inputs)[0].logits
             bank = cast(Bank, models[memory_of(role)])
             accumulate(bank, batch.indices, (said / self.temperature).softmax(1), self.mu, progress)
 

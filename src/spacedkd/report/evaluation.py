@@ -157,7 +157,7 @@ def _adversarial(evaluation: Evaluation) -> Markup:
     points = {float(key.rpartition("/")[2]): one for key, one in evaluation.of(f"adversarial/{drawn}").items()}
     return section(
         "adversarial",
-        "Images changed to deceive",
+        "Adversarial images",
         evaluation.settings("adversarial"),
         evaluation.response(
             {0.0: mine["adversarial/clean"], **points},

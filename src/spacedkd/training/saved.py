@@ -24,9 +24,9 @@ from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.models.weights import check_published, keep_normalisation
 from spacedkd.spec import DataSpec, NetworkSpec, read_spec
-from spacedkd.train import checkpoint, engine
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.prepare import assemble
+from spacedkd.training import checkpoint, engine
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.prepare import assemble
 
 _WHOLE = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
 """precisions in which the weights themselves are kept"""

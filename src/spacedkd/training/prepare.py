@@ -23,13 +23,13 @@ from spacedkd.models.weights import check_trained, keep_normalisation
 from spacedkd.schedule import Schedule, Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import NetworkSpec, RateSpec, RunSpec
-from spacedkd.train import engine
-from spacedkd.train.checkpoint import Position
-from spacedkd.train.cost import Cost
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.learner import Learner
-from spacedkd.train.rate import learning_rate
-from spacedkd.train.run import Every, Run, turn_order
+from spacedkd.training import engine
+from spacedkd.training.checkpoint import Position
+from spacedkd.training.cost import Cost
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.learner import Learner
+from spacedkd.training.rate import learning_rate
+from spacedkd.training.run import Every, Run, turn_order
 
 
 def fill_in(spec: RunSpec, method: Method | None = None) -> RunSpec:

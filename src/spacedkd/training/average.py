@@ -7,7 +7,7 @@ from torch import nn
 
 
 @torch.no_grad()
-def follow(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:
+def ema_update(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:
     """average <- d average + (1 - d) module, with d = min(decay, (1 + step) / (10 + step)); buffers are copied.
 
     The smaller d of the first steps keeps the random weights of the beginning from lingering.

@@ -20,12 +20,12 @@ from torch.nn import functional as F
 
 from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, train
 from spacedkd.json_form import to_json
-from spacedkd.train.average import follow
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.learner import Learner, make_optimizer
-from spacedkd.train.prepare import prepare
+from spacedkd.training.average import ema_update
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.learner import Learner, make_optimizer
+from spacedkd.training.prepare import prepare
 from tests.conftest import assert_same_bits, of_model, tensors
-from tests.train.stopping import train_in_parts
+from tests.training.stopping import train_in_parts
 
 Make = Callable[..., RunSpec]
 
@@ -106,7 +106,7 @@ def test_the_average_follows_its_formula() -> None:
         with torch.no_grad():
             module[0].weight.add_(1.0)
             module[1].running_mean.add_(1.0)
-        follow(average, module, 0.5, step)
+        ema_update(average, module, 0.5, step)
         decay = min(0.5, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * module[0].weight.detach()
     torch.testing.assert_close(average[0].weight.detach(), expected)

@@ -19,12 +19,12 @@ def train_in_parts(spec: RunSpec, folder: Path, *stops: int) -> Result:
     """Train, stopped after each of these turns, and to the end."""
     for number, stop in enumerate(stops):
 
-        def watch(moment: Moment, stop: int = stop) -> None:
+        def callback(moment: Moment, stop: int = stop) -> None:
             if moment.turn == stop:
                 raise Stopped
 
         with pytest.raises(Stopped):
-            train(spec, folder, resume=number > 0, watch=watch)
+            train(spec, folder, resume=number > 0, callback=callback)
     return train(spec, folder, resume=True)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from spacedkd import DataSpec, Duration, Moment, NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.data.sources import load
-from spacedkd.train.result import summarise
+from spacedkd.training.result import summarise
 from tests.conftest import tensors
 
 Make = Callable[..., RunSpec]
@@ -142,7 +142,7 @@ def test_divergence_in_a_run_too_short_to_log_is_noticed(tmp_path: Path, tiny_wi
 
 def test_somebody_watching_is_told_every_turn(tmp_path: Path, tiny_with: Make) -> None:
     told: list[Moment] = []
-    train(tiny_with(schedule=Spaced("1.5ep")), tmp_path / "run", watch=told.append)
+    train(tiny_with(schedule=Spaced("1.5ep")), tmp_path / "run", callback=told.append)
     assert [moment.turn for moment in told] == list(range(1, 31))
     assert {moment.turns for moment in told} == {30}
     assert sum(moment.accuracy is not None for moment in told) == 6

@@ -13,8 +13,8 @@ from spacedkd import DataSpec, MethodSpec, NetworkSpec, RunSpec, Spaced, UserErr
 from spacedkd.cli.flags import RunFlags, to_spec
 from spacedkd.data.sources import load
 from spacedkd.methods import METHODS
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.prepare import prepare
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.prepare import prepare
 from tests.conftest import of_model
 
 FIXED = MethodSpec("hinton", {"teacher_learns": False})

@@ -25,11 +25,11 @@ from spacedkd import (
     train,
 )
 from spacedkd.methods import METHODS
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.prepare import prepare
-from spacedkd.train.run import Run
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.prepare import prepare
+from spacedkd.training.run import Run
 from tests.conftest import assert_same_bits, tensors
-from tests.train.stopping import assert_same_run, train_in_parts
+from tests.training.stopping import assert_same_run, train_in_parts
 
 SPACED = [name for name in METHODS if name != "none"]
 VIT = NetworkSpec(

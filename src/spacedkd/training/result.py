@@ -10,7 +10,7 @@ from typing import Any
 
 from spacedkd.errors import UserError
 from spacedkd.spec import read_spec
-from spacedkd.train.folder import RunFolder, write_json
+from spacedkd.training.folder import RunFolder, write_json
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from spacedkd.methods.method import Method
 from spacedkd.models import build
 from spacedkd.schedule import Turn
 from spacedkd.spec import RunSpec
-from spacedkd.train import engine
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.prepare import fill_in, prepare
-from spacedkd.train.result import Result, read_result, write_result
-from spacedkd.train.run import Run
+from spacedkd.training import engine
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.prepare import fill_in, prepare
+from spacedkd.training.result import Result, read_result, write_result
+from spacedkd.training.run import Run
 
 
 class Moment(NamedTuple):
@@ -33,7 +33,7 @@ class Moment(NamedTuple):
     """of the role's deepest head on the test images, when it has just been measured"""
 
 
-Watch = Callable[[Moment], None]
+Callback = Callable[[Moment], None]
 
 
 def train(
@@ -42,7 +42,7 @@ def train(
     *,
     resume: bool = False,
     method: Method | None = None,
-    watch: Watch = lambda moment: None,
+    callback: Callback = lambda moment: None,
 ) -> Result:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
 
@@ -58,11 +58,11 @@ def train(
             return read_result(place)
     run = prepare(spec, place, method)
     with run.opened():
-        _learn(run, watch)
+        _learn(run, callback)
         return _finish(run)
 
 
-def _learn(run: Run, watch: Watch) -> None:
+def _learn(run: Run, callback: Callback) -> None:
     for turn, batch in run.remaining():
         losses = run.take(turn, batch)
         accuracy = None
@@ -73,7 +73,7 @@ def _learn(run: Run, watch: Watch) -> None:
             accuracy = _evaluate(run, turn)
         if finished % run.every.save == 0:
             run.save()
-        watch(Moment(run.position.turns, run.turn_count, turn.role, finished / run.stream.steps_per_epoch, accuracy))
+        callback(Moment(run.position.turns, run.turn_count, turn.role, finished / run.stream.steps_per_epoch, accuracy))
 
 
 def _log(run: Run, turn: Turn, losses: Mapping[str, Tensor]) -> None:

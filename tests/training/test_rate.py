@@ -7,7 +7,7 @@ import math
 import pytest
 
 from spacedkd import Duration, OptimizerSpec, RateSpec
-from spacedkd.train.rate import learning_rate
+from spacedkd.training.rate import learning_rate
 
 
 def rates(rate: RateSpec, total: int) -> list[float]:

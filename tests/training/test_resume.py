@@ -17,8 +17,8 @@ import pytest
 
 from spacedkd import Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.json_form import to_json
-from spacedkd.train.prepare import fill_in
-from tests.train.stopping import assert_same_run, train_in_parts
+from spacedkd.training.prepare import fill_in
+from tests.training.stopping import assert_same_run, train_in_parts
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "none": ("none", {}, {}),
@@ -94,7 +94,7 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, tiny: RunSpec)
             with pytest.raises(UserError, match="Another process is training"):
                 train(tiny, tmp_path / "run", resume=True)
 
-    train(tiny, tmp_path / "run", watch=second_one)
+    train(tiny, tmp_path / "run", callback=second_one)
 
 
 def test_a_broken_checkpoint_is_said_to_be_one(tmp_path: Path, tiny: RunSpec) -> None:

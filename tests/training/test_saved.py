@@ -15,7 +15,7 @@ from spacedkd import NetworkSpec, RunSpec, train
 from spacedkd.data.stream import in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluate.accuracy import correct
-from spacedkd.train.saved import device_of, digest, of_network, of_run
+from spacedkd.training.saved import device_of, digest, of_network, of_run
 
 
 @pytest.fixture(scope="module")

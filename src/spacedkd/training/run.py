@@ -16,18 +16,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from spacedkd.data.sources import Splits
-from spacedkd.data.stream import Batch, Look, TrainingStream, batches, in_order
+from spacedkd.data.stream import Batch, TrainingStream, View, batches, in_order
 from spacedkd.evaluate import accuracy
 from spacedkd.methods.method import Method, Progress
 from spacedkd.schedule import Schedule, Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec
-from spacedkd.train import checkpoint, engine
-from spacedkd.train.average import follow
-from spacedkd.train.checkpoint import Position
-from spacedkd.train.cost import Cost
-from spacedkd.train.folder import Journal, RunFolder, write_json
-from spacedkd.train.learner import Learner
+from spacedkd.training import checkpoint, engine
+from spacedkd.training.average import ema_update
+from spacedkd.training.checkpoint import Position
+from spacedkd.training.cost import Cost
+from spacedkd.training.folder import Journal, RunFolder, write_json
+from spacedkd.training.learner import Learner
 
 Scores = dict[str, dict[str, float]]
 """part of the data -> head -> accuracy"""
@@ -80,19 +80,19 @@ class Run:
 
     def remaining(self) -> Iterator[tuple[Turn, Batch]]:
         """The turns still to be done with their batches: resuming is skipping the turns that are done."""
-        looks = (self._looks(turn) for turn in self._from(self.position.turns))
-        seen = batches(self.stream, looks, self.spec.engine.workers)
+        views = (self._views(turn) for turn in self._from(self.position.turns))
+        seen = batches(self.stream, views, self.spec.engine.workers)
         for turn, batch in zip(self._from(self.position.turns), seen, strict=True):
             yield turn, self._smoothed(batch.to(self.fabric.device, self.channels_last))
 
-    def _looks(self, turn: Turn) -> Sequence[Look]:
+    def _views(self, turn: Turn) -> Sequence[View]:
         """What a turn sees: its step's batch, or, where replays are redrawn, one of epochs the run never reaches."""
-        looks = self.method.looks(turn.role, turn.step)
+        views = self.method.views(turn.role, turn.step)
         if not self.spec.redraw_replay:
-            return looks
+            return views
         epochs = -(-self.total_steps // self.stream.steps_per_epoch)
         later = self.method.roles.index(turn.role) * epochs * self.stream.steps_per_epoch
-        return [Look(step + later, view) for step, view in looks]
+        return [View(step + later, view) for step, view in views]
 
     def _smoothed(self, batch: Batch) -> Batch:
         if self.spec.label_smoothing == 0:
@@ -156,7 +156,7 @@ class Run:
                     other.drift(lr)
         if self.average is not None and turn.role == self.method.roles[-1]:
             assert self.spec.ema is not None
-            follow(self.average, learner.module, self.spec.ema, turn.step)
+            ema_update(self.average, learner.module, self.spec.ema, turn.step)
 
     def _share_frozen(self) -> None:
         """Give all ranks the first one's frozen models: BatchNorm statistics differ a little between ranks.

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from spacedkd import NetworkSpec, OptimizerSpec, RunSpec, Spaced
-from spacedkd.train.folder import RunFolder
-from spacedkd.train.prepare import prepare
-from spacedkd.train.run import Run
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.prepare import prepare
+from spacedkd.training.run import Run
 
 ADAMW = OptimizerSpec("adamw", lr=1e-3, weight_decay=0.05)
 WITH_DROPOUT = NetworkSpec("resnet18_small", {"width": 4, "drop_rate": 0.3, "drop_path_rate": 0.2})
