@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.timing import fastest
-from spacedkd.evaluate.curvature import ESTIMATORS
-from spacedkd.evaluate.eigenvalue import largest_eigenvalue
-from spacedkd.evaluate.held_still import Batches
-from spacedkd.evaluate.hessian import AT_ONCE, Hessian
-from spacedkd.evaluate.trace import Trace
+from spacedkd.evaluation.curvature import ESTIMATORS
+from spacedkd.evaluation.eigenvalue import largest_eigenvalue
+from spacedkd.evaluation.held_still import Batches
+from spacedkd.evaluation.hessian import AT_ONCE, Hessian
+from spacedkd.evaluation.trace import Trace
 
 VECTORS = 4
 MOST = 40

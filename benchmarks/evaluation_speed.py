@@ -26,10 +26,10 @@ from torch.nn import functional as F
 from benchmarks.timing import fastest
 from spacedkd import Batch, Classifier, Images
 from spacedkd.data.stream import in_order
-from spacedkd.evaluate import accuracy
-from spacedkd.evaluate.adversarial import attack, perturb
-from spacedkd.evaluate.corrupted import CorruptedImages
-from spacedkd.evaluate.corruptions import NAMES, SEVERITIES, corruptions
+from spacedkd.evaluation import accuracy
+from spacedkd.evaluation.adversarial import attack, perturb
+from spacedkd.evaluation.corrupted import CorruptedImages
+from spacedkd.evaluation.corruptions import NAMES, SEVERITIES, corruptions
 
 BATCH = 128
 

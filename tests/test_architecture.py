@@ -18,7 +18,7 @@ LAYERS = [
     {"data"},
     {"models"},
     {"methods"},
-    {"evaluate"},
+    {"evaluation"},
     {"training"},
     {"experiments"},
     {"report"},

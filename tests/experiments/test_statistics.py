@@ -7,7 +7,7 @@ from dataclasses import astuple
 import pytest
 from scipy import stats
 
-from spacedkd.evaluate.interval import t_interval
+from spacedkd.evaluation.confidence import confidence_interval
 from spacedkd.experiments.statistics import difference
 
 A = {0: 0.81, 1: 0.83, 2: 0.80, 3: 0.86}
@@ -17,7 +17,7 @@ B = {0: 0.79, 1: 0.82, 2: 0.81, 3: 0.82}
 def test_the_interval_is_students() -> None:
     values = [*A.values()]
     low, high = stats.t.interval(0.95, 3, loc=sum(values) / 4, scale=stats.sem(values))
-    assert astuple(t_interval(values)) == pytest.approx((sum(values) / 4, low, high, 4))
+    assert astuple(confidence_interval(values)) == pytest.approx((sum(values) / 4, low, high, 4))
 
 
 def test_the_difference_is_a_paired_t_test() -> None:
@@ -36,7 +36,7 @@ def test_only_seeds_that_both_have_are_paired() -> None:
 
 
 def test_one_value_has_no_interval_and_equal_differences_no_p() -> None:
-    assert astuple(t_interval([0.5])) == (0.5, None, None, 1)
+    assert astuple(confidence_interval([0.5])) == (0.5, None, None, 1)
     same = difference({0: 0.5, 1: 0.75}, {0: 0.25, 1: 0.5})
     assert same is not None
     assert (same.mean, same.p) == (0.25, None)

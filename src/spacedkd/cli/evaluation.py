@@ -18,9 +18,9 @@ from spacedkd.cli.evaluation_flags import InstrumentFlags, OtherNetworkFlags
 from spacedkd.cli.flag import flag
 from spacedkd.cli.progress import work_progress
 from spacedkd.errors import UserError
-from spacedkd.evaluate.grid import write_grid
-from spacedkd.experiments import comparison, evaluation, evaluation_file
-from spacedkd.experiments.evaluation import Plan
+from spacedkd.evaluation.grid import write_grid
+from spacedkd.experiments import comparison, evaluation_file, instruments
+from spacedkd.experiments.instruments import Plan
 from spacedkd.json_form import from_json
 from spacedkd.spec import DataSpec, NetworkSpec
 from spacedkd.training import saved
@@ -95,7 +95,7 @@ def _measure(folder: Path, subject: Saved, plan: Plan, which: str) -> dict[str, 
     """Use every instrument; what one found is on disk before the next begins."""
     found: dict[str, Any] = evaluation_file.read(folder) or {}  # a bad one is found before the work is done
     with work_progress(console, which) as progress:
-        results = evaluation.evaluate(subject, plan, progress)
+        results = instruments.evaluate(subject, plan, progress)
         make_folder(folder, "--out")
         for name, result in results:
             found = evaluation_file.write(folder, subject, {name: result})

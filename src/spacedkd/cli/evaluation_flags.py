@@ -11,9 +11,9 @@ import tyro
 
 from spacedkd.cli.flag import flag
 from spacedkd.errors import UserError
-from spacedkd.evaluate import adversarial, corruptions
-from spacedkd.evaluate.adversarial import Attack
-from spacedkd.experiments.evaluation import CURVATURE_IMAGES, NOISE_IMAGES, Plan
+from spacedkd.evaluation import adversarial, corruptions
+from spacedkd.evaluation.adversarial import Attack
+from spacedkd.experiments.instruments import CURVATURE_IMAGES, NOISE_IMAGES, Plan
 
 USUAL = Plan()
 _SETTINGS = {

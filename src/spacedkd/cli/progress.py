@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from spacedkd.experiments.evaluation import Advance
-from spacedkd.experiments.evaluation import Progress as ShowWork
+from spacedkd.experiments.instruments import Advance
+from spacedkd.experiments.instruments import Progress as ShowWork
 from spacedkd.experiments.runner import Callback as JobCallback
 from spacedkd.experiments.runner import Job
 from spacedkd.training.loop import Callback, Moment

@@ -10,7 +10,7 @@ from typing import Any
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
-from spacedkd.evaluate.interval import t_interval
+from spacedkd.evaluation.confidence import confidence_interval
 from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.spacing_effect import spacing_effects
 from spacedkd.experiments.statistics import Difference, difference
@@ -126,7 +126,7 @@ def _arm(label: str, runs: Runs, reference: Runs) -> dict[str, Any]:
     several_heads = "ensemble" in results[0].accuracy[student]["test"]
 
     def over_seeds(epoch: str = "last", head: str = "final") -> Any:
-        return to_json(t_interval([result.student(epoch, head) for result in results]))
+        return to_json(confidence_interval([result.student(epoch, head) for result in results]))
 
     return {
         "label": label,
@@ -148,7 +148,7 @@ def _arm(label: str, runs: Runs, reference: Runs) -> dict[str, Any]:
 def _teacher(results: Sequence[Result]) -> dict[str, Any] | None:
     """The leading role's accuracy, where there is one."""
     leaders = [r.accuracy["teacher"]["test"]["final"]["last"] for r in results if "teacher" in r.accuracy]
-    return to_json(t_interval(leaders)) if leaders else None
+    return to_json(confidence_interval(leaders)) if leaders else None
 
 
 def _cost(results: Sequence[Result]) -> dict[str, float]:

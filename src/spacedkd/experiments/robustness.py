@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spacedkd.evaluate.interval import t_interval
+from spacedkd.evaluation.confidence import confidence_interval
 from spacedkd.experiments import evaluation_file
 from spacedkd.experiments.metrics import Metric, metrics, usual
 from spacedkd.experiments.statistics import difference
@@ -77,7 +77,7 @@ def _metric(
         "better": sample.better,
         "arms": {
             label: {
-                "estimate": to_json(t_interval([*by_seed.values()])),
+                "estimate": to_json(confidence_interval([*by_seed.values()])),
                 "difference": to_json(gains.get(label)),
                 "by_seed": {str(seed): value for seed, value in by_seed.items()},
             }

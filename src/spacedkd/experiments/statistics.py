@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from spacedkd.evaluate.interval import half_width, standard_error
+from spacedkd.evaluation.confidence import half_width, standard_error
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from spacedkd.errors import UserError
-from spacedkd.evaluate.interval import t_interval
+from spacedkd.evaluation.confidence import confidence_interval
 from spacedkd.experiments.theory_training import Course, Setting, train
 from spacedkd.experiments.theory_verdicts import Sides, follows, part, verdict
 
@@ -187,7 +187,7 @@ def _end(setting: Setting, course: Course, place: int) -> dict[str, Any]:
     return {
         "online": float(online.mean()),
         "spaced": float(spaced.mean()),
-        "change": asdict(t_interval(change.mean(-1).tolist())),
+        "change": asdict(confidence_interval(change.mean(-1).tolist())),
         "smaller": part(spaced <= online),
     }
 

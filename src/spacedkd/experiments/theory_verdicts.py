@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from spacedkd.evaluate.interval import Interval, half_width, t_interval
+from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval, half_width
 
 
 class Sides(NamedTuple):
@@ -42,7 +42,7 @@ class Verdict:
     single: float  # part of all single runs and times with left <= right
     problems_held: float  # part of problems, by the change averaged over all times; surer, as there is more to average
     problems_broken: float
-    change: Interval  # over problems: geometric mean of left / right, or mean of (left - right) / scale
+    change: ConfidenceInterval  # over problems: geometric mean of left / right, or mean of (left - right) / scale
     unit: str
 
 
@@ -59,7 +59,7 @@ def verdict(sides: Sides) -> Verdict:
         single=part(sides.left <= sides.right),
         problems_held=part(problems_held),
         problems_broken=part(problems_broken),
-        change=t_interval((per_problem.exp() if sides.unit == "ratio" else per_problem).tolist()),
+        change=confidence_interval((per_problem.exp() if sides.unit == "ratio" else per_problem).tolist()),
         unit=sides.unit,
     )
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from spacedkd.data.sources import Splits
 from spacedkd.data.stream import Batch, TrainingStream, View, batches, in_order
-from spacedkd.evaluate import accuracy
+from spacedkd.evaluation import accuracy
 from spacedkd.methods.method import Method, Progress
 from spacedkd.schedule import Schedule, Turn
 from spacedkd.seeds import seed_for

@@ -18,7 +18,7 @@ from spacedkd.data import sources
 from spacedkd.data.sources import Splits
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
-from spacedkd.evaluate.accuracy import Predict
+from spacedkd.evaluation.accuracy import Predict
 from spacedkd.json_form import to_json
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction

@@ -29,7 +29,7 @@ from spacedkd.data.images import ImageSet
 from spacedkd.data.reading import cores
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
-from spacedkd.evaluate import corruptions
+from spacedkd.evaluation import corruptions
 
 CHUNK = 128
 SERIAL = 4000

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from spacedkd import UserError
-from spacedkd.evaluate.curvature import ESTIMATORS, MOST_PRODUCTS, Curvature, curvature
-from spacedkd.evaluate.held_still import in_eval_mode
-from spacedkd.evaluate.hessian import Hessian
+from spacedkd.evaluation.curvature import ESTIMATORS, MOST_PRODUCTS, Curvature, curvature
+from spacedkd.evaluation.held_still import in_eval_mode
+from spacedkd.evaluation.hessian import Hessian
 from spacedkd.json_form import to_json
 
 DRAW = torch.Generator().manual_seed(3)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd.evaluate.eigenvalue import largest_eigenvalue
-from spacedkd.evaluate.trace import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part
+from spacedkd.evaluation.eigenvalue import largest_eigenvalue
+from spacedkd.evaluation.trace import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part
 
 DRAW = torch.Generator().manual_seed(3)
 

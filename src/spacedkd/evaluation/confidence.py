@@ -10,7 +10,7 @@ from scipy import stats
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """A mean of n measurements with its 95 % interval (Student's t); one measurement has no interval."""
 
     mean: float
@@ -19,18 +19,18 @@ class Interval:
     n: int
 
 
-def t_interval(values: Sequence[float]) -> Interval:
+def confidence_interval(values: Sequence[float]) -> ConfidenceInterval:
     """mean -+ t(0.975, n-1) s / sqrt(n).
 
-    >>> t_interval([1.0, 2.0, 3.0]).mean, round(t_interval([1.0, 2.0, 3.0]).high, 3)
+    >>> confidence_interval([1.0, 2.0, 3.0]).mean, round(confidence_interval([1.0, 2.0, 3.0]).high, 3)
     (2.0, 4.484)
     """
     n = len(values)
     mean = math.fsum(values) / n
     if n < 2:
-        return Interval(mean, None, None, n)
+        return ConfidenceInterval(mean, None, None, n)
     half = half_width(standard_error(values), n)
-    return Interval(mean, mean - half, mean + half, n)
+    return ConfidenceInterval(mean, mean - half, mean + half, n)
 
 
 def half_width(error: float, n: int) -> float:

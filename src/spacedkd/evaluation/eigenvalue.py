@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spacedkd.evaluate.trace import Callback, Matrix, Stopped, dot, outside, signs
+from spacedkd.evaluation.trace import Callback, Matrix, Stopped, dot, outside, signs
 from spacedkd.seeds import seed_for
 
 LEAST = 4

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError
-from spacedkd.evaluate.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode, weights_come_back
-from spacedkd.evaluate.interval import Interval, t_interval
+from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval
+from spacedkd.evaluation.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode, weights_come_back
 from spacedkd.seeds import seed_for
 
 Kind = Literal["absolute", "relative"]
@@ -39,7 +39,7 @@ class NoiseLevel:
 
     kind: Kind
     level: float
-    loss: Interval | None  # None if a draw's loss was not a finite number
+    loss: ConfidenceInterval | None  # None if a draw's loss was not a finite number
     accuracy: Interval
     losses: tuple[float | None, ...]  # of each draw
     accuracies: tuple[float, ...]
@@ -131,8 +131,8 @@ def _level(kind: Kind, level: float, found: Sequence[tuple[float, float]]) -> No
     losses = [one if math.isfinite(one) else None for one, _ in found]
     finite = [one for one in losses if one is not None]
     accuracies = [accuracy for _, accuracy in found]
-    mean_loss = t_interval(finite) if len(finite) == len(losses) else None
-    return NoiseLevel(kind, level, mean_loss, t_interval(accuracies), tuple(losses), tuple(accuracies))
+    mean_loss = confidence_interval(finite) if len(finite) == len(losses) else None
+    return NoiseLevel(kind, level, mean_loss, confidence_interval(accuracies), tuple(losses), tuple(accuracies))
 
 
 def planned(absolute: Sequence[float], relative: Sequence[float], draws: int) -> list[tuple[Kind, float]]:

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from spacedkd.errors import UserError
-from spacedkd.evaluate.held_still import Batches, Logits, Loss, cross_entropy
+from spacedkd.evaluation.held_still import Batches, Logits, Loss, cross_entropy
 
 AT_ONCE = 25
 """images in one graph; more would be hardly faster, and fewer parts for `hutchinson_by_part` to average over"""

@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from spacedkd.evaluate.interval import standard_error
+from spacedkd.evaluation.confidence import standard_error
 from spacedkd.seeds import seed_for
 
 Stopped = Literal["error reached", "most products", "whole space"]

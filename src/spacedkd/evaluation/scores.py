@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spacedkd.data.stream import Batch
-from spacedkd.evaluate.accuracy import Predict, with_ensemble
+from spacedkd.evaluation.accuracy import Predict, with_ensemble
 
 BINS = 15
 TOP = 5

@@ -17,9 +17,9 @@ from spacedkd.data.images import Images
 from spacedkd.data.sources import load
 from spacedkd.data.stream import in_order
 from spacedkd.errors import UserError
-from spacedkd.evaluate import corrupted
-from spacedkd.evaluate.corrupted import CorruptedImages
-from spacedkd.evaluate.corruptions import FAMILIES, NAMES, PAPER, corrupt, corruptions, enlargement, seeded
+from spacedkd.evaluation import corrupted
+from spacedkd.evaluation.corrupted import CorruptedImages
+from spacedkd.evaluation.corruptions import FAMILIES, NAMES, PAPER, corrupt, corruptions, enlargement, seeded
 from spacedkd.models.heads import Prediction
 from spacedkd.seeds import seed_for
 from spacedkd.spec import DataSpec

@@ -22,7 +22,7 @@ from PIL import Image
 
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, unknown
-from spacedkd.evaluate.accuracy import Predict, correct
+from spacedkd.evaluation.accuracy import Predict, correct
 from spacedkd.seeds import seed_for
 
 FAMILIES = {

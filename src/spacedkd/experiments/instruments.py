@@ -15,9 +15,9 @@ from spacedkd.data.images import Encoded, Images
 from spacedkd.data.rows import evenly
 from spacedkd.data.stream import Batch, in_order
 from spacedkd.errors import UserError
-from spacedkd.evaluate import adversarial, corruptions, curvature, scores, weight_noise
-from spacedkd.evaluate.adversarial import Attack
-from spacedkd.evaluate.corrupted import CorruptedImages
+from spacedkd.evaluation import adversarial, corruptions, curvature, scores, weight_noise
+from spacedkd.evaluation.adversarial import Attack
+from spacedkd.evaluation.corrupted import CorruptedImages
 from spacedkd.json_form import to_json
 from spacedkd.training.saved import Saved
 

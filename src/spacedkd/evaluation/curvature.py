@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError, unknown
-from spacedkd.evaluate.eigenvalue import Eigenvalue, largest_eigenvalue
-from spacedkd.evaluate.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode
-from spacedkd.evaluate.hessian import AT_ONCE, Hessian
-from spacedkd.evaluate.trace import Callback as Count
-from spacedkd.evaluate.trace import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part
+from spacedkd.evaluation.eigenvalue import Eigenvalue, largest_eigenvalue
+from spacedkd.evaluation.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode
+from spacedkd.evaluation.hessian import AT_ONCE, Hessian
+from spacedkd.evaluation.trace import Callback as Count
+from spacedkd.evaluation.trace import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part
 
 Callback = Callable[[str, int, int], None]
 """told what is being estimated, how many products of Hessian and vector are done, and how many there may be"""

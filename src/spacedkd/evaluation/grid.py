@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from spacedkd.data.fit import to_image
 from spacedkd.data.images import ImageSet
 from spacedkd.errors import UserError
-from spacedkd.evaluate import corruptions
+from spacedkd.evaluation import corruptions
 
 TILE = 96
 GAP = 6

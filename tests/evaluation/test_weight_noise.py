@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.evaluate.interval import t_interval
-from spacedkd.evaluate.weight_noise import WeightNoise, noise, shaken, weight_noise
+from spacedkd.evaluation.confidence import confidence_interval
+from spacedkd.evaluation.weight_noise import WeightNoise, noise, shaken, weight_noise
 from spacedkd.json_form import to_json
 from spacedkd.seeds import seed_for
 
@@ -59,7 +59,7 @@ def test_a_level_is_what_adding_the_noise_by_hand_gives() -> None:
             losses.append(float(nn.functional.cross_entropy(copy(IMAGES), LABELS)))
     absolute, relative = found.levels
     assert absolute.losses == pytest.approx(losses, rel=1e-5)
-    assert absolute.loss == t_interval(absolute.losses)
+    assert absolute.loss == confidence_interval(absolute.losses)
     assert found.loss == pytest.approx(nn.functional.cross_entropy(model(IMAGES), LABELS).item(), rel=1e-5)
     assert found.images == 30
     assert relative.kind == "relative"
@@ -129,7 +129,7 @@ def test_an_interruption_while_the_noise_is_added_restores_too(monkeypatch: pyte
             raise KeyboardInterrupt
         return torch.ones_like(like)
 
-    monkeypatch.setattr("spacedkd.evaluate.weight_noise.noise", stopping)
+    monkeypatch.setattr("spacedkd.evaluation.weight_noise.noise", stopping)
     with pytest.raises(KeyboardInterrupt):
         measure(model)
     assert_untouched(model, before)

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from spacedkd.data.images import normalise
 from spacedkd.data.sources import load
 from spacedkd.errors import UserError
-from spacedkd.evaluate.accuracy import Predict
-from spacedkd.evaluate.adversarial import Attack, adversarial, attack, passes, perturb
+from spacedkd.evaluation.accuracy import Predict
+from spacedkd.evaluation.adversarial import Attack, adversarial, attack, passes, perturb
 from spacedkd.models.heads import Prediction
 from spacedkd.spec import DataSpec
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd.errors import UserError, unknown
-from spacedkd.evaluate.accuracy import Predict
+from spacedkd.evaluation.accuracy import Predict
 from spacedkd.seeds import seed_for
 
 Name = Literal["fgsm", "bim", "pgd"]
