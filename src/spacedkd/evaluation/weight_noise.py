@@ -40,7 +40,7 @@ class NoiseLevel:
     kind: Kind
     level: float
     loss: ConfidenceInterval | None  # None if a draw's loss was not a finite number
-    accuracy: Interval
+    accuracy: ConfidenceInterval
     losses: tuple[float | None, ...]  # of each draw
     accuracies: tuple[float, ...]
 
