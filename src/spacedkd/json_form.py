@@ -157,7 +157,9 @@ def _schedule(value: Any, where: str) -> Schedule:
     if isinstance(value, Schedule):
         return value
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
-        raise UserError(f"{where} must be a schedule, or an object with a kind ({', '.join(SCHEDULES)}); got {value!r}.")
+        raise UserError(
+            f"{where} must be a schedule, or an object with a kind ({', '.join(SCHEDULES)}); got {value!r}."
+        )
     options = {key: item for key, item in value.items() if key != "kind"}
     if ":" in value["kind"]:
         own: Schedule = from_json(load_object(value["kind"]), options, where)
