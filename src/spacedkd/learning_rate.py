@@ -57,7 +57,7 @@ def per_epoch(lr: LearningRate, steps_per_epoch: int) -> LearningRate:
 
 
 def of_spec(optimizer: OptimizerSpec, rate: RateSpec, steps_per_epoch: int, total: int) -> LearningRate:
-    """The learning rate a spec asks for in a run of `total` steps; `rate` must be in steps (see `duration.in_steps`)."""
+    """The learning rate a spec asks for in a run of `total` steps; `rate` must be in steps already."""
     peak, warmup = optimizer.lr, steps_of(rate.warmup)
     restart = rate.shape == "cosine" and rate.restart_after_warmup
     if rate.shape == "cosine":

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -157,10 +157,9 @@ class RateSpec:
         }
         for name in changed_fields(self):
             if not used.get(name, True):
-                needs = {"floor": "cosine", "milestones": "multistep", "factor": "multistep"}.get(name)
-                way_out = f" or use --rate {needs}" if needs else ""
-                with_warmup = "" if warm else " without a warm-up"
-                raise UserError(f"{name} does not matter to rate {self.shape}{with_warmup}: leave it out{way_out}.")
+                needs = {"floor": "--rate cosine", "milestones": "--rate multistep", "factor": "--rate multistep"}
+                way_out = needs.get(name, "a cosine with --warmup" if self.shape in SHAPES else "one of ours")
+                raise UserError(f"{name} does not matter to rate {self.shape}: leave it out, or use {way_out}.")
 
 
 @dataclass(frozen=True)
@@ -268,8 +267,11 @@ def changed_fields(spec: Any) -> list[str]:
     >>> changed_fields(RateSpec("cosine", floor=0.1))
     ['shape', 'floor']
     """
-    usual = type(spec)()
-    return [f.name for f in fields(spec) if getattr(spec, f.name) != getattr(usual, f.name)]
+
+    def usual(one: Field[Any]) -> Any:
+        return one.default if one.default_factory is MISSING else one.default_factory()
+
+    return [one.name for one in fields(spec) if getattr(spec, one.name) != usual(one)]
 
 
 _NOT_COMPUTED = ("engine", "label", "save_every", "log_every")

@@ -60,7 +60,7 @@ class Turns:
 
     def last_steps(self) -> dict[str, int]:
         """The step of each role's last turn; a role that never has one is not in it."""
-        return {role: step for role, step in self.after(0)}
+        return dict(self.after(0))
 
 
 @dataclass(frozen=True)

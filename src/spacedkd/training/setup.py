@@ -59,7 +59,7 @@ class Setup:
                 model.load_state_dict(self.fabric.broadcast(model.state_dict()))
 
     def move_along(self, role: str, step: int, lr: float) -> None:
-        """Move what an update of the role moves besides its model: the student's average, and with a quirk all others."""
+        """Move what an update moves besides the role's model: the student's average and, by a quirk, all others."""
         learner, spec = self.learner(role), self.plan.spec
         if spec.optimizer.moves_frozen:
             for other in self.learners.values():
