@@ -6,12 +6,11 @@ import math
 
 import pytest
 
-from spacedkd import Duration, OptimizerSpec, RateSpec
-from spacedkd.training.rate import learning_rate
+from spacedkd import Duration, OptimizerSpec, RateSpec, learning_rate
 
 
 def rates(rate: RateSpec, total: int) -> list[float]:
-    lr = learning_rate(OptimizerSpec(lr=2.0), rate, 2, total)
+    lr = learning_rate.of_spec(OptimizerSpec(lr=2.0), rate, 2, total)
     return [lr(step) for step in range(total)]
 
 
@@ -48,7 +47,7 @@ def test_the_transformer_recipe(epoch: int, value: float) -> None:
         restart_after_warmup=False,
         per_epoch=True,
     )
-    lr = learning_rate(OptimizerSpec("adamw", lr=5e-4), rate, 390, 300 * 390)
+    lr = learning_rate.of_spec(OptimizerSpec("adamw", lr=5e-4), rate, 390, 300 * 390)
     for step in (0, 200, 389):
         assert lr(epoch * 390 + step) == pytest.approx(value, rel=1e-5)
 
@@ -62,3 +61,17 @@ def test_cosine_falls_from_the_full_rate_to_its_floor() -> None:
 
 def test_a_warmup_as_long_as_the_run_is_only_a_warmup() -> None:
     assert rates(RateSpec("cosine", warmup=Duration(2, "st"), warmup_start=0.5), 2) == [1.0, 1.5]
+
+
+def test_rates_compose() -> None:
+    """A warm-up, a plateau and a cosine by hand, changed once an epoch of two steps."""
+    lr = learning_rate.join(
+        learning_rate.linear(0.0, 4.0, steps=4),
+        learning_rate.join(learning_rate.constant(4.0), learning_rate.cosine(4.0, steps=4), at=2),
+        at=4,
+    )
+    assert [lr(step) for step in range(10)] == pytest.approx(
+        [0, 1, 2, 3, 4, 4, *(2 * (1 + math.cos(math.pi * u / 4)) for u in range(4))]
+    )
+    assert [learning_rate.per_epoch(lr, 2)(step) for step in range(6)] == [0, 0, 2, 2, 4, 4]
+    assert learning_rate.join(lr, lr, at=1, restart=False)(3) == lr(3)
