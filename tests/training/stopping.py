@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd import Moment, Result, RunSpec, train
+from spacedkd import Moment, Run, RunSpec, train
 from tests.conftest import assert_same_bits, tensors
 
 
@@ -15,7 +15,7 @@ class Stopped(Exception):
     pass
 
 
-def train_in_parts(spec: RunSpec, folder: Path, *stops: int) -> Result:
+def train_in_parts(spec: RunSpec, folder: Path, *stops: int) -> Run:
     """Train, stopped after each of these turns, and to the end."""
     for number, stop in enumerate(stops):
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from spacedkd.errors import UserError
 from spacedkd.methods.method import Method
 from spacedkd.models import build
+from spacedkd.run import Run as FinishedRun
+from spacedkd.run import read_run, result
 from spacedkd.schedule import Turn
 from spacedkd.spec import RunSpec
 from spacedkd.training import engine
-from spacedkd.training.folder import RunFolder
+from spacedkd.training.folder import RunFolder, write_json
 from spacedkd.training.prepare import fill_in, prepare
-from spacedkd.training.result import Result, read_result, write_result
 from spacedkd.training.run import Run
 
 
@@ -43,7 +44,7 @@ def train(
     resume: bool = False,
     method: Method | None = None,
     callback: Callback = lambda moment: None,
-) -> Result:
+) -> FinishedRun:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
 
     `method` takes a method of your own in place of the one the spec names. Torch is left in deterministic mode, with
@@ -55,7 +56,7 @@ def train(
     elif place.spec.exists():
         place.check_holds(fill_in(spec, method))
         if place.finished():
-            return read_result(place)
+            return read_run(place.path)
     run = prepare(spec, place, method)
     with run.opened():
         _learn(run, callback)
@@ -99,7 +100,7 @@ def _when(run: Run, turn: Turn) -> dict[str, Any]:
     return {"turn": run.position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
 
 
-def _finish(run: Run) -> Result:
+def _finish(run: Run) -> FinishedRun:
     run.save()
     if run.fabric.is_global_zero:
         student = run.learner(run.method.roles[-1]).module.network
@@ -113,6 +114,8 @@ def _finish(run: Run) -> Result:
             "total_steps": run.total_steps,
             "test_images": len(run.data.test.labels),
         }
-        write_result(run.folder, run.cost.summary(), run.position.seconds, plan, engine.describe(run.fabric))
+        environment = engine.describe(run.fabric)
+        said = result(run.folder.path, run.cost.summary(), run.position.seconds, plan, environment)
+        write_json(run.folder.result, said)
     run.fabric.barrier()
-    return read_result(run.folder)
+    return read_run(run.folder.path)
