@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from spacedkd.report.arms import Arm, read_arms
 
 from spacedkd.experiments.comparison import compare
 from spacedkd.report.page import role_colours
-from spacedkd.report.runs import Arm, read_arms
 from spacedkd.report.turns import Stroke, pictures, strokes, timetables
 from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window, segments
 from tests.report.fake_runs import FakeArm, write_runs

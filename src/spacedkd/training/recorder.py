@@ -9,7 +9,7 @@ from typing import Any
 
 from spacedkd.files import write_json
 from spacedkd.models import build
-from spacedkd.run import write_result
+from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.training import checkpoint, engine
 from spacedkd.training.accuracy import Scores
@@ -97,5 +97,6 @@ class Recorder:
                 "test_images": len(plan.data.evaluated()["test"]),
             }
             machine = engine.describe(setup.fabric)
-            write_result(self.folder.path, self.cost.summary(), self.position.seconds, facts, machine)
+            found = result(self.folder.path, self.cost.summary(), self.position.seconds, facts, machine)
+            write_json(self.folder.result, found)
         setup.fabric.barrier()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd.experiments.wide_network import (
+from spacedkd.theory.wide_network import (
     ACTIVATIONS,
     Networks,
     curvatures,

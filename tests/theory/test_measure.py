@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from spacedkd import UserError
-from spacedkd.experiments.theory import default_settings, measure
-from spacedkd.experiments.theory_training import LONGER, Course, Setting, _Runs, teacher_ahead, train
-from spacedkd.experiments.theory_verdicts import Sides, follows, verdict
-from spacedkd.experiments.wide_network import Networks
+from spacedkd.theory.measure import default_settings, measure
+from spacedkd.theory.training import LONGER, Course, Setting, _Runs, teacher_ahead, train
+from spacedkd.theory.verdicts import Sides, follows, verdict
+from spacedkd.theory.wide_network import Networks
 
 TINY = Setting(
     steps=30, intervals=(6, 30), problems=2, orders=3, samples=8, inputs=3, width=6, measurements=10, rate=0.2

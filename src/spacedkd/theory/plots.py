@@ -10,7 +10,7 @@ from typing import Any
 from spacedkd.report.axes import Panel, Point, Tick, line, rounded, tick_values
 from spacedkd.report.markup import NOTHING, Markup, join, tag, text
 from spacedkd.report.numbers import plain
-from spacedkd.report.theory_words import STATEMENTS, interval_name, share, signed_percent
+from spacedkd.theory.words import STATEMENTS, interval_name, share, signed_percent
 
 Found = Mapping[str, Any]
 

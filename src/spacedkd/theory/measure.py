@@ -24,8 +24,8 @@ from torch import Tensor
 
 from spacedkd.errors import UserError
 from spacedkd.evaluation.confidence import confidence_interval
-from spacedkd.experiments.theory_training import Course, Setting, train
-from spacedkd.experiments.theory_verdicts import Sides, follows, part, verdict
+from spacedkd.theory.training import Course, Setting, train
+from spacedkd.theory.verdicts import Sides, follows, part, verdict
 
 Callback = Callable[[str, int, int], None]
 

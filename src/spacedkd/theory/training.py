@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from spacedkd.errors import UserError, unknown
-from spacedkd.experiments.wide_network import (
+from spacedkd.schedule import Spaced
+from spacedkd.seeds import seed_for
+from spacedkd.theory.wide_network import (
     ACTIVATIONS,
     Curvatures,
     Networks,
@@ -24,8 +26,6 @@ from spacedkd.experiments.wide_network import (
     linearised,
     outputs,
 )
-from spacedkd.schedule import Spaced
-from spacedkd.seeds import seed_for
 
 LONGER = 2
 """times as many steps as the students get show where the teacher's parameters go: phi*"""

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from spacedkd.experiments.theory import measure
-from spacedkd.experiments.theory_training import Setting
-from spacedkd.report import theory_words as words
-from spacedkd.report.theory_page import render_theory
+from spacedkd.theory import words
+from spacedkd.theory.measure import measure
+from spacedkd.theory.page import render_theory
+from spacedkd.theory.training import Setting
 from tests.report.page_text import Page
 
 TINY = Setting(

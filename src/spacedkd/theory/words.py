@@ -1,4 +1,6 @@
-"""What the theory experiment says, in sentences; every judgement is read off the numbers."""
+"""What the paper states and what the experiment says of it, in sentences; every judgement is read off the numbers."""
+
+# ruff: noqa: RUF001, formulas are written with the letters of the paper
 
 from __future__ import annotations
 
@@ -26,6 +28,31 @@ MEANINGS = {
     "theorem_same": "so the trace is no larger with the teacher that is ahead, at one and the same student",
     "theorem_own": "so the spaced student's trace is no larger than the online student's, each at its own parameters",
 }
+
+SETTING = (
+    "Squared error, one number as output, and networks f (student) and g (teacher, with parameters φ) wide enough to "
+    "fit every training sample. At its update t an online student learns from the teacher φ(t); a spaced one from "
+    "φ(k), where k = ⌈t/s⌉s lies up to s updates ahead. φ* is where the teacher's parameters go."
+)
+FORMULAS = (
+    "Tr H(φ) = mean over i of [ |∇f(xᵢ)|² + βᵢ tr ∇²f(xᵢ) ]",
+    "βᵢ = (1−α)(f(xᵢ)−yᵢ) + α(f(xᵢ)−g(xᵢ))",
+    "dᵢ(φ) = (φ−φ*)·∇g(xᵢ),  u(φ) = mean |dᵢ(φ)|",
+)
+ABSOLUTE = (
+    "The Lemma is about sums of absolute values, the trace about a sum with signs, and the proof passes from the one "
+    "to the other. That does not follow: the numbers (1, −1) have the larger absolute values, but (½, ½) have the "
+    "larger sum."
+)
+SIGN = (
+    "At the student's minimum f(xᵢ) = yᵢ, so βᵢ = α(yᵢ − g(xᵢ)) = −α dᵢ, where the paper writes +α dᵢ. With the sign "
+    "mended, a smaller signed sum makes the trace larger, not smaller. The traces on this page are exact and use "
+    "neither form."
+)
+SAME = (
+    "The first term, |∇f|², is taken to be the same for both students. It is, if both end at the same parameters; two "
+    "students that learned from different teachers need not."
+)
 
 
 def interval_name(setting: Found, interval: int) -> str:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spacedkd.report import theory_plots as plots
-from spacedkd.report import theory_words as words
-from spacedkd.report.layout import document, grid, legend, note, panel, section
 from spacedkd.report.look import STYLE
-from spacedkd.report.markup import NOTHING, Markup, tag, text
+from spacedkd.report.markup import NOTHING, Markup, document, grid, legend, note, panel, section, tag, text
 from spacedkd.report.numbers import PLUS_MINUS, count
-from spacedkd.report.theory_statement import stated
-from spacedkd.report.theory_words import Found
+from spacedkd.theory import plots, words
+from spacedkd.theory.words import Found
 
 OWN_STYLE = """
 path.online { stroke: var(--ink); stroke-dasharray: 5 3; stroke-width: 1.8; }
 path.one-of-4 { stroke: var(--middle-1); } path.two-of-4 { stroke: var(--student); }
-path.three-of-4 { stroke: var(--middle-2); } path.four-of-4 { stroke: var(--teacher); }
-rect.held { fill: var(--student); } rect.open { fill: var(--rule); } rect.broken { fill: var(--teacher); }
+path.three-of-4 { stroke: var(--middle-2); } path.four-of-4 { stroke: var(--leader); }
+rect.held { fill: var(--student); } rect.open { fill: var(--rule); } rect.broken { fill: var(--leader); }
 .group { fill: var(--ink); font-size: 12.5px; font-weight: 600; }
 .formula { overflow-x: auto; font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 0.9rem; }
 .swatch { display: inline-block; width: 14px; height: 14px; }
 .swatch.held { background: var(--student); } .swatch.open { background: var(--rule); }
-.swatch.broken { background: var(--teacher); }
+.swatch.broken { background: var(--leader); }
 """
 TITLE = "A teacher ahead in time: the theory, measured"
 
@@ -34,7 +31,7 @@ def write_theory_page(path: Path, found: Found, command: str) -> None:
 
 def render_theory(found: Found, command: str) -> str:
     """The page as text."""
-    sections = (stated(), _gap(found), _steps(found), _traces(found), _numbers(found), _making(found, command))
+    sections = (_stated(), _gap(found), _steps(found), _traces(found), _numbers(found), _making(found, command))
     return document(TITLE, STYLE + OWN_STYLE, _opening(found), sections)
 
 
@@ -61,6 +58,23 @@ def _opening(found: Found) -> Markup:
             class_="setting",
         ),
         tag("div", tag("p", text(words.headline(found))), tag("ul", *findings), note(case), class_="outcome"),
+    )
+
+
+def _stated() -> Markup:
+    items = [
+        tag("li", tag("b", text(f"{title}: ")), text(f"{words.MEANINGS[name]}."))
+        for name, title in words.STATEMENTS.items()
+    ]
+    formulas = [tag("div", text(formula)) for formula in words.FORMULAS]
+    return section(
+        "stated",
+        "What is stated",
+        tag("p", text(words.SETTING)),
+        tag("div", *formulas, class_="formula"),
+        tag("ol", *items),
+        tag("p", text("Three places in the proof deserve a look.")),
+        tag("ul", *(tag("li", text(place)) for place in (words.ABSOLUTE, words.SIGN, words.SAME))),
     )
 
 
@@ -203,7 +217,7 @@ def _single(found: Found, name: str) -> str:
 def _legend(found: Found, online: str = "") -> Markup:
     one = max(found["settings"], key=lambda setting: len(setting["intervals"]))
     spaced = {_name(one, place): plots.line_class(place) for place in range(len(one["intervals"]))}
-    return legend({online: "online", **spaced} if online else spaced, dashed=True)
+    return legend([*([(online, "online")] if online else []), *spaced.items()], dashed=True)
 
 
 def _text(sentences: str) -> Markup:
