@@ -17,7 +17,7 @@ from spacedkd.schedule import Turn
 from spacedkd.spec import RunSpec
 from spacedkd.training import engine
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import fill_in, prepare
+from spacedkd.training.prepare import fill_in, prepare, shown_by
 from spacedkd.training.result import Result, read_result, write_result
 from spacedkd.training.run import Run
 
@@ -103,9 +103,10 @@ def _finish(run: Run) -> Result:
     run.save()
     if run.fabric.is_global_zero:
         student = run.learner(run.method.roles[-1]).module.network
-        build.save(student, run.spec.network, run.data.train, run.folder.student)  # type: ignore[arg-type]
+        shown = shown_by(run.data.train)
+        build.save(student, run.spec.network, shown, run.folder.student)  # type: ignore[arg-type]
         if run.average is not None:
-            build.save(run.average.network, run.spec.network, run.data.train, run.folder.average)  # type: ignore[arg-type]
+            build.save(run.average.network, run.spec.network, shown, run.folder.average)  # type: ignore[arg-type]
         plan = {
             "roles": [*run.method.roles],
             "learners": dict(run.method.learners),

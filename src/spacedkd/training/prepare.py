@@ -12,6 +12,8 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from spacedkd.data import sources
+from spacedkd.data.images import ImageSet
+from spacedkd.data.inputs import Shown
 from spacedkd.data.sources import Splits
 from spacedkd.data.stream import TrainingStream
 from spacedkd.duration import Duration, in_steps
@@ -168,6 +170,7 @@ def _models(run: RunSpec, method: Method, data: Splits) -> dict[str, nn.Module]:
     """The method's models; a network's weights depend on the seed and its spec, not on the method."""
 
     trained = network_of(run, "teacher").pretrained
+    shown = shown_by(data.train)
 
     def network(
         role: str,
@@ -182,15 +185,15 @@ def _models(run: RunSpec, method: Method, data: Splits) -> dict[str, nn.Module]:
         seed = seed_for(run.seed, "weights") if same else seed_for(run.seed, "weights", role)
         spec = spec or network_of(run, like or role)
         if not fixed:
-            return build.build(spec if role in ("teacher", "student") else spec.untrained(), data.train, seed)
+            return build.build(spec if role in ("teacher", "student") else spec.untrained(), shown, seed)
         check_trained(spec, len(data.train.classes))
-        teacher = build.build(spec, data.train, seed)
-        keep_normalisation(teacher, spec, (data.train.mean, data.train.std))
+        teacher = build.build(spec, shown, seed)
+        keep_normalisation(teacher, spec, shown.normalisation)
         return teacher
 
     given = Ingredients(
         network,
-        sample=data.train.shown(torch.arange(2)),
+        sample=shown.sample,
         classes=len(data.train.classes),
         images=len(data.train.labels),
         batch_size=run.batch_size,
@@ -198,6 +201,10 @@ def _models(run: RunSpec, method: Method, data: Splits) -> dict[str, nn.Module]:
     )
     with build.seeded(seed_for(run.seed, "extra modules")):
         return method.models(given)
+
+
+def shown_by(images: ImageSet) -> Shown:
+    return Shown(images.shown(torch.arange(2)), images.classes, (images.mean, images.std))
 
 
 def network_of(spec: RunSpec, role: str) -> NetworkSpec:

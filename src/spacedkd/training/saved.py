@@ -6,11 +6,10 @@ import hashlib
 import json
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from torch import Tensor, nn
 
@@ -22,11 +21,11 @@ from spacedkd.evaluation.accuracy import Predict
 from spacedkd.json_form import to_json
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
-from spacedkd.models.weights import check_published, keep_normalisation
+from spacedkd.models.weights import keep_normalisation, published
 from spacedkd.spec import DataSpec, NetworkSpec, read_spec
 from spacedkd.training import checkpoint, engine
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import assemble
+from spacedkd.training.prepare import assemble, shown_by
 
 _WHOLE = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
 """precisions in which the weights themselves are kept"""
@@ -141,14 +140,10 @@ def of_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto") 
     """
     data = sources.fill_in(data)
     parts = sources.load(data)
-    if not network.pretrained and timm.is_model(network.name):
-        published = timm.get_pretrained_cfg(network.name)
-        if published is None or not published.has_weights:
-            raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
-        check_published(network.name, len(parts.train.classes))
-        network = replace(network, options={**network.options, "pretrained": True})
-    built = build.build(network, parts.train, seed=0)
-    keep_normalisation(built, network, (parts.train.mean, parts.train.std))
+    network = published(network, len(parts.train.classes))
+    shown = shown_by(parts.train)
+    built = build.build(network, shown, seed=0)
+    keep_normalisation(built, network, shown.normalisation)
     origin = {"network": to_json(network), "weights": network.weights or "timm's own", "data": to_json(data)}
     return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
 
