@@ -1,11 +1,19 @@
-"""Dataclasses as plain JSON and back, with errors that name what is wrong and what was meant."""
+"""Dataclasses as plain JSON and back; what a field may be is decided by its type, in one place for both.
+
+`check_fields`, called when a dataclass is made, takes '1.5ep' for a `Duration`, 'kd' for a `MethodSpec` and `Online` for
+`Online()`, and says in one line what is wrong with anything else. `from_json` asks the same function.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
+import numbers
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from os import PathLike, fspath
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from spacedkd.duration import Duration
@@ -35,70 +43,123 @@ def to_json(value: Any) -> Any:
 def _kind(schedule: Schedule) -> str:
     ours = {kind: name for name, kind in SCHEDULES.items()}
     own = type(schedule)
-    return ours.get(own, f"{own.__module__}:{own.__qualname__}")
+    return ours.get(own, qualified_name(own))
 
 
-S = TypeVar("S")
+def qualified_name(thing: Any) -> str:
+    """`package.module:Name` of a class or a function; of any other object that of its class."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
-def from_json(kind: type[S], plain: Any, where: str = "spec") -> S:
-    """The inverse of `to_json`; an unknown or misspelt key is an error that names the near ones."""
+T = TypeVar("T")
+
+
+def from_json(kind: type[T], plain: Any, where: str = "spec") -> T:
+    """The dataclass that `plain` describes.
+
+    >>> from spacedkd.schedule import Spaced
+    >>> from_json(Spaced, {"interval": "2ep"}).interval
+    Duration(amount=2.0, unit='ep')
+    """
     if not isinstance(plain, Mapping):
         raise UserError(f"{where} must be an object with keys and values, got {plain!r}.")
-    hints = get_type_hints(kind)
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    hints = _hints(kind)
     for key in plain:
-        if key not in known:
-            raise unknown(f"key in {where}", key, known)
+        if key not in hints:
+            raise unknown(f"key in {where}", key, hints)
     try:
-        return kind(**{key: _decode(hints[key], value, f"{where}.{key}") for key, value in plain.items()})
+        return kind(**{key: fitting(hints[key], value, f"{where}.{key}") for key, value in plain.items()})
     except TypeError as error:
         raise UserError(f"{where}: {str(error).removeprefix(f'{kind.__name__}.__init__() ')}.") from None
 
 
-def _decode(hint: Any, value: Any, where: str) -> Any:
-    if get_origin(hint) in (Union, types.UnionType):
+def check_fields(value: Any) -> None:
+    """Bring every field of a new dataclass to its type, or say what is wrong with it."""
+    for name, hint in _hints(type(value)).items():
+        object.__setattr__(value, name, fitting(hint, getattr(value, name), name))
+
+
+@lru_cache(maxsize=256)
+def _hints(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
+def fitting(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type `hint` wants it."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
         options = [option for option in get_args(hint) if option is not types.NoneType]
         if value is None and types.NoneType in get_args(hint):
             return None
-        return _decode(Duration if Duration in options else options[0], value, where)
-    if get_origin(hint) is tuple:
-        return _decode_tuple(get_args(hint)[0], value, where)
+        return fitting(Duration if Duration in options else options[0], value, where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where} must be a list, got {value!r}.")
+        return tuple(fitting(get_args(hint)[0], item, f"{where}[{place}]") for place, item in enumerate(value))
     if hint is Duration:
-        return Duration.parse(value if isinstance(value, int) else str(value))
+        return Duration.parse(value)
     if hint is Schedule:
-        return _decode_schedule(value, where)
+        return _schedule(value, where)
     if is_dataclass(hint):
-        return from_json(hint, value, where)  # type: ignore[arg-type]
-    if get_origin(hint) is Literal:
+        return _dataclass(hint, value, where)
+    if origin is Literal:
         if value not in get_args(hint):
             raise unknown(where, str(value), get_args(hint))
         return value
     if hint in (bool, int, float, str):
-        return _decode_scalar(hint, value, where)
+        return _scalar(hint, value, where)
+    return _options(value, where)
+
+
+def _dataclass(kind: Any, value: Any, where: str) -> Any:
+    """An object of this kind; a name alone stands for one with that name, `Online` for `Online()`."""
+    if isinstance(value, kind):
+        return value
+    first = next(iter(_hints(kind).values()))
+    if isinstance(value, str | PathLike) and first is str:
+        return kind(value)
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where} must be a {kind.__name__}, a name or an object with keys and values, got {value!r}.")
+    return from_json(kind, value, where)
+
+
+def _scalar(hint: type, value: Any, where: str) -> Any:
+    if hint is str and isinstance(value, PathLike):
+        return str(fspath(value))
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if hint is float and number:
+        return float(value)
+    if hint is int and number and isinstance(value, numbers.Integral):
+        return int(value)
+    if hint in (bool, str) and isinstance(value, hint):
+        return value
+    raise UserError(f"{where} must be {'text' if hint is str else f'a {hint.__name__}'}, got {value!r}.")
+
+
+def _options(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UserError(f"{where} must be an object with keys and values, got {value!r}.")
-    return value
+    try:
+        json.dumps(to_json(value))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where} must hold what a spec.json can: numbers, text, lists ({error}).") from None
+    return dict(value)
 
 
-def _decode_tuple(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise UserError(f"{where} must be a list, got {value!r}.")
-    return tuple(_decode(hint, item, f"{where}[{place}]") for place, item in enumerate(value))
-
-
-def _decode_scalar(hint: type, value: Any, where: str) -> Any:
-    fits = isinstance(value, hint) and not (hint is int and isinstance(value, bool))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not fits:
-        raise UserError(f"{where} must be {'text' if hint is str else f'a {hint.__name__}'}, got {value!r}.")
-    return value
-
-
-def _decode_schedule(value: Any, where: str) -> Schedule:
+def _schedule(value: Any, where: str) -> Schedule:
+    if callable(value):  # Online and Offline, without their parentheses
+        try:
+            value = value()
+        except TypeError as error:
+            raise UserError(f"{where}: {error}. Write it as Spaced('1.5ep').") from None
+    if isinstance(value, Schedule):
+        return value
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
-        raise UserError(f"{where} must be an object with a kind, one of {', '.join(SCHEDULES)}; got {value!r}.")
+        raise UserError(
+            f"{where} must be a schedule, or an object with a kind ({', '.join(SCHEDULES)}); got {value!r}."
+        )
     options = {key: item for key, item in value.items() if key != "kind"}
     if ":" in value["kind"]:
         own: Schedule = from_json(load_object(value["kind"]), options, where)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -21,6 +23,8 @@ _declared: torch.library.Library | None = None
 
 
 def _native_library_loads() -> bool:
+    import torch
+
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None:
         return False
@@ -38,6 +42,8 @@ def declare_missing() -> None:
     global _declared
     if _declared is not None or "torchvision" in sys.modules or _native_library_loads():
         return
+    import torch
+
     _declared = torch.library.Library("torchvision", "DEF")
     for schema in _SCHEMAS:
         _declared.define(schema)

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from spacedkd.data.inputs import Shown
 from spacedkd.errors import UserError, unknown
+from spacedkd.json_form import qualified_name
 from spacedkd.models import small_resnet
 from spacedkd.models.heads import looking
 from spacedkd.models.input_size import Resize, Size, at_own_size, parse_size, show_through, why_untiled
-from spacedkd.models.own import MakeModule, is_own, made, name_of, reason, tried
+from spacedkd.models.own import MakeModule, is_own, made, reason, tried
 from spacedkd.models.weights import described, load_weights, weights_file
 from spacedkd.spec import NetworkSpec
 
@@ -49,7 +50,7 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
     the seed's.
     """
     if make is not None or is_own(spec.name):
-        name = spec.name if make is None else name_of(make)
+        name = spec.name if make is None or is_own(spec.name) else qualified_name(make)
         with seeded(seed):  # the first look too: lazy layers draw their weights then
             network = made(make, name, spec.options)
             tried(network, name, shown)
@@ -204,7 +205,7 @@ def load_student(folder: str | Path, network: MakeModule | None = None) -> nn.Mo
         return opened.eval()
     try:
         with seeded(0):
-            built = made(network, known["made_by"] if network is None else name_of(network), known["options"])
+            built = made(network, known["made_by"] if network is None else qualified_name(network), known["options"])
     except UserError as error:
         way_out = "" if network is not None else " Give the function that makes it: load_student(folder, network=...)."
         raise UserError(f"The student in {folder} cannot be made again. {error}{way_out}") from error

@@ -23,12 +23,6 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-def name_of(make: MakeModule) -> str:
-    """The qualified name of a function, as a spec writes it: `package.module:function`."""
-    name = getattr(make, "__qualname__", None)
-    return f"{make.__module__}:{name}" if name else f"{type(make).__module__}:{type(make).__qualname__}"
-
-
 def made(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.Module:
     """The module a function makes, given or named."""
     make = load_object(name) if make is None else make

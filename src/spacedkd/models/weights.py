@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,35 +104,25 @@ def _check_classifier(network: nn.Module, found: Mapping[str, Tensor], place: st
             raise _other_classes(place, len(bias), classes)
 
 
-def check_trained(spec: NetworkSpec, classes: int, make: object = None) -> None:
+def check_trained(spec: NetworkSpec, classes: int) -> None:
     """Refuse a teacher that would not learn and does not know the data's classes.
 
     Of published weights for other classes timm would draw the classifier at random. A function of one's own may give
     its network trained weights itself.
     """
-    if make is not None or is_own(spec.name):
+    if is_own(spec.name):
         return
     if not spec.pretrained:
         raise UserError("A teacher that does not learn needs weights: --teacher-weights with a run folder or a file.")
     if spec.options.get("pretrained"):
-        _check_published(spec.name, classes)
+        check_published(spec.name, classes)
 
 
-def published(spec: NetworkSpec, classes: int) -> NetworkSpec:
-    """The spec with timm's own weights, where it names a timm network and no weights; they must know these classes."""
-    if spec.pretrained or not timm.is_model(spec.name):
-        return spec
-    known = timm.get_pretrained_cfg(spec.name)
-    if known is None or not known.has_weights:
-        raise UserError(f"There are no published weights of {spec.name}: use --weights FILE.")
-    _check_published(spec.name, classes)
-    return replace(spec, options={**spec.options, "pretrained": True})
-
-
-def _check_published(name: str, classes: int) -> None:
-    known = timm.get_pretrained_cfg(name)
-    if known is not None and known.num_classes != classes:
-        raise _other_classes(f"timm's {name}", known.num_classes, classes)
+def check_published(name: str, classes: int) -> None:
+    """Refuse timm's own weights of a network if they know other classes than the data."""
+    published = timm.get_pretrained_cfg(name)
+    if published is not None and published.num_classes != classes:
+        raise _other_classes(f"timm's {name}", published.num_classes, classes)
 
 
 def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisation | None) -> None:

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ from spacedkd.evaluation.accuracy import Predict
 from spacedkd.json_form import to_json
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
-from spacedkd.models.weights import keep_normalisation, published
+from spacedkd.models.weights import check_published, keep_normalisation
 from spacedkd.spec import DataSpec, NetworkSpec, read_spec
 from spacedkd.training import checkpoint, engine
 from spacedkd.training.folder import RunFolder
@@ -140,7 +141,12 @@ def of_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto") 
     """
     data = sources.fill_in(data)
     parts = sources.load(data)
-    network = published(network, len(parts.train.classes))
+    if not network.pretrained and timm.is_model(network.name):
+        published = timm.get_pretrained_cfg(network.name)
+        if published is None or not published.has_weights:
+            raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
+        check_published(network.name, len(parts.train.classes))
+        network = replace(network, options={**network.options, "pretrained": True})
     shown = shown_by(parts.train)
     built = build.build(network, shown, seed=0)
     keep_normalisation(built, network, shown.normalisation)
