@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.models.branches import Branches, Fusion, Gate, Sizes
-from spacedkd.models.fork import find_fork
+from spacedkd.models.branches import Branches, Fusion, Gate, Sizes, find_fork
 from spacedkd.models.heads import Prediction
 from tests.methods.vectors import FS, TE, S, U, close_to, tensor
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd import Classifier, EarlyExits, Images, NetworkSpec, UserError
+from spacedkd import Classifier, EarlyExits, NetworkSpec, UserError
+from spacedkd.data.inputs import Shown
 from spacedkd.models.build import build
 from spacedkd.models.input_size import Resize, at_own_size, parse_size
 
 TINY = {"embed_dim": 24, "depth": 3}
 
 
-def noise(height: int, width: int) -> Images:
-    pixels = torch.randint(0, 256, (2, 3, height, width), generator=torch.Generator().manual_seed(0)).byte()
-    return Images(pixels, torch.tensor([0, 1]), ("a", "b"), (0.5,) * 3, (0.25,) * 3)
+def noise(height: int, width: int) -> Shown:
+    pixels = torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(0))
+    return Shown((pixels - 0.5) / 0.25, ("a", "b"), ((0.5,) * 3, (0.25,) * 3))
+
+
+def looked_at(height: int, width: int) -> Tensor:
+    sample = noise(height, width).sample
+    assert isinstance(sample, Tensor)
+    return sample
 
 
 @pytest.mark.parametrize(
@@ -29,7 +37,7 @@ def noise(height: int, width: int) -> Images:
 def test_a_transformer_is_told_the_size_of_the_images(name: str, size: tuple[int, int], tokens: int) -> None:
     network = build(NetworkSpec(name, TINY), noise(*size), seed=0)
     assert network.pos_embed.shape[1] == tokens
-    assert not any(isinstance(child, Resize) for child in network.children())
+    assert at_own_size(network, shown := looked_at(*size)) is shown
 
 
 @pytest.mark.parametrize(
@@ -48,10 +56,9 @@ def test_patches_that_do_not_tile_the_images_are_refused(size: tuple[int, int], 
 
 
 def test_a_network_with_a_size_of_its_own_scales_the_images() -> None:
-    images = noise(32, 32)
-    network = build(NetworkSpec("deit_tiny_patch16_224", {**TINY, "input_size": 64}), images, seed=0).eval()
+    shown = looked_at(32, 32)
+    network = build(NetworkSpec("deit_tiny_patch16_224", {**TINY, "input_size": 64}), noise(32, 32), seed=0).eval()
     assert network.pos_embed.shape[1] == 1 + 4 * 4
-    shown = images.shown(torch.arange(2))
     expected = network(F.interpolate(shown, (64, 64), mode="bicubic", antialias=True))
     assert torch.equal(Classifier(network)(shown)[0].logits, expected)
     exits = EarlyExits(network, shown).eval()
@@ -61,7 +68,7 @@ def test_a_network_with_a_size_of_its_own_scales_the_images() -> None:
 
 
 def test_images_of_the_right_size_pass_untouched() -> None:
-    shown = noise(32, 32).shown(torch.arange(2))
+    shown = looked_at(32, 32)
     network = build(NetworkSpec("resnet18", {"input_size": [32, 32]}), noise(32, 32), seed=0)
     assert at_own_size(network, shown) is shown
     assert Resize((32, 32))(shown) is shown
@@ -71,7 +78,7 @@ def test_images_of_the_right_size_pass_untouched() -> None:
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_images_are_scaled_in_full_precision(kind: torch.dtype) -> None:
-    shown = noise(8, 8).shown(torch.arange(2)).to(kind)
+    shown = looked_at(8, 8).to(kind)
     expected = F.interpolate(shown.float(), (16, 16), mode="bicubic", antialias=True).to(kind)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(Resize((16, 16))(shown), expected)

@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, Batch, Classifier, EarlyExits, Images, Ingredients, NetworkSpec, Progress, SelfKD, UserError
+from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec, Progress, SelfKD, UserError
+from spacedkd.data.inputs import Shown
 from spacedkd.models.build import build
+from spacedkd.models.input_size import at_own_size
 
 NOW = Progress(0, 1, 1)
 CLASSES = 5
@@ -109,26 +111,28 @@ FAMILIES = [
 IDS = [family.name for family in FAMILIES]
 
 
-def images(size: int) -> Images:
-    pixels = torch.randint(0, 256, (4, 3, size, size), generator=torch.Generator().manual_seed(0)).byte()
-    return Images(pixels, torch.tensor([0, 1, 2, 3]), ("?",) * CLASSES, (0.5,) * 3, (0.25,) * 3)
+def images(size: int) -> Tensor:
+    return torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 4 - 2
+
+
+def shown(size: int) -> Shown:
+    return Shown(images(size)[:2], ("?",) * CLASSES)
 
 
 def batch(size: int) -> Batch:
-    shown = images(size)
-    return Batch(shown.shown(torch.arange(4)), shown.labels, torch.arange(4))
+    return Batch(images(size), torch.arange(4), torch.arange(4))
 
 
 @cache
 def built(place: int) -> nn.Module:
     family = FAMILIES[place]
-    return build(NetworkSpec(family.name, family.options), images(family.size), seed=0)
+    return build(NetworkSpec(family.name, family.options), shown(family.size), seed=0)
 
 
 def given(place: int) -> Ingredients:
     """A small ResNet as the teacher, the family as the student."""
     size = FAMILIES[place].size
-    teacher = build(NetworkSpec("resnet18_small", {"width": 4}), images(size), seed=0)
+    teacher = build(NetworkSpec("resnet18_small", {"width": 4}), shown(size), seed=0)
     networks = {"teacher": teacher, "student": deepcopy(built(place))}
     return Ingredients(lambda role, **_: networks[role], batch(size).inputs[:2])
 
@@ -156,7 +160,7 @@ def test_a_kd_step(place: int) -> None:
     assert features.shape == target.shape == (4, 32)
     own = student.network
     with torch.no_grad():
-        scaled = own.resize(seen.inputs) if "input_size" in FAMILIES[place].options else seen.inputs
+        scaled = at_own_size(own, seen.inputs) if "input_size" in FAMILIES[place].options else seen.inputs
         torch.testing.assert_close(logits, own(scaled))
     losses = method.losses("student", {**models, "student": student.train()}, seen, NOW)
     assert [*losses] == ["label", "logit", "feature"]

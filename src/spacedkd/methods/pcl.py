@@ -38,6 +38,7 @@ from spacedkd.errors import check_between
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
 from spacedkd.methods.one import ONE
 from spacedkd.models.branches import Fusion, Gate
+from spacedkd.models.ema import ema_update
 from spacedkd.models.heads import Prediction
 
 
@@ -78,7 +79,8 @@ class PCL(ONE):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         if role == self.roles[0]:
-            ema_update(models["mean"], models["network"], min(1 - 1 / (progress.step + 1), self.decay), progress)
+            decay = min(1 - 1 / (progress.step + 1), self.decay)
+            ema_update(models["mean"], models["network"], decay, share=lambda row: progress.gather(row[None])[0])
         return super().losses(role, models, batch, progress)
 
     def taught(
@@ -94,16 +96,3 @@ class PCL(ONE):
             if i != j
         ]
         return {**terms, "peer": self.peer_weight * torch.stack(peers).sum() / (len(branches) - 1)}
-
-
-@torch.no_grad()
-def ema_update(mean: nn.Module, network: nn.Module, stays: float, progress: Progress) -> None:
-    """mean <- a mean + (1 - a) network, for weights and statistics alike; whole numbers are copied."""
-    for mine, theirs in zip(mean.parameters(), network.parameters(), strict=True):
-        mine.lerp_(theirs.to(mine.dtype), 1 - stays)
-    for kept, current in zip(mean.buffers(), network.buffers(), strict=True):
-        if kept.is_floating_point():
-            first = progress.gather(current[None])[0]  # processes have statistics of their own: all take the first's
-            kept.lerp_(first.to(kept.dtype), 1 - stays)
-        else:
-            kept.copy_(current)

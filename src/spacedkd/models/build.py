@@ -1,7 +1,8 @@
-"""Networks by name: anything timm has, and our small-image ResNets."""
+"""Networks by name: anything timm has, our small-image ResNets, and functions of one's own; and how they are saved."""
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +12,18 @@ from typing import Any
 
 import timm
 import torch
+from safetensors.torch import save_file
 from timm.models import save_for_hf
-from torch import nn
+from torch import Tensor, nn
 
-from spacedkd.data.images import ImageSet
+from spacedkd.data.inputs import Shown
 from spacedkd.errors import UserError, unknown
+from spacedkd.json_form import qualified_name
 from spacedkd.models import small_resnet
 from spacedkd.models.heads import looking
-from spacedkd.models.input_size import Resize, Size, at_own_size, parse_size, why_untiled
-from spacedkd.models.weights import load_weights
+from spacedkd.models.input_size import Resize, Size, at_own_size, parse_size, show_through, why_untiled
+from spacedkd.models.own import MakeModule, is_own, made, reason, tried
+from spacedkd.models.weights import described, load_weights, weights_file
 from spacedkd.spec import NetworkSpec
 
 
@@ -37,32 +41,63 @@ def available(pattern: str = "") -> list[str]:
     return [*(n for n in small_resnet.NAMES if n in names), *(n for n in names if n not in small_resnet.NAMES)]
 
 
-def build(spec: NetworkSpec, images: ImageSet, seed: int) -> nn.Module:
-    """The network a spec names, sized for these images and classes; its weights depend on the seed alone.
+def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = None) -> nn.Module:
+    """The network a spec names, for data like what is shown; its weights depend on the seed alone.
 
-    Of its options `input_size` is ours: the network scales images to that size before it looks at them. All others
-    are timm's, with `pretrained` and `checkpoint_path` among them. Trained weights replace the seed's.
+    A name is timm's, or `package.module:function`; `make` is such a function itself. A function is called with the
+    spec's options. Of the options of a timm network `input_size` is ours: the network scales images to that size before
+    it looks at them. All others are timm's, with `pretrained` and `checkpoint_path` among them. Trained weights replace
+    the seed's.
     """
+    if make is not None or is_own(spec.name):
+        name = spec.name if make is None or is_own(spec.name) else qualified_name(make)
+        with seeded(seed):  # the first look too: lazy layers draw their weights then
+            network = made(make, name, spec.options)
+            tried(network, name, shown)
+        if spec.weights is not None:
+            load_weights(network, spec.weights, shown.classes)
+            tried(network, name, shown)
+        return network
+    return _build_timm(spec, shown, seed)
+
+
+def _build_timm(spec: NetworkSpec, shown: Shown, seed: int) -> nn.Module:
     if not timm.is_model(spec.name):
         raise unknown("network", spec.name, available())
-    size = _seen_size(spec, images)
+    shape, size = _shape(spec, shown), _seen_size(spec, shown)
     with seeded(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a misfit that timm warns of ends in an error below
-        network = _created(spec, images)
+        network = _created(spec, shown)
     if spec.weights is not None:
-        load_weights(network, spec.weights, images.classes)
+        load_weights(network, spec.weights, shown.classes)
     if untiled := why_untiled(network, size):
-        raise _misfit(spec, images, untiled)
-    if size != images.shape[1:]:
-        network.add_module("resize", Resize(size))
-    _try(network, spec, images)
+        raise _misfit(spec, shown, untiled)
+    if size != shape[1:]:
+        show_through(network, Resize(size))
+    _try(network, spec, shown)
     return network
 
 
-def _seen_size(spec: NetworkSpec, images: ImageSet) -> Size:
+def _shape(spec: NetworkSpec, shown: Shown) -> tuple[int, int, int]:
+    """Channels, height and width of the images."""
+    if not isinstance(shown.sample, Tensor) or shown.sample.ndim != 4:
+        raise UserError(
+            f"Network {spec.name} is timm's and looks at images [N, channels, height, width], and the data shows "
+            "something else: give a function that makes a network for it, as package.module:function or network=."
+        )
+    if not shown.classes:
+        raise UserError(
+            f"The data does not say how many classes there are, and network {spec.name} must know: give the dataset an "
+            "attribute `classes`, or a function that makes the network, as package.module:function or network=."
+        )
+    channels, height, width = shown.sample.shape[1:]
+    return channels, height, width
+
+
+def _seen_size(spec: NetworkSpec, shown: Shown) -> Size:
     """The size images have when the network sees them."""
     asked = spec.options.get("input_size")
-    return images.shape[1:] if asked is None else parse_size(asked)
+    return _shape(spec, shown)[1:] if asked is None else parse_size(asked)
 
 
 def _usual_size(spec: NetworkSpec) -> tuple[Size, bool]:
@@ -71,75 +106,108 @@ def _usual_size(spec: NetworkSpec) -> tuple[Size, bool]:
     return tuple(usual.input_size[1:]), bool(usual.fixed_input_size)
 
 
-def _arguments(spec: NetworkSpec, images: ImageSet) -> dict[str, Any]:
+def _arguments(spec: NetworkSpec, shown: Shown) -> dict[str, Any]:
     """Everything timm is told about the network."""
     for name in ("num_classes", "in_chans"):
         if name in spec.options:
             raise UserError(f"{name} of a network follows from the data: leave it out of the options of {spec.name}.")
-    size = _seen_size(spec, images)
+    size = _seen_size(spec, shown)
     usual, is_fixed = _usual_size(spec)
     img_size = size[0] if size[0] == size[1] else [*size]  # some networks understand squares only
     fixed = {"img_size": img_size} if is_fixed and size != usual else {}
     given = {name: value for name, value in spec.options.items() if name != "input_size"}
-    return {"num_classes": len(images.classes), "in_chans": images.shape[0], **fixed, **given}
+    return {"num_classes": len(shown.classes), "in_chans": _shape(spec, shown)[0], **fixed, **given}
 
 
-def _created(spec: NetworkSpec, images: ImageSet) -> nn.Module:
+def _created(spec: NetworkSpec, shown: Shown) -> nn.Module:
     try:
-        network: nn.Module = timm.create_model(spec.name, **_arguments(spec, images))
+        network: nn.Module = timm.create_model(spec.name, **_arguments(spec, shown))
         return network
     except UserError:
         raise
     except (TypeError, ValueError, AssertionError) as error:
-        raise _misfit(spec, images, _reason(error)) from None
+        raise _misfit(spec, shown, reason(error)) from None
     except Exception as error:  # the hub, a proxy, a disk: what fetches weights fails in many ways
         if not (spec.options.get("pretrained") or spec.options.get("checkpoint_path")):
-            raise _misfit(spec, images, _reason(error)) from None
+            raise _misfit(spec, shown, reason(error)) from None
         raise UserError(
-            f"The weights of {spec.name} cannot be loaded: {_reason(error)} Leave them out to start from random "
+            f"The weights of {spec.name} cannot be loaded: {reason(error)} Leave them out to start from random "
             "ones, or name a file that is here: --set network.weights=FILE, or --teacher-weights FILE."
         ) from None
 
 
-def _try(network: nn.Module, spec: NetworkSpec, images: ImageSet) -> None:
+def _try(network: nn.Module, spec: NetworkSpec, shown: Shown) -> None:
     """Classify two images, so that a misfit shows before training and not in it."""
     try:
         with looking(network):
-            logits = network(at_own_size(network, images.shown(torch.arange(2))))
+            logits = network(at_own_size(network, shown.sample))
         if not torch.isfinite(logits).all():
             raise ValueError("what it says of them is not a number.")
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         usual, _ = _usual_size(spec)
         way_out = f"Let it scale them: --set network.input_size={max(usual)} (teacher. if it is the teacher)."
-        raise _misfit(spec, images, f"{_reason(error)} {way_out}") from None
+        raise _misfit(spec, shown, f"{reason(error)} {way_out}") from None
 
 
-def _misfit(spec: NetworkSpec, images: ImageSet, reason: str) -> UserError:
-    size = "x".join(str(side) for side in (images.shape[0], *_seen_size(spec, images)))
-    return UserError(f"Network {spec.name} cannot be built for {size} images: {reason}")
-
-
-def _reason(error: Exception) -> str:
-    line = (str(error).splitlines() or [""])[0].strip() or type(error).__name__
-    return line if line.endswith(".") else f"{line}."
+def _misfit(spec: NetworkSpec, shown: Shown, why: str) -> UserError:
+    size = "x".join(str(side) for side in (_shape(spec, shown)[0], *_seen_size(spec, shown)))
+    return UserError(f"Network {spec.name} cannot be built for {size} images: {why}")
 
 
 # Where weights came from is no part of what the network is.
 _ONLY_ONCE = ("num_classes", "pretrained", "checkpoint_path", "cache_dir", "pretrained_cfg", "pretrained_cfg_overlay")
 
 
-def save(network: nn.Module, spec: NetworkSpec, images: ImageSet, folder: Path) -> None:
-    """Weights and description in timm's own form: `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it.
+def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made_by: str | None = None) -> None:
+    """Weights and description; `load_student` opens them.
 
-    A network with an `input_size` of its own is described by that size: timm's preparation of images scales to it.
+    Of a timm network they have timm's own form: `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it. One
+    with an `input_size` of its own is described by that size: timm's preparation of images scales to it. Of any other
+    network they say which function made it, `made_by` or the spec's name.
     """
     network = deepcopy(network).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    if made_by is not None or is_own(spec.name):
+        _save_own(network, spec, shown, folder, made_by or spec.name)
+        return
     described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
     described |= {
-        "num_classes": len(images.classes),
-        "input_size": (images.shape[0], *_seen_size(spec, images)),
-        "mean": images.mean,
-        "std": images.std,
+        "num_classes": len(shown.classes),
+        "input_size": (_shape(spec, shown)[0], *_seen_size(spec, shown)),
     }
-    arguments = {name: value for name, value in _arguments(spec, images).items() if name not in _ONLY_ONCE}
-    save_for_hf(network, folder, {"label_names": list(images.classes)}, arguments, safe_serialization=True)
+    if shown.normalisation is not None:
+        described |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
+    arguments = {name: value for name, value in _arguments(spec, shown).items() if name not in _ONLY_ONCE}
+    save_for_hf(network, folder, {"label_names": list(shown.classes)}, arguments, safe_serialization=True)
+
+
+def _save_own(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made_by: str) -> None:
+    mean, std = shown.normalisation or (None, None)
+    known = {"made_by": made_by, "options": dict(spec.options), "label_names": [*shown.classes], "mean": mean, "std": std}
+    folder.mkdir(parents=True, exist_ok=True)
+    # Cloned, because some networks have one weight in two places.
+    weights = {key: value.clone() for key, value in network.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+
+
+def load_student(folder: str | Path, network: MakeModule | None = None) -> nn.Module:
+    """The trained student of a run, in eval mode; `folder` is the run's, or the student's inside it.
+
+    A student that is not timm's is made by `network`, the function it was trained with, or by the one its folder names
+    where that can be imported. What it wants to see is what it was trained on, normalised in the same way.
+    """
+    file = weights_file(Path(folder))
+    known = described(file.with_name("config.json"))
+    if "made_by" not in known:
+        if network is not None:
+            raise UserError(f"The student in {folder} is timm's {known.get('architecture')}: leave network= out.")
+        opened: nn.Module = timm.create_model(f"local-dir:{file.parent}", pretrained=True)
+        return opened.eval()
+    try:
+        with seeded(0):
+            built = made(network, known["made_by"] if network is None else qualified_name(network), known["options"])
+    except UserError as error:
+        way_out = "" if network is not None else " Give the function that makes it: load_student(folder, network=...)."
+        raise UserError(f"The student in {folder} cannot be made again. {error}{way_out}") from error
+    load_weights(built, str(file), known["label_names"])
+    return built.eval()

@@ -1,33 +1,39 @@
 """What reads a network: its own classifier, and an adapter that carries its features to a teacher's.
 
-Every model of a run is called with images and answers with one `Prediction` for each of its heads, the deepest
-first.
+Every model of a run is called with the inputs of a batch and answers with one `Prediction` for each of its heads, the
+deepest first. A network may be
+
+    timm's                     read between its `forward_features` and `forward_head`
+    (logits, features)         or a mapping of both, or of logits alone: taken as it answers
+    logits alone               features are what enters the linear layer, or 1x1 convolution, that gives the logits
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from timm.layers import ClassifierHead
 from torch import Tensor, nn
 
+from spacedkd.data.inputs import Inputs, call
 from spacedkd.errors import UserError
 from spacedkd.models.input_size import at_own_size
+from spacedkd.models.watching import Pass, watching
 
 
 class Prediction(NamedTuple):
-    """What one head says of B images."""
+    """What one head says of B items."""
 
     logits: Tensor  # [B, C]
-    features: Tensor  # [B, D] pooled, before the classifier
+    features: Tensor  # [B, D] pooled, before the classifier; [B, 0] where the network does not show them
     heat: Tensor | None = None  # [1] how soft it wants to be compared, where that is learned
 
 
 class Classifier(nn.Module):
-    """A timm network with its own head, and an adapter on its features if they are to meet a teacher's."""
+    """A network with its own head, and an adapter on its features if they are to meet a teacher's."""
 
     head_names: tuple[str, ...] = ("final",)
 
@@ -36,26 +42,100 @@ class Classifier(nn.Module):
         self.network = network
         self.adapter = adapter
 
-    def forward(self, images: Tensor, adapted: bool = True) -> tuple[Prediction, ...]:
+    def forward(self, inputs: Inputs, adapted: bool = True) -> tuple[Prediction, ...]:
         """Features come through the adapter, towards the teacher's; not `adapted` they are the network's own."""
-        images = at_own_size(self.network, images)
-        prediction = final(self.network, self.network.forward_features(images))  # type: ignore[operator]
+        inputs = at_own_size(self.network, inputs)
+        if is_timm(self.network):
+            prediction = final(self.network, self.network.forward_features(inputs))  # type: ignore[operator]
+        else:
+            prediction = self._answer(inputs)
         if self.adapter is None or not adapted:
             return (prediction,)
         return (prediction._replace(features=self.adapter(prediction.features)),)
 
+    def _answer(self, inputs: Inputs) -> Prediction:
+        """What a network that is not timm's says, and the features it gives or shows."""
+        with watching(_classifying(self.network, inputs)) as seen:
+            logits, features = understood(call(self.network, inputs), type(self.network).__name__)
+        if features is None:
+            features = seen[-1].entered if seen else logits.new_empty(len(logits), 0)
+        return Prediction(logits, features.flatten(1))
+
+
+def is_timm(network: nn.Module) -> bool:
+    """Whether a network can be taken apart the way timm's can."""
+    return all(callable(getattr(network, part, None)) for part in ("forward_features", "forward_head", "get_classifier"))
+
+
+def understood(answer: Any, name: str) -> tuple[Tensor, Tensor | None]:
+    """Logits, and features if there are any, from whatever form a network answers in."""
+    found: tuple[Any, ...] = (answer, None)
+    if isinstance(answer, tuple) and "logits" in getattr(answer, "_fields", ()):
+        answer = answer._asdict()  # type: ignore[attr-defined]
+    if isinstance(answer, Mapping):
+        found = (answer.get("logits"), answer.get("features"))
+    elif isinstance(answer, tuple | list):
+        found = tuple(answer) if len(answer) == 2 else (None, None)
+    if not isinstance(found[0], Tensor) or not isinstance(found[1], Tensor | None):
+        raise UserError(
+            f"Network {name} answers with {_kind(answer)}: it must give logits [B, C], a pair (logits, features), or a "
+            'mapping with "logits".'
+        )
+    return found[0], found[1]
+
+
+def _kind(answer: Any) -> str:
+    if isinstance(answer, tuple | list):
+        return f"{len(answer)} of {', '.join(type(one).__name__ for one in answer[:3])}"
+    if isinstance(answer, Mapping):
+        return f"a mapping of {', '.join(str(key) for key in [*answer][:5]) or 'nothing'}"
+    return type(answer).__name__
+
+
+def _classifying(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
+    """The layer that gives out a network's logits, if there is one; looked for once, in a pass of its own.
+
+    It is remembered by name, so that copies stay apart, and with the network: a search in the middle of a training would
+    run some of torch's layers in another way (nn.TransformerEncoder is slower but different while it is watched).
+    """
+    names: tuple[str, ...] | None = getattr(network, "_classifying", None)
+    if names is None:
+        with looking(network), watching(_linear_layers(network)) as seen:
+            logits, features = understood(call(network, inputs), type(network).__name__)
+        names = () if features is not None else _giving(logits, seen, network)
+        network._classifying = names  # type: ignore[assignment]
+    return [network.get_submodule(name) for name in names]
+
+
+def _linear_layers(network: nn.Module) -> list[nn.Module]:
+    return [
+        layer
+        for layer in network.modules()
+        if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1))
+    ]
+
+
+def _giving(logits: Tensor, seen: Sequence[Pass], network: nn.Module) -> tuple[str, ...]:
+    """The name of the last layer that gave out these logits, in any shape; nothing if there is none."""
+    names = {module: name for name, module in network.named_modules()}
+    for one in reversed(seen):
+        fits = isinstance(one.left, Tensor) and one.left.numel() == logits.numel() and len(one.entered) == len(logits)
+        if fits and torch.equal(one.left.reshape(logits.shape).to(logits.dtype), logits):
+            return (names[one.module],)
+    return ()
+
 
 def final(network: nn.Module, maps: Tensor) -> Prediction:
-    """What a network's own head says of its last maps; the features are what enters its classifier.
+    """What a timm network's own head says of its last maps; the features are what enters its classifier.
 
     They are watched on their way in: networks with two classifiers, or with layers between pooling and classifier,
     have no common way to be asked for them.
     """
-    with _entering(_classifiers(network)) as seen:
+    with watching(_classifiers(network)) as seen:
         logits = network.forward_head(maps)  # type: ignore[operator]
     if not seen:
         raise UserError(f"{type(network).__name__} does not show the features before its classifier: no KD with it.")
-    features = [tensor.flatten(1) for tensor in seen]
+    features = [one.entered.flatten(1) for one in seen]
     same_width = len({f.shape[1] for f in features}) == 1
     return Prediction(logits, torch.stack(features).mean(0) if same_width else torch.cat(features, 1))
 
@@ -64,18 +144,6 @@ def _classifiers(network: nn.Module) -> Sequence[nn.Module]:
     found = network.get_classifier()  # type: ignore[operator]
     several = found if isinstance(found, tuple | list | nn.ModuleList) else [found]
     return [part.fc if isinstance(part, ClassifierHead) else part for part in several]
-
-
-@contextmanager
-def _entering(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """What enters the modules while this lasts. Hooks do not outlive it: copies of a network must not share them."""
-    seen: list[Tensor] = []
-    handles = [module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])) for module in modules]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -90,11 +158,17 @@ def looking(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def feature_width(network: nn.Module, image: Tensor) -> int:
+def feature_width(network: nn.Module, sample: Inputs) -> int:
     """How many numbers a network's pooled features have, seen on an example."""
     with looking(network):
-        (prediction,) = Classifier(network)(image)
-    return int(prediction.features.shape[1])
+        (prediction,) = Classifier(network)(sample)
+    width = prediction.features.shape[1]
+    if width == 0:
+        raise UserError(
+            f"{type(network).__name__} does not show its features: no linear layer of it gives out its logits. Let it "
+            "answer with (logits, features), or leave features out: --set method.feature_weight=0."
+        )
+    return int(width)
 
 
 def adapter(student: int, teacher: int) -> nn.Module:

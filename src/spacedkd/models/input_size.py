@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from timm.layers import PatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
 
+AnyInputs = TypeVar("AnyInputs", bound=Inputs)
 Size = tuple[int, int]
 Normalisation = tuple[Sequence[float], Sequence[float]]
 """mean and deviation of each channel"""
 
 
-class Resize(nn.Module):
+@dataclass(frozen=True)
+class Resize:
     """Scales images [B, C, H, W] to the size a network was built for; bicubic, as timm prepares images."""
 
-    def __init__(self, size: Size) -> None:
-        super().__init__()
-        self.size = size
+    size: Size
 
-    def forward(self, images: Tensor) -> Tensor:
+    def __call__(self, images: Tensor) -> Tensor:
         if tuple(images.shape[-2:]) == self.size:
             return images
         with torch.autocast(images.device.type, enabled=False):  # there is no bicubic in bfloat16
@@ -33,28 +35,31 @@ class Resize(nn.Module):
         return scaled.to(images.dtype)
 
 
-class Renormalise(nn.Module):
+class Renormalise:
     """Images normalised by one mean and deviation, shown as another pair would have them: a network's own."""
 
-    scale: Tensor
-    shift: Tensor
-
     def __init__(self, shown: Normalisation, own: Normalisation) -> None:
-        super().__init__()
         (mean, std), (own_mean, own_std) = (torch.tensor(pair)[:, :, None, None] for pair in (shown, own))
-        self.register_buffer("scale", std / own_std, persistent=False)
-        self.register_buffer("shift", (mean - own_mean) / own_std, persistent=False)
+        self.scale = std / own_std
+        self.shift = (mean - own_mean) / own_std
 
-    def forward(self, images: Tensor) -> Tensor:
-        return images * self.scale.to(images.dtype) + self.shift.to(images.dtype)
+    def __call__(self, images: Tensor) -> Tensor:
+        return images * self.scale.to(images) + self.shift.to(images)
 
 
-def at_own_size(network: nn.Module, images: Tensor) -> Tensor:
+def show_through(network: nn.Module, change: Resize | Renormalise) -> None:
+    """Let a network see images only after this change.
+
+    It is no module of the network: some networks run all the modules they hold.
+    """
+    network._shown_through = (*getattr(network, "_shown_through", ()), change)  # type: ignore[assignment]
+
+
+def at_own_size(network: nn.Module, inputs: AnyInputs) -> AnyInputs:
     """The images as this network wants them: renormalised or scaled if it was built so, else as they are."""
-    for child in network.children():
-        if isinstance(child, Resize | Renormalise):
-            images = child(images)
-    return images
+    for change in getattr(network, "_shown_through", ()):
+        inputs = change(inputs)
+    return inputs
 
 
 def parse_size(asked: Any) -> Size:

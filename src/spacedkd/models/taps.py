@@ -6,7 +6,6 @@ Through timm's `forward_intermediates` where a network has it, else by watching 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -14,8 +13,10 @@ import torch
 from timm.models.pit import PoolingVisionTransformer
 from torch import Tensor, nn
 
+from spacedkd.data.inputs import Inputs, call
 from spacedkd.errors import UserError
-from spacedkd.models.heads import final, looking
+from spacedkd.models.heads import final, is_timm, looking
+from spacedkd.models.watching import watching
 
 
 class Reading(NamedTuple):
@@ -60,10 +61,12 @@ class Watched:
     """of each module's maps, where they are known: tells [B, C, H, W] from [B, H, W, C]"""
 
     def __call__(self, network: Any, images: Tensor) -> Reading:
-        with _leaving(network, self.names) as seen:
+        modules = [network.get_submodule(name) for name in self.names]
+        with watching(modules) as seen:
             last = network.forward_features(images)
-        channels = self.channels or (None,) * len(self.names)
-        return Reading(last, [self._arranged(seen[name], c) for name, c in zip(self.names, channels, strict=True)])
+        left = {one.module: one.left for one in seen}
+        channels = self.channels or (None,) * len(modules)
+        return Reading(last, [self._arranged(left[one], c) for one, c in zip(modules, channels, strict=True)])
 
     def _arranged(self, output: Tensor, channels: int | None) -> Tensor:
         if output.ndim == 3:
@@ -73,24 +76,10 @@ class Watched:
         return output
 
 
-@contextmanager
-def _leaving(network: nn.Module, names: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
-    seen: dict[str, Tensor] = {}
-    handles = [
-        network.get_submodule(name).register_forward_hook(lambda _, __, out, name=name: seen.update({name: out}))
-        for name in names
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def find_taps(network: nn.Module, image: Tensor, what: str = "self KD") -> tuple[Taps, Reading]:
+def find_taps(network: nn.Module, image: Inputs, what: str = "self KD") -> tuple[Taps, Reading]:
     """The best taps a network has, with what they read from an example image; `what` it is for, should it have none."""
     with looking(network):
-        own = network(image)
+        own = call(network, image)
         for taps in _candidates(network):
             try:
                 reading = taps(network, image)
@@ -106,6 +95,8 @@ def find_taps(network: nn.Module, image: Tensor, what: str = "self KD") -> tuple
 
 
 def _candidates(network: nn.Module) -> Iterator[Taps]:
+    if not is_timm(network):
+        return
     if isinstance(network, PoolingVisionTransformer):
         # Between stages the class token changes its width, so it is taken inside them.
         blocks = [

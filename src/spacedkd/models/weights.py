@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import timm
+from safetensors.torch import load_file
 from timm.models import load_state_dict
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError
-from spacedkd.models.input_size import Normalisation, Renormalise
+from spacedkd.models.input_size import Normalisation, Renormalise, show_through
+from spacedkd.models.own import is_own
 from spacedkd.spec import NetworkSpec
 
 _RUN = ("student/model.safetensors", "model.safetensors")
@@ -22,12 +24,13 @@ _RUN = ("student/model.safetensors", "model.safetensors")
 def load_weights(network: nn.Module, place: str, classes: Sequence[str]) -> None:
     """Put trained weights into a network that was built for these classes; anything that does not fit is an error."""
     path = Path(place)
-    file = _file(path)
+    file = weights_file(path)
     if path.is_dir():
         _check_classes(file.with_name("config.json"), place, classes)
-    found = _read(file, place)
     expected = network.state_dict()
-    _check_classifier(network, found, place, len(classes))
+    found = _read(file, place, expected)
+    if classes:
+        _check_classifier(network, found, place, len(classes))
     unknown = [key for key in found if key not in expected]
     missing = [key for key in expected if key not in found]
     shapes = [key for key in found if key in expected and found[key].shape != expected[key].shape]
@@ -40,10 +43,11 @@ def load_weights(network: nn.Module, place: str, classes: Sequence[str]) -> None
     network.load_state_dict(found)
 
 
-def _file(path: Path) -> Path:
+def weights_file(path: Path) -> Path:
+    """The file of weights in a run folder, in its student's folder, or the file itself."""
     if not path.exists():
         raise UserError(f"There are no weights at {path}. Name a run folder, a .safetensors file or a torch file.")
-    if path.is_file():
+    if path.isweights_file():
         return path
     for inside in _RUN:
         if (path / inside).exists():
@@ -53,9 +57,11 @@ def _file(path: Path) -> Path:
     raise UserError(f"{path} is no run folder: there is no {_RUN[0]} in it.")
 
 
-def _read(file: Path, place: str) -> dict[str, Tensor]:
+def _read(file: Path, place: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     try:
-        found: dict[str, Tensor] = load_state_dict(str(file), use_ema=False, device="cpu", weights_only=True)
+        found: dict[str, Tensor] = load_file(file) if file.suffix == ".safetensors" else {}
+        if found.keys() != expected.keys():  # timm knows what training scripts wrap weights in
+            found = load_state_dict(str(file), use_ema=False, device="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and safetensors all fail in their own ways
         line = (str(error).splitlines() or [""])[0][:120]
         raise UserError(f"{place} holds no weights that can be read ({type(error).__name__}: {line}).") from None
@@ -69,7 +75,7 @@ def _read(file: Path, place: str) -> dict[str, Tensor]:
 
 def _check_classes(description: Path, place: str, classes: Sequence[str]) -> None:
     names = described(description).get("label_names")
-    if names is None or list(names) == list(classes):
+    if not names or not classes or list(names) == list(classes):
         return
     if len(names) != len(classes):
         raise _other_classes(place, len(names), len(classes))
@@ -90,7 +96,7 @@ def described(description: Path) -> dict[str, Any]:
 
 
 def _check_classifier(network: nn.Module, found: Mapping[str, Tensor], place: str, classes: int) -> None:
-    described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
+    described: dict[str, Any] = getattr(network, "pretrained_cfg", {})
     names = described.get("classifier") or ()
     for name in [names] if isinstance(names, str) else names:
         bias = found.get(f"{name}.bias")
@@ -101,8 +107,11 @@ def _check_classifier(network: nn.Module, found: Mapping[str, Tensor], place: st
 def check_trained(spec: NetworkSpec, classes: int) -> None:
     """Refuse a teacher that would not learn and does not know the data's classes.
 
-    Of published weights for other classes timm would draw the classifier at random.
+    Of published weights for other classes timm would draw the classifier at random. A function of one's own may give
+    its network trained weights itself.
     """
+    if is_own(spec.name):
+        return
     if not spec.pretrained:
         raise UserError("A teacher that does not learn needs weights: --teacher-weights with a run folder or a file.")
     if spec.options.get("pretrained"):
@@ -116,18 +125,19 @@ def check_published(name: str, classes: int) -> None:
         raise _other_classes(f"timm's {name}", published.num_classes, classes)
 
 
-def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisation) -> None:
+def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisation | None) -> None:
     """Let a network that will not learn see images normalised as in its own training, where that is known."""
+    own: Mapping[str, Any] = {}
     if spec.weights is not None and Path(spec.weights).is_dir():
-        known = described(_file(Path(spec.weights)).with_name("config.json"))
+        known = described(weights_file(Path(spec.weights)).with_name("config.json"))
         own = known.get("pretrained_cfg", known)
     elif spec.options.get("pretrained"):
-        own = network.pretrained_cfg
-    else:
+        own = getattr(network, "pretrained_cfg", {})
+    if shown is None or own.get("mean") is None:
         return
     theirs = (tuple(own["mean"]), tuple(own["std"]))
     if theirs != (tuple(shown[0]), tuple(shown[1])):
-        network.add_module("renormalise", Renormalise(shown, theirs))
+        show_through(network, Renormalise(shown, theirs))
 
 
 def _other_classes(place: str, theirs: int, ours: int) -> UserError:
