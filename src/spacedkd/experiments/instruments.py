@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,14 @@ from spacedkd.data.rows import evenly
 from spacedkd.data.stream import Batch, in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluation import adversarial, corruptions, curvature, scores, weight_noise
-from spacedkd.evaluation.adversarial import Attack
 from spacedkd.evaluation.corrupted import CorruptedImages
+from spacedkd.evaluation.plan import CURVATURE_IMAGES, NOISE_IMAGES, Plan
+from spacedkd.experiments import evaluation_file
 from spacedkd.json_form import to_json
-from spacedkd.training.saved import Saved
-
-NOISE_IMAGES = 2000
-CURVATURE_IMAGES = 250
-"""fewer than for noise: a product with the Hessian takes as long as five passes or more, and a trace needs dozens"""
+from spacedkd.run import Run
+from spacedkd.training.folder import make_folder
+from spacedkd.training.objects import Objects
+from spacedkd.training.saved import Saved, of_run
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
@@ -34,59 +33,36 @@ def silent(_: str, __: int) -> AbstractContextManager[Advance]:
     return nullcontext(lambda _: None)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Which instruments are used, and how."""
+def evaluate(
+    run: Run | Path | str,
+    plan: Plan | None = None,
+    *,
+    unfinished: bool = False,
+    accelerator: str | None = None,
+    threads: int | None = None,
+    progress: Progress = silent,
+    **objects: Any,
+) -> dict[str, Any]:
+    """Measure a run's networks as the plan says, accuracy alone unless told more; also written to its evaluation.json.
 
-    severities: tuple[int, ...] = corruptions.SEVERITIES
-    corruptions: tuple[str, ...] = ()
-    cache: Path | None = None
-    attacks: tuple[Attack, ...] = ()
-    flatness: bool = False
-    noise: tuple[float, ...] = weight_noise.ABSOLUTE_LEVELS
-    relative_noise: tuple[float, ...] = weight_noise.RELATIVE_LEVELS
-    draws: int = 10
-    hessian: bool = False
-    error: float = 0.05
-    """relative standard error of the curvature at which to stop"""
-    most_products: int = curvature.MOST_PRODUCTS
-    """of the Hessian with a vector, for each estimate"""
-    limit: int | None = None
-    """only so many test images for corruptions and attacks"""
-    train_images: int | None = None
-    """so many training images at most for flatness and curvature; None takes 2000 for the one and 250 for the other"""
-    batch_size: int = 256
-    workers: int = 0
-
-    def instruments(self) -> list[str]:
-        asked = {
-            "accuracy": True,
-            "corruptions": bool(self.corruptions),
-            "adversarial": bool(self.attacks),
-            "weight_noise": self.flatness,
-            "curvature": self.hessian,
-        }
-        return [name for name, wanted in asked.items() if wanted]
-
-    def __post_init__(self) -> None:
-        if self.corruptions:
-            corruptions.check(self.corruptions, self.severities)
-        if self.flatness:
-            weight_noise.planned(self.noise, self.relative_noise, self.draws)
-        for name, least, value in (
-            ("batch_size", 1, self.batch_size),
-            ("workers", 0, self.workers),
-            ("train_images", 1, self.train_images),
-            ("products", 8, self.most_products),
-            ("limit", 1, self.limit),
-        ):
-            if value is not None and value < least:
-                raise UserError(f"{name} must be at least {least}, got {value}.")
-        if not 0 < self.error < 1:
-            raise UserError(f"error must be a part between 0 and 1, for instance 0.05; got {self.error:g}.")
+    A run that was given objects (`network`, `teacher`, `data`, ...) needs the same ones again.
+    """
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    saved = of_run(folder, unfinished, accelerator, threads, Objects(**objects))
+    return measure(folder, saved, plan or Plan(), progress)
 
 
-def evaluate(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(folder: Path, saved: Saved, plan: Plan, progress: Progress = silent) -> dict[str, Any]:
+    """Use every instrument; what one found is in the folder's evaluation.json before the next begins."""
+    found: dict[str, Any] = evaluation_file.read(folder) or {}  # a bad one is found before the work is done
+    results = use_instruments(saved, plan, progress)
+    make_folder(folder, "--out")
+    for name, result in results:
+        found = evaluation_file.write(folder, saved, {name: result})
+    return found
+
+
+def use_instruments(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:
     """The instruments of the plan one after the other, each with what it found as plain JSON; accuracy is the first.
 
     What is wrong with the plan is said at once, and not when the first instrument is asked for.
