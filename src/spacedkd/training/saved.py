@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from spacedkd.data import sources
 from spacedkd.data.sources import Splits
+from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation.accuracy import Predict
@@ -71,9 +72,9 @@ class Saved:
     def _saying(self, module: nn.Module) -> Predict:
         whole, mixed = next(module.parameters()).dtype, self.precision == "bf16-mixed"
 
-        def say(images: Tensor) -> Sequence[Prediction]:
+        def say(inputs: Inputs) -> Sequence[Prediction]:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
-                found: Sequence[Prediction] = module(images.to(whole))
+                found: Sequence[Prediction] = module(in_dtype(inputs, whole))
             return [one._replace(logits=one.logits.float(), features=one.features.float()) for one in found]
 
         return say
