@@ -78,7 +78,7 @@ class FakeArm:
             for role in self.roles
             for epoch in range(1, self.epochs + 1)
         ]
-        return "".join(json.dumps(entry) + "\n" for entry in [{"event": "loss", "role": "student"}, *entries])
+        return "".join(json.dumps(entry) + "\n" for entry in [{"event": "loss", "role": self.roles[-1]}, *entries])
 
 
 def write_runs(root: Path, arms: Sequence[FakeArm]) -> list[Path]:
