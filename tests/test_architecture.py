@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
-    {"errors", "journal", "seeds", "torchvision_operators"},
+    {"errors", "files", "journal", "seeds", "torchvision_operators"},
     {"data_spec", "duration", "schedule", "json_form", "spec", "recipes"},
     {"data"},
     {"models"},
@@ -58,6 +58,7 @@ def outside(path: Path) -> set[str]:
 def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
     for name in (
         "errors.py",
+        "files.py",
         "journal.py",
         "seeds.py",
         "data_spec.py",

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.data.stream import Batch, View
 from spacedkd.errors import UserError, unknown
 from spacedkd.methods.losses import soft_label, target_class
@@ -77,7 +78,7 @@ class KDCL(Peers):
         target = TARGETS[self.target](logits, batch.labels)
         return self.terms(own, own._replace(logits=target), batch.labels, progress)
 
-    def _shown(self, role: str, batch: Batch) -> list[tuple[str, Tensor]]:
+    def _shown(self, role: str, batch: Batch) -> list[tuple[str, Inputs]]:
         """The images the other networks see."""
         others = self.others(role)
         if not self.own_views:

@@ -128,7 +128,7 @@ def _stream(spec: RunSpec, data: Splits, rank: int, ranks: int) -> TrainingStrea
         data.train,
         spec.batch_size,
         spec.seed,
-        data.recipe,
+        data.augmentation,
         spec.data.drop_last,
         mix=data.mix,
         rank=rank,
