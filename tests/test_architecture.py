@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
-    {"errors", "journal", "seeds", "torchvision_operators"},
+    {"errors", "files", "journal", "seeds", "torchvision_operators"},
     {
         "data_spec",
         "duration",
