@@ -21,6 +21,7 @@ from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.json_form import check_fields, from_json, to_json
+from spacedkd.method_names import METHODS
 from spacedkd.schedule import Schedule
 
 Options = Mapping[str, Any]
@@ -60,6 +61,8 @@ class MethodSpec:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if ":" not in self.name and self.name not in METHODS:
+            raise unknown("method", self.name, METHODS)
 
 
 @dataclass(frozen=True)

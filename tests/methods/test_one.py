@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from spacedkd import Batch, Ingredients, Progress, UserError, train
+from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.one import ONE
-from spacedkd.methods.ramp import ramp_up
 from spacedkd.models.heads import Prediction
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, START, TE, S, U, Y, at_epoch, close, gradient, tensor

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from spacedkd import Progress, UserError, train
 from spacedkd.data.stream import View
-from spacedkd.methods.pcl import PCL, ema_update
+from spacedkd.methods.pcl import PCL
+from spacedkd.models.ema import ema_update
 from spacedkd.models.heads import Prediction
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, O1, O2, START, TE, P, S, U, Y, close, gradient

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,8 @@ import timm
 import torch
 
 from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, train
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import prepare
-from spacedkd.training.run import Run
 from tests.conftest import TINY
+from tests.training.stepping import moved, ready, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts
 
 NETWORKS = {
@@ -41,18 +40,11 @@ def check_whole_run(folder: Path, spec: RunSpec) -> None:
 SPACED = Spaced("1.5ep")
 
 
-def prepared(spec: RunSpec, folder: Path) -> Run:
-    return prepare(spec, RunFolder(folder / "run"))
-
-
-def states(run: Run) -> dict[str, torch.Tensor]:
-    """Copies of everything every model holds."""
-    return {
-        f"{name}.{key}": value.clone()
-        for name, model in run.models.items()
-        for key, value in model.state_dict().items()
-    }
-
-
-def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
-    return {name for name in after if not torch.equal(before[name], after[name])}
+def turns_of(spec: RunSpec) -> Iterator[tuple[str, bool, set[str]]]:
+    """Turn by turn: whose it was, whether it began a stretch of them, and what of which model it moved."""
+    setup = ready(spec)
+    before, role = state(setup), ""
+    for moment in turn_by_turn(setup):
+        after = state(setup)
+        yield moment.role, moment.role != role, moved(before, after)
+        before, role = after, moment.role

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd.report.arms import read_arms
-
 from spacedkd.experiments.comparison import compare
+from spacedkd.report.arms import read_arms
 from spacedkd.report.page import render
 from spacedkd.report.spacing_effect import caution, cost, headline, one_role
 from spacedkd.schedule import Spaced

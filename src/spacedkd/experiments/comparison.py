@@ -148,7 +148,8 @@ def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> dict[str,
 
 def _leader(runs: Sequence[Run]) -> dict[str, Any] | None:
     """The leading role's accuracy, where there is one."""
-    scores = [run.accuracy[run.leader]["test"]["final"]["last"] for run in runs if run.leader in run.accuracy]
+    led = [run.accuracy.get(run.leader) for run in runs if run.leader is not None]
+    scores = [found["test"]["final"]["last"] for found in led if found is not None]
     return to_json(confidence_interval(scores)) if scores else None
 
 

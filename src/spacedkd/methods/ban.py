@@ -27,12 +27,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError
 from spacedkd.methods.kd import KD
 from spacedkd.methods.method import Card, Ingredients, Progress
 from spacedkd.models.heads import Prediction
-
-KNOWLEDGE = ("all", "weights", "permuted")
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,6 @@ class BAN(KD):
         super().__post_init__()
         if self.generations < 2:
             raise UserError(f"Born-again training needs two networks or more, got generations={self.generations}.")
-        if self.knowledge not in KNOWLEDGE:
-            raise unknown("knowledge", self.knowledge, KNOWLEDGE)
 
     @property
     def chain(self) -> Sequence[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError, unknown
+from spacedkd.json_form import check_fields
 from spacedkd.methods.losses import (
     FEATURE_LOSSES,
     LOGIT_LOSSES,
@@ -63,6 +64,7 @@ class Distillation:
     """let the logit term grow from nothing over this many epochs"""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UserError(f"temperature must be above 0 and finite, got {self.temperature:g}. The paper uses 3.")
         weights = ("label_weight", "logit_weight", "feature_weight")
@@ -125,3 +127,14 @@ class Distillation:
         if not self.curriculum or student.heat is None:
             return self.temperature
         return learned_temperature(student.heat, curriculum(progress.epoch + 1, self.curriculum))
+
+
+def ramp_up(epoch: int, epochs: float) -> float:
+    """exp(-5 (1 - e/E)^2) for epoch e, counted from 0, until E; from then on 1.
+
+    So a soft loss grows in the first epochs, while predictions are not worth listening to.
+
+    >>> [round(ramp_up(epoch, 80), 8) for epoch in (0, 10, 40, 80, 200)]
+    [0.00673795, 0.02175036, 0.2865048, 1.0, 1.0]
+    """
+    return math.exp(-5 * (1 - epoch / epochs) ** 2) if epoch < epochs else 1.0

@@ -27,12 +27,9 @@ import torch
 from torch import Tensor
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import unknown
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.method import Card, Models, Progress
 from spacedkd.methods.peers import Peers
-
-REDUCTIONS = ("mean", "sum")
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,6 @@ class DML(Peers):
     """over the other networks"""
     reverse: bool = True
     """the leader learns from those that follow, too; False: from the labels alone"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.peer_reduction not in REDUCTIONS:
-            raise unknown("peer_reduction", self.peer_reduction, REDUCTIONS)
 
     def listens(self, role: str) -> bool:
         return self.reverse or role != self.roles[0]

@@ -19,7 +19,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from spacedkd.data.stream import Batch
-from spacedkd.duration import Duration, parse_durations
+from spacedkd.duration import Duration
 from spacedkd.errors import UserError
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.losses import cross_entropy
@@ -45,16 +45,15 @@ class ESKD(Hinton):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_durations(self, "teacher_for", "distil_for")
         if self.teacher_for.amount == 0:
             raise UserError("teacher_for is 0: the teacher would have nothing to teach. Write 25% or 35ep.")
 
     def learns_for(self, role: str) -> Duration:
-        return self.teacher_for if role == "teacher" else super().learns_for(role)
+        return self.teacher_for if role == self.chain[0] else super().learns_for(role)
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         listens = progress.step < self.distil_for.in_steps(progress.steps_per_epoch, progress.total_steps)
-        if role == "teacher" or listens:
+        if role == self.chain[0] or listens:
             return super().losses(role, models, batch, progress)
-        (student,) = models["student"](batch.inputs)
+        (student,) = models[role](batch.inputs)
         return {"label": cross_entropy(student.logits, batch.labels) + self.unused(student)}

@@ -53,4 +53,4 @@ class FitNet(KD):
         first = self.hint if self.teacher_hint is None else self.teacher_hint
         hints = (find_hint(ahead, given.sample, first), find_hint(behind, given.sample, self.hint))
         teacher, student = hinted_pair(ahead, behind, hints)
-        return {"teacher": teacher, "student": self.equipped(student)}
+        return dict(zip(self.chain, (teacher, self.equipped(student)), strict=True))

@@ -53,6 +53,10 @@ class KD(Distillation, Method):
     def roles(self) -> Sequence[str]:
         return self.chain if self.teacher_learns else self.chain[1:]
 
+    @property
+    def fixed(self) -> Sequence[str]:
+        return [role for role in self.chain if role not in self.roles]
+
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         networks = {role: self.network(role, given) for role in self.chain}
         first = self.chain[0]

@@ -32,8 +32,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.data.stream import Batch, View
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError
 from spacedkd.methods.losses import soft_label, target_class
 from spacedkd.methods.method import Card, Models, Progress
 from spacedkd.methods.peers import Peers
@@ -60,11 +61,6 @@ class KDCL(Peers):
     own_views: bool = True
     """every network sees its own augmentation of the images"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.target not in TARGETS:
-            raise unknown("target", self.target, TARGETS)
-
     def views(self, role: str, step: int) -> Sequence[View]:
         if not self.own_views:
             return (View(step),)
@@ -77,7 +73,7 @@ class KDCL(Peers):
         target = TARGETS[self.target](logits, batch.labels)
         return self.terms(own, own._replace(logits=target), batch.labels, progress)
 
-    def _shown(self, role: str, batch: Batch) -> list[tuple[str, Tensor]]:
+    def _shown(self, role: str, batch: Batch) -> list[tuple[str, Inputs]]:
         """The images the other networks see."""
         others = self.others(role)
         if not self.own_views:

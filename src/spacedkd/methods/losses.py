@@ -5,13 +5,29 @@ Shapes: logits [B, C], labels [B], features [B, D]. All give one number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from spacedkd.errors import UserError
+
 Temperature = float | Tensor
+
+
+def check_alike(student: Tensor, teacher: Tensor, what: str = "logits", temperature: Temperature = 1.0) -> None:
+    """Refuse tensors that would be compared after a silent broadcast, and a temperature of nothing.
+
+    A learned temperature is a tensor and not looked at: a GPU would be kept waiting for it.
+    """
+    if student.shape != teacher.shape:
+        raise UserError(
+            f"The student's {what} {[*student.shape]} and the teacher's {[*teacher.shape]} must have the same shape."
+        )
+    if not isinstance(temperature, Tensor) and not 0 < temperature < math.inf:
+        raise UserError(f"A temperature must be above 0 and finite, got {temperature:g}. The paper uses 3.")
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -21,6 +37,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def kl(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
     """KL divergence from teacher to student: 1/B sum_b sum_c p_t (log p_t - log p_s), p = softmax(z/T)."""
+    check_alike(student, teacher, temperature=temperature)
     log_p_s = F.log_softmax(student / temperature, dim=1)
     log_p_t = F.log_softmax(teacher.detach() / temperature, dim=1)
     return F.kl_div(log_p_s, log_p_t, reduction="batchmean", log_target=True)
@@ -33,6 +50,7 @@ def kl_over_classes(student: Tensor, teacher: Tensor, temperature: Temperature) 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
     """-1/B sum_b sum_c p_t log p_s: the KL plus the teacher's entropy, so with the same gradient."""
+    check_alike(student, teacher, temperature=temperature)
     p_t = F.softmax(teacher.detach() / temperature, dim=1)
     return -(p_t * F.log_softmax(student / temperature, dim=1)).sum(1).mean()
 
@@ -43,6 +61,7 @@ def probability_kl(student: Tensor, teacher: Tensor, temperature: Temperature) -
     It feeds probabilities where log-probabilities belong. The result is not a divergence: its minimum puts all
     mass on the teacher's first choice, and its gradient is a few percent of the KL's.
     """
+    check_alike(student, teacher, temperature=temperature)
     p_s = F.softmax(student / temperature, dim=1)
     p_t = F.softmax(teacher.detach() / temperature, dim=1)
     return F.kl_div(p_s, p_t, reduction="batchmean")
@@ -70,6 +89,7 @@ def decoupled_kl(student: Tensor, teacher: Tensor, labels: Tensor, temperature: 
     KL(b_t -> b_s) and KL(q_t -> q_s), each a mean over the batch. For every image
     KL(p_t -> p_s) = KL(b_t -> b_s) + (1 - p_t,y) KL(q_t -> q_s).
     """
+    check_alike(student, teacher, temperature=temperature)
     target = target_class(labels)[:, None]
     log_b_s, log_q_s = _decoupled(student / temperature, target)
     log_b_t, log_q_t = _decoupled(teacher.detach() / temperature, target)
@@ -91,26 +111,31 @@ def feature_norm(student: Tensor, teacher: Tensor) -> Tensor:
 
     Its gradient has norm 1 whatever the batch size, and is zero where both are equal.
     """
+    check_alike(student, teacher, "features")
     return torch.dist(student, teacher.detach())
 
 
 def feature_mse(student: Tensor, teacher: Tensor) -> Tensor:
     """The mean squared difference over batch and features."""
+    check_alike(student, teacher, "features")
     return F.mse_loss(student, teacher.detach())
 
 
 def feature_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
     """The squared difference summed over batch and features: what the paper's loss table calls MSE (sum)."""
+    check_alike(student, teacher, "features")
     return F.mse_loss(student, teacher.detach(), reduction="sum")
 
 
 def feature_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
     """Student features read as logits, raw teacher features as class weights, as in the paper code's CE option."""
+    check_alike(student, teacher, "features")
     return F.cross_entropy(student, teacher.detach())
 
 
 def feature_masked_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
     """The squared difference summed where either side is positive, as in a widely used BYOT re-implementation."""
+    check_alike(student, teacher, "features")
     teacher = teacher.detach()
     active = (student > 0) | (teacher > 0)
     return ((student - teacher).square() * active).sum()
@@ -118,11 +143,13 @@ def feature_masked_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
 
 def feature_l1(student: Tensor, teacher: Tensor) -> Tensor:
     """The mean absolute difference over batch and features."""
+    check_alike(student, teacher, "features")
     return F.l1_loss(student, teacher.detach())
 
 
 def feature_smooth_l1(student: Tensor, teacher: Tensor) -> Tensor:
     """The mean of d^2/2 where the difference d is below 1, of |d| - 1/2 where it is above."""
+    check_alike(student, teacher, "features")
     return F.smooth_l1_loss(student, teacher.detach())
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.data.stream import Batch, View
 from spacedkd.duration import Duration
 from spacedkd.schedule import Schedule
@@ -35,7 +36,11 @@ class Progress(NamedTuple):
 
 
 class MakeNetwork(Protocol):
-    """A new timm network for a role."""
+    """A new network for a role.
+
+    Roles are known by their place: the last one has the run's own network, and all others have the teacher's, if the
+    run has one.
+    """
 
     def __call__(
         self,
@@ -49,8 +54,8 @@ class MakeNetwork(Protocol):
         """The role's own network, one `like` another role's, or the one `spec` names.
 
         With `fresh` it gets initial weights of its own even where all roles start from the same ones. A `fixed` one
-        will not learn, so it must be trained already, for the classes of the data. Only the teacher and the student
-        start from trained weights.
+        will not learn, so it must be trained already, for the classes of the data. Of the others only the first and
+        the last role start from trained weights.
         """
         ...
 
@@ -59,11 +64,11 @@ class Ingredients(NamedTuple):
     """What a method builds its models from."""
 
     network: MakeNetwork
-    sample: Tensor
-    """two images of the data, for modules that size themselves"""
+    sample: Inputs
+    """two items of the data, for modules that size themselves"""
     classes: int = 0
     images: int = 0
-    """how many the training data has"""
+    """how many items the training data has"""
     batch_size: int = 0
     """of a whole batch, over all processes"""
     mixed: bool = False
@@ -95,7 +100,7 @@ class Method(Protocol):
 
     @property
     def roles(self) -> Sequence[str]:
-        """From the one that leads to the one that follows."""
+        """From the one that leads to the one that follows; names are the method's own, places are what counts."""
         ...
 
     @property
@@ -105,6 +110,11 @@ class Method(Protocol):
         The last role's model is the student that is reported and saved.
         """
         return {role: role for role in self.roles}
+
+    @property
+    def fixed(self) -> Sequence[str]:
+        """Models that are trained already and never learn; they are measured too."""
+        return ()
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         """Build every model the method needs, by name.

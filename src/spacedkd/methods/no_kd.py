@@ -39,5 +39,5 @@ class NoKD(Method):
         return {"student": Classifier(given.network("student"))}
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
-        (prediction,) = models["student"](batch.inputs)
+        (prediction,) = models[role](batch.inputs)
         return {"label": cross_entropy(prediction.logits, batch.labels)}

@@ -30,10 +30,10 @@ from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, check_between
-from spacedkd.methods.losses import Temperature, cross_entropy
+from spacedkd.methods.distillation import ramp_up
+from spacedkd.methods.losses import Temperature, check_alike, cross_entropy
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
 from spacedkd.methods.one_network import OneNetwork
-from spacedkd.methods.ramp import ramp_up
 from spacedkd.models.branches import Branches, Fusion, Gate
 from spacedkd.models.heads import Prediction
 
@@ -75,13 +75,15 @@ class ONE(OneNetwork):
             raise UserError("logit_weight and feature_weight are 0: a replay without labels has no other loss.")
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        network = given.network("student")
-        others = [given.network(f"branch {k}", fresh=True, like="student") for k in range(2, self.branches + 1)]
+        student = self.roles[-1]
+        network = given.network(student)
+        others = [given.network(f"branch {k}", fresh=True, like=student) for k in range(2, self.branches + 1)]
         return self.with_snapshot(Branches(network, others, given.sample, self.join))
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         views = (batch.inputs, *(other.inputs for other in batch.others))
-        if role == "student" and self.variant == "snapshot":
+        follows = role == self.roles[-1]
+        if follows and self.variant == "snapshot":
             with torch.no_grad():
                 *_, joint = models["snapshot"](*views)
             return self.taught(models["network"](*views, joined=False), joint, models, batch, progress)
@@ -90,7 +92,7 @@ class ONE(OneNetwork):
         if self.label_weight:
             labelled = [cross_entropy(branch.logits, batch.labels) for branch in branches]
             losses["label"] = self.label_weight * torch.stack(labelled).sum()
-        return losses | (self.taught(branches, joint, models, batch, progress) if role == "student" else {})
+        return losses | (self.taught(branches, joint, models, batch, progress) if follows else {})
 
     def taught(
         self, branches: Sequence[Prediction], joint: Prediction, models: Models, batch: Batch, progress: Progress
@@ -112,5 +114,6 @@ class ONE(OneNetwork):
 
 def padded_kl(student: Tensor, teacher: Tensor, temperature: Temperature, padding: float) -> Tensor:
     """1/B sum_b sum_c q (log q - log p_s), q = softmax(z_t/T) + padding; q sums to a little more than one."""
+    check_alike(student, teacher, temperature=temperature)
     q = F.softmax(teacher.detach() / temperature, dim=1) + padding
     return F.kl_div(F.log_softmax(student / temperature, dim=1), q, reduction="batchmean")

@@ -14,11 +14,8 @@ from typing import Literal
 
 from torch import nn
 
-from spacedkd.errors import unknown
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.method import Method, Models
-
-VARIANTS = ("plain", "live", "snapshot")
 
 
 @dataclass(frozen=True)
@@ -27,11 +24,6 @@ class OneNetwork(Distillation, Method):
 
     variant: Literal["plain", "live", "snapshot"] = "plain"
     """whether and how it is spaced"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.variant not in VARIANTS:
-            raise unknown("variant", self.variant, VARIANTS)
 
     @property
     def roles(self) -> Sequence[str]:
@@ -49,5 +41,5 @@ class OneNetwork(Distillation, Method):
         )
 
     def take_over(self, role: str, models: Models) -> None:
-        if self.variant == "snapshot" and role == "student":
+        if self.variant == "snapshot" and role == self.roles[-1]:
             models["snapshot"].load_state_dict(models["network"].state_dict())

@@ -14,6 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.method import Ingredients, Method, Models
@@ -88,10 +89,10 @@ class Peers(Distillation, Method):
         return [other for other in self.roles if other != role]
 
     @torch.no_grad()
-    def heard(self, other: str, models: Models, images: Tensor) -> Prediction:
-        """What another network says of the images."""
+    def heard(self, other: str, models: Models, inputs: Inputs) -> Prediction:
+        """What another network says of them."""
         prediction: Prediction
-        (prediction,) = models[other if self.refresh_peers else _snapshot(other)](images)
+        (prediction,) = models[other if self.refresh_peers else _snapshot(other)](inputs)
         return prediction
 
 

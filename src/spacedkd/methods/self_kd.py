@@ -28,13 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import unknown
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
 from spacedkd.methods.one_network import OneNetwork
 from spacedkd.models.exits import Align, EarlyExits
-
-REDUCTIONS = ("sum", "mean")
 
 
 @dataclass(frozen=True)
@@ -58,18 +55,13 @@ class SelfKD(OneNetwork):
     student_reduction: Literal["sum", "mean"] = "sum"
     """mean divides the exits' losses by how many there are: eleven exits weigh as much as one"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.student_reduction not in REDUCTIONS:
-            raise unknown("student_reduction", self.student_reduction, REDUCTIONS)
-
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         compared: Align = "all-but-deepest" if self.skip_deepest_exit_features else "all"
-        network = given.network("student")
+        network = given.network(self.roles[-1])
         return self.with_snapshot(EarlyExits(network, given.sample, compared if self.feature_weight else "none"))
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
-        if role == "teacher":
+        if role != self.roles[-1]:
             (deepest,) = models["network"](batch.inputs, shallow=False)
             return {"label": self.deepest_weight * cross_entropy(deepest.logits, batch.labels)}
         losses: dict[str, Tensor] = {}

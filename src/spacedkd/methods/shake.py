@@ -71,15 +71,17 @@ class SHAKE(KD):
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         models = super().models(given)
-        teacher: nn.Module = models["teacher"].network  # type: ignore[assignment]
-        return {**models, "teacher": WithShadow(teacher, given.sample, fixed=not self.teacher_learns)}
+        ahead = self.chain[0]
+        teacher: nn.Module = models[ahead].network  # type: ignore[assignment]
+        return {**models, ahead: WithShadow(teacher, given.sample, fixed=not self.teacher_learns)}
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
-        with torch.set_grad_enabled(role == "teacher"):
-            teacher, shadow = (normalised(said) for said in models["teacher"](batch.inputs))
-        with torch.set_grad_enabled(role == "student"):
-            (student,) = (normalised(said) for said in models["student"](batch.inputs))
-        if role == "student":
+        ahead, behind = self.chain
+        with torch.set_grad_enabled(role == ahead):
+            teacher, shadow = (normalised(said) for said in models[ahead](batch.inputs))
+        with torch.set_grad_enabled(role == behind):
+            (student,) = (normalised(said) for said in models[behind](batch.inputs))
+        if role == behind:
             return self._of_student(student, teacher, shadow, batch.labels, progress)
         losses = {"label": cross_entropy(teacher.logits, batch.labels)} if self.teacher_learns else {}
         return losses | self._of_shadow(student, teacher, shadow, batch.labels, progress)

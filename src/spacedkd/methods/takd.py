@@ -51,8 +51,8 @@ class TAKD(KD):
         return ("teacher", *("assistant" if k == 1 else f"assistant {k}" for k in range(1, count + 1)), "student")
 
     def network(self, role: str, given: Ingredients) -> nn.Module:
-        if role in ("teacher", "student"):
+        if role in (self.chain[0], self.chain[-1]):
             return super().network(role, given)
         if not self.assistants:
-            return given.network(role, like="student")
+            return given.network(role, like=self.chain[-1])
         return given.network(role, spec=self.assistants[self.chain.index(role) - 1])

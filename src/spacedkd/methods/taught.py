@@ -14,11 +14,9 @@ from typing import Literal
 from torch import Tensor
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError
 from spacedkd.methods.kd import KD
 from spacedkd.methods.method import Models, Progress
-
-VARIANTS = ("plain", "taught")
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,6 @@ class Taught(KD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.variant not in VARIANTS:
-            raise unknown("variant", self.variant, VARIANTS)
         if not self.teacher_learns:
             raise UserError("This method says how a teacher learns; for one that stands still use --method kd.")
 

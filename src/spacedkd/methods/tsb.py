@@ -35,14 +35,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import UserError, check_between, unknown
+from spacedkd.errors import UserError, check_between
+from spacedkd.json_form import check_fields
+from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
 from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
 from spacedkd.methods.peers import classifiers, peer_roles
-from spacedkd.methods.ramp import ramp_up
-
-SPATIAL = ("uniform", "confidence")
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,13 @@ class TSB(Method):
     """epochs over which the soft loss rises to its weight"""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         peer_roles(self.peers)
         if not 0 <= self.mu < 1:
             raise UserError(f"mu must be from 0 up to (not including) 1, got {self.mu:g}.")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UserError(f"temperature must be above 0 and finite, got {self.temperature:g}. The default is 3.")
         check_between("ramp", self.ramp, 0, math.inf)
-        if self.spatial not in SPATIAL:
-            raise unknown("spatial", self.spatial, SPATIAL)
 
     @property
     def roles(self) -> Sequence[str]:

@@ -47,7 +47,7 @@ def weights_file(path: Path) -> Path:
     """The file of weights in a run folder, in its student's folder, or the file itself."""
     if not path.exists():
         raise UserError(f"There are no weights at {path}. Name a run folder, a .safetensors file or a torch file.")
-    if path.isweights_file():
+    if path.is_file():
         return path
     for inside in _RUN:
         if (path / inside).exists():

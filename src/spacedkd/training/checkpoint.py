@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError
-from spacedkd.files import written_whole
+from spacedkd.files import write_whole
 
 
 @dataclass
@@ -43,7 +43,8 @@ def save(
         tensors |= {f"model/{name}/{key}": value for key, value in model.state_dict().items()}
     states = {name: _plain(one.state_dict(), f"optimizer/{name}", tensors) for name, one in optimizers.items()}
     metadata = {"fingerprint": fingerprint, "position": json.dumps(vars(position)), "optimizers": json.dumps(states)}
-    with written_whole(path) as unfinished:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_whole(path) as unfinished:
         save_file(_apart(tensors), unfinished, metadata)
 
 

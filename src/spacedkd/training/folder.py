@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from spacedkd.errors import UserError
+from spacedkd.files import write_json as write_json
 from spacedkd.journal import read_journal
 from spacedkd.json_form import to_json
 from spacedkd.spec import RunSpec, read_spec
@@ -104,10 +105,3 @@ def make_folder(path: Path, flag: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"There can be no folder {path} ({error.strerror}): give {flag} another name.") from None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a file whole or not at all."""
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(path)

@@ -20,7 +20,7 @@ from torch import nn
 from spacedkd.errors import UserError
 from spacedkd.json_form import qualified_name
 from spacedkd.learning_rate import LearningRate
-from spacedkd.methods import METHODS
+from spacedkd.methods import describe
 from spacedkd.methods.method import Method
 from spacedkd.spec import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec, changed_fields
 
@@ -50,7 +50,7 @@ class Objects:
     def described(self) -> dict[str, dict[str, str]]:
         """What goes into spec.json in their place; a method of ours is wholly in the spec already."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
-        if type(given.get("method")) in METHODS.values():
+        if self.method is not None and ":" not in describe(self.method).name:
             del given["method"]
         return {name: {"name": _name(thing), "digest": digest(thing)} for name, thing in given.items()}
 

@@ -1,4 +1,4 @@
-"""The tables of the terminal."""
+"""Tables as the terminal shows them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from spacedkd.cli import tables
+from spacedkd.cli.terminal import shown
 from spacedkd.experiments.comparison import compare
+from spacedkd.report.tables import comparison_tables
 from spacedkd.schedule import Spaced
 from tests.report.fake_runs import FakeArm, write_runs
 
@@ -21,7 +22,7 @@ LIVE = FakeArm("live", [0.8], "self-kd", "live", schedule=Spaced("2ep"))
 def printed(root: Path, *arms: FakeArm) -> list[list[str]]:
     """The words of every line."""
     console = Console(width=80, record=True, file=StringIO())
-    console.print(tables.of_comparison(compare(write_runs(root, arms))))
+    console.print(*map(shown, comparison_tables(compare(write_runs(root, arms)))))
     return [line.split() for line in console.export_text().splitlines()]
 
 
@@ -36,3 +37,21 @@ def test_without_pairs_there_is_no_such_table(tmp_path: Path) -> None:
     lines = printed(tmp_path / "runs", ONLINE, PLAIN)
     assert not any("spacing" in line for line in lines)
     assert any("online" in line for line in lines)
+
+
+def test_every_arm_has_its_accuracies_and_costs(tmp_path: Path) -> None:
+    worse = FakeArm("worse", [0.60, 0.62, 0.61], schedule=Spaced("2ep"))
+    lines = printed(tmp_path / "runs", ONLINE, worse, PLAIN)
+    assert ["online", "71.0", "±", "2.5", "72.0", "71.0"] in lines
+    assert ["worse", "61.0", "±", "2.5", "62.0", "61.0", "-10.0", "±", "2.5", "0.003"] in lines
+    assert ["plain", "70.0", "71.0", "0.0"] in lines, "one seed has no interval and no p, and one role no teacher"
+    assert ["online", "80", "80", "80", "10240", "40.0"] in lines
+    assert ["plain", "40", "40", "40", "5120", "20.0"] in lines
+
+
+def test_the_leader_is_called_what_the_arms_call_it(tmp_path: Path) -> None:
+    mentor = FakeArm("own", [0.7, 0.8], roles=("mentor", "pupil"))
+    headings = [line for line in printed(tmp_path / "own", mentor, PLAIN) if line[:1] == ["arm"]]
+    assert headings[0] == ["arm", "last", "epoch", "best", "mentor", "vs", "own", "p"]
+    headings = [line for line in printed(tmp_path / "both", mentor, ONLINE) if line[:1] == ["arm"]]
+    assert headings[0] == ["arm", "last", "epoch", "best", "teacher", "vs", "own", "p"]

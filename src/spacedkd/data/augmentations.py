@@ -1,6 +1,6 @@
-"""How training images are varied, by name: the recipes of the paper's code, and plain ones.
+"""How training images are varied, by name: as in the paper's code, and plainer ones.
 
-Batch-wise recipes draw for a whole batch at once and run on any device. The others work image by image with the
+Batch-wise augmentations draw for a whole batch at once and run on any device. The others work image by image with the
 transforms everybody uses; those draw from global generators, which are seeded for each place of the global batch and
 put back afterwards. So both are pure functions of the seed, and a slice of a batch has the bits of the whole one.
 """
@@ -22,20 +22,19 @@ from timm.data.auto_augment import RandAugment
 from torch import Tensor
 from torchvision import transforms as T
 
-from spacedkd.data.augment import apply, draw
-from spacedkd.data.fit import Fit
-from spacedkd.data.images import Constants, ImageSet
+from spacedkd.data.batchwise import apply, draw
+from spacedkd.data.images import Constants, Fit, ImageSet
 from spacedkd.data.policy import GRAY, cifar_policy, cutout
+from spacedkd.data_spec import AugmentSpec
 from spacedkd.errors import unknown
 from spacedkd.seeds import seed_for
-from spacedkd.spec import AugmentSpec
 
 CIFAR100: Constants = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
 CIFAR10: Constants = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 IMAGENET: Constants = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-class Recipe(Protocol):
+class Augmentation(Protocol):
     """Anything that varies training images."""
 
     batchwise: bool
@@ -84,7 +83,7 @@ class ImageByImage:
 
 @lru_cache(maxsize=8)
 def _transform(name: str, size: int) -> Transform:
-    make = RECIPES[name].transform
+    make = AUGMENTATIONS[name].transform
     assert make is not None
     return make(size)
 
@@ -152,7 +151,7 @@ def _middle_of_larger(size: int) -> Fit:
 
 
 class Named(NamedTuple):
-    """A recipe by name; it has either batch-wise changes or a transform of single images."""
+    """An augmentation by name; it has either batch-wise changes or a transform of single images."""
 
     about: str
     augment: AugmentSpec | None = None
@@ -162,16 +161,20 @@ class Named(NamedTuple):
     size: int | None = None
     """what the network sees unless asked otherwise; None is what the data has"""
     fit: Callable[[int], Fit] = _middle
-    """for evaluation, and before the changes of batch-wise recipes"""
+    """for evaluation, and before the changes of batch-wise augmentations"""
     fits_first: bool = True
     """whether training images may be kept in the fitted size"""
     varies: bool = True
     """whether --crop, --flip and --rotate may change it"""
+    crops_an_eighth: bool = False
+    """of the side images have, so that the crop is decided when that is known"""
 
 
-RECIPES = {
-    "plain": Named("--crop, --flip and --rotate as asked", AugmentSpec()),
+AUGMENTATIONS = {
+    "plain": Named("--crop, --flip and --rotate as asked, and nothing else", AugmentSpec()),
     "none": Named("images as they are", AugmentSpec(), varies=False),
+    "small": Named("crop by an eighth of the side, mirror", AugmentSpec(flip=True), crops_an_eighth=True),
+    "digits": Named("crop by 1, rotate by 10", AugmentSpec(crop=1, rotate=10)),
     "cifar": Named("crop by 4, mirror, rotate by 15", AugmentSpec(4, True, 15), constants=CIFAR100),
     "tiny-imagenet": Named("64 px, crop by 4, mirror", AugmentSpec(4, True), constants=IMAGENET, size=64),
     "imagenet": Named(
@@ -202,14 +205,14 @@ RECIPES = {
 
 
 def named(name: str) -> Named:
-    """The recipe of that name."""
-    if name not in RECIPES:
-        raise unknown("augmentation", name, RECIPES)
-    return RECIPES[name]
+    """The augmentation of that name."""
+    if name not in AUGMENTATIONS:
+        raise unknown("augmentation", name, AUGMENTATIONS)
+    return AUGMENTATIONS[name]
 
 
-def build(name: str, augment: AugmentSpec | None, size: int) -> Recipe:
-    """A recipe that makes images of this size."""
+def build(name: str, augment: AugmentSpec | None, size: int) -> Augmentation:
+    """An augmentation that makes images of this size."""
     if named(name).transform is not None:
         return ImageByImage(name, size)
     return BatchWise(augment or AugmentSpec())

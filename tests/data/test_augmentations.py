@@ -1,4 +1,4 @@
-"""Augmentation recipes against the transforms they stand for."""
+"""Augmentations against the transforms they stand for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from spacedkd import AugmentSpec, Images
-from spacedkd.data import recipes
-from spacedkd.data.augment import apply, draw
-from spacedkd.data.recipes import RECIPES, ImageByImage, generators_kept, seed_generators
+from spacedkd.data import augmentations
+from spacedkd.data.augmentations import AUGMENTATIONS, ImageByImage, generators_kept, seed_generators
+from spacedkd.data.batchwise import apply, draw
 from spacedkd.seeds import seed_for
 from tests.data.on_disk import picture
 
@@ -27,19 +27,19 @@ IMAGENET = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def kept(name: str, size: int, images: list[Image.Image]) -> Images:
-    """Images as a data set with this recipe keeps them."""
-    recipe = RECIPES[name]
-    fit = recipe.fit(size)
-    fitted = [fit(image) if recipe.fits_first else image for image in images]
+    """Images as a data set with this augmentation keeps them."""
+    chosen = AUGMENTATIONS[name]
+    fit = chosen.fit(size)
+    fitted = [fit(image) if chosen.fits_first else image for image in images]
     pixels = torch.stack([F.pil_to_tensor(image) for image in fitted])
-    mean, std = recipe.constants or ((0.5,) * 3, (0.25,) * 3)
-    return Images(pixels, torch.arange(len(images)), ("a", "b"), mean, std, None if recipe.fits_first else fit)
+    mean, std = chosen.constants or ((0.5,) * 3, (0.25,) * 3)
+    return Images(pixels, torch.arange(len(images)), ("a", "b"), mean, std, None if chosen.fits_first else fit)
 
 
 def varied(name: str, size: int, images: list[Image.Image], seed: int = 5) -> Tensor:
-    recipe = recipes.build(name, RECIPES[name].augment, size)
+    augmentation = augmentations.build(name, AUGMENTATIONS[name].augment, size)
     rows = torch.arange(len(images))
-    return recipe.train(kept(name, size, images), rows, rows, seed)
+    return augmentation.train(kept(name, size, images), rows, rows, seed)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_evaluation_is_the_one_of_the_papers_code(
 @pytest.mark.parametrize(
     ("name", "augment"), [("cifar", AugmentSpec(4, True, 15)), ("tiny-imagenet", AugmentSpec(4, True))]
 )
-def test_batch_wise_recipes_have_the_listed_changes(name: str, augment: AugmentSpec) -> None:
+def test_batch_wise_ones_have_the_listed_changes(name: str, augment: AugmentSpec) -> None:
     images = [picture(number, 64) for number in range(6)]
     whole = kept(name, 64, images)
     expected = whole.normalised(apply(whole.pixels, draw(augment, 6, 5)))
@@ -125,11 +125,11 @@ def test_imagenet_is_the_listed_chain() -> None:
 
 
 def test_self_cifar_pads_with_gray_and_cuts_out_before_normalising(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes, "cifar_policy", lambda image: image)
-    recipes._transform.cache_clear()
+    monkeypatch.setattr(augmentations, "cifar_policy", lambda image: image)
+    augmentations._transform.cache_clear()
     white = [Image.new("RGB", (32, 32), "white")] * 200
     got = varied("self-cifar", 32, white)
-    recipes._transform.cache_clear()
+    augmentations._transform.cache_clear()
     levels = (got * torch.tensor(CIFAR10.std).view(3, 1, 1) + torch.tensor(CIFAR10.mean).view(3, 1, 1)) * 255
     hole, gray, whole = ((levels - level).abs() < 0.01 for level in (0, 128, 255))
     assert (hole | gray | whole).all()
@@ -141,7 +141,7 @@ def test_self_cifar_pads_with_gray_and_cuts_out_before_normalising(monkeypatch: 
 
 
 def test_vit_is_timms_chain_as_the_paper_uses_it() -> None:
-    crop, flip, random_augment, _, normalise, erase = recipes._transform("vit", 224).transforms  # type: ignore[attr-defined]
+    crop, flip, random_augment, _, normalise, erase = augmentations._transform("vit", 224).transforms  # type: ignore[attr-defined]
     assert (crop.size, crop.scale, crop.ratio) == ((224, 224), (0.08, 1.0), (3 / 4, 4 / 3))
     assert "bicubic" in str(crop)
     assert flip.p == 0.5
@@ -154,7 +154,7 @@ def test_vit_is_timms_chain_as_the_paper_uses_it() -> None:
 
 
 def test_vit_never_stumbles_over_the_strongest_posterize() -> None:
-    assert np.array(recipes._posterize(picture(0), 0)).max() == 0
+    assert np.array(augmentations._posterize(picture(0), 0)).max() == 0
     got = varied("vit", 24, [picture(number, 24) for number in range(300)])
     assert got.shape == (300, 3, 24, 24)
     assert got.isfinite().all()
@@ -162,8 +162,8 @@ def test_vit_never_stumbles_over_the_strongest_posterize() -> None:
 
 def test_a_place_has_its_own_draw_whatever_else_is_asked() -> None:
     images = kept("vit", 24, [picture(0, 24)] * 6)
-    recipe, rows = ImageByImage("vit", 24), torch.arange(6)
-    whole = recipe.train(images, rows, rows, 1)
-    assert torch.equal(recipe.train(images, rows, torch.tensor([4, 1]), 1), whole[[4, 1]])
+    vit, rows = ImageByImage("vit", 24), torch.arange(6)
+    whole = vit.train(images, rows, rows, 1)
+    assert torch.equal(vit.train(images, rows, torch.tensor([4, 1]), 1), whole[[4, 1]])
     assert len({part.numpy().tobytes() for part in whole}) == 6
-    assert not torch.equal(recipe.train(images, rows, rows, 2), whole)
+    assert not torch.equal(vit.train(images, rows, rows, 2), whole)
