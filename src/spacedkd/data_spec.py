@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from spacedkd.errors import UserError, check_between
+from spacedkd.json_form import check_fields
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class AugmentSpec:
     """turn by a random angle up to this many degrees either way"""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_between("crop", self.crop, 0, 10_000)
         check_between("rotate", self.rotate, 0, 180)
 
@@ -60,9 +61,7 @@ class DataSpec:
     """leave images out that cannot be read"""
 
     def __post_init__(self) -> None:
-        for name in ("source", "root", "class_list"):
-            if isinstance(getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        check_fields(self)
         check_between("mixup", self.mixup, 0, 1000)
         check_between("cutmix", self.cutmix, 0, 1000)
         for name in ("train_limit", "image_size"):

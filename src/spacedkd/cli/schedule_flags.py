@@ -9,14 +9,18 @@ from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
 
 
 def make_schedule(
-    base: Schedule, interval: str | None, ahead: str | None, window: str | None, tail: str | None
+    base: Schedule | None, interval: str | None, ahead: str | None, window: str | None, tail: str | None
 ) -> Schedule:
     """The base changed by whatever is given; a window keeps the interval it is about, and the other way round."""
     if ahead is not None:
         if (interval, window, tail) != (None, None, None):
             raise UserError("--ahead is a schedule of its own: leave out --interval, --window and --tail.")
         return Ahead(ahead)
-    inside = _inside(base.inside if isinstance(base, Window) else base, interval, tail)
+    if base is None and interval is None:
+        if window is not None:
+            raise UserError(f"--window {window} needs an --interval to space by, for instance --interval 1.5ep.")
+        raise UserError("--tail needs an --interval to belong to, for instance --interval 1.5ep.")
+    inside = _inside(base.inside if isinstance(base, Window) else base or Online(), interval, tail)
     if window is not None:
         if inside == Online():
             raise UserError(f"--window {window} needs an --interval to space by, for instance --interval 1.5ep.")
@@ -24,7 +28,7 @@ def make_schedule(
     return replace(base, inside=inside) if isinstance(base, Window) else inside
 
 
-def _inside(base: Schedule, interval: str | None, tail: str | None) -> Schedule:
+def _inside(base: Schedule | None, interval: str | None, tail: str | None) -> Schedule:
     if interval is not None:
         named = {"online": Online, "offline": Offline}
         base = named[interval]() if interval in named else _spaced(interval)
