@@ -64,7 +64,7 @@ def evaluate(
     from spacedkd.cli.terminal import shown
     from spacedkd.evaluation.grid import write_grid
     from spacedkd.experiments import evaluation_file
-    from spacedkd.experiments.instruments import measure
+    from spacedkd.experiments.instruments import measure, of_images
     from spacedkd.report import evaluation_tables as tables
     from spacedkd.training.folder import make_folder
 
@@ -73,11 +73,12 @@ def evaluate(
     folders = _folders(runs, unfinished) if runs else [_folder_of_network(typed)]
     count, everything = len(folders), {}
     for number, folder in enumerate(folders, 1):
-        subject = (
-            _of_run(folder, unfinished, accelerator, threads, own) if runs else _of_network(typed, accelerator, threads)
-        )
+        if runs:
+            subject = _of_run(folder, unfinished, accelerator, threads, objects)
+        else:
+            subject = _of_network(typed, accelerator, threads)
         if grid is not None and number == 1:
-            write_grid(grid, subject.data.test, plan.corruptions, plan.severities)
+            write_grid(grid, of_images(subject.data.test, "Corruptions"), plan.corruptions, plan.severities)
         with work_progress(console, f"{number} of {count}" if count > 1 else "") as progress:
             everything[folder] = measure(folder, subject, plan, progress)
         if count > 1:

@@ -16,19 +16,18 @@ def make_schedule(
         if (interval, window, tail) != (None, None, None):
             raise UserError("--ahead is a schedule of its own: leave out --interval, --window and --tail.")
         return Ahead(ahead)
-    if base is None and interval is None:
-        if window is not None:
-            raise UserError(f"--window {window} needs an --interval to space by, for instance --interval 1.5ep.")
+    nothing = base is None and interval is None
+    if nothing and window is None:
         raise UserError("--tail needs an --interval to belong to, for instance --interval 1.5ep.")
-    inside = _inside(base.inside if isinstance(base, Window) else base or Online(), interval, tail)
+    inside = _inside((base.inside if isinstance(base, Window) else base) or Online(), interval, tail)
     if window is not None:
-        if inside == Online():
+        if nothing or inside == Online():
             raise UserError(f"--window {window} needs an --interval to space by, for instance --interval 1.5ep.")
         return _windowed(inside, window)
     return replace(base, inside=inside) if isinstance(base, Window) else inside
 
 
-def _inside(base: Schedule | None, interval: str | None, tail: str | None) -> Schedule:
+def _inside(base: Schedule, interval: str | None, tail: str | None) -> Schedule:
     if interval is not None:
         named = {"online": Online, "offline": Offline}
         base = named[interval]() if interval in named else _spaced(interval)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spacedkd.data.images import Encoded, Images
+from spacedkd.data.items import Items
 from spacedkd.data.splits import evenly
 from spacedkd.data.stream import Batch, in_order
 from spacedkd.errors import UserError
@@ -67,26 +68,46 @@ def use_instruments(saved: Saved, plan: Plan, progress: Progress = silent) -> It
 
     What is wrong with the plan is said at once, and not when the first instrument is asked for.
     """
-    test = _some(saved.data.test, "limit", plan.limit)
+    _check_suits(saved, plan)
+    test = _some(saved, saved.data.test, "limit", plan.limit)
     if plan.flatness or plan.hessian:
-        _some(saved.data.train, "train_images", plan.train_images)  # too few are refused before the work is done
+        _some(saved, saved.data.train, "train_images", plan.train_images)  # too few are refused before the work is done
     measured = {"model": saved.student, "head": "final"}
     instruments: dict[str, Callable[[], Any]] = {
         "accuracy": lambda: _accuracy(saved, plan, progress),
-        "corruptions": lambda: _corruptions(saved, plan, test, progress),
-        "adversarial": lambda: _adversarial(saved, plan, test, progress),
+        "corruptions": lambda: _corruptions(saved, plan, of_images(test, "Corruptions"), progress),
+        "adversarial": lambda: _adversarial(saved, plan, of_images(test, "Attacks"), progress),
         "weight_noise": lambda: _weight_noise(saved, plan, progress),
         "curvature": lambda: _curvature(saved, plan, progress),
     }
     return ((name, {"measured": measured, **to_json(instruments[name]())}) for name in plan.instruments())
 
 
+Part = Images | Encoded | Items
+
+
+def of_images(part: Part, what: str) -> Images | Encoded:
+    """Images whose pixels can be changed; a dataset of somebody's own shows its items as it likes."""
+    if isinstance(part, Items):
+        raise UserError(f"{what} change the pixels of images, and this run has a dataset of its own: leave them out.")
+    return part
+
+
+def _check_suits(saved: Saved, plan: Plan) -> None:
+    """Refuse what cannot be measured on this data before anything is."""
+    for wanted, what in ((plan.corruptions, "Corruptions"), (plan.attacks, "Attacks")):
+        if wanted:
+            of_images(saved.data.test, what)
+    if (plan.flatness or plan.hessian) and not isinstance(saved.data.shown.sample, Tensor):
+        raise UserError("Flatness and curvature are measured where a network's input is one tensor: leave them out.")
+
+
 def _accuracy(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
-    parts, classes = saved.data.evaluated(), saved.data.test.classes
-    total = len(saved.models) * sum(len(part.labels) for part in parts.values())
+    parts, classes = saved.data.evaluated(), saved.data.shown.classes
+    total = len(saved.models) * sum(len(part) for part in parts.values())
     with progress("accuracy", total) as advance:
 
-        def scored(model: str, images: Images | Encoded) -> scores.Scores:
+        def scored(model: str, images: Part) -> scores.Scores:
             leaders = [name for name in saved.models if name not in (saved.student, "average")]
             others = {name: saved.predict(name) for name in leaders} if model == saved.student else {}
             batches = _shown(saved, images, plan, advance)
@@ -160,8 +181,8 @@ def _curvature(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
 
 def _training(saved: Saved, plan: Plan, usual: int) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
     """Passes over the training images as they are, not varied; left open, at least one of each class is among them."""
-    usual = max(usual, len(saved.data.train.classes))
-    train = _some(saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
+    usual = max(usual, len(saved.data.shown.classes))
+    train = _some(saved, saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
 
     def one_pass() -> Iterator[tuple[Tensor, Tensor]]:
         return ((cast(Tensor, batch.inputs), batch.labels) for batch in _shown(saved, train, plan))
@@ -169,16 +190,19 @@ def _training(saved: Saved, plan: Plan, usual: int) -> Callable[[], Iterator[tup
     return one_pass
 
 
-def _shown(saved: Saved, images: Images | Encoded, plan: Plan, advance: Advance = lambda _: None) -> Iterator[Batch]:
+def _shown(saved: Saved, images: Part, plan: Plan, advance: Advance = lambda _: None) -> Iterator[Batch]:
     for batch in in_order(images, plan.batch_size, plan.workers):
         yield saved.moved(batch)
         advance(len(batch.labels))
 
 
-def _some(images: Images | Encoded, name: str, limit: int | None) -> Images | Encoded:
-    """At most `limit` images, evenly from all classes."""
-    if limit is None or limit >= len(images.labels):
+def _some(saved: Saved, images: Part, name: str, limit: int | None) -> Part:
+    """At most `limit` images, evenly from all classes; of somebody's own dataset, evenly from beginning to end."""
+    if limit is None or limit >= len(images):
         return images
-    if limit < len(images.classes):
-        raise UserError(f"{name} must be at least {len(images.classes)}, one image of each class; got {limit}.")
-    return images.subset(evenly(images.labels, limit, len(images.classes)))
+    classes = len(saved.data.shown.classes)
+    if limit < classes:
+        raise UserError(f"{name} must be at least {classes}, one image of each class; got {limit}.")
+    if isinstance(images, Items):
+        return images.subset(torch.arange(limit) * len(images) // limit)
+    return images.subset(evenly(images.labels, limit, classes))
