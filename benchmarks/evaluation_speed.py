@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
+import spacedkd.models  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
 
 # isort: split
 import timm

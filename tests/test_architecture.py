@@ -118,5 +118,5 @@ def test_files_are_short(path: Path) -> None:
 
 
 def test_timm_knows_our_networks_after_the_import() -> None:
-    code = "import spacedkd, timm; timm.create_model('resnet18_small', width=2)"
+    code = "import spacedkd.models, timm; timm.create_model('resnet18_small', width=2)"
     subprocess.run([sys.executable, "-c", code], check=True)
