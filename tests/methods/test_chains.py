@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from spacedkd.training.prepare import prepare
 
 from spacedkd import (
     Batch,
@@ -29,7 +30,6 @@ from spacedkd.methods.kd import KD
 from spacedkd.methods.takd import TAKD
 from spacedkd.models.heads import Prediction
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import prepare
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.methods.vectors import FS, FT, TE, S, Y, at_epoch, close
 

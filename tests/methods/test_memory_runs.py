@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from spacedkd.training.prepare import prepare
 
 from spacedkd import NetworkSpec, Online, RunSpec, Spaced, UserError, train
 from spacedkd.json_form import to_json
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import prepare
 from tests.conftest import TINY, assert_same_bits, of_model, tensors
 from tests.methods.fakes import copied
 from tests.training.stopping import assert_same_run, train_in_parts

@@ -60,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> None:
             Console(stderr=True).print(f"spacedkd: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        how = "spacedkd train --resume RUN" if words[:1] == ["train"] else "the same command"
+        how = "spacedkd train --resume RUN" if [*words[:1]] == ["train"] else "the same command"
         Console(stderr=True).print(f"\nStopped. Go on with {how}.", highlight=False)
         sys.exit(130)
 
