@@ -67,8 +67,8 @@ def test_evaluation_shows_every_item_once_and_the_same_each_time() -> None:
 def test_a_holdout_is_cut_from_the_training_items() -> None:
     train = points(40)
     data = of_datasets((train, points(8, 1)), holdout=0.25)
-    kept = torch.cat([data.stream(10, 0).batch(step).inputs for step in range(3)])
-    aside = torch.cat([batch.inputs for batch in in_order(data.evaluated()["holdout"], 4)])
+    kept = torch.cat([x for step in range(3) for x in tensors(data.stream(10, 0).batch(step).inputs)])
+    aside = torch.cat([x for batch in in_order(data.evaluated()["holdout"], 4) for x in tensors(batch.inputs)])
     assert len(aside) == 10
     assert torch.equal(torch.cat([kept, aside]).sort(0).values, train.tensors[0].sort(0).values)
     indices = torch.cat([data.stream(10, 0).batch(step).indices for step in range(3)])

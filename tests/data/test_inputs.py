@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -25,12 +27,13 @@ def test_networks_are_called_as_their_inputs_say() -> None:
 
 def test_channels_come_last_for_images_alone() -> None:
     image, words, video = torch.rand(2, 3, 4, 5), torch.ones(2, 3, 4, 5).long(), torch.rand(2, 3, 4, 5, 6)
-    moved = to_device({"image": image, "words": words, "video": video}, CPU, channels_last=True)
+    moved: Any = to_device({"image": image, "words": words, "video": video}, CPU, channels_last=True)
     assert moved["image"].is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(moved["image"], image)
     assert moved["words"].is_contiguous()
     assert moved["video"].is_contiguous()
-    assert to_device(image.to(memory_format=torch.channels_last), CPU, channels_last=False).is_contiguous()
+    back: Any = to_device(image.to(memory_format=torch.channels_last), CPU, channels_last=False)
+    assert back.is_contiguous()
 
 
 def test_a_batch_moves_with_all_it_holds() -> None:

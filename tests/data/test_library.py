@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, DataSpec
-from spacedkd.data import reading, sources
+from spacedkd.data import reading, sources, splits, stored
 from spacedkd.data.sources import Library, load
 from tests.data.on_disk import class_folders, parquet
 
@@ -23,7 +23,7 @@ class Seen:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.walked: list[str] = []
         self.decoded = 0
-        walk, decode = os.walk, reading.decode
+        walk, decode = os.walk, stored.decode
 
         def counted_walk(top: Any, *args: Any, **options: Any) -> Iterator[Any]:
             self.walked.append(f"{Path(top).parent.name}/{Path(top).name}")
@@ -79,8 +79,12 @@ def test_what_is_kept_does_not_change_what_is_given(tmp_path: Path) -> None:
 
 def test_two_data_sets_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int | None] = []
-    real = sources.read_parts
-    monkeypatch.setattr(sources, "read_parts", lambda *args: made.append(args[1].train_limit) or real(*args))
+
+    def counted(found: Any, spec: DataSpec, limit: int) -> splits.Splits:
+        made.append(spec.train_limit)
+        return splits.read_parts(found, spec, limit)
+
+    monkeypatch.setattr(sources, "read_parts", counted)
     library = Library()
     for limit in (10, 20, 10, 30, 10, 20):
         library.load(DataSpec(train_limit=limit))
