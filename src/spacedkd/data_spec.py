@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from spacedkd.errors import UserError, check_between
+from spacedkd.json_form import check_fields
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class AugmentSpec:
     """turn by a random angle up to this many degrees either way"""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_between("crop", self.crop, 0, 10_000)
         check_between("rotate", self.rotate, 0, 180)
 
@@ -49,20 +50,20 @@ class DataSpec:
     class_list: str | None = None
     """a file with one class folder a line: only these classes, in this order"""
     image_column: str | None = None
+    """the images of a table; None finds them where only one column can be meant"""
     label_column: str | None = None
-    """of a table; None finds them where only one can be meant"""
+    """the labels of a table; None finds them where only one column can be meant"""
     train_split: str | None = None
+    """the part of the data to train on; None finds it where only one can be meant"""
     test_split: str | None = None
-    """names of the parts of the data; None finds them where only one can be meant"""
+    """the part of the data to test on; None finds it where only one can be meant"""
     test_part: float | None = None
     """where the data has no part to test on, this part of its images, evenly from all classes"""
     skip_bad: bool = False
     """leave images out that cannot be read"""
 
     def __post_init__(self) -> None:
-        for name in ("source", "root", "class_list"):
-            if isinstance(getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        check_fields(self)
         check_between("mixup", self.mixup, 0, 1000)
         check_between("cutmix", self.cutmix, 0, 1000)
         for name in ("train_limit", "image_size"):

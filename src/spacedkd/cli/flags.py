@@ -21,7 +21,7 @@ from spacedkd.cli.network_flags import NetworkFlags, put_networks
 from spacedkd.cli.schedule_flags import make_schedule
 from spacedkd.errors import UserError
 from spacedkd.json_form import from_json, to_json
-from spacedkd.methods import METHODS, build_method
+from spacedkd.methods import build_method
 from spacedkd.recipes import recipe
 from spacedkd.schedule import Online
 from spacedkd.spec import RunSpec, read_spec
