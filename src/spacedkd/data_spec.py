@@ -70,6 +70,6 @@ class DataSpec:
             if getattr(self, name) is not None:
                 check_between(name, getattr(self, name), 1, float("inf"))
         if not 0 <= self.holdout < 1:
-            raise UserError(f"holdout must be at least 0 and less than 1, got {self.holdout:g}.")
+            raise UserError(f"holdout must be a part from 0 up to (not including) 1, got {self.holdout:g}.")
         if self.test_part is not None and not 0 < self.test_part < 1:
             raise UserError(f"test_part must be between 0 and 1, got {self.test_part:g}.")
