@@ -292,7 +292,7 @@ def test_sam_goes_down_by_the_gradient_it_climbed_to(tmp_path: Path) -> None:
         return ((x @ w.T).softmax(1) - y).T @ x / len(x)
 
     climbed = start + 0.05 * gradient(start) / gradient(start).norm()
-    torch.testing.assert_close(found, start - 0.5 * gradient(climbed), atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(found, start - 0.5 * gradient(climbed), atol=1e-7, rtol=1e-5)  # logits are float32
 
 
 def test_a_plain_optimizer_of_ones_own_computes_its_losses_once(tmp_path: Path) -> None:
