@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
 
@@ -58,7 +59,8 @@ def loop_overhead() -> None:
         for step in range(epochs * stream.steps_per_epoch):
             batch = stream.batch(step)
             optimizer.zero_grad()
-            F.cross_entropy(model(batch.inputs.to(memory_format=torch.channels_last)), batch.labels).backward()
+            images = cast(Tensor, batch.inputs).to(memory_format=torch.channels_last)
+            F.cross_entropy(model(images), batch.labels).backward()
             optimizer.step()
         with torch.no_grad():
             model.eval()(data.test.shown(torch.arange(len(data.test.labels))))
@@ -84,7 +86,7 @@ def precisions() -> None:
         layout = torch.channels_last if channels_last else torch.contiguous_format
         model = timm.create_model("resnet18_small", width=16, num_classes=100).to(memory_format=layout)
         optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
-        x: Tensor = batch.inputs.to(memory_format=layout)
+        x = cast(Tensor, batch.inputs).to(memory_format=layout)
 
         def run() -> None:
             for _ in range(4):

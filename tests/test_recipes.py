@@ -67,7 +67,7 @@ def test_what_the_quirks_do() -> None:
     assert recipe("official-cnn", change=lambda spec: replace(spec, schedule=Online())).follower_first
     assert own.schedule == ReleasedSelfKD("4ep")
     assert build_method(own.method) == SelfKD(variant="live", skip_deepest_exit_features=True)
-    assert own.data.recipe == "self-cifar"
+    assert own.data.augmentation == "self-cifar"
     assert (vit.optimizer.moves_frozen, vit.redraw_replay) == (True, True)
     assert vit.method.options["logit_loss"] == "kl-over-classes"
 

@@ -32,6 +32,7 @@ from spacedkd.methods.no_kd import NoKD
 from spacedkd.methods.self_kd import SelfKD
 from spacedkd.models.exits import EarlyExits
 from spacedkd.models.heads import Classifier, Prediction
+from spacedkd.run import Run, read_run
 from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Turn, Window
 from spacedkd.spec import (
     AugmentSpec,
@@ -45,7 +46,6 @@ from spacedkd.spec import (
     read_spec,
 )
 from spacedkd.training.loop import Moment, train
-from spacedkd.training.result import Result
 
 __all__ = [
     "KD",
@@ -71,7 +71,7 @@ __all__ = [
     "Prediction",
     "Progress",
     "RateSpec",
-    "Result",
+    "Run",
     "RunSpec",
     "Schedule",
     "SelfKD",
@@ -83,6 +83,7 @@ __all__ = [
     "Window",
     "in_steps",
     "losses",
+    "read_run",
     "read_spec",
     "train",
 ]

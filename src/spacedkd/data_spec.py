@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-from spacedkd.errors import check_between
+from spacedkd.errors import UserError, check_between
 
 
 @dataclass(frozen=True)
@@ -28,21 +29,21 @@ class DataSpec:
     source: str = "digits"
     """a data set by name (see `spacedkd list data`), a folder, a .parquet or .npz file, or a hub name owner/name"""
     augment: AugmentSpec | None = None
-    """the random changes of a batch-wise recipe; None takes what suits the data set"""
+    """the random changes of a batch-wise augmentation; None takes what suits the data set"""
     train_limit: int | None = None
     """use only this many training images, evenly from all classes"""
     holdout: float = 0.0
     """part of the training images kept aside, so that the best epoch can be chosen without the test set"""
     drop_last: bool = False
     """leave out the last, smaller batch of an epoch"""
-    recipe: str | None = None
+    augmentation: str | None = None
     """how training images are varied, by name (see `spacedkd list augmentations`); None takes what suits the data"""
     mixup: float = 0.0
     """mix every image and label with those of a partner; the share is drawn from Beta(mixup, mixup)"""
     cutmix: float = 0.0
     """paste a box of a partner into every image, sized after Beta(cutmix, cutmix)"""
     image_size: int | None = None
-    """the side of the square a network sees; None takes what suits the recipe and the data"""
+    """the side of the square a network sees; None takes what suits the augmentation and the data"""
     root: str = "data"
     """the folder that holds data sets known by name"""
     class_list: str | None = None
@@ -59,5 +60,15 @@ class DataSpec:
     """leave images out that cannot be read"""
 
     def __post_init__(self) -> None:
+        for name in ("source", "root", "class_list"):
+            if isinstance(getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(getattr(self, name)))
         check_between("mixup", self.mixup, 0, 1000)
         check_between("cutmix", self.cutmix, 0, 1000)
+        for name in ("train_limit", "image_size"):
+            if getattr(self, name) is not None:
+                check_between(name, getattr(self, name), 1, float("inf"))
+        if not 0 <= self.holdout < 1:
+            raise UserError(f"holdout must be at least 0 and less than 1, got {self.holdout:g}.")
+        if self.test_part is not None and not 0 < self.test_part < 1:
+            raise UserError(f"test_part must be between 0 and 1, got {self.test_part:g}.")

@@ -1,7 +1,7 @@
 """Dataclasses as plain JSON and back; what a field may be is decided by its type, in one place for both.
 
-`check_fields`, called when a dataclass is made, takes '1.5ep' for a `Duration`, 'kd' for a `MethodSpec` and `Online` for
-`Online()`, and says in one line what is wrong with anything else. `from_json` asks the same function.
+`check_fields`, called when a dataclass is made, takes '1.5ep' for a `Duration`, 'kd' for a `MethodSpec` and `Online`
+for `Online()`, and says in one line what is wrong with anything else. `from_json` asks the same function.
 """
 
 from __future__ import annotations

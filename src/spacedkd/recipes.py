@@ -60,7 +60,7 @@ def _live_teacher(spec: RunSpec) -> RunSpec:
 
 
 def _self_augmentation(spec: RunSpec) -> RunSpec:
-    return replace(spec, data=replace(spec.data, recipe="self-cifar"))
+    return replace(spec, data=replace(spec.data, augmentation="self-cifar"))
 
 
 QUIRKS = {
@@ -114,7 +114,7 @@ _VIT_RATE = RateSpec(
     per_epoch=True,
 )
 _CNN = RunSpec(
-    data=DataSpec("cifar100", recipe="cifar"),
+    data=DataSpec("cifar100", augmentation="cifar"),
     network=NetworkSpec("resnet18_small"),
     method=MethodSpec("kd"),
     schedule=Spaced("1.5ep"),
@@ -125,7 +125,7 @@ _CNN = RunSpec(
 _SELF = replace(_CNN, method=MethodSpec("self-kd", {"variant": "snapshot"}), schedule=Spaced("4ep"))
 _VIT = replace(
     _CNN,
-    data=DataSpec("cifar100", recipe="vit", drop_last=True),
+    data=DataSpec("cifar100", augmentation="vit", drop_last=True),
     network=NetworkSpec("deit_tiny_patch16_224", {"drop_path_rate": 0.1}),
     epochs=300,
     optimizer=_ADAMW,

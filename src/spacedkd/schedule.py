@@ -130,6 +130,11 @@ class Window:
                 f"A window must start before it stops and end within the run of {len(steps)} steps; "
                 f"got {start} to {stop}."
             )
+        if isinstance(self.inside, Spaced) and steps_of(self.inside.interval) > stop - start:
+            raise UserError(
+                f"A window must hold at least one interval, got one of {stop - start} steps for an interval of "
+                f"{self.inside.interval}: lengthen the window or shorten the interval."
+            )
         yield from self.outside.turns(roles, steps[:start])
         yield from self.inside.turns(roles, steps[start:stop])
         yield from self.outside.turns(roles, steps[stop:])

@@ -10,16 +10,19 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+from spacedkd import timm_optimizers
 from spacedkd.data_spec import AugmentSpec as AugmentSpec
 from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, check_between, unknown
-from spacedkd.json_form import from_json, to_json
-from spacedkd.schedule import Online, Schedule
+from spacedkd.json_form import check_fields, from_json, to_json
+from spacedkd.method_names import METHODS
+from spacedkd.schedule import Schedule
 
 Options = Mapping[str, Any]
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
@@ -30,11 +33,14 @@ PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
 @dataclass(frozen=True)
 class NetworkSpec:
     name: str = "resnet18_small"
-    """any timm network, or a small-image variant of ours (see `spacedkd list networks`)"""
+    """any timm network, one of ours (see `spacedkd list networks`), or a function of yours as package.module:name"""
     options: Options = field(default_factory=dict)
     """keyword arguments of the network, for instance {"width": 16}"""
     weights: str | None = None
     """trained weights to start from: a run folder, or a file (.safetensors, or a torch file of weights alone)"""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def pretrained(self) -> bool:
@@ -49,41 +55,77 @@ class NetworkSpec:
 @dataclass(frozen=True)
 class MethodSpec:
     name: str = "kd"
+    """what is learned (see `spacedkd list methods`), or a class of yours as package.module:Name"""
     options: Options = field(default_factory=dict)
+    """the method's own settings; what is left open is the method's default"""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if ":" not in self.name and self.name not in METHODS:
+            raise unknown("method", self.name, METHODS)
 
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    name: Literal["sgd", "adamw"] = "sgd"
+    name: str = "sgd"
+    """sgd, adamw, any other of timm.optim (lion, lamb, adan ...), or a function of yours as package.module:name"""
     lr: float = 0.01
-    momentum: float = 0.9
+    """learning rate"""
+    momentum: float | None = None
+    """of sgd, where None is 0.9, and of those optimizers of timm that have one"""
     weight_decay: float = 5e-4
+    """pulls weights towards zero; all of them with sgd, with others not biases, norms, tokens and positions"""
     nesterov: bool = False
+    """let sgd look ahead"""
     clip: float | None = None
     """shorten longer gradients to this norm"""
     moves_frozen: bool = False
     """give every other learner a step with zero gradients too, which decay and momentum turn into movement"""
+    options: Options = field(default_factory=dict)
+    """further keyword arguments of the optimizer, for instance {"betas": [0.9, 0.99]}"""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_between("lr", self.lr, 0, math.inf)
-        check_between("momentum", self.momentum, 0, 1)
         check_between("weight_decay", self.weight_decay, 0, math.inf)
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"clip must be above 0, got {self.clip:g}.")
-        if self.nesterov and self.momentum == 0:
-            raise UserError("nesterov needs a momentum above 0: --set optimizer.momentum=0.9")
+        if self.name == "sgd" and self.momentum is None:
+            object.__setattr__(self, "momentum", 0.9)
+        if self.momentum is not None:
+            check_between("momentum", self.momentum, 0, 1)
+        self._check_name()
+
+    def _check_name(self) -> None:
+        """Refuse an optimizer that is not there, and settings that it does not have."""
+        if self.nesterov and (self.name != "sgd" or self.momentum == 0):
+            raise UserError("nesterov needs sgd with a momentum above 0: --optimizer sgd --set optimizer.momentum=0.9")
+        if self.name in ("sgd", "adamw") or ":" in self.name:
+            has_momentum = self.name == "sgd"
+        else:
+            has_momentum = timm_optimizers.has_momentum(self.name)
+        if self.momentum is not None and not has_momentum:
+            raise UserError(
+                f"momentum does not matter to {self.name}: leave it out, or set what it has instead, for instance "
+                "--set optimizer.betas=[0.9,0.99]"
+            )
+
+
+SHAPES = ("constant", "cosine", "multistep")
 
 
 @dataclass(frozen=True)
 class RateSpec:
     """The learning rate as a function of the step: a factor on the optimizer's `lr`."""
 
-    shape: Literal["constant", "cosine", "multistep"] = "constant"
+    shape: str = "constant"
+    """how the learning rate goes: constant, cosine, multistep, or a function of the step as package.module:name"""
     floor: float = 0.0
     """a cosine ends at this part of lr"""
     milestones: tuple[Duration, ...] = ()
-    """a multistep rate is multiplied by `factor` at each of these"""
+    """a multistep rate is multiplied by `factor` at each of these: 60ep 120ep"""
     factor: float = 0.1
+    """what a multistep rate is multiplied by"""
     warmup: Duration = Duration(0, "ep")
     """rise linearly to lr over this long"""
     warmup_start: float = 0.001
@@ -94,9 +136,33 @@ class RateSpec:
     """change only at the beginning of an epoch"""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_between("floor", self.floor, 0, 1)
         check_between("warmup_start", self.warmup_start, 0, 1)
         check_between("factor", self.factor, 0, 1)
+        if self.shape not in SHAPES and ":" not in self.shape:
+            raise unknown("rate", self.shape, SHAPES)
+        if self.shape == "multistep" and not self.milestones:
+            raise UserError("A multistep rate needs milestones to fall at: --milestones 60ep 120ep")
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """Refuse what is given and cannot matter."""
+        cosine, multistep, warm = self.shape == "cosine", self.shape == "multistep", self.warmup.amount > 0
+        used = {
+            "floor": cosine,
+            "milestones": multistep,
+            "factor": multistep,
+            "warmup": self.shape in SHAPES,
+            "warmup_start": warm,
+            "restart_after_warmup": cosine and warm,
+            "per_epoch": self.shape in SHAPES,
+        }
+        for name in changed_fields(self):
+            if not used.get(name, True):
+                needs = {"floor": "--rate cosine", "milestones": "--rate multistep", "factor": "--rate multistep"}
+                way_out = needs.get(name, "a cosine with --warmup" if self.shape in SHAPES else "one of ours")
+                raise UserError(f"{name} does not matter to rate {self.shape}: leave it out, or use {way_out}.")
 
 
 @dataclass(frozen=True)
@@ -104,14 +170,18 @@ class EngineSpec:
     """Where a run is computed. Not a part of its identity: it does not decide what is computed."""
 
     accelerator: str = "auto"
+    """cpu, cuda, mps or auto"""
     devices: int = 1
+    """GPUs (or CPU processes) to share each batch"""
     nodes: int = 1
+    """machines to share each batch"""
     workers: int = 0
     """processes that prepare batches ahead of time; the batches are the same for any number"""
     threads: int | None = None
     """CPU threads of each process; None takes all cores"""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.accelerator not in ACCELERATORS:
             raise unknown("accelerator", self.accelerator, ACCELERATORS)
         for name, value in (("devices", self.devices), ("nodes", self.nodes), ("threads", self.threads or 1)):
@@ -128,12 +198,16 @@ class RunSpec:
     teacher: NetworkSpec | None = None
     """the teacher's network; None takes the student's"""
     method: MethodSpec = field(default_factory=MethodSpec)
-    schedule: Schedule = field(default_factory=Online)
-    epochs: float = 80
+    schedule: Schedule | None = None
+    """who learns when; None is online where somebody leads, and stays None where nobody does"""
+    epochs: float = 80.0
+    """passes over the training images"""
     batch_size: int = 128
+    """images in a batch, over all devices"""
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     rate: RateSpec = field(default_factory=RateSpec)
     seed: int = 0
+    """decides data order, augmentation and initial weights"""
     same_init: bool = True
     """teacher and student start from the same weights where their networks are the same"""
     label_smoothing: float = 0.0
@@ -147,16 +221,23 @@ class RunSpec:
     redraw_replay: bool = False
     """whoever follows sees other batches than the leader: another order, other augmentation"""
     precision: str = "auto"
-    """32-true, bf16-mixed, bf16-true, 64-true; auto takes bf16-mixed where the hardware is fast at it"""
+    """32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it"""
     channels_last: bool = True
+    """keep the channels of images last in memory, which is faster on most hardware"""
     evaluate_every: Duration = Duration(1, "ep")
+    """how often every role is measured, on its own clock"""
     save_every: Duration = Duration(1, "ep")
+    """how often everything is saved"""
     log_every: Duration = Duration(25, "st")
+    """how often losses are written down"""
     label: str = ""
     """the arm of a comparison this run belongs to"""
+    objects: Options = field(default_factory=dict)
+    """what was given to `train()` as an object: its qualified name and the digest of its source"""
     engine: EngineSpec = field(default_factory=EngineSpec)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.epochs < 1e9:
             raise UserError(f"epochs must be more than 0 and finite, got {self.epochs:g}.")
         check_between("batch_size", self.batch_size, 1, 10**9)
@@ -178,17 +259,30 @@ class RunSpec:
 
         The number of processes belongs to it: BatchNorm and the feature norm look at one process's part of a batch.
         """
-        canonical = to_json(from_json(RunSpec, to_json(self)))  # writes 30 and 30.0 alike
-        described = {key: value for key, value in canonical.items() if key not in _NOT_COMPUTED}
+        described = {key: value for key, value in to_json(self).items() if key not in _NOT_COMPUTED}
         described["processes"] = self.engine.devices * self.engine.nodes
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def changed_fields(spec: Any) -> list[str]:
+    """The fields of a spec that are not as its class leaves them.
+
+    >>> changed_fields(RateSpec("cosine", floor=0.1))
+    ['shape', 'floor']
+    """
+
+    def usual(one: Field[Any]) -> Any:
+        return one.default if one.default_factory is MISSING else one.default_factory()
+
+    return [one.name for one in fields(spec) if getattr(spec, one.name) != usual(one)]
 
 
 _NOT_COMPUTED = ("engine", "label", "save_every", "log_every")
 
 
-def read_spec(path: Path) -> RunSpec:
+def read_spec(path: str | PathLike[str]) -> RunSpec:
     """A spec from a spec.json, or from the run folder that holds one."""
+    path = Path(path)
     path = path / "spec.json" if path.is_dir() else path
     try:
         return from_json(RunSpec, json.loads(path.read_text(encoding="utf-8")))

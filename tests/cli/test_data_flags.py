@@ -27,7 +27,7 @@ def test_every_flag_has_its_place() -> None:
         source="owner/name",
         root="/r",
         image_size=64,
-        recipe="vit",
+        augmentation="vit",
         mixup=0.2,
         cutmix=1.0,
         train_limit=9,
@@ -58,7 +58,7 @@ def test_changes_start_from_what_the_data_or_the_augmentation_has(words: str, ch
 
 
 def test_another_augmentation_forgets_the_changes_of_the_first() -> None:
-    filled = DataSpec("cifar100", AugmentSpec(4, True, 15), recipe="cifar")
+    filled = DataSpec("cifar100", AugmentSpec(4, True, 15), augmentation="cifar")
     assert data_of("--augment vit", filled).augment is None
     assert data_of("--lr 0.1", filled) == filled
 

@@ -110,7 +110,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_the_check_is_made_once_until_a_file_changes(tmp_path: Path, decoded: list[bytes]) -> None:
     place = class_folders(tmp_path, sizes=(LARGE, LARGE + 1))
-    spec = DataSpec(str(place), recipe="imagenet", image_size=32, skip_bad=True)
+    spec = DataSpec(str(place), augmentation="imagenet", image_size=32, skip_bad=True)
     load(spec, 0)
     assert len(decoded) >= 16
     decoded.clear()

@@ -18,16 +18,16 @@ from spacedkd.data.stream import View, batches, in_order
 from tests.data.on_disk import class_folders, parquet
 
 KINDS = {
-    "memory, batch-wise": DataSpec(recipe="plain", augment=AugmentSpec(2, True, 15)),
-    "encoded, batch-wise": DataSpec(recipe="plain", augment=AugmentSpec(2, True, 15)),
-    "memory, self-cifar": DataSpec(recipe="self-cifar"),
-    "encoded, self-cifar": DataSpec(recipe="self-cifar"),
-    "memory, vit": DataSpec(recipe="vit"),
-    "encoded, vit": DataSpec(recipe="vit"),
-    "encoded, imagenet": DataSpec(recipe="imagenet"),
-    "memory, mixup": DataSpec(recipe="cifar", mixup=0.8),
-    "encoded, cutmix": DataSpec(recipe="imagenet", cutmix=1.0),
-    "memory, both": DataSpec(recipe="self-cifar", mixup=0.8, cutmix=1.0),
+    "memory, batch-wise": DataSpec(augmentation="plain", augment=AugmentSpec(2, True, 15)),
+    "encoded, batch-wise": DataSpec(augmentation="plain", augment=AugmentSpec(2, True, 15)),
+    "memory, self-cifar": DataSpec(augmentation="self-cifar"),
+    "encoded, self-cifar": DataSpec(augmentation="self-cifar"),
+    "memory, vit": DataSpec(augmentation="vit"),
+    "encoded, vit": DataSpec(augmentation="vit"),
+    "encoded, imagenet": DataSpec(augmentation="imagenet"),
+    "memory, mixup": DataSpec(augmentation="cifar", mixup=0.8),
+    "encoded, cutmix": DataSpec(augmentation="imagenet", cutmix=1.0),
+    "memory, both": DataSpec(augmentation="self-cifar", mixup=0.8, cutmix=1.0),
 }
 
 
@@ -41,7 +41,7 @@ def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def stream(data: Splits, rank: int = 0, ranks: int = 1) -> TrainingStream:
-    return TrainingStream(data.train, 10, 3, data.recipe, drop_last=True, rank=rank, ranks=ranks, mix=data.mix)
+    return TrainingStream(data.train, 10, 3, data.augmentation, drop_last=True, rank=rank, ranks=ranks, mix=data.mix)
 
 
 def bits(batch: Batch) -> tuple[bytes, ...]:
@@ -103,16 +103,16 @@ def test_evaluation_is_the_same_with_workers(data: Splits) -> None:
     assert torch.cat([batch.indices for batch in alone]).tolist() == list(range(24))
 
 
-@pytest.mark.parametrize("recipe", ["plain", "cifar", "self-cifar", "vit", "imagenet"])
-def test_memory_and_disk_give_the_same_bits(tmp_path: Path, recipe: str) -> None:
+@pytest.mark.parametrize("augmentation", ["plain", "cifar", "self-cifar", "vit", "imagenet"])
+def test_memory_and_disk_give_the_same_bits(tmp_path: Path, augmentation: str) -> None:
     places = [str(class_folders(tmp_path / "folders", sizes=(40,))), str(parquet(tmp_path / "table"))]
     for place in places:
-        spec = DataSpec(place, recipe=recipe, image_size=32)
+        spec = DataSpec(place, augmentation=augmentation, image_size=32)
         memory, disk = load(spec), load(spec, 0)
         assert isinstance(memory.train, Images)
         assert isinstance(disk.train, Encoded)
         # What is not in memory cannot be measured cheaply, so `plain` takes ImageNet's mean and deviation there.
         kept = [replace(d.train, mean=(0.5,) * 3, std=(0.2,) * 3) for d in (memory, disk)]
-        one, other = (TrainingStream(images, 8, 0, memory.recipe).batch(3) for images in kept)
+        one, other = (TrainingStream(images, 8, 0, memory.augmentation).batch(3) for images in kept)
         assert bits(one) == bits(other)
         assert torch.equal(memory.test.fitted(torch.arange(8)), disk.test.fitted(torch.arange(8)))

@@ -31,9 +31,9 @@ def test_a_folder_of_small_pictures_lives_in_memory(tmp_path: Path) -> None:
 
 def test_what_suits_it_is_seen_from_its_images(tmp_path: Path) -> None:
     small = fill_in(DataSpec(str(class_folders(tmp_path / "small", sizes=(16,)))))
-    assert (small.recipe, small.image_size, small.augment.crop, small.augment.flip) == ("plain", 16, 2, True)
+    assert (small.augmentation, small.image_size, small.augment.crop, small.augment.flip) == ("small", 16, 2, True)
     photographs = fill_in(DataSpec(str(class_folders(tmp_path / "large", sizes=(120, 100)))))
-    assert (photographs.recipe, photographs.image_size, photographs.augment) == ("imagenet", 224, None)
+    assert (photographs.augmentation, photographs.image_size, photographs.augment) == ("imagenet", 224, None)
     assert fill_in(photographs) == photographs
 
 
@@ -180,5 +180,5 @@ def test_imagenet_and_its_hundred_classes(tmp_path: Path) -> None:
 def test_the_numbering_can_be_written_down(tmp_path: Path) -> None:
     described = load(DataSpec(str(class_folders(tmp_path)), holdout=0.25)).describe()
     assert described["classes"][1] == {"number": 1, "name": "dog", "label": 1}
-    assert described["images"] == {"train": 6, "test": 8, "holdout": 2}
+    assert described["items"] == {"train": 6, "test": 8, "holdout": 2}
     json.dumps(described)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, DataSpec, TrainingStream
-from spacedkd.data.mix import Mix
+from spacedkd.data.batchwise import Mix
 from spacedkd.data.sources import load
 
 
@@ -39,6 +39,8 @@ def test_cutmix_pastes_a_box_and_its_share_of_the_label() -> None:
     for step in range(8):
         before, after = plain.batch(step), mixed.batch(step)
         own = torch.nn.functional.one_hot(before.labels, 10).float()
+        assert isinstance(before.inputs, torch.Tensor)
+        assert isinstance(after.inputs, torch.Tensor)
         changed = (after.inputs != before.inputs).any(0).any(0)
         rows, columns = changed.any(1).sum(), changed.any(0).sum()
         boxes.add((int(rows), int(columns)))

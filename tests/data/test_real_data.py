@@ -56,10 +56,10 @@ def test_a_run_keeps_what_its_labels_mean(tmp_path: Path) -> None:
     train(spec, tmp_path / "run")
     kept = json.loads((tmp_path / "run" / "classes.json").read_text())
     assert [entry["name"] for entry in kept["classes"]] == ["cat", "dog"]
-    assert kept["images"] == {"train": 15, "test": 16}
+    assert kept["items"] == {"train": 15, "test": 16}
     assert "012.png is not an image" in kept["notes"][0]
     filled = json.loads((tmp_path / "run" / "spec.json").read_text())["data"]
-    assert (filled["recipe"], filled["image_size"]) == ("plain", 12)
+    assert (filled["augmentation"], filled["image_size"]) == ("small", 12)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -84,6 +84,6 @@ def test_images_can_move_to_a_device_where_that_helps(tmp_path: Path) -> None:
     meta = torch.device("meta")
     batch_wise = load(DataSpec(place)).to(meta)
     assert (batch_wise.train.pixels.device, batch_wise.test.pixels.device) == (meta, meta)
-    one_by_one = load(DataSpec(place, recipe="self-cifar")).to(meta)
+    one_by_one = load(DataSpec(place, augmentation="self-cifar")).to(meta)
     assert one_by_one.train.pixels.device.type == "cpu"
     assert load(DataSpec(place), memory_limit=0).to(meta).train.labels.device.type == "cpu"

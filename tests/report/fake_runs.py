@@ -30,6 +30,16 @@ class FakeArm:
     best_chosen_on: str = "test"
     network: str = "resnet18_small"
     temperature: float = 3.0
+    lead: float = 0.0
+    """by so much every role is better than the next one"""
+    average: float | None = None
+    """accuracy of the student's moving average, if one is kept"""
+
+    def reached(self, accuracy: float) -> dict[str, float]:
+        """The last accuracy of everybody who is measured."""
+        ahead = range(len(self.roles) - 1, -1, -1)
+        found = {role: accuracy + self.lead * place for role, place in zip(self.roles, ahead, strict=True)}
+        return found if self.average is None else {**found, "average": self.average}
 
     @property
     def spec(self) -> RunSpec:
@@ -40,12 +50,16 @@ class FakeArm:
             method=MethodSpec(self.method, options),
             schedule=self.schedule or Online(),
             epochs=self.epochs,
+            ema=None if self.average is None else 0.9,
             label=self.label,
         )
 
     def result(self, spec: RunSpec, accuracy: float) -> dict[str, Any]:
         heads = ("final", "ensemble") if self.method == "self-kd" else ("final",)
-        scores = {"last": accuracy, "best": accuracy + 0.01, "best_epoch": self.epochs}
+
+        def scores(last: float) -> dict[str, float]:
+            return {"last": last, "best": last + 0.01, "best_epoch": self.epochs}
+
         updates = len(self.roles) * self.epochs * self.steps_per_epoch
         passes = {"forward_passes": updates, "backward_passes": updates}
         images = {"forward_images": 128 * updates, "backward_images": 128 * updates}
@@ -53,7 +67,9 @@ class FakeArm:
             "label": spec.label,
             "seed": spec.seed,
             "fingerprint": spec.fingerprint(),
-            "accuracy": {role: {"test": dict.fromkeys(heads, scores)} for role in self.roles},
+            "accuracy": {
+                role: {"test": dict.fromkeys(heads, scores(last))} for role, last in self.reached(accuracy).items()
+            },
             "best_chosen_on": self.best_chosen_on,
             "cost": {"updates": updates, **passes, **images, "by_model": {}},
             "seconds": 0.5 * updates,
@@ -73,12 +89,12 @@ class FakeArm:
                 "event": "accuracy",
                 "role": role,
                 "epoch": float(epoch),
-                "accuracy": {"test": {"final": accuracy * epoch / self.epochs}},
+                "accuracy": {"test": {"final": last * epoch / self.epochs}},
             }
-            for role in self.roles
+            for role, last in self.reached(accuracy).items()
             for epoch in range(1, self.epochs + 1)
         ]
-        return "".join(json.dumps(entry) + "\n" for entry in [{"event": "loss", "role": "student"}, *entries])
+        return "".join(json.dumps(entry) + "\n" for entry in [{"event": "loss", "role": self.roles[-1]}, *entries])
 
 
 def write_runs(root: Path, arms: Sequence[FakeArm]) -> list[Path]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spacedkd.experiments.comparison import compare
-from spacedkd.report.page import role_colours
-from spacedkd.report.runs import Arm, read_arms
+from spacedkd.report.arms import Arm, all_colours, read_arms
 from spacedkd.report.turns import Stroke, pictures, strokes, timetables
-from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window, segments
+from spacedkd.schedule import Ahead, Offline, Online, Schedule, Segment, Spaced, Window, segments
 from tests.report.fake_runs import FakeArm, write_runs
 from tests.report.page_text import Page
 
@@ -69,11 +69,9 @@ def test_a_replay_is_never_merged_with_what_it_replays() -> None:
 )
 def test_a_long_run_stays_a_small_picture(tmp_path: Path, schedule: Schedule) -> None:
     arms = read(tmp_path, FakeArm("arm", [0.7], schedule=schedule, epochs=80, steps_per_epoch=391))
-    (picture,) = pictures(timetables(arms), role_colours(arms))
-    Page(picture)
+    (picture,) = pictures(timetables(arms))
     assert len(picture.encode()) < 60_000
-    assert "teacher" in picture
-    assert "student" in picture
+    assert {one["class"] for one in Page(picture).all("path")} == {"band leader", "band student"}
 
 
 def test_arms_with_the_same_turns_share_a_picture(tmp_path: Path) -> None:
@@ -91,5 +89,29 @@ def test_arms_with_the_same_turns_share_a_picture(tmp_path: Path) -> None:
 def test_roles_keep_their_colours(tmp_path: Path) -> None:
     chain = FakeArm("chain", [0.7], roles=("teacher", "assistant", "student"))
     arms = read(tmp_path, FakeArm("alone", [0.7], "none", roles=("student",)), chain)
-    assert role_colours(arms) == {"teacher": "teacher", "assistant": "middle-1", "student": "student"}
-    assert [*role_colours(arms)] == ["teacher", "assistant", "student"]
+    classes = [("teacher", "leader"), ("assistant", "middle-1"), ("student", "student")]
+    assert all_colours(arms) == classes
+
+
+def test_colours_go_by_place_and_not_by_name(tmp_path: Path) -> None:
+    own = FakeArm("own", [0.7], roles=("mentor", "student", "teacher", "pupil"))
+    arms = read(tmp_path, own, FakeArm("kd", [0.7]), FakeArm("alone", [0.7], "none", roles=("teacher",)))
+    assert all_colours(arms) == [
+        ("mentor", "leader"),
+        ("teacher", "leader"),
+        ("student", "middle-1"),
+        ("teacher", "middle-2"),
+        ("pupil", "student"),
+        ("student", "student"),
+        ("teacher", "student"),
+    ]
+
+
+def test_where_nobody_leads_every_step_comes_once(tmp_path: Path) -> None:
+    """Also where the spec of a single role has no schedule at all."""
+    (arm,) = read(tmp_path, FakeArm("alone", [0.7], "none", roles=("student",)))
+    unscheduled = replace(arm, runs=[replace(run, spec=replace(run.spec, schedule=None)) for run in arm.runs])
+    for one in (arm, unscheduled):
+        (table,) = timetables([one])
+        assert table.words == "every step once"
+        assert [*segments(table.schedule.turns(["student"], range(40)))] == [Segment("student", 0, 0, 39)]

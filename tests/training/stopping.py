@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spacedkd import Moment, Result, RunSpec, train
+from spacedkd import Moment, Run, RunSpec, train
 from tests.conftest import assert_same_bits, tensors
 
 
@@ -15,7 +16,7 @@ class Stopped(Exception):
     pass
 
 
-def train_in_parts(spec: RunSpec, folder: Path, *stops: int) -> Result:
+def train_in_parts(spec: RunSpec, folder: Path, *stops: int, **objects: Any) -> Run:
     """Train, stopped after each of these turns, and to the end."""
     for number, stop in enumerate(stops):
 
@@ -24,8 +25,8 @@ def train_in_parts(spec: RunSpec, folder: Path, *stops: int) -> Result:
                 raise Stopped
 
         with pytest.raises(Stopped):
-            train(spec, folder, resume=number > 0, callback=callback)
-    return train(spec, folder, resume=True)
+            train(spec, folder, resume=number > 0, callback=callback, **objects)
+    return train(spec, folder, resume=True, **objects)
 
 
 def assert_same_run(one: Path, other: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor
+from torch import nn
 
 from spacedkd import (
     Ahead,
@@ -22,13 +21,13 @@ from spacedkd import (
     RunSpec,
     Schedule,
     Spaced,
+    load_student,
     train,
 )
+from spacedkd.data.sources import load
 from spacedkd.methods import METHODS
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import prepare
-from spacedkd.training.run import Run
 from tests.conftest import assert_same_bits, tensors
+from tests.training.stepping import moved, ready, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts
 
 SPACED = [name for name in METHODS if name != "none"]
@@ -42,6 +41,18 @@ def asked(tiny: RunSpec, name: str, schedule: Schedule | None = None, **changes:
     options = dict(METHODS[name].card.when_spaced) if schedule is not None else {}
     spec = replace(tiny, method=MethodSpec(name, options), **changes)
     return spec if schedule is None else replace(spec, schedule=schedule)
+
+
+def by_hand(student: nn.Module, dtype: torch.dtype = torch.float32, autocast: bool = False) -> float:
+    """The accuracy of a saved network on the test images: every other digit, normalised by the forty trained on."""
+    data = load(DataSpec("digits", train_limit=40))
+    digits = load_digits()
+    pixels = torch.tensor(digits.images[1::2])[:, None] * (255 / 16)
+    mean, std = (255 * torch.tensor(part, dtype=torch.float64) for part in (data.train.mean, data.train.std))
+    images = ((pixels.round() - mean) / std).float().to(dtype)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        said = student.to(dtype)(images).argmax(1)
+    return float((said == torch.tensor(digits.target[1::2])).double().mean())
 
 
 @pytest.mark.parametrize("name", SPACED)
@@ -62,36 +73,24 @@ def test_stopped_in_a_replay(tmp_path: Path, tiny: RunSpec, name: str) -> None:
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-def moved(run: Run) -> Iterator[tuple[str, set[str]]]:
-    """Turn by turn: whose it was, and what of which model was not the same after it."""
-
-    def state() -> dict[str, Tensor]:
-        models, optimizers = run._state()
-        found = {f"{name}/{key}": value for name, model in models.items() for key, value in model.state_dict().items()}
-        for name, optimizer in optimizers.items():
-            for index, slots in optimizer.state_dict()["state"].items():
-                found |= {f"{name}/optimizer/{index}/{key}": slot for key, slot in slots.items()}
-        return {key: value.clone() for key, value in found.items() if isinstance(value, Tensor)}
-
-    for turn, batch in run.remaining():
-        run.begin(turn.role)
-        before = state()
-        run.take(turn, batch)
-        after = state()
-        yield turn.role, {key for key in after if key not in before or not torch.equal(before[key], after[key])}
-
-
 @pytest.mark.parametrize("name", SPACED)
-def test_who_is_frozen_stands_still(tmp_path: Path, tiny: RunSpec, name: str) -> None:
-    """In a turn the role's learner moves and no other one; what the method remembers is written by leaders alone."""
-    run = prepare(asked(replace(tiny, epochs=2), name, Spaced("3st")), RunFolder(tmp_path / "run"))
-    for role, changed in moved(run):
-        learner = run.method.learners[role]
-        models = {key.partition("/")[0] for key in changed}
+def test_who_is_frozen_stands_still(tiny: RunSpec, name: str) -> None:
+    """In a turn the role's learner moves and no other one; what the method remembers is written by leaders alone.
+
+    Copies of the others are made when a stretch of turns begins.
+    """
+    setup = ready(asked(replace(tiny, epochs=2), name, Spaced("3st")))
+    before, role = state(setup), ""
+    for moment in turn_by_turn(setup):
+        after = state(setup)
+        begins, role = moment.role != role, moment.role
+        models = {key.partition("/")[0] for key in moved(before, after)}
+        learner = setup.plan.method.learners[role]
         assert learner in models
-        assert not models & (run.learners.keys() - {learner})
-        if role == run.method.roles[-1]:
+        assert not models & (setup.learners.keys() - {learner})
+        if role == setup.plan.method.roles[-1] and not begins:
             assert models == {learner}
+        before = after
 
 
 @pytest.mark.parametrize("network", [NetworkSpec("resnet18_small", {"width": 4}), VIT], ids=["resnet", "vit"])
@@ -101,9 +100,10 @@ def test_a_few_steps_of_a_cnn_and_of_a_transformer(
 ) -> None:
     for schedule in (None, Spaced("2st")) if name != "none" else (None,):
         folder = tmp_path / str(schedule)
-        result = train(asked(tiny, name, schedule, network=network, epochs=0.8), folder)
-        assert 0 <= result.student() <= 1
+        spec = asked(tiny, name, schedule, network=network, epochs=0.8)
+        run = train(spec, folder)
         assert all(value.isfinite().all() for value in tensors(folder).values() if value.is_floating_point())
+        assert run.student() == by_hand(load_student(folder))
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
@@ -111,8 +111,11 @@ def test_a_few_steps_of_a_cnn_and_of_a_transformer(
 def test_every_precision_with_models_that_stand_still(tmp_path: Path, tiny: RunSpec, name: str, precision: str) -> None:
     options = {"variant": "snapshot"} if name in ("self-kd", "pcl") else dict(METHODS[name].card.when_spaced)
     spec = replace(tiny, method=MethodSpec(name, options), schedule=Spaced("2st"), epochs=0.8, precision=precision)
-    result = train(replace(spec, ema=0.9), tmp_path / "run")
-    assert 0 <= result.accuracy["average"]["test"]["final"]["last"] <= 1
+    run = train(replace(spec, ema=0.9), tmp_path / "run")
+    average = tensors(tmp_path / "run")["model/average/network.conv1.weight"]
+    assert average.dtype == (torch.float64 if precision == "64-true" else torch.float32)
+    expected = by_hand(load_student(tmp_path / "run" / "average"), average.dtype, precision == "bf16-true")
+    assert run.accuracy["average"]["test"]["final"]["last"] == expected
 
 
 @pytest.fixture(scope="module")

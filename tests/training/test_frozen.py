@@ -3,99 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import nn
 
-from spacedkd import NetworkSpec, OptimizerSpec, RunSpec, Spaced
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import prepare
-from spacedkd.training.run import Run
+from spacedkd import NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, learning
+from spacedkd.training.accuracy import measure
+from tests.training.stepping import moved, ready, state, turn_by_turn
 
 ADAMW = OptimizerSpec("adamw", lr=1e-3, weight_decay=0.05)
 WITH_DROPOUT = NetworkSpec("resnet18_small", {"width": 4, "drop_rate": 0.3, "drop_path_rate": 0.2})
-
-
-def state(run: Run, model: str) -> dict[str, Tensor]:
-    """Copies of parameters, buffers and optimizer state."""
-    learner = run.learners[model]
-    found = {f"model.{name}": value for name, value in learner.module.state_dict().items()}
-    for index, slots in learner.optimizer.state_dict()["state"].items():
-        found |= {f"optimizer.{index}.{name}": value for name, value in slots.items()}
-    return {name: value.clone() for name, value in found.items() if isinstance(value, Tensor)}
-
-
-def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    return {name for name in after if name not in before or not torch.equal(before[name], after[name])}
+Make = Callable[..., RunSpec]
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"optimizer": ADAMW}, {"network": WITH_DROPOUT}], ids=["sgd", "adamw", "dropout"]
 )
-def test_only_the_role_whose_turn_it_is_moves(
-    tmp_path: Path, tiny_with: Callable[..., RunSpec], changes: dict[str, Any]
-) -> None:
-    run = prepare(tiny_with(schedule=Spaced("3st"), **changes), RunFolder(tmp_path / "run"))
-    turns = 0
-    for turn, batch in run.remaining():
-        role = turn.role
-        run.begin(role)
-        before = {model: state(run, model) for model in run.learners}
-        run.take(turn, batch)
-        moved = {model: changed(before[model], state(run, model)) for model in run.learners}
-        other = "student" if role == "teacher" else "teacher"
-        assert not moved[other]
-        assert any("running_mean" in name for name in moved[role])
-        assert any("optimizer" in name for name in moved[role])
-        turns += 1
+def test_only_the_role_whose_turn_it_is_moves(tiny_with: Make, changes: dict[str, Any]) -> None:
+    setup = ready(tiny_with(schedule=Spaced("3st"), **changes))
+    before, turns = state(setup), 0
+    for moment in turn_by_turn(setup):
+        after = state(setup)
+        changed = moved(before, after)
+        assert {key.partition("/")[0] for key in changed} == {moment.role}
+        assert any("running_mean" in key for key in changed)
+        assert any("/optimizer/" in key for key in changed)
+        before, turns = after, turns + 1
     assert turns == 30
 
 
-def test_evaluation_moves_nothing(tmp_path: Path, tiny_with: Callable[..., RunSpec]) -> None:
-    run = prepare(tiny_with(), RunFolder(tmp_path / "run"))
-    run.begin("teacher")
-    before = {model: state(run, model) for model in run.learners}
-    run.evaluate("teacher")
-    run.evaluate("student")
-    assert not any(changed(before[model], state(run, model)) for model in run.learners)
-    assert run.models["teacher"].training
-    assert not run.models["student"].training
+def test_evaluation_moves_nothing(tiny_with: Make) -> None:
+    setup = ready(tiny_with())
+    setup.begin("teacher")
+    before = state(setup)
+    for role in ("teacher", "student"):
+        measure(setup, setup.models[role], setup.modules()[role])
+    assert not moved(before, state(setup))
+    assert setup.models["teacher"].training
+    assert not setup.models["student"].training
 
 
-def test_self_kd_leaves_its_exits_alone_while_the_teacher_learns(
-    tmp_path: Path, tiny_with: Callable[..., RunSpec]
-) -> None:
-    spec = tiny_with("self-kd", {"variant": "live"}, schedule=Spaced("3st"), optimizer=ADAMW)
-    run = prepare(spec, RunFolder(tmp_path / "run"))
+def test_self_kd_leaves_its_exits_alone_while_the_teacher_learns(tiny_with: Make) -> None:
+    setup = ready(tiny_with("self-kd", {"variant": "live"}, schedule=Spaced("3st"), optimizer=ADAMW))
     seen = {"teacher": set[str](), "student": set[str]()}
-    for turn, batch in run.remaining():
-        run.begin(turn.role)
-        before = state(run, "network")
-        run.take(turn, batch)
-        seen[turn.role] |= changed(before, state(run, "network"))
-    assert not any(name.startswith("model.exits") for name in seen["teacher"])
-    assert "model.network.fc.weight" in seen["teacher"] & seen["student"]
-    assert any(name.startswith("model.exits.stage1") for name in seen["student"])
+    before = state(setup)
+    for moment in turn_by_turn(setup):
+        after = state(setup)
+        seen[moment.role] |= moved(before, after)
+        before = after
+    assert not any(name.startswith("network/exits") for name in seen["teacher"])
+    assert "network/network.fc.weight" in seen["teacher"] & seen["student"]
+    assert any(name.startswith("network/exits.stage1") for name in seen["student"])
 
 
-def test_a_snapshot_stands_still_and_the_replay_does_not_train_the_deepest_classifier(
-    tmp_path: Path, tiny_with: Callable[..., RunSpec]
-) -> None:
-    spec = tiny_with("self-kd", {"variant": "snapshot"}, schedule=Spaced("3st"))
-    run = prepare(spec, RunFolder(tmp_path / "run"))
-    role, begin = "", {}
-    for turn, batch in run.remaining():
-        if turn.role != role:
-            role = turn.role
-            run.begin(role)
-            begin = {name: value.clone() for name, value in run.learners["network"].module.state_dict().items()}
-        before = state(run, "network")
-        run.take(turn, batch)
+def test_a_snapshot_stands_still_and_the_replay_does_not_train_the_deepest_classifier(tiny_with: Make) -> None:
+    setup = ready(tiny_with("self-kd", {"variant": "snapshot"}, schedule=Spaced("3st")))
+    role, before = "teacher", state(setup)
+    begun = before
+    for moment in turn_by_turn(setup):
+        after = state(setup)
+        if moment.role != role:
+            role, begun = moment.role, before
         if role == "student":
-            assert not changed(run.models["snapshot"].state_dict(), begin)
-            moved = changed(before, state(run, "network"))
-            assert "model.network.fc.weight" not in moved
-            assert "model.network.layer1.0.conv1.weight" in moved
+            copy = {key: value for key, value in after.items() if key.startswith("snapshot/")}
+            assert copy
+            assert all(torch.equal(value, begun[key.replace("snapshot/", "network/")]) for key, value in copy.items())
+            changed = moved(before, after)
+            assert "network/network.fc.weight" not in changed
+            assert "network/network.layer1.0.conv1.weight" in changed
+        before = after
+
+
+def with_batchnorm() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+
+
+def test_in_a_loop_of_ones_own_only_the_role_learns() -> None:
+    """Also what was in evaluation mode or without gradients before is so again afterwards."""
+    models = {"mentor": with_batchnorm(), "pupil": with_batchnorm()}
+    models["mentor"][1].eval()
+    models["pupil"][0].weight.requires_grad_(False)
+    before = {name: value.clone() for name, value in models["mentor"].state_dict().items()}
+    with learning(models, "pupil") as pupil:
+        assert pupil is models["pupil"]
+        assert all(part.training for part in pupil.modules())
+        assert not any(part.training for part in models["mentor"].modules())
+        x = torch.randn(8, 3)
+        models["mentor"](x).sum()
+        loss = (pupil(x) - models["mentor"](x)).square().mean()
+        loss.backward()
+    assert all(weight.grad is None for weight in models["mentor"].parameters())
+    assert pupil[0].weight.grad is None
+    assert pupil[3].weight.grad is not None
+    assert all(torch.equal(value, before[name]) for name, value in models["mentor"].state_dict().items())
+    assert [part.training for part in models["mentor"]] == [True, False, True, True]
+    assert [weight.requires_grad for weight in models["pupil"].parameters()] == [False, True, True, True, True, True]
+    with pytest.raises(UserError, match="Unknown role 'student'"), learning(models, "student"):
+        pass
+
+
+def test_modes_are_put_back_after_an_error() -> None:
+    models = {"mentor": with_batchnorm(), "pupil": with_batchnorm()}
+    with pytest.raises(ZeroDivisionError), learning(models, "pupil"):
+        raise ZeroDivisionError
+    assert models["mentor"].training
+    assert all(weight.requires_grad for weight in models["mentor"].parameters())

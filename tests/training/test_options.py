@@ -20,20 +20,19 @@ from torch.nn import functional as F
 
 from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, train
 from spacedkd.json_form import to_json
-from spacedkd.training.average import ema_update
-from spacedkd.training.folder import RunFolder
+from spacedkd.training.average import update_average
 from spacedkd.training.learner import Learner, make_optimizer
-from spacedkd.training.prepare import prepare
+from spacedkd.training.plan import make_plan
 from tests.conftest import assert_same_bits, of_model, tensors
+from tests.training.stepping import ready
 from tests.training.stopping import train_in_parts
 
 Make = Callable[..., RunSpec]
 
 
-def test_smoothed_labels_give_the_smoothed_cross_entropy(tmp_path: Path, tiny_with: Make) -> None:
-    run = prepare(tiny_with("none", label_smoothing=0.2), RunFolder(tmp_path / "run"))
-    plain = prepare(tiny_with("none"), RunFolder(tmp_path / "run"))
-    (_, smoothed), (_, batch) = next(run.remaining()), next(plain.remaining())
+def test_smoothed_labels_give_the_smoothed_cross_entropy(tiny_with: Make) -> None:
+    smoothed = ready(tiny_with("none", label_smoothing=0.2)).stream.batch(0)
+    batch = ready(tiny_with("none")).stream.batch(0)
     logits = torch.randn(len(batch.labels), 10)
     expected = F.cross_entropy(logits, batch.labels, label_smoothing=0.2)
     torch.testing.assert_close(F.cross_entropy(logits, smoothed.labels), expected)
@@ -43,8 +42,9 @@ def test_gradients_are_clipped() -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 1, bias=False)
     start = model.weight.detach().clone()
-    learner = Learner(Fabric(accelerator="cpu"), model, OptimizerSpec(lr=1.0, momentum=0, weight_decay=0, clip=0.5))
-    learner.update({"big": 100 * learner.model(torch.ones(2, 3)).sum()}, lr=1.0)
+    plain = OptimizerSpec(lr=1.0, momentum=0, weight_decay=0, clip=0.5)
+    learner = Learner(Fabric(accelerator="cpu"), model, plain)
+    learner.update(lambda: {"big": 100 * learner.model(torch.ones(2, 3)).sum()}, lr=1.0)
     assert (model.weight - start).norm().item() == pytest.approx(0.5, rel=1e-5)
 
 
@@ -65,7 +65,7 @@ def test_a_frozen_network_moves_only_if_asked(tmp_path: Path, tiny_with: Make) -
     )
     train(spec, tmp_path / "still")
     train(moving, tmp_path / "moving")
-    step = "optimizer/teacher/0/step"
+    step = "optimizer/teacher/state/0/step"
     assert tensors(tmp_path / "still")[step] == 15
     assert tensors(tmp_path / "moving")[step] == 30
 
@@ -77,17 +77,18 @@ def test_a_frozen_teacher_in_train_mode_updates_its_statistics(tmp_path: Path, t
         assert tensors(tmp_path / mode)[seen] == batches
 
 
-def test_the_follower_may_go_first(tmp_path: Path, tiny_with: Make) -> None:
-    run = prepare(tiny_with(follower_first=True, schedule=Online()), RunFolder(tmp_path / "run"))
-    assert [f"{turn.role[0]}{turn.step}" for turn in run.turns()][:4] == ["s0", "t0", "s1", "t1"]
+def test_the_follower_may_go_first(tiny_with: Make) -> None:
+    plan = make_plan(tiny_with(follower_first=True, schedule=Online()))
+    assert [f"{turn.role[0]}{turn.step}" for turn in plan.turns.after(0)][:4] == ["s0", "t0", "s1", "t1"]
 
 
 def test_a_redrawn_replay_shows_the_student_other_batches(tmp_path: Path, tiny_with: Make) -> None:
     spec = tiny_with(redraw_replay=True, schedule=Spaced("5st"))
-    run = prepare(spec, RunFolder(tmp_path / "run"))
+    setup = ready(spec)
     seen: dict[str, list[list[int]]] = {"teacher": [], "student": []}
-    for turn, batch in run.remaining():
-        seen[turn.role].append(batch.indices.tolist())
+    for turn in setup.plan.turns.after(0):
+        (view,) = setup.plan.views(turn)
+        seen[turn.role].append(setup.stream.batch(*view).indices.tolist())
     assert seen["teacher"] != seen["student"]
     for epoch in range(3):
         whole = sorted(i for batch in seen["student"][epoch * 5 : epoch * 5 + 5] for i in batch)
@@ -101,16 +102,19 @@ def test_the_average_follows_its_formula() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     average = deepcopy(module)
-    expected = module[0].weight.detach().clone()
+    expected, statistics = module[0].weight.detach().clone(), module[1].running_mean.clone()
     for step in range(5):
         with torch.no_grad():
             module[0].weight.add_(1.0)
             module[1].running_mean.add_(1.0)
-        ema_update(average, module, 0.5, step)
+            module[1].num_batches_tracked.add_(1)
+        update_average(average, module, 0.5, step)
         decay = min(0.5, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * module[0].weight.detach()
+        statistics = decay * statistics + (1 - decay) * module[1].running_mean
     torch.testing.assert_close(average[0].weight.detach(), expected)
-    assert torch.equal(average[1].running_mean, module[1].running_mean)
+    torch.testing.assert_close(average[1].running_mean, statistics)
+    assert average[1].num_batches_tracked == 5, "whole numbers are copied"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 
 from spacedkd import DataSpec, Duration, Moment, NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.data.sources import load
-from spacedkd.training.result import summarise
+from spacedkd.run import summarise
 from tests.conftest import tensors
 
 Make = Callable[..., RunSpec]

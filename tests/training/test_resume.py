@@ -17,7 +17,7 @@ import pytest
 
 from spacedkd import Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.json_form import to_json
-from spacedkd.training.prepare import fill_in
+from spacedkd.training.plan import fill_in
 from tests.training.stopping import assert_same_run, train_in_parts
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -52,7 +52,7 @@ def test_killed_at_random_moments(tmp_path: Path, tiny_with: Callable[..., RunSp
     command = [sys.executable, "-m", "spacedkd", "train"]
     start = [*command, "--spec", str(tmp_path / "spec.json"), "--out", str(killed)]
     resume = [*command, "--resume", str(killed)]
-    kills, chance = 0, random.Random()
+    kills, chance = 0, random.Random(1)
     while kills < 3 and not (killed / "result.json").exists():
         journal = killed / "journal.jsonl"
         known = journal.stat().st_size if journal.exists() else 0
@@ -134,3 +134,5 @@ def test_a_kill_while_the_folder_is_made_does_no_harm(tmp_path: Path, tiny: RunS
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "spec.unfinished").write_text("{")
     train(tiny, tmp_path / "run")
+    train(tiny, tmp_path / "clean")
+    assert_same_run(tmp_path / "run", tmp_path / "clean")

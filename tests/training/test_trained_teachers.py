@@ -13,9 +13,8 @@ from spacedkd import DataSpec, MethodSpec, NetworkSpec, RunSpec, Spaced, UserErr
 from spacedkd.cli.flags import RunFlags, to_spec
 from spacedkd.data.sources import load
 from spacedkd.methods import METHODS
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import prepare
 from tests.conftest import of_model
+from tests.training.stepping import ready
 
 FIXED = MethodSpec("hinton", {"teacher_learns": False})
 SMALL = NetworkSpec("resnet18_small", {"width": 4})
@@ -62,7 +61,7 @@ def test_every_place_weights_can_lie_in(tmp_path: Path, tiny: RunSpec, taught: P
     places = {"run": taught, "student folder": taught / "student"}
     place = places.get(kind) or next(path for path in tmp_path.iterdir() if path.stem == "weights")
     teacher = NetworkSpec("resnet18_small", {"width": 6}, str(place))
-    run = prepare(replace(tiny, method=FIXED, teacher=teacher), RunFolder(tmp_path / "run"))
+    run = ready(replace(tiny, method=FIXED, teacher=teacher))
     assert torch.equal(run.models["teacher"].network.fc.weight, weights["fc.weight"])
     assert "teacher" not in run.learners
 
@@ -70,14 +69,14 @@ def test_every_place_weights_can_lie_in(tmp_path: Path, tiny: RunSpec, taught: P
 def test_a_trained_teacher_may_learn_on(tmp_path: Path, tiny: RunSpec, taught: Path) -> None:
     teacher = NetworkSpec("resnet18_small", {"width": 6}, str(taught))
     spec = replace(tiny, method=MethodSpec("hinton"), teacher=teacher, schedule=Spaced("4st"))
-    run = prepare(spec, RunFolder(tmp_path / "run"))
+    run = ready(spec)
     assert torch.equal(run.models["teacher"].network.fc.weight, weights_of(taught)["fc.weight"])
     assert "teacher" in run.learners
 
 
 def test_a_student_may_start_from_trained_weights_too(tmp_path: Path, tiny: RunSpec, taught: Path) -> None:
     network = NetworkSpec("resnet18_small", {"width": 6}, str(taught))
-    run = prepare(replace(tiny, method=MethodSpec("none"), network=network), RunFolder(tmp_path / "run"))
+    run = ready(replace(tiny, method=MethodSpec("none"), network=network))
     assert torch.equal(run.models["student"].network.fc.weight, weights_of(taught)["fc.weight"])
 
 
@@ -148,9 +147,9 @@ def test_generations_and_assistants_do_not_start_from_the_trained_teacher(
     teacher = NetworkSpec("resnet18_small", {"width": 6}, str(taught))
     same = NetworkSpec("resnet18_small", {"width": 6})
     spec = replace(tiny, method=MethodSpec("ban", {"teacher_learns": False}), teacher=teacher, network=same)
-    run = prepare(spec, RunFolder(tmp_path / "run"))
+    run = ready(spec)
     first = weights_of(taught)["conv1.weight"]
-    begin = prepare(replace(tiny, method=MethodSpec("none"), network=same), RunFolder(tmp_path / "none"))
+    begin = ready(replace(tiny, method=MethodSpec("none"), network=same))
     initial = begin.models["student"].network.conv1.weight
     for role in ("generation 1", "student"):
         weight = run.models[role].network.conv1.weight
@@ -164,7 +163,7 @@ def test_a_fixed_teacher_sees_images_as_in_its_own_training(tmp_path: Path, tiny
     both = []
     for limit in (40, 300):
         data = DataSpec("digits", train_limit=limit)
-        run = prepare(replace(tiny, data=data, method=FIXED, teacher=teacher), RunFolder(tmp_path / str(limit)))
+        run = ready(replace(tiny, data=data, method=FIXED, teacher=teacher))
         run.models["teacher"].eval()
         both.append(run.models["teacher"](run.data.test.shown(torch.arange(20)))[0].logits)
     assert run.data.train.mean != load(tiny.data).train.mean

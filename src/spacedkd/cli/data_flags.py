@@ -65,7 +65,7 @@ class DataFlags(ImageFlags):
 
 DATA_PLACES = {
     "data": "data.source",
-    "augment": "data.recipe",
+    "augment": "data.augmentation",
     **{
         name: f"data.{name}"
         for name in (
@@ -79,7 +79,7 @@ DATA_PLACES = {
 
 def put_changes(plain: dict[str, Any], flags: DataFlags) -> None:
     """Let --crop, --flip and --rotate change what the data or the named augmentation would have."""
-    if flags.augment is not None and flags.augment != "plain":
+    if flags.augment is not None:
         plain["augment"] = None  # the changes of another augmentation
     given = {name: getattr(flags, name) for name in ("crop", "flip", "rotate") if getattr(flags, name) is not None}
     if given:

@@ -10,18 +10,19 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from spacedkd.cli import evaluation_tables as tables
 from spacedkd.cli.assignments import assign, put
 from spacedkd.cli.console import console, say
 from spacedkd.cli.data_flags import DATA_PLACES, ImageFlags
 from spacedkd.cli.evaluation_flags import InstrumentFlags, OtherNetworkFlags
 from spacedkd.cli.flag import flag
 from spacedkd.cli.progress import work_progress
+from spacedkd.cli.terminal import shown
 from spacedkd.errors import UserError
 from spacedkd.evaluation.grid import write_grid
 from spacedkd.experiments import comparison, evaluation_file, instruments
 from spacedkd.experiments.instruments import Plan
 from spacedkd.json_form import from_json
+from spacedkd.report import evaluation_tables as tables
 from spacedkd.spec import DataSpec, NetworkSpec
 from spacedkd.training import saved
 from spacedkd.training.folder import make_folder
@@ -84,9 +85,9 @@ def evaluate(
     for folder, found in everything.items():
         if detailed:
             say(f"{folder}, {tables.origin(found)}")
-            console.print(*tables.of_evaluation(found, instruments.calibration or instruments.all))
+            console.print(*map(shown, tables.of_evaluation(found, instruments.calibration or instruments.all)))
     if not detailed:
-        console.print(tables.of_many(everything))
+        console.print(shown(tables.of_many(everything)))
     file = evaluation_file.FILE
     say(f"Numbers: {next(iter(everything)) / file if detailed else f'{file} in each run folder'}")
 

@@ -10,7 +10,7 @@ from rich.columns import Columns
 from rich.markdown import Markdown
 from rich.table import Table
 
-from spacedkd.data.recipes import RECIPES as AUGMENTATIONS
+from spacedkd.data.augmentations import AUGMENTATIONS
 from spacedkd.data.sources import PLACES, SOURCES
 from spacedkd.errors import UserError, unknown
 from spacedkd.methods import METHODS
@@ -28,8 +28,8 @@ def data(pattern: str) -> Table:
 
 def augmentations(pattern: str) -> Table:
     table = Table("--augment", "what is done to training images", box=box.SIMPLE_HEAD)
-    for name, recipe in AUGMENTATIONS.items():
-        table.add_row(name, recipe.about)
+    for name, entry in AUGMENTATIONS.items():
+        table.add_row(name, entry.about)
     return table
 
 

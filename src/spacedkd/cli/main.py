@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from spacedkd.cli import flags, listing, tables
+from spacedkd.cli import flags, listing, terminal
 from spacedkd.cli.arms import make_arms
 from spacedkd.cli.console import console, say
 from spacedkd.cli.evaluation import evaluate
@@ -21,6 +21,7 @@ from spacedkd.cli.progress import jobs_progress, run_progress
 from spacedkd.cli.theory import theory
 from spacedkd.errors import UserError, unknown
 from spacedkd.experiments import comparison, runner
+from spacedkd.report import tables
 from spacedkd.report.page import write_page
 from spacedkd.spec import read_spec
 from spacedkd.training import loop
@@ -46,14 +47,14 @@ def train(
         raise UserError("--out needs the name of a folder, for instance runs/mine.")
     spec = read_spec(resume) if resume is not None else flags.to_spec(run)
     if run.recipe is not None:
-        console.print(f"Recipe {run.recipe} fills in:", tables.of_spec(spec))
+        console.print(f"Recipe {run.recipe} fills in:", terminal.of_spec(spec))
     name = comparison.describe(spec).replace(", ", "-").replace(" ", "-")
     folder = resume or out or Path("runs") / f"{name}-seed{spec.seed}"
     if resume is not None and RunFolder(folder).finished():
         say(f"{folder} is finished already.")
     with run_progress(console, spec.method.name) as callback:
         result = loop.train(spec, folder, resume=resume is not None, callback=callback)
-    console.print(tables.of_run(result))
+    console.print(terminal.shown(tables.of_run(result)))
     say(f"{result.cost['updates']} updates in {result.seconds:.0f} s. Student: {folder}/student")
 
 
@@ -156,7 +157,7 @@ def _show(found: dict[str, Any], page: Path, numbers: Path, unfinished: int = 0)
     """A comparison as numbers, as a page and as tables."""
     write_json(numbers, found)
     write_page(page, found, unfinished)
-    console.print(tables.of_comparison(found), tables.of_costs(found))
+    console.print(*(terminal.shown(table) for table in tables.comparison_tables(found)))
     say(f"Numbers: {numbers}\nReport:  {page}")
 
 

@@ -11,9 +11,9 @@ from rich.table import Table
 from spacedkd.cli.console import console, say
 from spacedkd.cli.flag import flag
 from spacedkd.cli.progress import count_progress
-from spacedkd.experiments.theory import default_settings, measure
-from spacedkd.report import theory_words as words
-from spacedkd.report.theory_page import write_theory_page
+from spacedkd.theory import words
+from spacedkd.theory.measure import default_settings, measure
+from spacedkd.theory.page import write_theory_page
 from spacedkd.training.folder import make_folder, write_json
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from torchvision import datasets as torchvision_sets
 
 from spacedkd.data.found import Found, Part
+from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
-from spacedkd.spec import DataSpec
 
 Arrays = Mapping[str, np.ndarray]
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")

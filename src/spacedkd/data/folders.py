@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
+from spacedkd.data.found import TEST, TRAIN, Found, Part, choose, refuse_unread
 from spacedkd.data.stored import Files
+from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
-from spacedkd.spec import DataSpec
 
 LITTER = {"thumbs.db", "desktop.ini"}
 
@@ -105,6 +105,7 @@ def tiny_imagenet(spec: DataSpec, place: Path | None = None) -> Found:
     place = place or Path(spec.source)
     if not (place / "val" / "val_annotations.txt").is_file():  # val sorted into class folders, as many do
         return class_folders(replace(spec, class_list=str(place / "wnids.txt")), place)
+    refuse_unread(spec, ("root", "skip_bad"))  # the official layout has parts with names of its own
     wnids = read_class_list(str(place / "wnids.txt"))
     train = [(path, wnid) for wnid in wnids for path in _files_of_wnid(place, wnid)]
     lines = (place / "val" / "val_annotations.txt").read_text().splitlines()

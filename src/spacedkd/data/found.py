@@ -1,4 +1,4 @@
-"""A data set as it was found: nothing decoded yet, labels as they are written; and which part of it is which."""
+"""A data set as it was found, nothing decoded yet: which part of it is which, and which class has which number."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from spacedkd.data.stored import Stored
+from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError, unknown
-from spacedkd.spec import DataSpec
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation", "eval", "dev")
@@ -33,10 +35,35 @@ class Found(NamedTuple):
     """what the labels 0, 1, ... are called, where the data says so"""
 
 
+_PARTS = "data that lies in parts with names"
+READ_BY = {
+    "root": "data sets known by name that lie in a folder",
+    "class_list": "folders with a folder for each class",
+    "image_column": "tables",
+    "label_column": "tables",
+    "train_split": _PARTS,
+    "test_split": _PARTS,
+    "test_part": "data that may have no part to test on",
+    "skip_bad": "images in files and tables",
+}
+"""what each field that says where images lie is for"""
+
+
+def refuse_unread(spec: DataSpec, read: Collection[str]) -> None:
+    """What is given and cannot matter is refused; as it is by default, it counts as not given."""
+    usual = DataSpec()
+    for name, what in READ_BY.items():
+        if name not in read and getattr(spec, name) != getattr(usual, name):
+            raise UserError(f"{name} does not matter for {spec.source}, it is for {what}: leave it out.")
+
+
 def choose(place: str, parts: Collection[str], spec: DataSpec) -> tuple[str, str | None]:
     """The names of the part to train on and of the part to test on, if there is one."""
     train = _asked(place, parts, spec.train_split) or _the_one_to_train_on(place, parts)
-    return train, _asked(place, parts, spec.test_split) or _the_one_to_test_on(place, parts, train, spec)
+    test = _asked(place, parts, spec.test_split) or _the_one_to_test_on(place, parts, train, spec)
+    if test == train:
+        raise UserError(f"The part {train} of {place} cannot be trained on and tested on: give another --test-split.")
+    return train, test
 
 
 def _asked(place: str, parts: Collection[str], name: str | None) -> str | None:
@@ -75,5 +102,59 @@ def check_test_part(found: Found, spec: DataSpec) -> None:
         )
     if found.test is not None and spec.test_part is not None:
         raise UserError(f"{found.place} has a part to test on, {found.test.name}: leave out --test-part.")
-    if spec.test_part is not None and not 0 < spec.test_part < 1:
-        raise UserError(f"test_part must be between 0 and 1, got {spec.test_part:g}.")
+
+
+class Classes(NamedTuple):
+    """The classes of a data set; a class's place is its number."""
+
+    names: tuple[str, ...]
+    labels: tuple[int | str, ...]
+    """as the data writes them"""
+    note: str | None = None
+    """what a user should know of the numbering"""
+
+    def number(self, part: Part) -> Tensor:
+        """The labels of a part as numbers, [N] int64."""
+        _check(part)
+        known = np.array(self.labels)
+        if (known.dtype.kind == "U") != (part.labels.dtype.kind == "U"):
+            raise UserError(f"{part.name} has labels like {part.labels[0]!r}, the training images like {known[0]!r}.")
+        place = np.searchsorted(known, part.labels).clip(max=len(known) - 1)
+        strange = known[place] != part.labels
+        if strange.any():
+            raise UserError(
+                f"{part.name} has images with label {part.labels[strange][0]}, and no training image has it: both "
+                "parts need the same classes."
+            )
+        return torch.from_numpy(place.astype(np.int64))
+
+
+def classes_of(found: Found) -> Classes:
+    """The classes of the training images, numbered in the order of their labels."""
+    _check(found.train)
+    values = np.unique(found.train.labels)
+    if len(values) < 2:
+        raise UserError(f"All training images of {found.place} have label {values[0]}: two classes are the least.")
+    whole = np.issubdtype(values.dtype, np.integer)
+    declared = found.names if whole and found.names and values[0] >= 0 and values[-1] < len(found.names) else None
+    names = tuple(declared[value] if declared else str(value) for value in values.tolist())
+    return Classes(names, tuple(values.tolist()), _note(values, whole, declared is not None, len(found.names or ())))
+
+
+def _check(part: Part) -> None:
+    if len(part.labels) == 0:
+        raise UserError(f"The data set has no {part.name} images.")
+    if part.labels.dtype.kind not in "iuU":
+        raise UserError(
+            f"Labels must be whole numbers or text, got {part.labels.dtype} in {part.name}. Save them as int64."
+        )
+    if part.labels.dtype.kind != "U" and (part.labels == -1).all():
+        raise UserError(f"{part.name} has no labels: all of them are -1.")
+
+
+def _note(values: np.ndarray, whole: bool, named: bool, declared: int) -> str | None:
+    if not whole or np.array_equal(values, np.arange(max(len(values), declared if named else 0))):
+        return None
+    if named:
+        return f"{declared - len(values)} of {declared} declared classes have no training images and are left out."
+    return f"Labels {values[0]} to {values[-1]} are numbered 0 to {len(values) - 1}; classes.json keeps which is which."

@@ -9,12 +9,45 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as F
 
-from spacedkd.data.fit import Fit, to_bytes, to_image
 from spacedkd.data.stored import Stored, decode
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Scale the shorter side to `shorter` and cut out the middle; without `shorter`, squeeze both sides to `size`."""
+
+    size: int
+    shorter: int | None = None
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        both = [self.size, self.size]
+        if image.size == (self.size, self.size) and self.shorter in (None, self.size):
+            return image
+        if self.shorter is None:
+            return F.resize(image, both, InterpolationMode.BILINEAR)  # type: ignore[no-any-return]
+        resized = F.resize(image, [self.shorter], InterpolationMode.BILINEAR)
+        return F.center_crop(resized, both)  # type: ignore[no-any-return]
+
+
+def to_bytes(image: Image.Image) -> Tensor:
+    """An image as uint8 [C, H, W]."""
+    array = np.array(image)
+    array = array[..., None] if array.ndim == 2 else array
+    return torch.from_numpy(array).permute(2, 0, 1)
+
+
+def to_image(pixels: Tensor) -> Image.Image:
+    """The inverse of `to_bytes`, for one channel (gray) or three (RGB)."""
+    array = pixels.cpu().permute(1, 2, 0).numpy()
+    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else np.ascontiguousarray(array))
+
 
 Constants = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -55,7 +88,12 @@ class ImageSet(Protocol):
 
     def normalised(self, pixels: Tensor) -> Tensor: ...
 
+    def labelled(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What a network is evaluated on, and the labels."""
+
     def subset(self, rows: Tensor) -> ImageSet: ...
+
+    def __len__(self) -> int: ...
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -70,8 +108,31 @@ def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
         return 255 * torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
+class _Normalised:
+    """What all image sets share."""
+
+    labels: Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def fitted(self, rows: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def shown(self, rows: Tensor) -> Tensor:
+        return self.normalised(self.fitted(rows))
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        return normalise(pixels, self.mean, self.std)
+
+    def labelled(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.shown(rows), self.labels[rows.to(self.labels.device)]
+
+
 @dataclass(frozen=True)
-class Images:
+class Images(_Normalised):
     """A data set in memory: N images as bytes, with what normalises them."""
 
     pixels: Tensor  # [N, C, H, W] uint8
@@ -80,7 +141,7 @@ class Images:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     fit: Fit | None = None
-    """for recipes that want the stored size in training and another one in evaluation"""
+    """for augmentations that want the stored size in training and another one in evaluation"""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -99,12 +160,6 @@ class Images:
             return self.pixels[rows.to(self.pixels.device)]
         return torch.stack([to_bytes(self.fit(self.open(row))) for row in rows.tolist()])
 
-    def shown(self, rows: Tensor) -> Tensor:
-        return self.normalised(self.fitted(rows))
-
-    def normalised(self, pixels: Tensor) -> Tensor:
-        return normalise(pixels, self.mean, self.std)
-
     def to(self, device: torch.device) -> Images:
         return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device))
 
@@ -113,7 +168,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Encoded(_Normalised):
     """A data set too large or too uneven for memory: files or table cells, decoded when asked for."""
 
     stored: Stored
@@ -137,12 +192,6 @@ class Encoded:
 
     def fitted(self, rows: Tensor) -> Tensor:
         return torch.stack([to_bytes(self.fit(self.open(row))) for row in rows.tolist()])
-
-    def shown(self, rows: Tensor) -> Tensor:
-        return self.normalised(self.fitted(rows))
-
-    def normalised(self, pixels: Tensor) -> Tensor:
-        return normalise(pixels, self.mean, self.std)
 
     def subset(self, rows: Tensor) -> Encoded:
         return replace(self, rows=self.rows[rows], labels=self.labels[rows])

@@ -1,42 +1,75 @@
-"""What a network is shown: a tensor, several of them, or several by name."""
+"""What a network is shown: one tensor, several, or named ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
-"""mean and deviation of each channel"""
-
-
-def count(inputs: Inputs) -> int:
-    """How many items there are: the length of every tensor.
-
-    >>> import torch
-    >>> count(torch.zeros(3, 2)), count({"tokens": torch.zeros(5, 7)})
-    (3, 5)
-    """
-    if isinstance(inputs, Tensor):
-        return len(inputs)
-    return len(next(iter(inputs.values() if isinstance(inputs, Mapping) else inputs)))
-
-
-def call(network: Callable[..., Any], inputs: Inputs) -> Any:
-    """A network's answer: network(x), network(*x) of a tuple, network(**x) of a mapping."""
-    if isinstance(inputs, Tensor):
-        return network(inputs)
-    return network(**inputs) if isinstance(inputs, Mapping) else network(*inputs)
+"""of B rows"""
 
 
 class Shown(NamedTuple):
-    """What the data shows to a network, for networks that size themselves and are tried."""
+    """What a network is built for."""
 
     sample: Inputs
-    """two items of it"""
-    classes: tuple[str, ...] = ()
-    """their names, where the data says them"""
-    normalisation: Normalisation | None = None
-    """of image tensors"""
+    """two inputs, as they are shown in evaluation"""
+    classes: tuple[str, ...]
+    """empty where the data does not say"""
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """mean and deviation of each channel, where images are normalised with them"""
+
+
+class Labelled(Protocol):
+    """Labelled items that are shown without chance."""
+
+    @property
+    def instant(self) -> bool:
+        """Whether showing a batch is one look-up, so that workers would only cost time."""
+
+    def __len__(self) -> int: ...
+
+    def labelled(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        """What a network is evaluated on, and the labels."""
+
+    def subset(self, rows: Tensor) -> Labelled: ...
+
+
+def tensors(inputs: Inputs) -> Iterable[Tensor]:
+    if isinstance(inputs, Tensor):
+        return (inputs,)
+    return inputs.values() if isinstance(inputs, Mapping) else inputs
+
+
+def count(inputs: Inputs) -> int:
+    """How many rows there are.
+
+    >>> count({"tokens": torch.zeros(3, 7), "mask": torch.ones(3, 7)})
+    3
+    """
+    return len(next(iter(tensors(inputs))))
+
+
+def to_device(inputs: Inputs, device: torch.device, channels_last: bool = False) -> Inputs:
+    """Everything on a device; `channels_last` is for images, so for floating-point tensors [B, C, H, W] alone."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        image = tensor.ndim == 4 and tensor.is_floating_point()
+        layout = torch.channels_last if channels_last and image else torch.contiguous_format
+        return tensor.to(device, memory_format=layout, non_blocking=True)
+
+    if isinstance(inputs, Tensor):
+        return moved(inputs)
+    if isinstance(inputs, Mapping):
+        return {name: moved(tensor) for name, tensor in inputs.items()}
+    return tuple(moved(tensor) for tensor in inputs)
+
+
+def call(network: nn.Module, inputs: Inputs) -> Any:
+    """What a network says: several tensors are its arguments, named ones its keyword arguments."""
+    if isinstance(inputs, Tensor):
+        return network(inputs)
+    return network(**inputs) if isinstance(inputs, Mapping) else network(*inputs)

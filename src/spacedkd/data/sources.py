@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from spacedkd.data import arrays, folders, recipes, tables
-from spacedkd.data.found import Found
-from spacedkd.data.keep import MEMORY_LIMIT
-from spacedkd.data.news import tell
+from spacedkd.data import arrays, augmentations, folders, tables
+from spacedkd.data.found import Found, refuse_unread
+from spacedkd.data.reading import MEMORY_LIMIT, tell
 from spacedkd.data.splits import Splits as Splits
-from spacedkd.data.splits import split
+from spacedkd.data.splits import read_parts
 from spacedkd.data.stored import BadImage, decode
+from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError, unknown
-from spacedkd.spec import AugmentSpec, DataSpec
 
 SMALL = 96
 """photographs are larger than this, and want another augmentation than small pictures"""
@@ -27,8 +26,7 @@ SMALL = 96
 class Suits(NamedTuple):
     """What a data set gets where a spec leaves it open."""
 
-    recipe: str
-    augment: AugmentSpec | None = None
+    augmentation: str
     image_size: int | None = None
 
 
@@ -39,6 +37,8 @@ class Source(NamedTuple):
     find: Callable[[DataSpec], Found]
     suits: Suits | None = None
     """None looks at an image first"""
+    reads: tuple[str, ...] = ()
+    """which of the fields of a DataSpec that say where images lie it looks at"""
 
 
 def _tiny_imagenet(spec: DataSpec) -> Found:
@@ -61,27 +61,44 @@ def _imagenet_100(spec: DataSpec) -> Found:
     return _imagenet(spec)
 
 
+_SPLITS = ("train_split", "test_split")
+_CLASSES = ("class_list", *_SPLITS, "test_part", "skip_bad")
+_TABLE = ("image_column", "label_column", *_SPLITS, "test_part", "skip_bad")
+
 SOURCES = {
     "digits": Source(
         "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn",
         arrays.digits,
-        Suits("plain", AugmentSpec(crop=1, rotate=10)),
+        Suits("digits"),
     ),
-    "cifar10": Source("32x32 photographs, 10 classes, 50 000 + 10 000 images", arrays.cifar10, Suits("cifar")),
-    "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", arrays.cifar100, Suits("cifar")),
+    "cifar10": Source(
+        "32x32 photographs, 10 classes, 50 000 + 10 000 images", arrays.cifar10, Suits("cifar"), ("root",)
+    ),
+    "cifar100": Source(
+        "32x32 photographs, 100 classes, 50 000 + 10 000 images", arrays.cifar100, Suits("cifar"), ("root",)
+    ),
     "tiny-imagenet": Source(
-        "64x64 photographs, 200 classes, 100 000 + 10 000 images", _tiny_imagenet, Suits("tiny-imagenet")
+        "64x64 photographs, 200 classes, 100 000 + 10 000 images",
+        _tiny_imagenet,
+        Suits("tiny-imagenet"),
+        ("root", *_SPLITS, "skip_bad"),
     ),
-    "imagenet-100": Source("ImageNet with the classes of --class-list", _imagenet_100, Suits("imagenet")),
-    "imagenet-1k": Source("ImageNet, 1000 classes, 1 281 167 + 50 000 images", _imagenet, Suits("imagenet")),
+    "imagenet-100": Source(
+        "ImageNet with the classes of --class-list", _imagenet_100, Suits("imagenet"), ("root", *_CLASSES)
+    ),
+    "imagenet-1k": Source(
+        "ImageNet, 1000 classes, 1 281 167 + 50 000 images", _imagenet, Suits("imagenet"), ("root", *_CLASSES)
+    ),
 }
 """all but digits lie in --root; the cifars are downloaded there where they are missing"""
 
-_FOLDER = Source("train and val (or test) folders with a folder for each class", folders.class_folders)
-_TINY_IMAGENET = Source("Tiny-ImageNet in its official layout", folders.tiny_imagenet, Suits("tiny-imagenet"))
-_PARQUET = Source("an image and a label column; also a folder of such files", tables.parquet)
-_SAVED = Source("what Hugging Face datasets saved to disk", tables.saved_to_disk)
-_HUB = Source("a data set on the Hugging Face hub; OWNER/NAME:CONFIGURATION picks one", tables.hub)
+_FOLDER = Source("train and val (or test) folders with a folder for each class", folders.class_folders, None, _CLASSES)
+_TINY_IMAGENET = Source(
+    "Tiny-ImageNet in its official layout", folders.tiny_imagenet, Suits("tiny-imagenet"), (*_SPLITS, "skip_bad")
+)
+_PARQUET = Source("an image and a label column; also a folder of such files", tables.parquet, None, _TABLE)
+_SAVED = Source("what Hugging Face datasets saved to disk", tables.saved_to_disk, None, _TABLE)
+_HUB = Source("a data set on the Hugging Face hub; OWNER/NAME:CONFIGURATION picks one", tables.hub, None, _TABLE)
 _NPZ = Source("arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_train, y_test", arrays.npz, Suits("plain"))
 PLACES = {"FOLDER": _FOLDER, "FILE.parquet": _PARQUET, "FILE.npz": _NPZ, "OWNER/NAME": _HUB}
 
@@ -112,53 +129,115 @@ def _kind_of_folder(path: Path) -> Source:
     return _PARQUET if holds_tables else _FOLDER
 
 
+KEPT = 2
+"""data sets that stay in memory"""
+T = TypeVar("T")
+
+_WHERE = "source root class_list image_column label_column train_split test_split test_part".split()
+_HOW_KEPT = "augmentation image_size train_limit skip_bad".split()
+"""what decides which images are read, and in what form; the rest says how they are varied and cut"""
+
+
+class Library:
+    """The data sets of one process: each is found and read once, however many runs ask for it."""
+
+    def __init__(self, memory_limit: int = MEMORY_LIMIT) -> None:
+        self.memory_limit = memory_limit
+        self._sources: dict[str, Source] = {}
+        self._found: dict[Hashable, Found] = {}
+        self._read: dict[Hashable, Splits] = {}
+
+    def filled(self, spec: DataSpec) -> DataSpec:
+        """The spec with the augmentation, its changes and the image size that suit its data, where it names none."""
+        source = self._source(spec)
+        refuse_unread(spec, source.reads)
+        full = spec if _complete(spec) else self._filled(spec, source.suits or what_suits(self._find(spec)))
+        chosen = augmentations.named(full.augmentation or "")
+        if full.augment != chosen.augment and not chosen.varies:
+            raise UserError(
+                f"Augmentation {full.augmentation} is fixed: leave out --crop, --flip and --rotate, or use "
+                "--augment plain."
+            )
+        return full
+
+    def load(self, spec: DataSpec) -> Splits:
+        """The data set a spec asks for, with every image checked; what a user should know is told."""
+        spec = self.filled(spec)
+        return _recent(self._read, _values(spec, [*_WHERE, *_HOW_KEPT]), lambda: self._kept(spec)).as_asked(spec)
+
+    def _source(self, spec: DataSpec) -> Source:
+        if spec.source not in self._sources:
+            self._sources[spec.source] = source_of(spec)
+        return self._sources[spec.source]
+
+    def _find(self, spec: DataSpec) -> Found:
+        return _recent(self._found, _values(spec, _WHERE), lambda: self._source(spec).find(spec))
+
+    def _kept(self, spec: DataSpec) -> Splits:
+        kept = read_parts(self._find(spec), spec, self.memory_limit)
+        for line in kept.notes:
+            tell(line)
+        return kept
+
+    def _filled(self, spec: DataSpec, suits: Suits) -> DataSpec:
+        usual = augmentations.named(suits.augmentation)
+        name = spec.augmentation or (suits.augmentation if spec.augment is None or usual.varies else "plain")
+        chosen = augmentations.named(name)
+        changes = spec.augment or chosen.augment
+        if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:
+            side = suits.image_size or usual.size or _side(self._find(spec))
+            changes = replace(chosen.augment, crop=side // 8)
+        size = spec.image_size or chosen.size or suits.image_size or usual.size
+        return replace(spec, augmentation=name, augment=changes, image_size=size)
+
+
 def fill_in(spec: DataSpec) -> DataSpec:
-    """The spec with the recipe, its changes and the image size that suit its data, where it names none."""
-    source = source_of(spec)
-    if source.suits is None and _complete(spec):
-        return spec
-    return _filled(spec, source.suits or what_suits(source.find(spec)))
+    """`Library.filled` for one spec."""
+    return Library().filled(spec)
 
 
 def load(spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Splits:
-    """The data set a spec asks for, with every image checked; what a user should know is told."""
-    source = source_of(spec)
-    found = source.find(spec)
-    complete = source.suits is None and _complete(spec)
-    spec = spec if complete else _filled(spec, source.suits or what_suits(found))
-    parts = split(found, spec, memory_limit)
-    for line in parts.notes:
-        tell(line)
-    return parts
+    """`Library.load` for one spec."""
+    return Library(memory_limit).load(spec)
 
 
 def _complete(spec: DataSpec) -> bool:
-    if spec.recipe is None or spec.image_size is None:
+    if spec.augmentation is None or spec.image_size is None:
         return False
-    return (spec.augment is not None) == (recipes.named(spec.recipe).augment is not None)
+    return spec.augment is not None or augmentations.named(spec.augmentation).augment is None
 
 
-def _filled(spec: DataSpec, suits: Suits) -> DataSpec:
-    name = spec.recipe or (suits.recipe if spec.augment is None or recipes.named(suits.recipe).varies else "plain")
-    recipe = recipes.named(name)
-    if spec.augment not in (None, recipe.augment) and not recipe.varies:
-        raise UserError(f"Augmentation {name} is fixed: leave out --crop, --flip and --rotate, or use --augment plain.")
-    if spec.image_size is not None and spec.image_size < 1:
-        raise UserError(f"image_size must be at least 1, got {spec.image_size}.")
-    changes = suits.augment if name == suits.recipe and suits.augment is not None else recipe.augment
-    size = recipe.size or suits.image_size or recipes.named(suits.recipe).size
-    return replace(spec, recipe=name, augment=spec.augment or changes, image_size=spec.image_size or size)
+def _values(spec: DataSpec, names: list[str]) -> Hashable:
+    return tuple(getattr(spec, name) for name in names)
 
 
-def what_suits(found: Found) -> Suits:
-    """Small pictures are shifted and mirrored; photographs get what is usual for ImageNet."""
+def _recent(kept: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+    """What is kept under a key, or made and kept; those not asked for the longest make room before that."""
+    value = kept.pop(key) if key in kept else None
+    while len(kept) >= KEPT:
+        del kept[next(iter(kept))]
+    kept[key] = make() if value is None else value
+    return kept[key]
+
+
+def _side(found: Found) -> int:
+    images = found.train.images
+    return int(min(images.shape[1:3] if isinstance(images, np.ndarray) else _size(found)))
+
+
+def _size(found: Found) -> tuple[int, int]:
+    """Width and height of the first training image that can be read."""
     images = found.train.images
     assert not isinstance(images, np.ndarray)  # arrays say what suits them
     for row in range(len(images)):
         try:
-            size = decode(images.read(row)).size
+            return decode(images.read(row)).size
         except BadImage:
             continue
-        small = Suits("plain", AugmentSpec(crop=min(size) // 8, flip=True), min(size))
-        return small if max(size) <= SMALL else Suits("imagenet")
     raise UserError(f"{found.place} has no training image that can be read.")
+
+
+def what_suits(found: Found) -> Suits:
+    """Small pictures are shifted and mirrored; photographs get what is usual for ImageNet."""
+    size = _size(found)
+    return Suits("small", min(size)) if max(size) <= SMALL else Suits("imagenet")

@@ -1,36 +1,101 @@
-"""The parts of a data set, ready to be trained on."""
+"""The parts of a data set, ready to be trained on; which images are used for what is the same for every seed."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from spacedkd.data import recipes
-from spacedkd.data.classes import classes_of
-from spacedkd.data.found import Found, check_test_part
+from spacedkd.data import augmentations
+from spacedkd.data.augmentations import Augmentation, BatchWise
+from spacedkd.data.batchwise import Mix
+from spacedkd.data.found import Found, check_test_part, classes_of
 from spacedkd.data.images import Constants, Encoded, Images
-from spacedkd.data.keep import MEMORY_LIMIT, Form, keep
-from spacedkd.data.mix import Mix
-from spacedkd.data.recipes import BatchWise, Recipe
-from spacedkd.data.rows import evenly, held_out, tested
-from spacedkd.spec import DataSpec
+from spacedkd.data.inputs import Labelled, Shown
+from spacedkd.data.reading import MEMORY_LIMIT, Form, keep
+from spacedkd.data.stream import Stream, TrainingStream
+from spacedkd.data_spec import DataSpec
+from spacedkd.errors import UserError
+from spacedkd.seeds import seed_for
 
 
-class Splits(NamedTuple):
-    """The parts of a data set, and how the first of them is varied; `holdout` is cut from it on request."""
+class Data(Protocol):
+    """What a run learns from and is measured on."""
+
+    @property
+    def shown(self) -> Shown:
+        """What a network is built for."""
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the stream mixes inputs and labels."""
+
+    @property
+    def count(self) -> int:
+        """How many items there are to train on."""
+
+    def stream(
+        self,
+        batch_size: int,
+        seed: int,
+        drop_last: bool = False,
+        label_smoothing: float = 0.0,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> Stream: ...
+
+    def evaluated(self) -> Mapping[str, Labelled]:
+        """The parts accuracy is measured on: test, and holdout if one was asked for."""
+
+    def to(self, device: torch.device) -> Data:
+        """On a device as far as that helps."""
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON: the classes with their numbers and labels, how many items there are, and what was noted."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The parts of a data set of images, and how the first is varied; `holdout` is cut from it on request."""
 
     train: Images | Encoded
     test: Images | Encoded
     holdout: Images | Encoded | None = None
-    recipe: Recipe = BatchWise()
+    augmentation: Augmentation = BatchWise()
     mix: Mix | None = None
     labels: tuple[int | str, ...] = ()
     """as the data writes them, in the order of the classes"""
     notes: tuple[str, ...] = ()
     """what a user should know"""
+
+    @property
+    def shown(self) -> Shown:
+        train = self.train
+        return Shown(train.shown(torch.arange(2)), train.classes, (train.mean, train.std))
+
+    @property
+    def mixed(self) -> bool:
+        return self.mix is not None
+
+    @property
+    def count(self) -> int:
+        return len(self.train)
+
+    def stream(
+        self,
+        batch_size: int,
+        seed: int,
+        drop_last: bool = False,
+        label_smoothing: float = 0.0,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> TrainingStream:
+        return TrainingStream(
+            self.train, batch_size, seed, self.augmentation, drop_last, rank, ranks, self.mix, label_smoothing
+        )
 
     def to(self, device: torch.device) -> Splits:
         """On a device as far as that helps: images in memory, unless they are varied one by one."""
@@ -38,28 +103,49 @@ class Splits(NamedTuple):
         def moved(images: Images | Encoded) -> Images | Encoded:
             return images.to(device) if isinstance(images, Images) and images.instant else images
 
-        return self._replace(
-            train=moved(self.train) if self.recipe.batchwise else self.train,
+        return replace(
+            self,
+            train=moved(self.train) if self.augmentation.batchwise else self.train,
             test=moved(self.test),
             holdout=None if self.holdout is None else moved(self.holdout),
         )
 
     def evaluated(self) -> dict[str, Images | Encoded]:
-        """The parts accuracy is measured on."""
         return {"test": self.test} | ({"holdout": self.holdout} if self.holdout is not None else {})
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: the classes with their numbers and labels, how many images there are, and what was noted."""
-        pairs = zip(self.train.classes, self.labels, strict=True)
-        return {
-            "classes": [{"number": n, "name": name, "label": label} for n, (name, label) in enumerate(pairs)],
-            "images": {name: len(part.labels) for name, part in {"train": self.train, **self.evaluated()}.items()},
-            "notes": list(self.notes),
-        }
+        return description(self.train.classes, self.labels, {"train": self.train, **self.evaluated()}, self.notes)
+
+    def as_asked(self, spec: DataSpec) -> Splits:
+        """With the holdout, the augmentation and the mixing of a filled-in spec."""
+        assert spec.augmentation is not None
+        train, holdout = self.train, None
+        if spec.holdout:
+            kept, aside = held_out(len(train), spec.holdout)
+            train, holdout = train.subset(kept), train.subset(aside)
+        return replace(
+            self,
+            train=train,
+            holdout=holdout,
+            augmentation=augmentations.build(spec.augmentation, spec.augment, train.shape[1]),
+            mix=Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None,
+        )
 
 
-def split(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Splits:
-    """What was found, cut into parts and kept as a filled-in spec asks for."""
+def description(
+    names: tuple[str, ...], labels: tuple[int | str, ...], parts: Mapping[str, Labelled], notes: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """What `Data.describe` gives."""
+    pairs = zip(names, labels, strict=True)
+    return {
+        "classes": [{"number": n, "name": name, "label": label} for n, (name, label) in enumerate(pairs)],
+        "items": {name: len(part) for name, part in parts.items()},
+        "notes": list(notes),
+    }
+
+
+def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Splits:
+    """What was found, cut into parts and kept as a filled-in spec asks for; nothing is varied yet."""
     check_test_part(found, spec)
     classes = classes_of(found)
     labels = classes.number(found.train)
@@ -75,44 +161,32 @@ def split(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Spl
     else:
         test_labels = classes.number(found.test)
         test, test_note = keep(found.test, torch.arange(len(test_labels)), test_labels, form)
-    assert spec.recipe is not None
-    constants = recipes.named(spec.recipe).constants or _measured(train)
-    train, test = _normalised(train, constants), _normalised(test, constants)
-    holdout = None
-    if spec.holdout:
-        kept, aside = held_out(len(train.labels), spec.holdout)
-        train, holdout = train.subset(kept), train.subset(aside)
+    assert spec.augmentation is not None
+    mean, std = augmentations.named(spec.augmentation).constants or _measured(train)
     return Splits(
-        train,
-        test,
-        holdout,
-        recipe=recipes.build(spec.recipe, spec.augment, train.shape[1]),
-        mix=Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None,
+        replace(train, mean=mean, std=std),
+        replace(test, mean=mean, std=std),
         labels=classes.labels,
         notes=tuple(line for line in (classes.note, note, test_note) if line),
     )
 
 
 def _form(spec: DataSpec, classes: tuple[str, ...], memory_limit: int) -> Form:
-    assert spec.recipe is not None
-    recipe = recipes.named(spec.recipe)
+    assert spec.augmentation is not None
+    chosen = augmentations.named(spec.augmentation)
     return Form(
         classes,
-        fit=None if spec.image_size is None else recipe.fit(spec.image_size),
-        fits_first=recipe.fits_first,
-        colour=recipe.transform is not None or recipe.constants is not None,
+        fit=None if spec.image_size is None else chosen.fit(spec.image_size),
+        fits_first=chosen.fits_first,
+        colour=chosen.transform is not None or chosen.constants is not None,
         skip_bad=spec.skip_bad,
         memory_limit=memory_limit,
     )
 
 
-def _normalised(images: Images | Encoded, constants: Constants) -> Images | Encoded:
-    return replace(images, mean=constants[0], std=constants[1])
-
-
 def _measured(images: Images | Encoded) -> Constants:
     """Those of the training images, where they are in memory; ImageNet's, where all would have to be decoded."""
-    return statistics(images.pixels) if isinstance(images, Images) else recipes.IMAGENET
+    return statistics(images.pixels) if isinstance(images, Images) else augmentations.IMAGENET
 
 
 def statistics(pixels: Tensor) -> Constants:
@@ -123,3 +197,48 @@ def statistics(pixels: Tensor) -> Constants:
     mean = share @ levels
     std = (share @ levels.square() - mean.square()).clamp(min=0).sqrt()
     return tuple(mean.tolist()), tuple(std.clamp(min=1 / 255).tolist())
+
+
+def evenly(labels: Tensor, limit: int | None, classes: int) -> Tensor:
+    """The rows of the first `limit` images, counted round the classes; all rows without a limit."""
+    if limit is None:
+        return torch.arange(len(labels))
+    if not classes <= limit <= len(labels):
+        raise UserError(f"train_limit must be from {classes} (one a class) to {len(labels)} (all images), got {limit}.")
+    return torch.argsort(_earlier_of_same_class(labels), stable=True)[:limit].sort().values
+
+
+def _earlier_of_same_class(labels: Tensor) -> Tensor:
+    """How many images of its own class come before each image: sorting by that deals the classes out in rounds."""
+    order = torch.argsort(labels, stable=True)
+    counts = torch.bincount(labels)
+    starts = (counts.cumsum(0) - counts)[labels[order]]
+    return torch.empty_like(labels).scatter_(0, order, torch.arange(len(labels)) - starts)
+
+
+def held_out(count: int, part: float) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows to keep aside. The same for every seed, so that runs stay comparable."""
+    order = _shuffled(count, "holdout")
+    aside = round(count * part)
+    if not 0 < aside < count:
+        raise UserError(f"A holdout of {part:g} of {count} images leaves one side empty; choose another part.")
+    return order[aside:].sort().values, order[:aside].sort().values
+
+
+def tested(labels: Tensor, part: float) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows to test on, with this part of every class."""
+    order = _shuffled(len(labels), "test part")
+    earlier = torch.empty_like(labels).scatter_(0, order, _earlier_of_same_class(labels[order]))
+    quota = (torch.bincount(labels) * part).round().long()
+    testing = earlier < quota[labels]
+    counts = torch.bincount(labels)
+    if (quota < 1).any() or (quota >= counts).any():
+        raise UserError(
+            f"A test_part of {part:g} leaves a class of {int(counts.min())} image(s) empty in one part: choose "
+            "another, or add images."
+        )
+    return (~testing).nonzero().flatten(), testing.nonzero().flatten()
+
+
+def _shuffled(count: int, what: str) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed_for(0, what)))

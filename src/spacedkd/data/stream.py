@@ -8,33 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
+from spacedkd.data.augmentations import Augmentation, BatchWise
+from spacedkd.data.batchwise import Mix
 from spacedkd.data.images import Images as Images
 from spacedkd.data.images import ImageSet
-from spacedkd.data.mix import Mix
-from spacedkd.data.recipes import BatchWise, Recipe
+from spacedkd.data.inputs import Inputs, Labelled, to_device
+from spacedkd.data_spec import AugmentSpec
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
-from spacedkd.spec import AugmentSpec
 
 
 class Batch(NamedTuple):
-    """B images with their labels and their places in the data set."""
+    """B inputs with their labels and their places in the data set."""
 
-    inputs: Tensor  # [B, C, H, W] float32, normalised
-    labels: Tensor  # [B] int64; with mixup or cutmix [B, C] float32, rows sum to one
+    inputs: Inputs  # images are [B, C, H, W] float32, normalised
+    labels: Tensor  # [B] int64; with label smoothing, mixup or cutmix [B, C] float32, rows sum to one
     indices: Tensor  # [B] int64
     others: tuple[Batch, ...] = ()
     """what else a turn looks at, for a method that asked for more than one view"""
 
     def to(self, device: torch.device, channels_last: bool = False) -> Batch:
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-        inputs = self.inputs.to(device, memory_format=layout, non_blocking=True)
+        inputs = to_device(self.inputs, device, channels_last)
         labels, indices = (part.to(device, non_blocking=True) for part in (self.labels, self.indices))
         return Batch(inputs, labels, indices, tuple(other.to(device, channels_last) for other in self.others))
 
@@ -64,70 +65,50 @@ ORDERS_KEPT = 8
 """epochs whose order is remembered: enough for several roles at different places, whatever the interval"""
 
 
-class TrainingStream:
-    """Shuffled, varied batches of images; one rank's slice of each global batch.
+class Shuffled:
+    """Which of `count` items belong to which step, and which of those to this rank.
 
-    Epoch e is a permutation seeded by (seed, e), a batch's augmentation is drawn for the whole global batch and
-    seeded by (seed, step, view), and only then is this rank's part cut out of both. `augment` is a recipe, or the
-    changes of a batch-wise one; None leaves the images as they are.
+    Epoch e is a permutation seeded by (seed, e). What is drawn for a step is seeded by (seed, step, view) and drawn for
+    the whole global batch, or for each place in it; only then is this rank's part cut out.
     """
 
     def __init__(
-        self,
-        images: ImageSet,
-        batch_size: int,
-        seed: int,
-        augment: AugmentSpec | Recipe | None = None,
-        drop_last: bool = False,
-        rank: int = 0,
-        ranks: int = 1,
-        mix: Mix | None = None,
+        self, count: int, batch_size: int, seed: int, drop_last: bool, rank: int, ranks: int, items: str
     ) -> None:
-        self.images, self.batch_size, self.seed, self.mix = images, batch_size, seed, mix
-        self.recipe = BatchWise(augment or AugmentSpec()) if isinstance(augment, AugmentSpec | None) else augment
+        if batch_size < 1:
+            raise UserError(f"batch_size must be at least 1, got {batch_size}.")
+        self.count, self.batch_size, self.seed = count, batch_size, seed
         self.rank, self.ranks = rank, ranks
-        count = len(images.labels)
         whole, rest = divmod(count, batch_size)
         self.steps_per_epoch = whole if drop_last or not rest else whole + 1
         smallest = batch_size if drop_last or not rest else rest
         if self.steps_per_epoch == 0:
-            raise UserError(f"{count} training images do not fill one batch of {batch_size}: use --batch-size {count}.")
+            raise UserError(
+                f"{count} training {items} do not fill one batch of {batch_size}: use --batch-size {count}."
+            )
         if smallest < 2 * ranks:
             raise UserError(
-                f"The last batch of an epoch has {smallest} image(s) for {ranks} device(s), and BatchNorm needs two on "
-                f"each: use {'a larger' if batch_size < 2 * ranks else '--drop-last True or another'} --batch-size."
+                f"The last batch of an epoch has {smallest} {items.removesuffix('s')}(s) for {ranks} device(s), and "
+                "BatchNorm needs two on each: use "
+                f"{'a larger' if batch_size < 2 * ranks else '--drop-last True or another'} --batch-size."
             )
         self._order = lru_cache(maxsize=ORDERS_KEPT)(self._shuffled)
 
     def _shuffled(self, epoch: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed_for(self.seed, "order", epoch))
-        return torch.randperm(len(self.images.labels), generator=generator)
+        return torch.randperm(self.count, generator=generator)
 
     def size(self, step: int) -> int:
-        place = step % self.steps_per_epoch
-        return min(self.batch_size, len(self.images.labels) - place * self.batch_size)
+        return min(self.batch_size, self.count - step % self.steps_per_epoch * self.batch_size)
 
-    def batch(self, step: int, view: int = 0) -> Batch:
+    def rows(self, step: int) -> tuple[Tensor, Tensor]:
+        """The items of the global batch of a step, and the places in it that are this rank's."""
         epoch, place = divmod(step, self.steps_per_epoch)
         rows = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
-        mine = torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
-        seed = seed_for(self.seed, "augment", *((step, view) if view else (step,)))
-        if self.mix is not None:
-            return self._mixed(self.mix, rows, mine, seed, seed_for(self.seed, "mix", step))
-        return Batch(self.recipe.train(self.images, rows, mine, seed), self._labels(rows[mine]), rows[mine])
+        return rows, torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
 
-    def _mixed(self, mix: Mix, rows: Tensor, mine: Tensor, seed: int, mix_seed: int) -> Batch:
-        mixing = mix.draw(len(rows), *self.images.shape[1:], seed=mix_seed)
-        # Partners may belong to other ranks; an image that is needed twice is still made once.
-        pairs = torch.stack([mine, mixing.partner[mine]])
-        needed, where = pairs.unique(return_inverse=True)
-        varied = self.recipe.train(self.images, rows, needed, seed)
-        images = mixing.images(*(varied[part.to(varied.device)] for part in where))
-        own, other = (self._labels(rows[part]) for part in pairs)
-        return Batch(images, mixing.labels(own, other, len(self.images.classes)), rows[mine])
-
-    def _labels(self, rows: Tensor) -> Tensor:
-        return self.images.labels[rows.to(self.images.labels.device)]
+    def draw_seed(self, step: int, view: int) -> int:
+        return seed_for(self.seed, "augment", *((step, view) if view else (step,)))
 
     def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key != "_order"}
@@ -137,43 +118,123 @@ class TrainingStream:
         self._order = lru_cache(maxsize=ORDERS_KEPT)(self._shuffled)
 
 
-class _Turns(Dataset[Batch]):
+def smoothed(labels: Tensor, classes: int, smoothing: float) -> Tensor:
+    """Labels [B] or [B, C] moved towards the uniform distribution; as they are without smoothing."""
+    if smoothing == 0:
+        return labels
+    hard = F.one_hot(labels, classes).float() if labels.ndim == 1 else labels
+    return hard.lerp(torch.full_like(hard, 1 / classes), smoothing)
+
+
+class TrainingStream(Shuffled):
+    """Shuffled, varied batches of images; one rank's slice of each global batch.
+
+    `augment` is an augmentation, or the changes of a batch-wise one; None leaves the images as they are.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        batch_size: int,
+        seed: int,
+        augment: AugmentSpec | Augmentation | None = None,
+        drop_last: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
+        mix: Mix | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(len(images), batch_size, seed, drop_last, rank, ranks, "images")
+        self.images, self.mix, self.label_smoothing = images, mix, label_smoothing
+        self.augmentation = BatchWise(augment or AugmentSpec()) if isinstance(augment, AugmentSpec | None) else augment
+
+    def batch(self, step: int, view: int = 0) -> Batch:
+        rows, mine = self.rows(step)
+        seed, classes = self.draw_seed(step, view), len(self.images.classes)
+        if self.mix is None:
+            inputs, labels = self.augmentation.train(self.images, rows, mine, seed), self._labels(rows[mine])
+        else:
+            inputs, labels = self._mixed(self.mix, rows, mine, seed, seed_for(self.seed, "mix", step))
+        return Batch(inputs, smoothed(labels, classes, self.label_smoothing), rows[mine])
+
+    def _mixed(self, mix: Mix, rows: Tensor, mine: Tensor, seed: int, mix_seed: int) -> tuple[Tensor, Tensor]:
+        mixing = mix.draw(len(rows), *self.images.shape[1:], seed=mix_seed)
+        # Partners may belong to other ranks; an image that is needed twice is still made once.
+        pairs = torch.stack([mine, mixing.partner[mine]])
+        needed, where = pairs.unique(return_inverse=True)
+        varied = self.augmentation.train(self.images, rows, needed, seed)
+        images = mixing.images(*(varied[part.to(varied.device)] for part in where))
+        own, other = (self._labels(rows[part]) for part in pairs)
+        return images, mixing.labels(own, other, len(self.images.classes))
+
+    def _labels(self, rows: Tensor) -> Tensor:
+        return self.images.labels[rows.to(self.images.labels.device)]
+
+
+class _Refused(NamedTuple):
+    """A user's mistake found in a worker, handed over to be raised where the user is."""
+
+    error: UserError
+
+
+class _Turns(Dataset[Batch | _Refused]):
     """A stream in the shape a DataLoader asks for: an item is what one turn looks at."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
-    def __getitem__(self, views: Sequence[View]) -> Batch:
+    def look(self, views: Sequence[View]) -> Batch:
         first, *others = (self.stream.batch(*view) for view in views)
         return first._replace(others=tuple(others))
+
+    def __getitem__(self, views: Sequence[View]) -> Batch | _Refused:
+        try:
+            return self.look(views)
+        except UserError as error:
+            return _Refused(error)
 
 
 def batches(stream: Stream, turns: Iterable[Sequence[View]], workers: int = 0) -> Iterator[Batch]:
     """What each turn looks at, in that order, prepared ahead of time by `workers` processes if there are any."""
     seen = _Turns(stream)
     if workers == 0:
-        return (seen[views] for views in turns)
+        return (seen.look(views) for views in turns)
     pinned = torch.cuda.is_available()
-    return iter(DataLoader(seen, batch_size=None, sampler=turns, num_workers=workers, pin_memory=pinned))
+    loader = DataLoader(seen, None, sampler=turns, num_workers=workers, collate_fn=_as_it_is, pin_memory=pinned)
+    return _raised(iter(loader))
+
+
+def _as_it_is(batch: Any) -> Any:
+    """torch's own way would make lists of tuples."""
+    return batch
+
+
+def _raised(made: Iterator[Batch | _Refused]) -> Iterator[Batch]:
+    for batch in made:
+        if isinstance(batch, _Refused):
+            try:
+                raise batch.error
+            finally:
+                del batch  # the error would hold itself, and with it the workers
+        yield batch
 
 
 class InOrder:
-    """Every image once, nothing left to chance, for evaluation."""
+    """Every item once, nothing left to chance, for evaluation."""
 
-    def __init__(self, images: ImageSet, batch_size: int) -> None:
-        self.images, self.parts = images, torch.arange(len(images.labels)).split(batch_size)
-        self.steps_per_epoch = len(self.parts)
+    def __init__(self, part: Labelled, batch_size: int) -> None:
+        self.part, self.places = part, torch.arange(len(part)).split(batch_size)
+        self.steps_per_epoch = len(self.places)
 
     def size(self, step: int) -> int:
-        return len(self.parts[step])
+        return len(self.places[step])
 
     def batch(self, step: int, view: int = 0) -> Batch:
-        rows = self.parts[step]
-        return Batch(self.images.shown(rows), self.images.labels[rows.to(self.images.labels.device)], rows)
+        return Batch(*self.part.labelled(self.places[step]), self.places[step])
 
 
-def in_order(images: ImageSet, batch_size: int, workers: int = 0) -> Iterator[Batch]:
-    """Every image once, nothing left to chance; `workers` are asked only where images have to be decoded."""
-    stream = InOrder(images, batch_size)
+def in_order(part: Labelled, batch_size: int, workers: int = 0) -> Iterator[Batch]:
+    """Every item once, nothing left to chance; `workers` are asked only where showing takes time."""
+    stream = InOrder(part, batch_size)
     every = ((View(step),) for step in range(stream.steps_per_epoch))
-    return batches(stream, every, 0 if images.instant else workers)
+    return batches(stream, every, 0 if part.instant else workers)

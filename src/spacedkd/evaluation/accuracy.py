@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from torch import Tensor
 from spacedkd.data.stream import Batch
 from spacedkd.models.heads import Prediction
 
-Predict = Callable[[Tensor], Sequence[Prediction]]
+Predict = Callable[[Any], Sequence[Prediction]]
+"""inputs to what each head says of them"""
 
 
 def with_ensemble(head_names: Sequence[str], predictions: Sequence[Prediction]) -> tuple[list[str], Tensor]:

@@ -9,7 +9,6 @@ under another name and renamed when it is complete, and read through a memory ma
 from __future__ import annotations
 
 import multiprocessing
-import os
 import shutil
 import signal
 import threading
@@ -30,6 +29,7 @@ from spacedkd.data.reading import cores
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corruptions
+from spacedkd.files import cache_folder, write_whole
 
 CHUNK = 128
 SERIAL = 4000
@@ -37,10 +37,6 @@ SERIAL = 4000
 
 Advance = Callable[[int], None]
 """told how many more corrupted images are there"""
-
-
-def default_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spacedkd" / "corrupted"
 
 
 def fingerprint(images: ImageSet) -> str:
@@ -57,7 +53,7 @@ class CorruptedImages:
     def __init__(self, images: ImageSet, folder: Path | None = None) -> None:
         corruptions.check_channels(images.shape[0])
         self.images = images
-        self.folder = (folder or default_folder()) / fingerprint(images)
+        self.folder = (folder or cache_folder("corrupted")) / fingerprint(images)
 
     def path(self, name: str, severity: int) -> Path:
         return self.folder / f"{name}-{severity}.npy"
@@ -85,18 +81,11 @@ class CorruptedImages:
                 self._make(workers, name, severity, advance)
 
     def _make(self, workers: _Workers, name: str, severity: int, advance: Advance) -> None:
-        path = self.path(name, severity)
-        unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
         shape = (len(self.images.labels), *self.images.shape)
-        try:
+        with write_whole(self.path(name, severity)) as unfinished:
             np.lib.format.open_memmap(unfinished, "w+", np.uint8, shape).flush()
             for done in workers.fill(unfinished, name, severity, shape[0]):
                 advance(done)
-            with unfinished.open("r+b") as file:
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     def _check_room(self, files: int) -> None:
         try:

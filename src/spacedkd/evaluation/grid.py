@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from spacedkd.data.fit import to_image
-from spacedkd.data.images import ImageSet
+from spacedkd.data.images import ImageSet, to_image
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corruptions
 

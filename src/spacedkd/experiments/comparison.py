@@ -15,12 +15,12 @@ from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.spacing_effect import spacing_effects
 from spacedkd.experiments.statistics import Difference, difference
 from spacedkd.json_form import to_json
+from spacedkd.run import Run, read_run
 from spacedkd.schedule import Ahead, Schedule, Spaced, Window
-from spacedkd.spec import RunSpec, read_spec
+from spacedkd.spec import RunSpec
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.result import Result, read_result
 
-COSTS = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
+COUNTED = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
 
 
 def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:
@@ -56,7 +56,8 @@ def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, An
 
     All accuracies are the student's on the test images. `last` is the deepest head after the last epoch, which
     differences are taken of; `best` is at the best epoch, `ensemble` the mean of all heads after the last epoch.
-    `spacing` has every spaced arm beside its unspaced partner.
+    `leader` is the same as `last` of the role that learns first. `spacing` has every spaced arm beside its unspaced
+    partner.
     """
     arms = _arms(folders)
     against = next(iter(arms)) if against is None else against
@@ -65,7 +66,7 @@ def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, An
     numbers = [_arm(label, runs, arms[against]) for label, runs in arms.items()]
     found = {
         "measured": "student, test images; last = deepest head after the last epoch",
-        "best_chosen_on": sorted({result.best_chosen_on for runs in arms.values() for _, result in runs}),
+        "best_chosen_on": sorted({run.best_chosen_on for runs in arms.values() for run in runs}),
         "against": against,
         "arms": numbers,
         "spacing": spacing_effects(arms, numbers),
@@ -73,18 +74,14 @@ def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, An
     return found | {"evaluation": compare_evaluations(found)}
 
 
-Runs = list[tuple[RunSpec, Result]]
-
-
-def _arms(folders: Sequence[Path]) -> dict[str, Runs]:
+def _arms(folders: Sequence[Path]) -> dict[str, list[Run]]:
     """Runs that differ in nothing but the seed are an arm; arms of one name get numbers."""
-    arms: dict[tuple[str, str], Runs] = {}
-    for folder in folders:
-        spec = read_spec(folder)
-        what = replace(spec, seed=0).fingerprint()
-        arms.setdefault((spec.label or describe(spec), what), []).append((spec, read_result(RunFolder(folder))))
+    arms: dict[tuple[str, str], list[Run]] = {}
+    for run in map(read_run, folders):
+        what = replace(run.spec, seed=0).fingerprint()
+        arms.setdefault((run.label or describe(run.spec), what), []).append(run)
     names = [label for label, _ in arms]
-    numbered: dict[str, Runs] = {}
+    numbered: dict[str, list[Run]] = {}
     for place, ((label, _), runs) in enumerate(arms.items()):
         _check_seeds(label, runs)
         number = 1 + names[:place].count(label)
@@ -92,73 +89,73 @@ def _arms(folders: Sequence[Path]) -> dict[str, Runs]:
     return numbered
 
 
-def _check_seeds(label: str, runs: Runs) -> None:
+def _check_seeds(label: str, runs: Sequence[Run]) -> None:
     seen: dict[int, Path] = {}
-    for spec, result in runs:
-        if spec.seed in seen:
+    for run in runs:
+        if run.seed in seen:
             raise UserError(
-                f"Arm {label!r} has seed {spec.seed} twice, in {seen[spec.seed]} and {result.folder}. Leave one out."
+                f"Arm {label!r} has seed {run.seed} twice, in {seen[run.seed]} and {run.folder}. Leave one out."
             )
-        seen[spec.seed] = result.folder
+        seen[run.seed] = run.folder
 
 
-def _by_seed(runs: Runs) -> dict[int, float]:
-    return {spec.seed: result.student() for spec, result in runs}
-
-
-def _gain(runs: Runs, reference: Runs) -> Difference | None:
+def _gain(runs: Sequence[Run], reference: Sequence[Run]) -> Difference | None:
     """The paired difference to the reference, if this is another arm that was tested on the same images."""
     if runs is reference or _tested_on(runs) != _tested_on(reference):
         return None
-    resolution = 1 / reference[0][1].plan["test_images"]
-    return difference(_by_seed(runs), _by_seed(reference), resolution)
+    ours, theirs = ({run.seed: run.student() for run in arm} for arm in (runs, reference))
+    return difference(ours, theirs, resolution=1 / reference[0].plan["test_images"])
 
 
-def _tested_on(runs: Runs) -> tuple[Any, ...]:
-    data = runs[0][0].data
+def _tested_on(runs: Sequence[Run]) -> tuple[Any, ...]:
+    data = runs[0].spec.data
     return (data.source, data.root, data.label_column, data.class_list, data.test_split, data.test_part)
 
 
-def _arm(label: str, runs: Runs, reference: Runs) -> dict[str, Any]:
-    specs, results = zip(*runs, strict=True)
-    spec: RunSpec = specs[0]
-    student = results[0].plan["roles"][-1]
-    several_heads = "ensemble" in results[0].accuracy[student]["test"]
+def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> dict[str, Any]:
+    first = runs[0]
+    spec, student = first.spec, first.roles[-1]
+    several_heads = "ensemble" in first.accuracy[student]["test"]
 
     def over_seeds(epoch: str = "last", head: str = "final") -> Any:
-        return to_json(confidence_interval([result.student(epoch, head) for result in results]))
+        return to_json(confidence_interval([run.student(epoch, head) for run in runs]))
 
     return {
         "label": label,
         "method": spec.method.name,
-        "schedule": describe_schedule(spec.schedule) if len(results[0].plan["roles"]) > 1 else None,
+        "schedule": None if first.leader is None else describe_schedule(spec.schedule),
+        "roles": [*first.roles],
         "epochs": spec.epochs,
         "network": spec.network.name,
         "last": over_seeds(),
         "best": over_seeds("best"),
         "ensemble": over_seeds("last", "ensemble") if several_heads else None,
         "ensemble_best": over_seeds("best", "ensemble") if several_heads else None,
-        "teacher": _teacher(results),
+        "leader": _leader(runs),
         "difference": to_json(_gain(runs, reference)),
-        "cost": _cost(results),
-        "runs": [_run(one, result) for one, result in runs],
+        "cost": _cost(runs),
+        "runs": [
+            {
+                "seed": run.seed,
+                "folder": str(run.folder),
+                "heads": run.accuracy[student]["test"],
+                "seconds": run.seconds,
+            }
+            for run in runs
+        ],
     }
 
 
-def _teacher(results: Sequence[Result]) -> dict[str, Any] | None:
+def _leader(runs: Sequence[Run]) -> dict[str, Any] | None:
     """The leading role's accuracy, where there is one."""
-    leaders = [r.accuracy["teacher"]["test"]["final"]["last"] for r in results if "teacher" in r.accuracy]
-    return to_json(confidence_interval(leaders)) if leaders else None
+    led = [run.accuracy.get(run.leader) for run in runs if run.leader is not None]
+    scores = [found["test"]["final"]["last"] for found in led if found is not None]
+    return to_json(confidence_interval(scores)) if scores else None
 
 
-def _cost(results: Sequence[Result]) -> dict[str, float]:
-    total = {name: sum(result.cost[name] for result in results) / len(results) for name in COSTS}
-    return total | {"seconds": sum(result.seconds for result in results) / len(results)}
-
-
-def _run(spec: RunSpec, result: Result) -> dict[str, Any]:
-    scores = result.accuracy[result.plan["roles"][-1]]["test"]
-    return {"seed": spec.seed, "folder": str(result.folder), "heads": scores, "seconds": result.seconds}
+def _cost(runs: Sequence[Run]) -> dict[str, float]:
+    total = {name: sum(run.cost[name] for run in runs) / len(runs) for name in COUNTED}
+    return total | {"seconds": sum(run.seconds for run in runs) / len(runs)}
 
 
 def describe(spec: RunSpec) -> str:
@@ -173,12 +170,14 @@ def describe(spec: RunSpec) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def describe_schedule(schedule: Schedule) -> str:
-    """A schedule in a few words.
+def describe_schedule(schedule: Schedule | None) -> str | None:
+    """A schedule in a few words; None where nobody leads.
 
     >>> describe_schedule(Window(Spaced("1.5ep"), Spaced("1st"), "20ep", length="10ep"))
     'spaced 1.5ep from 20ep for 10ep, else online'
     """
+    if schedule is None:
+        return None
     if isinstance(schedule, Ahead):
         return f"constantly {schedule.lead} ahead"
     if isinstance(schedule, Window):

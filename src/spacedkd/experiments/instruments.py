@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from spacedkd.data.images import Encoded, Images
-from spacedkd.data.rows import evenly
+from spacedkd.data.splits import evenly
 from spacedkd.data.stream import Batch, in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluation import adversarial, corruptions, curvature, scores, weight_noise
@@ -188,7 +188,7 @@ def _training(saved: Saved, plan: Plan, usual: int) -> Callable[[], Iterator[tup
     train = _some(saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
 
     def one_pass() -> Iterator[tuple[Tensor, Tensor]]:
-        return ((batch.inputs, batch.labels) for batch in _shown(saved, train, plan))
+        return ((cast(Tensor, batch.inputs), batch.labels) for batch in _shown(saved, train, plan))
 
     return one_pass
 

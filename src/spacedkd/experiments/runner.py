@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from spacedkd.errors import UserError
-from spacedkd.methods import build_method
-from spacedkd.schedule import Online
+from spacedkd.data.sources import Library
+from spacedkd.errors import UserError, unknown
+from spacedkd.experiments import comparison
+from spacedkd.files import write_json
 from spacedkd.spec import MethodSpec, RunSpec, read_spec
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.loop import Moment, train
-from spacedkd.training.prepare import assemble, fill_in
+from spacedkd.training.loop import Moment, train_run
+from spacedkd.training.networks import build_models
+from spacedkd.training.objects import Objects
+from spacedkd.training.plan import fill_in, make_plan, method_and_schedule
 
 REPORT_SECONDS = 0.2
 
@@ -39,7 +42,39 @@ class Job(NamedTuple):
 Callback = Callable[[Job, Moment], None]
 
 
-def plan(arms: Mapping[str, RunSpec], seeds: Sequence[int], out: Path, at_once: int = 1) -> list[Job]:
+def compare(
+    arms: Mapping[str, RunSpec],
+    out: Path | str,
+    *,
+    seeds: int | Sequence[int] = 3,
+    against: str | None = None,
+    jobs: int | None = None,
+    callback: Callback = lambda job, moment: None,
+) -> dict[str, Any]:
+    """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
+
+    Runs that are finished already are used as they are; ones that were stopped go on. See `comparison.compare` for what
+    is in a comparison, and `spacedkd report` for a page about it.
+    """
+    out = Path(out)
+    if not arms or (not seeds if isinstance(seeds, int) else not len(seeds)):
+        raise UserError("A comparison needs at least one arm and one seed.")
+    if against is not None and against not in arms:
+        raise unknown("arm", against, arms)
+    first = next(iter(arms.values()))
+    numbers = range(first.seed, first.seed + seeds) if isinstance(seeds, int) else seeds
+    at_once = jobs_at_once(jobs, first.engine.accelerator)
+    library = Library()
+    planned = plan(arms, numbers, out, at_once, library)
+    run_all(planned, at_once, callback, library)
+    found = comparison.compare([job.folder for label in arms for job in planned if job.label == label], against)
+    write_json(out / "comparison.json", found)
+    return found
+
+
+def plan(
+    arms: Mapping[str, RunSpec], seeds: Sequence[int], out: Path, at_once: int = 1, library: Library | None = None
+) -> list[Job]:
     """Arms times seeds, seed by seed: a seed has the same data order and initial weights in every arm.
 
     Cores are shared evenly by the runs that go on at once. A run that exists keeps the threads it began with, because
@@ -49,12 +84,14 @@ def plan(arms: Mapping[str, RunSpec], seeds: Sequence[int], out: Path, at_once: 
     if len({*folders.values()}) < len(arms):
         raise UserError(f"Two arms would share a folder: {', '.join(arms)}. Give them names that differ in letters.")
     threads = max(1, torch.get_num_threads() // at_once)
+    library = library or Library()
     jobs = []
     for seed in seeds:
         for label, spec in arms.items():
             folder = folders[label] / f"seed{seed}"
             engine = replace(spec.engine, threads=_threads_of(folder) or spec.engine.threads or threads)
-            jobs.append(Job(label, seed, fill_in(replace(spec, seed=seed, label=label, engine=engine)), folder))
+            filled = fill_in(replace(spec, seed=seed, label=label, engine=engine), library=library)
+            jobs.append(Job(label, seed, filled, folder))
     return jobs
 
 
@@ -78,12 +115,12 @@ def equal_cost_controls(arms: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
     """
     controls: dict[str, RunSpec] = {}
     for label, spec in arms.items():
-        method = build_method(spec.method)
+        method, _ = method_and_schedule(spec)
         updates = [*method.learners.values()].count(method.learners[method.roles[-1]])
         if updates < 2:
             continue
         unspaced = MethodSpec(spec.method.name, {**spec.method.options, "variant": "plain"})
-        control = replace(spec, method=unspaced, schedule=Online(), epochs=spec.epochs * updates)
+        control = replace(spec, method=unspaced, schedule=None, epochs=spec.epochs * updates)
         if control not in controls.values():
             controls[f"{label}, unspaced, {updates}x epochs"] = control
     for label in controls.keys() & arms.keys():
@@ -107,7 +144,7 @@ def _gpus(accelerator: str) -> list[str]:
     return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
 
 
-def run_all(jobs: Sequence[Job], at_once: int, callback: Callback) -> None:
+def run_all(jobs: Sequence[Job], at_once: int, callback: Callback, library: Library | None = None) -> None:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
 
     What is wrong with an arm, or with a folder, is an error before anything starts.
@@ -116,7 +153,7 @@ def run_all(jobs: Sequence[Job], at_once: int, callback: Callback) -> None:
         _check_folder(job)
     todo = [job for job in jobs if not RunFolder(job.folder).finished()]
     for job in {job.label: job for job in todo}.values():
-        assemble(job.spec)
+        build_models(make_plan(job.spec, library=library))
     if not todo:
         return
     gpus = _gpus(jobs[0].spec.engine.accelerator)
@@ -148,8 +185,14 @@ def _check_folder(job: Job) -> None:
         folder.check_free()
 
 
+_library: Library
+"""of a worker: what one of its runs has read, the next need not read again"""
+
+
 def _take_place(places: Any) -> None:
     """Bind this worker to a GPU of its own, if there are any."""
+    global _library
+    _library = Library()
     gpu = places.get()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
@@ -165,7 +208,7 @@ def _train(index: int, job: Job, news: Any) -> None:
             told = now
             news.put((index, moment))
 
-    train(job.spec, job.folder, resume=True, callback=tell)
+    train_run(job.spec, RunFolder(job.folder), True, Objects(), tell, _library)
 
 
 def _news(news: Any, futures: set[Future[None]]) -> Iterator[tuple[int, Moment]]:

@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from spacedkd import method_names
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError
 from spacedkd.json_form import from_json, load_object, qualified_name, to_json
 from spacedkd.spec import MethodSpec
 
@@ -36,8 +36,6 @@ METHODS: Mapping[str, type[Any]] = _Methods()
 
 def build_method(spec: MethodSpec) -> Method:
     """The method a spec names, ours or your own as `package.module:Class`, with its options."""
-    if ":" not in spec.name and spec.name not in METHODS:
-        raise unknown("method", spec.name, METHODS)
     make: Any = load_object(spec.name) if ":" in spec.name else METHODS[spec.name]
     if not (isinstance(make, type) and is_dataclass(make)):
         raise UserError(f"{spec.name} is not a method: it must name a dataclass that follows spacedkd.Method.")

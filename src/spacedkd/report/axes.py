@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import NamedTuple
 
-from spacedkd.report.markup import Markup, join, tag, text
+from spacedkd.report.markup import NOTHING, Markup, join, tag, text
+from spacedkd.report.numbers import percent_tick
 
 Point = tuple[float, float]
 
@@ -123,6 +124,19 @@ class Panel:
             tag("text", text(y_title), class_="tick", x=2, y=11),
         ]
         return join(*rows, *columns, *titles)
+
+
+def percent_ticks(panel: Panel) -> list[Tick]:
+    """Of a y axis of accuracies."""
+    return [Tick(value, percent_tick(value)) for value in tick_values(*panel.y)]
+
+
+def confidence_bar(panel: Panel, x: float, bounds: tuple[float, float] | None) -> Markup:
+    """An upright line from bound to bound, as far as the panel goes."""
+    if bounds is None:
+        return NOTHING
+    low, high = (panel.to_y(min(max(value, panel.y[0]), panel.y[1])) for value in bounds)
+    return tag("line", class_="interval", x1=x, x2=x, y1=low, y2=high)
 
 
 def line(places: Sequence[Point], class_: str) -> Markup:

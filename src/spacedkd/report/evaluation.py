@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spacedkd.report import response
+from spacedkd.report import plots
+from spacedkd.report.arms import Arm
 from spacedkd.report.axes import Panel, Tick
-from spacedkd.report.layout import folded, grid, note, panel, section
-from spacedkd.report.markup import NOTHING, Markup, tag, text
+from spacedkd.report.markup import NOTHING, Markup, folded, grid, note, panel, section, tag, text
 from spacedkd.report.measures import Measure, measures, table
 from spacedkd.report.numbers import count, percent_tick
-from spacedkd.report.runs import Arm
 
 GLANCE = ("accuracy/top1", "accuracy/nll", "accuracy/ece", "corruptions/mean", "adversarial/mean")
 FLATNESS = ("weight_noise/mean", "curvature/trace", "curvature/largest")
@@ -36,8 +35,8 @@ class Evaluation(NamedTuple):
 
     def response(self, points: Mapping[float, Measure], x_title: str, y_title: str, said: str) -> Markup:
         """A picture for each arm of how accuracy falls, with what the pictures show."""
-        pictures = response.panels(self.arms, self.against, points, x_title, y_title)
-        return grid(pictures, f"{said} {response.CAPTION.format(self.against)}") if pictures else NOTHING
+        pictures = plots.levels_panels(self.arms, self.against, points, x_title, y_title)
+        return grid(pictures, f"{said} {plots.LEVELS.format(self.against)}") if pictures else NOTHING
 
 
 def evaluation_sections(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> list[Markup]:

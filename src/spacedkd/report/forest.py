@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from spacedkd.report.arms import Arm
 from spacedkd.report.axes import Scale, domain, tick_values
 from spacedkd.report.markup import Markup, tag, text
 from spacedkd.report.numbers import bounds, estimate, percent, percent_tick, points
-from spacedkd.report.runs import Arm
 
 
 class Row(NamedTuple):
@@ -16,7 +16,7 @@ class Row(NamedTuple):
 
     label: str
     mean: float
-    interval: tuple[float, float] | None
+    confidence: tuple[float, float] | None
     seeds: Mapping[int, float]
     written: str
     reference: bool
@@ -54,7 +54,7 @@ def forest(rows: Sequence[Row], least: float, most: float, mark: float, descript
 
     Places are in percent of the width, so that the picture fits any screen and its text keeps its size.
     """
-    values = [v for row in rows for v in (*(row.interval or ()), *row.seeds.values(), row.mean)]
+    values = [v for row in rows for v in (*(row.confidence or ()), *row.seeds.values(), row.mean)]
     scale = Scale(*domain([*values, mark], least, most), 2, 98)
     ticks = tick_values(scale.low, scale.high)
     signed = least < 0
@@ -75,8 +75,8 @@ def _forest_row(row: Row, scale: Scale, ticks: Sequence[float], mark: float, sig
 
     write = points if signed else percent
     marks = [upright(tick, "grid") for tick in ticks] + [upright(mark, "mark")]
-    if row.interval is not None:
-        low, high = (f"{min(max(scale(value), 0), 100):.2f}%" for value in row.interval)
+    if row.confidence is not None:
+        low, high = (f"{min(max(scale(value), 0), 100):.2f}%" for value in row.confidence)
         marks.append(tag("line", class_="interval", x1=low, x2=high, y1=12, y2=12))
     marks.append(tag("circle", class_="mean", cx=f"{scale(row.mean):.2f}%", cy=12, r=4.5))
     marks += [

@@ -4,15 +4,15 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --page: #ffffff; --card: #f6f7f9; --ink: #1a1d21; --soft: #596069; --rule: #d9dde2; --grid: #e6e9ed;
-  --student: #0072b2; --teacher: #d55e00; --middle-1: #009e73; --middle-2: #a8558a;
-  --student-ink: #00639b; --teacher-ink: #b04c00; --middle-1-ink: #00734f; --middle-2-ink: #8f4475;
+  --student: #0072b2; --leader: #d55e00; --middle-1: #009e73; --middle-2: #a8558a;
+  --student-ink: #00639b; --leader-ink: #b04c00; --middle-1-ink: #00734f; --middle-2-ink: #8f4475;
   --named: #eef4f9; --good: #00734f; --bad: #b04c00;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #14171b; --card: #1c2026; --ink: #e7eaee; --soft: #a3abb5; --rule: #353b44; --grid: #2a3038;
-    --student: #56b4e9; --teacher: #e69f00; --middle-1: #2fbf95; --middle-2: #cc79a7;
-    --student-ink: #7cc6f0; --teacher-ink: #f0b232; --middle-1-ink: #4fd0aa; --middle-2-ink: #dc97bd;
+    --student: #56b4e9; --leader: #e69f00; --middle-1: #2fbf95; --middle-2: #cc79a7;
+    --student-ink: #7cc6f0; --leader-ink: #f0b232; --middle-1-ink: #4fd0aa; --middle-2-ink: #dc97bd;
     --named: #1c2a36; --good: #4fd0aa; --bad: #f0b232;
   }
 }
@@ -65,13 +65,13 @@ svg { display: block; width: 100%; height: auto; overflow: visible; font-family:
 .seed { fill: var(--ink); fill-opacity: 0.5; }
 .bar { fill: var(--student); }
 path { fill: none; stroke-linejoin: round; stroke-linecap: round; }
-path.student { stroke: var(--student); } path.teacher { stroke: var(--teacher); }
+path.student { stroke: var(--student); } path.leader { stroke: var(--leader); }
 path.middle-1 { stroke: var(--middle-1); } path.middle-2 { stroke: var(--middle-2); }
-text.student { fill: var(--student-ink); } text.teacher { fill: var(--teacher-ink); }
+text.student { fill: var(--student-ink); } text.leader { fill: var(--leader-ink); }
 text.middle-1 { fill: var(--middle-1-ink); } text.middle-2 { fill: var(--middle-2-ink); }
 .one { stroke-width: 1; stroke-opacity: 0.38; }
 .all { stroke-width: 2.4; }
-.all.teacher { stroke-dasharray: 6 4; }
+.all.leader { stroke-dasharray: 6 4; }
 .end { font-size: 12px; font-weight: 600; font-variant-numeric: tabular-nums; }
 .band { stroke-linecap: butt; }
 .inset { fill: var(--card); stroke: var(--rule); }

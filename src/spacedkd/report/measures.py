@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spacedkd.report.markup import Markup, tag, text
+from spacedkd.report.arms import Arm
+from spacedkd.report.markup import Markup, framed_table, tag, text
 from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, count, percent, points
-from spacedkd.report.runs import Arm
-from spacedkd.report.tables import cell, framed_table
 from spacedkd.report.words import verdict
 
 
@@ -65,7 +64,7 @@ def table(name: str, shown: Sequence[Measure], arms: Sequence[Arm], against: str
     columns = [arm for arm in arms if any(arm.label in one.arms for one in shown)]
     heads = ["", *(f"{arm.label} (reference)" if arm.label == against else arm.label for arm in columns)]
     rows = [[_title(one), *(_cell(one, one.arms.get(arm.label)) for arm in columns)] for one in shown]
-    return framed_table(name, heads, rows, [False] * len(rows))
+    return framed_table(name, heads, rows)
 
 
 def _title(measure: Measure) -> Markup:
@@ -76,7 +75,7 @@ def _title(measure: Measure) -> Markup:
 
 def _cell(measure: Measure, found: Mapping[str, Any] | None) -> Markup:
     if found is None:
-        return cell(text(DASH), class_="none")
+        return tag("td", text(DASH), class_="none")
     value, difference = found["estimate"], found["difference"]
     near = value["mean"]
     half = ""
@@ -84,7 +83,7 @@ def _cell(measure: Measure, found: Mapping[str, Any] | None) -> Markup:
         half = f" {PLUS_MINUS} {measure.written((value['high'] - value['low']) / 2, near)}"
     mean = tag("b", text(measure.written(near, near)))
     below = [] if difference is None else [_difference(measure, difference, near)]
-    return cell(mean, tag("span", text(half), class_="half"), *below)
+    return tag("td", mean, tag("span", text(half), class_="half"), *below)
 
 
 def _difference(measure: Measure, difference: Mapping[str, Any], near: float) -> Markup:
@@ -92,6 +91,6 @@ def _difference(measure: Measure, difference: Mapping[str, Any], near: float) ->
     if difference["low"] is None:
         return tag("small", text(f"{gain} (one seed)"))
     judged = measure.judged(difference)
-    interval = f" ({measure.signed(difference['low'], near)} to {measure.signed(difference['high'], near)})"
+    bounds = f" ({measure.signed(difference['low'], near)} to {measure.signed(difference['high'], near)})"
     mean = text(gain) if judged is None else tag("b", text(f"{gain} {judged}"), class_=judged)
-    return tag("small", mean, tag("span", text(interval), class_="range"))
+    return tag("small", mean, tag("span", text(bounds), class_="range"))

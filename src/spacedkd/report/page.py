@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spacedkd.report import forest, plots, spacing_effect, tables, turns, words
+from spacedkd.json_form import to_json
+from spacedkd.report import forest, intervals, plots, spacing_effect, tables, turns, words
+from spacedkd.report.arms import Arm, all_colours, read_arms
 from spacedkd.report.evaluation import evaluation_sections
-from spacedkd.report.layout import (
+from spacedkd.report.look import STYLE
+from spacedkd.report.markup import (
     MANY,
+    NOTHING,
+    Markup,
     document,
     figure,
     folded,
     folded_if,
     grid,
+    html_table,
+    join,
     judged,
     legend,
     note,
     panel,
     panel_of,
     section,
+    tag,
+    text,
     with_code,
 )
-from spacedkd.report.look import STYLE
-from spacedkd.report.markup import NOTHING, Markup, join, tag, text
-from spacedkd.report.numbers import counted
-from spacedkd.report.runs import Arm, read_arms
-from spacedkd.report.spacing import groups
+from spacedkd.report.numbers import count, counted, plain
 
 
 def write_page(path: Path, comparison: dict[str, Any], unfinished: int = 0) -> None:
@@ -38,27 +44,17 @@ def write_page(path: Path, comparison: dict[str, Any], unfinished: int = 0) -> N
 
 def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int = 0) -> str:
     """The page as text."""
-    against: str = comparison["against"]
-    colours = role_colours(arms)
     sections = [
-        _results(arms, against, comparison["best_chosen_on"]),
-        spacing_effect.section_of(comparison["spacing"], arms),
-        _curves(arms, colours),
+        _results(comparison, arms),
+        spacing_effect.section_of(comparison, arms),
+        _curves(arms),
         _intervals(arms),
-        _turns(arms, colours),
-        _costs(arms, against),
+        _turns(arms),
+        _costs(comparison, arms),
         *evaluation_sections(comparison, arms),
         _making(arms, comparison["measured"]),
     ]
     return document(words.title(arms), STYLE, _opening(arms, comparison, unfinished), sections)
-
-
-def role_colours(arms: Sequence[Arm]) -> dict[str, str]:
-    """The style class of every role, the same on the whole page."""
-    roles = list(dict.fromkeys(role for arm in arms for role in arm.first.roles))
-    middle = [role for role in roles if role not in ("teacher", "student")]
-    classes = {role: f"middle-{place % 2 + 1}" for place, role in enumerate(middle)}
-    return {role: classes.get(role, role) for role in ("teacher", *middle, "student") if role in roles}
 
 
 def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int) -> Markup:
@@ -90,21 +86,22 @@ def _finding(arm: Arm, against: str) -> Markup:
     return tag("li", *judged(words.finding(arm, against), difference and words.verdict(difference)))
 
 
-def _results(arms: Sequence[Arm], against: str, chosen_on: Sequence[str]) -> Markup:
+def _results(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
+    against: str = comparison["against"]
     said = (
         "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
         "which one seed does not give. Last and best epoch are of the deepest head. "
     )
     if any(arm.numbers["ensemble"] for arm in arms):
         said += "The ensemble is the mean of all heads. "
-    if any(arm.numbers["teacher"] for arm in arms):
-        said += "The teacher's accuracy is after its own last epoch. "
-    numbers, reached = tables.results(arms, against), _accuracies(arms, against)
+    if any(arm.numbers["leader"] for arm in arms):
+        said += f"The {words.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
+    numbers, reached = html_table(tables.results(comparison)), _accuracies(arms, against)
     gained = _differences(arms, against)
     shown = (numbers, tag("div", reached, gained, class_="pair"))
     if len(arms) > MANY:
         shown = (reached, folded(f"All numbers, and differences against {against}", numbers, gained))
-    return section("results", "Results", note(said + words.best_epoch(chosen_on)), *shown)
+    return section("results", "Results", note(said + words.best_epoch(comparison["best_chosen_on"])), *shown)
 
 
 def _accuracies(arms: Sequence[Arm], against: str) -> Markup:
@@ -127,47 +124,50 @@ def _differences(arms: Sequence[Arm], against: str) -> Markup:
     return figure(join(tag("h3", text(title)), picture), caption)
 
 
-def _curves(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
-    panels = [
-        panel(arm.label, arm.how, picture) for arm, picture in zip(arms, plots.curves(arms, colours), strict=True)
-    ]
+def _curves(arms: Sequence[Arm]) -> Markup:
+    pictures = plots.curves(arms)
+    panels = [panel(arm.label, words.how(arm.numbers), picture) for arm, picture in zip(arms, pictures, strict=True)]
     caption = (
         "Accuracy on the test images, deepest head. Thick: mean over seeds, with its last value; thin: each seed. "
         "Epochs are each role's own: at epoch 5 it has learned 5 epochs of data, whenever that was. "
     )
-    if any(len(arm.first.roles) > 1 and arm.first.shares_one_model for arm in arms):
+    if any(arm.first.leader is not None and arm.first.shares_one_model for arm in arms):
         caption += "In self KD both roles are one network, measured during the turns of either."
-    return section("curves", "Learning curves", legend(colours, dashed=True), grid(panels, caption))
+    return section("curves", "Learning curves", legend(all_colours(arms), dashed=True), grid(panels, caption))
 
 
 def _intervals(arms: Sequence[Arm]) -> Markup:
-    found = groups(arms)
+    found = intervals.groups(arms)
     if not found:
         return NOTHING
-    pictures = plots.interval_panels(found)
+    pictures = intervals.interval_panels(found)
     panels = [panel(group.title, group.data, picture) for group, picture in zip(found, pictures, strict=True)]
     caption = (
         "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
         "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
     )
-    if not all(plots.to_scale(group.spacings) for group in found):
+    if not all(intervals.to_scale(group.spacings) for group in found):
         caption += "Where intervals differ too much for one scale they are evenly spread in their order."
     return section("intervals", "Accuracy against interval", grid(panels, caption))
 
 
-def _turns(arms: Sequence[Arm], colours: Mapping[str, str]) -> Markup:
+def _turns(arms: Sequence[Arm]) -> Markup:
     found = turns.timetables(arms)
-    pictures = turns.pictures(found, colours)
+    pictures = turns.pictures(found)
     panels = [panel_of(table.labels, table.words, picture) for table, picture in zip(found, pictures, strict=True)]
     caption = (
         "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
         "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
         "fast to draw."
     )
-    return section("turns", "Who learned which step when", legend(colours, dashed=False), grid(panels, caption))
+    return section(
+        "turns", "Who learned which step when", legend(all_colours(arms), dashed=False), grid(panels, caption)
+    )
 
 
-def _costs(arms: Sequence[Arm], against: str) -> Markup:
+def _costs(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
+    against: str = comparison["against"]
+    table = html_table(tables.costs(comparison))
     said = (
         f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
         "training; seconds depend on the machine and on what else it did."
@@ -176,7 +176,7 @@ def _costs(arms: Sequence[Arm], against: str) -> Markup:
         "cost",
         "Cost",
         with_code(words.extra_cost(arms, against), "--equal-cost"),
-        *folded_if(len(arms) > MANY, "What a run of each took", tables.costs(arms, against), note(said)),
+        *folded_if(len(arms) > MANY, "What a run of each took", table, note(said)),
     )
 
 
@@ -190,5 +190,21 @@ def _making(arms: Sequence[Arm], measured: str) -> Markup:
         "How this was made",
         note(said),
         *(note(one) for one in words.environments(arms)),
-        *folded_if(len(arms) > MANY, f"The specs of {counted(len(arms), 'arm')}", tables.specs(arms)),
+        *folded_if(len(arms) > MANY, f"The specs of {counted(len(arms), 'arm')}", *(_spec(arm) for arm in arms)),
+    )
+
+
+def _spec(arm: Arm) -> Markup:
+    """Everything that decided the numbers of an arm, folded away."""
+    spec = arm.first.spec
+    rate = f"{spec.optimizer.name}, lr {spec.optimizer.lr:g} ({spec.rate.shape})"
+    network = words.network_name(spec.network)
+    essence = f"{network}, {plain(spec.epochs)} epochs, batch {count(spec.batch_size)}, {rate}"
+    prints = "; ".join(f"seed {run.seed}: {run.fingerprint}" for run in arm.runs)
+    written = json.dumps(to_json(spec), indent=2, ensure_ascii=False)
+    return tag(
+        "details",
+        tag("summary", tag("b", text(arm.label)), tag("small", text(f"{words.how(arm.numbers)}; {essence}"))),
+        tag("p", text(f"Fingerprints: {prints}. Below, the spec of seed {spec.seed}.")),
+        tag("pre", tag("code", text(written)), tabindex=0),
     )

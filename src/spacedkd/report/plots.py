@@ -1,48 +1,63 @@
-"""How accuracy develops: over the epochs of each arm, and over the interval between teacher and student."""
+"""How accuracy develops: over the epochs of each arm, and as images or weights get harder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
-from spacedkd.report.axes import Panel, Point, Tick, apart, domain, line, rounded, tick_values
-from spacedkd.report.markup import NOTHING, Markup, join, tag, text
-from spacedkd.report.numbers import bounds, estimate, percent, percent_tick, plain
-from spacedkd.report.runs import Arm, Curve
-from spacedkd.report.spacing import Group, Spacing
+from spacedkd.report.arms import Arm, colours
+from spacedkd.report.axes import (
+    Panel,
+    Point,
+    Tick,
+    apart,
+    confidence_bar,
+    domain,
+    line,
+    percent_ticks,
+    rounded,
+    tick_values,
+)
+from spacedkd.report.markup import NOTHING, Markup, join, panel, tag, text
+from spacedkd.report.measures import Measure
+from spacedkd.report.numbers import bounds, percent, plain
+from spacedkd.report.words import how
+from spacedkd.run import Curve
 
 MOST_POINTS = 160
+LEVELS = "Solid: mean of the arm over seeds, with its 95 % interval. Dashed: mean of {}. Levels are evenly spread."
 
 
-def curves(arms: Sequence[Arm], colours: Mapping[str, str]) -> list[Markup]:
+def curves(arms: Sequence[Arm]) -> list[Markup]:
     """Accuracy after each epoch, a picture for each arm, all on the same axes."""
     every = [curve for arm in arms for run in arm.runs for curve in run.curves.values()]
     epochs = max(epoch for curve in every for epoch in curve)
-    panel = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], 0, 1)))
-    return [_curves_of(arm, panel, colours) for arm in arms]
+    area = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], 0, 1)))
+    return [_curves_of(arm, area) for arm in arms]
 
 
-def _curves_of(arm: Arm, panel: Panel, colours: Mapping[str, str]) -> Markup:
+def _curves_of(arm: Arm, area: Panel) -> Markup:
     thin, thick, ends = [], [], []
-    for role in reversed(arm.first.roles):  # the dashed teacher lies over the student, so that equal curves both show
+    class_of = colours(arm.first.roles)
+    for role in reversed(arm.first.roles):  # the dashed leader lies over the student, so that equal curves both show
         by_seed = [run.curves[role] for run in arm.runs if role in run.curves]
         if len(by_seed) > 1:
-            thin += [line(panel.place(_thinned(curve)), f"one {colours[role]}") for curve in by_seed]
+            thin += [line(area.place(_thinned(curve)), f"one {class_of[role]}") for curve in by_seed]
         if mean := _mean(by_seed):
-            thick.append(line(panel.place(_thinned(mean)), f"all {colours[role]}"))
+            thick.append(line(area.place(_thinned(mean)), f"all {class_of[role]}"))
             ends.append((role, max(mean.items())))
     described = ", ".join(f"{role} {percent(value)} % after {plain(epoch)} epochs" for role, (epoch, value) in ends)
-    frame = panel.frame(_epoch_ticks(panel), _percent_ticks(panel), "epoch", "accuracy, %")
-    labels = _end_labels(ends, panel, colours)
-    return panel.draw(f"Learning curves of {arm.label}: {described}.", frame, *thin, *thick, *labels)
+    epochs = [Tick(value, plain(value)) for value in tick_values(*area.x, whole=area.x[1] > 2)]
+    frame = area.frame(epochs, percent_ticks(area), "epoch", "accuracy, %")
+    labels = _end_labels([(class_of[role], end) for role, end in ends], area)
+    return area.draw(f"Learning curves of {arm.label}: {described}.", frame, *thin, *thick, *labels)
 
 
-def _end_labels(ends: Sequence[tuple[str, Point]], panel: Panel, colours: Mapping[str, str]) -> list[Markup]:
+def _end_labels(ends: Sequence[tuple[str, Point]], area: Panel) -> list[Markup]:
     """The last value of each line at its end, moved apart where two would touch."""
-    heights = apart([panel.to_y(value) for _, (_, value) in ends], 13, panel.top, panel.height - panel.bottom)
+    heights = apart([area.to_y(value) for _, (_, value) in ends], 13, area.top, area.height - area.bottom)
     return [
-        tag("text", text(percent(value)), class_=f"end {colours[role]}", x=panel.to_x(epoch) + 5, y=height + 4)
-        for (role, (epoch, value)), height in zip(ends, heights, strict=True)
+        tag("text", text(percent(value)), class_=f"end {class_}", x=area.to_x(epoch) + 5, y=height + 4)
+        for (class_, (epoch, value)), height in zip(ends, heights, strict=True)
     ]
 
 
@@ -59,75 +74,62 @@ def _thinned(curve: Curve) -> list[Point]:
     return kept if kept[-1] == found[-1] else [*kept, found[-1]]
 
 
-def interval_panels(found: Sequence[Group]) -> list[Markup]:
-    """Accuracy against interval, a picture for each group; groups on the same data share their y axis."""
-    return [_interval_panel(group, [other for other in found if other.data == group.data]) for group in found]
+def levels_panels(
+    arms: Sequence[Arm], against: str, points: Mapping[float, Measure], x_title: str, y_title: str
+) -> list[Markup]:
+    """A picture for each arm that was measured at the levels of the reference, all on the same axes.
 
-
-def _interval_panel(group: Group, alike: Sequence[Group]) -> Markup:
-    arms = [spacing.arm for one in alike for spacing in one.spacings]
-    values = [v for arm in arms for v in (*(bounds(arm.numbers["last"]) or ()), *arm.by_seed.values())]
-    places = _interval_places(group.spacings)
-    margin = 0.08 * (max(places) - min(places))
-    panel = Panel((min(places) - margin, max(places) + margin), rounded(*domain(values, 0, 1)), right=12)
-    ticks = [Tick(place, _in_epochs(s)) for place, s in zip(places, group.spacings, strict=True)]
-    frame = panel.frame(ticks, _percent_ticks(panel), "interval, epochs", "accuracy, %")
-    means = [(place, s.arm.numbers["last"]["mean"]) for place, s in zip(places, group.spacings, strict=True)]
-    dots = [_dot(panel, place, s.arm) for place, s in zip(places, group.spacings, strict=True)]
-    words = ", ".join(f"{_in_epochs(s)}: {estimate(s.arm.numbers['last'])} %" for s in group.spacings)
-    return panel.draw(
-        f"Accuracy against interval in epochs, {group.title}. {words}.",
-        frame,
-        line(panel.place(means), "all student"),
-        *dots,
+    Levels lie evenly in their order. Where the reference was not measured, the first arm that was takes its place.
+    """
+    of = {arm.label: [level for level in sorted(points) if arm.label in points[level].arms] for arm in arms}
+    levels = next((mine for mine in (of[against], *of.values()) if len(mine) > 1), [])
+    if not levels:
+        return []
+    measured = [arm for arm in arms if {*levels} <= {*of[arm.label]}]
+    values = [v for level in levels for arm in measured for v in _values(points[level], arm.label)]
+    area = Panel((-0.2, len(levels) - 0.8), rounded(*domain(values, 0, 1)), right=14)
+    reference = next((arm for arm in measured if arm.label == against), None)
+    dashed = NOTHING if reference is None else line(area.place(_means(points, levels, reference)), "all leader")
+    frame = area.frame(
+        [Tick(place, plain(level)) for place, level in enumerate(levels)],
+        percent_ticks(area),
+        x_title,
+        y_title,
     )
-
-
-def to_scale(spacings: Sequence[Spacing]) -> bool:
-    """Whether intervals can be told apart on a linear axis; offline is often forty times the next one."""
-    intervals = sorted({spacing.epochs for spacing in spacings})
-    nearest = min(b - a for a, b in pairwise(intervals))
-    return nearest / (intervals[-1] - intervals[0]) > 0.1
-
-
-def _interval_places(spacings: Sequence[Spacing]) -> list[float]:
-    """In epochs, or evenly in their order where epochs would lie on top of each other."""
-    if to_scale(spacings):
-        return [spacing.epochs for spacing in spacings]
-    order = sorted({spacing.interval for spacing in spacings})
-    return [float(order.index(spacing.interval)) for spacing in spacings]
-
-
-def _in_epochs(spacing: Spacing) -> str:
-    return "1 step" if spacing.interval == 1 else plain(round(spacing.epochs, 2))
-
-
-def _dot(panel: Panel, place: float, arm: Arm) -> Markup:
-    x, interval = panel.to_x(place), bounds(arm.numbers["last"])
-    bar = NOTHING
-    if interval is not None:
-        low, high = (panel.to_y(min(max(value, panel.y[0]), panel.y[1])) for value in interval)
-        bar = tag("line", class_="interval", x1=x, x2=x, y1=low, y2=high)
-    seeds = [
-        tag(
-            "circle",
-            tag("title", text(f"seed {seed}: {percent(value)}")),
-            class_="seed",
-            cx=x + 7,
-            cy=panel.to_y(value),
-            r=2.2,
+    return [
+        panel(
+            arm.label,
+            how(arm.numbers),
+            _picture(area, frame, NOTHING if arm is reference else dashed, points, levels, arm),
         )
-        for seed, value in arm.by_seed.items()
+        for arm in measured
     ]
-    mean = tag(
-        "circle", tag("title", text(arm.label)), class_="mean", cx=x, cy=panel.to_y(arm.numbers["last"]["mean"]), r=4.5
+
+
+def _picture(
+    area: Panel, frame: Markup, dashed: Markup, points: Mapping[float, Measure], levels: Sequence[float], arm: Arm
+) -> Markup:
+    means = _means(points, levels, arm)
+    dots = [_dot(area, place, points[level], arm.label) for place, level in enumerate(levels)]
+    said = ", ".join(f"{plain(level)}: {percent(mean)} %" for level, (_, mean) in zip(levels, means, strict=True))
+    solid = line(area.place(means), "all student")
+    return area.draw(f"Accuracy of {arm.label} at each level. {said}.", frame, dashed, solid, *dots)
+
+
+def _means(points: Mapping[float, Measure], levels: Sequence[float], arm: Arm) -> list[Point]:
+    return [(float(place), points[level].arms[arm.label]["estimate"]["mean"]) for place, level in enumerate(levels)]
+
+
+def _values(measure: Measure, label: str) -> list[float]:
+    found = measure.arms[label]["estimate"]
+    return [found["mean"], *(bounds(found) or ())]
+
+
+def _dot(area: Panel, place: float, measure: Measure, label: str) -> Markup:
+    found = measure.arms[label]["estimate"]
+    x = area.to_x(place)
+    title = tag("title", text(f"{measure.title}: {percent(found['mean'])} %"))
+    return join(
+        confidence_bar(area, x, bounds(found)),
+        tag("circle", title, class_="mean", cx=x, cy=area.to_y(found["mean"]), r=3.6),
     )
-    return join(bar, *seeds, mean)
-
-
-def _percent_ticks(panel: Panel) -> list[Tick]:
-    return [Tick(value, percent_tick(value)) for value in tick_values(*panel.y)]
-
-
-def _epoch_ticks(panel: Panel) -> list[Tick]:
-    return [Tick(value, plain(value)) for value in tick_values(*panel.x, whole=panel.x[1] > 2)]

@@ -6,29 +6,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spacedkd.report import tables, words
+from spacedkd.report.arms import Arm
 from spacedkd.report.forest import Row, forest
-from spacedkd.report.layout import figure, note, section
-from spacedkd.report.markup import NOTHING, Markup, join, tag, text
+from spacedkd.report.markup import NOTHING, Markup, figure, html_table, join, note, section, tag, text
 from spacedkd.report.numbers import TIMES, bounds, counted, listed, points, ratio
-from spacedkd.report.runs import Arm
 
 Pair = Mapping[str, Any]
 """one entry of the comparison's `spacing`"""
 
 
-def section_of(pairs: Sequence[Pair], arms: Sequence[Arm]) -> Markup:
+def section_of(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
     """The section, or nothing where no arm is spaced and has an unspaced partner."""
+    pairs: Sequence[Pair] = comparison["spacing"]
     if not pairs:
         return NOTHING
-    by_label = {arm.label: arm for arm in arms}
     remarks = [cost(pairs), one_role(pairs), caution(pairs)]
     return section(
         "spacing",
         "What spacing did",
         tag("p", tag("b", text(headline(pairs)))),
         *(note(remark) for remark in remarks if remark),
-        _picture(pairs, by_label),
-        tables.spacing(pairs, by_label),
+        _picture(pairs, {arm.label: arm for arm in arms}),
+        html_table(tables.spacing(comparison)),
         note(_reading(len(pairs))),
     )
 

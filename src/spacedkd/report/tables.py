@@ -1,127 +1,216 @@
-"""The tables: what every arm reached, what it cost, and the spec behind it."""
+"""The tables of accuracies, costs and what spacing did: their columns, and what every cell says.
+
+A page and a terminal show the same table. A terminal has less room, so that a cell has a short form for it, and some
+columns are on one of the two only.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from spacedkd.json_form import to_json
-from spacedkd.report.markup import Markup, join, tag, text
-from spacedkd.report.numbers import DASH, TIMES, count, estimate, p_value, plain, points, ratio, seconds
-from spacedkd.report.runs import Arm
-from spacedkd.report.words import network_name, verdict
+from spacedkd.report.numbers import DASH, PLUS_MINUS, TIMES, count, estimate, p_value, percent, points, ratio, seconds
+from spacedkd.report.words import how, leader_name, verdict
+from spacedkd.run import Run
 
 COSTS = {
-    "updates": "Optimizer updates",
-    "forward_passes": "Forward passes",
-    "backward_passes": "Backward passes",
-    "forward_images": "Images seen",
-    "seconds": "Seconds",
+    "updates": ("Optimizer updates", "updates"),
+    "forward_passes": ("Forward passes", "forward"),
+    "backward_passes": ("Backward passes", "backward"),
+    "forward_images": ("Images seen", "images"),
+    "seconds": ("Seconds", "seconds"),
 }
+"""what they are called on a page and in a terminal"""
 
 
-def results(arms: Sequence[Arm], against: str) -> Markup:
-    """Accuracies in percent; a column that no arm fills is left out."""
-    columns = {
-        "last": "Last epoch",
-        "best": "Best epoch",
-        "ensemble": "Ensemble, last",
-        "ensemble_best": "Ensemble, best",
-        "teacher": "Teacher",
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    short: str | None = None
+    """in a terminal; None is the text"""
+    half: str | None = None
+    """half the width of the confidence interval, said more quietly"""
+    strong: bool = False
+    verdict: str = ""
+    below: str | None = None
+    absent: bool = False
+    """there is no number, only a word in its place"""
+
+    @property
+    def in_short(self) -> str:
+        return self.text if self.short is None else self.short
+
+
+class Column(NamedTuple):
+    title: str | None
+    """on a page, where it is there"""
+    short: str | None
+    """in a terminal, where it is there"""
+    left: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    name: str = ""
+    """what a page calls it"""
+    marked: Sequence[bool] = ()
+    """the rows that others are compared with"""
+    least_width: int | None = None
+    """of the first column in a terminal"""
+    unbroken: bool = False
+    """numbers are never broken into lines, however narrow the terminal"""
+
+
+def in_words(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", left: int = 1
+) -> Table:
+    """A table for the terminal alone; the first columns hold words."""
+    named = [Column(None, name, place < left) for place, name in enumerate(columns)]
+    return Table(title, named, [[Cell(text) for text in row] for row in rows], caption)
+
+
+def results(comparison: Mapping[str, Any]) -> Table:
+    """Accuracies in percent of every arm; a page leaves out the columns that no arm fills."""
+    arms, against = comparison["arms"], comparison["against"]
+    leader = leader_name(arms)
+    shown = {
+        "last": Column("Last epoch", "last epoch"),
+        "best": Column("Best epoch", "best"),
+        "ensemble": Column("Ensemble, last", None),
+        "ensemble_best": Column("Ensemble, best", None),
+        "leader": Column(leader.capitalize(), leader),
     }
-    shown = {key: name for key, name in columns.items() if any(arm.numbers[key] for arm in arms)}
-    rows = []
-    for arm in arms:
-        cells = [_estimate_cell(arm.numbers[key], strong=key == "last") for key in shown]
-        absent = "reference" if arm.label == against else "no shared seed"
-        gain = [_difference_cell(arm.numbers["difference"], absent)] if len(arms) > 1 else []
-        rows.append([_arm_cell(arm), *cells, *gain, cell(text(len(arm.runs)))])
-    difference = [f"Difference vs {against}, points"] if len(arms) > 1 else []
-    heads = ["Arm", *shown.values(), *difference, "Seeds"]
-    return framed_table("Results", heads, rows, [arm.label == against for arm in arms])
-
-
-def costs(arms: Sequence[Arm], against: str) -> Markup:
-    """Mean over the runs of an arm, and how often the named arm's."""
-    base = next(arm for arm in arms if arm.label == against).numbers["cost"]
-    rows = [[_arm_cell(arm), *(_cost_cell(arm.numbers["cost"], base, name) for name in COSTS)] for arm in arms]
-    return framed_table("Cost", ["Arm", *COSTS.values()], rows, [arm.label == against for arm in arms])
-
-
-def spacing(pairs: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Markup:
-    """Unspaced and spaced side by side, with what the difference is and what it cost."""
-    corrected = ["p, Holm"] if len(pairs) > 1 else []
-    ratios = {name: COSTS[name] for name in ("updates", "forward_images", "seconds")}
-    rows = []
-    for pair in pairs:
-        named = tag("small", text(f"{pair['spaced']} vs {pair['unspaced']}"))
-        reached = [_estimate_cell(arms[pair[form]].numbers["last"], strong=False) for form in ("unspaced", "spaced")]
-        p = cell(text(DASH if pair["p_holm"] is None else p_value(pair["p_holm"]).removeprefix("p = ")))
-        times = [cell(text(f"{TIMES}{ratio(pair['cost_ratio'][name])}")) for name in ratios]
-        head = tag("th", text(pair["name"]), named, scope="row")
-        rows.append([head, *reached, _difference_cell(pair["difference"]), *([p] if corrected else []), *times])
-    heads = ["Method", "Unspaced", "Spaced", "Difference, points", *corrected, *ratios.values()]
-    return framed_table("What spacing did", heads, rows, [False] * len(pairs))
-
-
-def specs(arms: Sequence[Arm]) -> Markup:
-    """Everything that decided the numbers of each arm, folded away."""
-    return join(*(_spec(arm) for arm in arms))
-
-
-def _spec(arm: Arm) -> Markup:
-    spec = arm.first.spec
-    rate = f"{spec.optimizer.name}, lr {spec.optimizer.lr:g} ({spec.rate.shape})"
-    essence = f"{network_name(spec.network)}, {plain(spec.epochs)} epochs, batch {count(spec.batch_size)}, {rate}"
-    prints = "; ".join(f"seed {run.spec.seed}: {run.result['fingerprint']}" for run in arm.runs)
-    written = json.dumps(to_json(spec), indent=2, ensure_ascii=False)
-    return tag(
-        "details",
-        tag("summary", tag("b", text(arm.label)), tag("small", text(f"{arm.how}; {essence}"))),
-        tag("p", text(f"Fingerprints: {prints}. Below, the spec of seed {spec.seed}.")),
-        tag("pre", tag("code", text(written)), tabindex=0),
+    shown = {
+        key: column if any(arm[key] for arm in arms) else column._replace(title=None) for key, column in shown.items()
+    }
+    several = len(arms) > 1
+    compared = [Column(f"Difference vs {against}, points", f"vs {against}"), Column(None, "p")] if several else []
+    seeds = sorted({arm["last"]["n"] for arm in arms})
+    return Table(
+        "accuracy of the student on the test images, percent",
+        [Column("Arm", "arm", left=True), *shown.values(), *compared, Column("Seeds", None)],
+        [_results_row(arm, [*shown], against, several) for arm in arms],
+        f"deepest head; {PLUS_MINUS} half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the "
+        f"paired t-test; best epoch chosen on {', '.join(comparison['best_chosen_on'])} images",
+        name="Results",
+        marked=[arm["label"] == against for arm in arms],
+        unbroken=True,
     )
 
 
-def framed_table(name: str, heads: Sequence[str], rows: Sequence[Sequence[Markup]], named: Sequence[bool]) -> Markup:
-    """A table that scrolls inside its own frame where the screen is narrow."""
-    head = tag("tr", *(tag("th", text(title), scope="col") for title in heads))
-    body = [tag("tr", *row, class_="named" if marked else None) for row, marked in zip(rows, named, strict=True)]
-    table = tag("table", tag("caption", text(name), class_="unseen"), tag("thead", head), tag("tbody", *body))
-    hint = tag("p", text("Scroll the table sideways for more columns."), class_="note hint", aria_hidden="true")
-    label = f"{name}, scrolls sideways"
-    return join(hint, tag("div", table, class_="scroll", role="region", aria_label=label, tabindex=0))
+def _results_row(arm: Mapping[str, Any], keys: Sequence[str], against: str, several: bool) -> list[Cell]:
+    cells = [_estimate(arm[key], strong=key == "last", brief=key != "last") for key in keys]
+    absent = "reference" if arm["label"] == against else "no shared seed"
+    compared = [_difference(arm["difference"], absent), _p(arm["difference"])] if several else []
+    return [_arm(arm), *cells, *compared, Cell(str(len(arm["runs"])))]
 
 
-def _arm_cell(arm: Arm) -> Markup:
-    return tag("th", text(arm.label), tag("small", text(arm.how)), scope="row")
+def costs(comparison: Mapping[str, Any]) -> Table:
+    """What a run of each arm took on average; on a page also how often the named arm's."""
+    arms, against = comparison["arms"], comparison["against"]
+    base = next(arm["cost"] for arm in arms if arm["label"] == against)
+    return Table(
+        "cost of one run, mean over seeds",
+        [Column("Arm", "arm", left=True), *(Column(*names) for names in COSTS.values())],
+        [[_arm(arm), *(_cost(arm["cost"], base, name) for name in COSTS)] for arm in arms],
+        "forward and backward passes of whole batches; images that went forward",
+        name="Cost",
+        marked=[arm["label"] == against for arm in arms],
+    )
 
 
-def cell(*content: Markup, class_: str | None = None) -> Markup:
-    return tag("td", *content, class_=class_)
+def spacing(comparison: Mapping[str, Any]) -> Table:
+    """Every spaced arm beside its unspaced partner, with what the difference is and how much more it took."""
+    pairs, arms = comparison["spacing"], {arm["label"]: arm for arm in comparison["arms"]}
+    several = len(pairs) > 1
+    ratios = {name: COSTS[name] for name in pairs[0]["cost_ratio"]}
+    rows = []
+    for pair in pairs:
+        p = pair["p_holm"]
+        corrected = Cell(DASH if p is None else p_value(p).removeprefix("p = "))
+        reached = [_estimate(arms[pair[form]]["last"], brief=True) for form in ("unspaced", "spaced")]
+        times = [ratio(pair["cost_ratio"][name]) for name in ratios]
+        rows.append(
+            [
+                Cell(pair["name"], below=f"{pair['spaced']} vs {pair['unspaced']}"),
+                *reached,
+                _difference(pair["difference"]),
+                _p(pair["difference"]),
+                corrected,
+                *(Cell(f"{TIMES}{many}", short=f"x{many}") for many in times),
+            ]
+        )
+    columns = [
+        Column("Method", "method", left=True),
+        Column("Unspaced", "unspaced"),
+        Column("Spaced", "spaced"),
+        Column("Difference, points", "difference"),
+        Column(None, "p"),
+        Column("p, Holm" if several else None, None),
+        *(Column(title, None if name == "forward_images" else short) for name, (title, short) in ratios.items()),
+    ]
+    return Table(
+        "what spacing did, percent",
+        columns,
+        rows,
+        "last epoch, paired by seed, p not corrected for the number of methods; costs as multiples of unspaced",
+        name="What spacing did",
+        least_width=8,
+        unbroken=True,
+    )
 
 
-def _estimate_cell(value: Mapping[str, Any] | None, strong: bool) -> Markup:
+def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
+    """All of them that say something."""
+    return [results(comparison), *([spacing(comparison)] if comparison["spacing"] else []), costs(comparison)]
+
+
+def of_run(run: Run) -> Table:
+    """Every head of every role, last and best."""
+    rows = [
+        [role, head, part, percent(score["last"]), f"{percent(score['best'])} (epoch {score['best_epoch']:g})"]
+        for role, parts in run.accuracy.items()
+        for part, heads in parts.items()
+        for head, score in heads.items()
+    ]
+    columns = ("role", "head", "images", "last epoch", f"best epoch (chosen on {run.best_chosen_on})")
+    return in_words("accuracy in percent", columns, rows, left=3)
+
+
+def _arm(arm: Mapping[str, Any]) -> Cell:
+    return Cell(arm["label"], below=how(arm))
+
+
+def _estimate(value: Mapping[str, Any] | None, strong: bool = False, brief: bool = False) -> Cell:
     if value is None:
-        return cell(text(DASH), class_="none")
+        return Cell(DASH, short="", absent=True)
     mean, _, half = estimate(value).partition(" ")
-    return cell(tag("b" if strong else "span", text(mean)), tag("span", text(f" {half}"), class_="half"))
+    return Cell(mean, short=mean if brief else f"{mean} {half}".strip(), half=half, strong=strong)
 
 
-def _difference_cell(difference: Mapping[str, Any] | None, absent: str = "no shared seed") -> Markup:
+def _difference(difference: Mapping[str, Any] | None, absent: str = "no shared seed") -> Cell:
     if difference is None:
-        return cell(text(absent), class_="none")
-    judged = verdict(difference)
-    mean = tag("b", text(points(difference["mean"])))
+        return Cell(absent, short="", absent=True)
+    mean, judged = points(difference["mean"]), verdict(difference)
     if judged is None:
-        return cell(mean, tag("small", text("1 shared seed: no interval")))
+        return Cell(mean, strong=True, below="1 shared seed: no interval")
     p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
-    interval = f"{points(difference['low'])} to {points(difference['high'])}{p}"
-    return cell(mean, tag("span", text(judged), class_=f"verdict {judged.split()[0]}"), tag("small", text(interval)))
+    low, high = points(difference["low"]), points(difference["high"])
+    half = percent((difference["high"] - difference["low"]) / 2)
+    short = f"{mean} {PLUS_MINUS} {half}"
+    return Cell(mean, short=short, strong=True, verdict=judged, below=f"{low} to {high}{p}")
 
 
-def _cost_cell(cost: Mapping[str, float], base: Mapping[str, float], name: str) -> Markup:
+def _p(difference: Mapping[str, Any] | None) -> Cell:
+    return Cell("" if difference is None or difference["p"] is None else f"{difference['p']:.3f}")
+
+
+def _cost(cost: Mapping[str, float], base: Mapping[str, float], name: str) -> Cell:
     written = seconds(cost[name]) if name == "seconds" else count(cost[name])
     times = f"{TIMES}{ratio(cost[name] / base[name])}" if base[name] else ""
-    return cell(text(written), tag("small", text(times)))
+    return Cell(written, short=f"{cost[name]:.{1 if name == 'seconds' else 0}f}", below=times)

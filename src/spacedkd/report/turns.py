@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from spacedkd.duration import Duration, in_steps
 from spacedkd.json_form import to_json
+from spacedkd.report.arms import Arm, colours
 from spacedkd.report.axes import Panel, Point, Tick, stroke, tick_values
 from spacedkd.report.markup import Markup, tag, text
 from spacedkd.report.numbers import count, counted, listed, plain
-from spacedkd.report.runs import Arm, Run
+from spacedkd.run import Run
 from spacedkd.schedule import Schedule, Segment, Spaced, segments
 
 FINEST = 1.5
@@ -70,8 +71,8 @@ def timetables(arms: Sequence[Arm]) -> list[Timetable]:
 
 def _schedule(run: Run) -> Schedule:
     """In steps; a single role takes every step once, whatever the interval."""
-    schedule = Spaced("100%") if len(run.roles) == 1 else run.spec.schedule
-    return in_steps(schedule, run.steps_per_epoch, run.total_steps)
+    alone = run.leader is None or run.spec.schedule is None
+    return in_steps(Spaced("100%") if alone else run.spec.schedule, run.steps_per_epoch, run.total_steps)
 
 
 def strokes(blocks: Iterable[Segment], finest: float) -> list[Stroke]:
@@ -97,15 +98,15 @@ def strokes(blocks: Iterable[Segment], finest: float) -> list[Stroke]:
     return done
 
 
-def pictures(tables: Sequence[Timetable], colours: Mapping[str, str]) -> list[Markup]:
+def pictures(tables: Sequence[Timetable]) -> list[Markup]:
     """A picture for each schedule; those with equally long epochs share their axes, so that cost can be seen."""
     return [
-        _picture(table, [other for other in tables if other.run.steps_per_epoch == table.run.steps_per_epoch], colours)
+        _picture(table, [other for other in tables if other.run.steps_per_epoch == table.run.steps_per_epoch])
         for table in tables
     ]
 
 
-def _picture(table: Timetable, alike: Sequence[Timetable], colours: Mapping[str, str]) -> Markup:
+def _picture(table: Timetable, alike: Sequence[Timetable]) -> Markup:
     panel = Panel((0, max(t.most_turns for t in alike)), (0, max(t.run.total_steps for t in alike)), right=14)
     per_epoch = table.run.steps_per_epoch
     finest = _finest(panel)
@@ -119,9 +120,10 @@ def _picture(table: Timetable, alike: Sequence[Timetable], colours: Mapping[str,
         "turn (one optimizer update)",
         "step, in epochs",
     )
-    parts = [frame, *_paths(drawn, finest, panel, colours)]
+    class_of = colours(table.run.roles)
+    parts = [frame, *_paths(drawn, finest, panel, class_of)]
     if isinstance(table.schedule, Spaced) and (len(drawn) > CROWDED or any(s.merged for s in drawn)):
-        parts.append(_enlarged(table, table.schedule, panel, colours))
+        parts.append(_enlarged(table, table.schedule, panel, class_of))
     return panel.draw(_description(table), *parts)
 
 
@@ -134,7 +136,7 @@ def _finest(panel: Panel) -> float:
     return FINEST * (panel.x[1] - panel.x[0]) / (panel.to_x.stop - panel.to_x.start)
 
 
-def _paths(drawn: Sequence[Stroke], finest: float, panel: Panel, colours: Mapping[str, str]) -> list[Markup]:
+def _paths(drawn: Sequence[Stroke], finest: float, panel: Panel, class_of: Mapping[str, str]) -> list[Markup]:
     """One path for each role and kind; a band is wider than those of followers on top of it, so that all show."""
     bands: dict[str, list[Stroke]] = {}
     blocks: dict[str, list[Stroke]] = {}
@@ -144,9 +146,9 @@ def _paths(drawn: Sequence[Stroke], finest: float, panel: Panel, colours: Mappin
     for place, (role, found) in enumerate(bands.items()):
         covering = sum(_coincide(found[0], later[0], finest) for later in [*bands.values()][place + 1 :])
         width = LINE + 4 * covering
-        paths.append(tag("path", d=_lines(found, panel), class_=f"band {colours[role]}", stroke_width=width))
+        paths.append(tag("path", d=_lines(found, panel), class_=f"band {class_of[role]}", stroke_width=width))
     for role, found in blocks.items():
-        paths.append(tag("path", d=_lines(found, panel), class_=f"band {colours[role]}", stroke_width=LINE))
+        paths.append(tag("path", d=_lines(found, panel), class_=f"band {class_of[role]}", stroke_width=LINE))
     return paths
 
 
@@ -160,7 +162,7 @@ def _coincide(one: Stroke, other: Stroke, finest: float) -> bool:
     return step == other_step and abs(turn - other_turn) < finest
 
 
-def _enlarged(table: Timetable, schedule: Spaced, panel: Panel, colours: Mapping[str, str]) -> Markup:
+def _enlarged(table: Timetable, schedule: Spaced, panel: Panel, class_of: Mapping[str, str]) -> Markup:
     """The first few intervals, in the corner that a run of many small blocks leaves empty."""
     interval = int(Duration.parse(schedule.interval).amount)
     steps = min(ENLARGED * interval, table.run.total_steps)
@@ -175,7 +177,7 @@ def _enlarged(table: Timetable, schedule: Spaced, panel: Panel, colours: Mapping
     box = tag("rect", class_="inset", x=left, y=top, width=right - left, height=bottom - top, rx=3)
     title = tag("text", text(words), class_="tick", x=left + 7, y=top + 14)
     finest = _finest(inner)
-    return tag("g", box, title, *_paths(_strokes(table, finest, steps), finest, inner, colours))
+    return tag("g", box, title, *_paths(_strokes(table, finest, steps), finest, inner, class_of))
 
 
 def _description(table: Timetable) -> str:

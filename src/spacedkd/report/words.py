@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from spacedkd.report.arms import Arm
 from spacedkd.report.numbers import TIMES, count, counted, estimate, listed, p_value, points, ratio, spread
-from spacedkd.report.runs import Arm
 from spacedkd.spec import NetworkSpec, RunSpec
 
 
@@ -18,6 +18,17 @@ def verdict(difference: Mapping[str, Any]) -> str | None:
     if difference["low"] > 0:
         return "better"
     return "worse" if difference["high"] < 0 else "no clear difference"
+
+
+def how(arm: Mapping[str, Any]) -> str:
+    """An arm's method, and its schedule where more than one role learns."""
+    return ", ".join(str(arm[name]) for name in ("method", "schedule") if arm[name])
+
+
+def leader_name(arms: Sequence[Mapping[str, Any]]) -> str:
+    """What the role that leads is called: its own name where all arms agree."""
+    names = {arm["roles"][0] for arm in arms if len(arm["roles"]) > 1}
+    return names.pop() if len(names) == 1 else "teacher"
 
 
 def finding(arm: Arm, against: str) -> str:
@@ -31,8 +42,8 @@ def finding(arm: Arm, against: str) -> str:
     if judged is None:
         return f"{gain} on the only seed they share; one seed gives no interval, so this may be chance."
     p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
-    interval = f"95 % interval {points(difference['low'])} to {points(difference['high'])}"
-    return f"{gain} ({interval}{p}, {counted(difference['n'], 'seed')}): {judged}."
+    bounds = f"95 % interval {points(difference['low'])} to {points(difference['high'])}"
+    return f"{gain} ({bounds}{p}, {counted(difference['n'], 'seed')}): {judged}."
 
 
 def headline(arms: Sequence[Arm], against: str) -> str:
@@ -137,7 +148,7 @@ def environments(arms: Sequence[Arm]) -> list[str]:
     found: dict[str, list[str]] = {}
     for arm in arms:
         for run in arm.runs:
-            words = ", ".join(f"{name} {value}" for name, value in run.result["environment"].items())
+            words = ", ".join(f"{name} {value}" for name, value in run.environment.items())
             found.setdefault(words, []).append(arm.label)
     if len(found) == 1:
         return [f"Environment of every run: {next(iter(found))}."]
@@ -157,7 +168,7 @@ def _networks(arm: Arm) -> str:
     """The student's network, and the teacher's where it is another one that really took part."""
     spec = arm.first.spec
     student = network_name(spec.network)
-    if spec.teacher is None or spec.teacher == spec.network or len(arm.first.roles) == 1:
+    if spec.teacher is None or spec.teacher == spec.network or arm.first.leader is None:
         return student
     return f"{student} under {network_name(spec.teacher)}"
 

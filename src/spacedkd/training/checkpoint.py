@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError
+from spacedkd.files import write_whole
 
 
 @dataclass
@@ -39,21 +39,13 @@ def save(
 ) -> None:
     """Write models and optimizers. A kill at any moment leaves either the old file or the new one."""
     tensors: dict[str, Tensor] = {}
-    plain: dict[str, Any] = {}
     for name, model in models.items():
         tensors |= {f"model/{name}/{key}": value for key, value in model.state_dict().items()}
-    for name, optimizer in optimizers.items():
-        for index, state in optimizer.state_dict()["state"].items():
-            for key, value in state.items():
-                kind = tensors if isinstance(value, Tensor) else plain
-                kind[f"optimizer/{name}/{index}/{key}"] = value
-    metadata = {"fingerprint": fingerprint, "position": json.dumps(vars(position)), "plain": json.dumps(plain)}
+    states = {name: _plain(one.state_dict(), f"optimizer/{name}", tensors) for name, one in optimizers.items()}
+    metadata = {"fingerprint": fingerprint, "position": json.dumps(vars(position)), "optimizers": json.dumps(states)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, unfinished, metadata)
-    with unfinished.open("r+b") as file:
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    with write_whole(path) as unfinished:
+        save_file(_apart(tensors), unfinished, metadata)
 
 
 def load(
@@ -69,25 +61,60 @@ def load(
     if metadata.get("fingerprint") != fingerprint:
         raise UserError(f"{path} belongs to another spec than the spec.json beside it. Start again in a new folder.")
     for name, model in models.items():
-        model.load_state_dict(_under(tensors, f"model/{name}/"))
-    saved = {**tensors, **json.loads(metadata["plain"])}
+        prefix = f"model/{name}/"
+        model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+    states = json.loads(metadata["optimizers"])
     for name, optimizer in optimizers.items():
-        _load_optimizer(optimizer, _under(saved, f"optimizer/{name}/"))
+        optimizer.load_state_dict(_laid_out(_filled(states[name], tensors), optimizer))
     return Position(**json.loads(metadata["position"]))
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor in memory of its own, as the format wants it: tied weights share theirs."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        whole = tensor.detach().contiguous()
+        apart[name] = whole.clone() if whole.data_ptr() in seen else whole
+        seen.add(whole.data_ptr())
+    return apart
+
+
+def _plain(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A state as JSON; its tensors go among the others, and their names stand in for them."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"items": [[key, _plain(item, f"{name}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_plain(item, f"{name}/{place}", tensors) for place, item in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UserError(f"What the optimizer keeps as {name} cannot be saved: {value!r}. Use another optimizer.")
+
+
+def _filled(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The inverse of `_plain`."""
+    if not isinstance(plain, dict):
+        return plain
+    ((kind, content),) = plain.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "items":
+        return {key: _filled(item, tensors) for key, item in content}
+    return {"list": list, "tuple": tuple}[kind](_filled(item, tensors) for item in content)
+
+
+def _laid_out(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The same memory layout as before, because in low precision the order of additions shows in the bits."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in saved.items():
-        index, _, what = key.partition("/")
-        parameter = parameters[int(index)]
-        if isinstance(value, Tensor) and value.shape == parameter.shape:
-            # The same memory layout as before, because in low precision the order of additions shows in the bits.
-            value = torch.empty_like(parameter, dtype=value.dtype, device="cpu").copy_(value)
-        state.setdefault(int(index), {})[what] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
+    def laid(value: Any, parameter: nn.Parameter) -> Any:
+        if not isinstance(value, Tensor) or value.shape != parameter.shape:
+            return value
+        return torch.empty_like(parameter, dtype=value.dtype, device="cpu").copy_(value)
 
-def _under(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+    slots = {index: {k: laid(v, parameters[index]) for k, v in slot.items()} for index, slot in state["state"].items()}
+    return {**state, "state": slots}

@@ -11,6 +11,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 
+from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.errors import UserError
 from spacedkd.spec import RunSpec
 
@@ -88,9 +89,9 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     exact = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
     forward = fabric.to_device(model).to(exact).requires_grad_(False).forward
 
-    def in_precision(*images: Tensor, **kwargs: Any) -> Any:
+    def in_precision(*views: Inputs, **kwargs: Any) -> Any:
         with fabric.autocast():
-            output = forward(*(image.to(exact) for image in images), **kwargs)
+            output = forward(*(in_dtype(inputs, exact) for inputs in views), **kwargs)
         return tuple(p._replace(logits=p.logits.to(exact), features=p.features.to(exact)) for p in output)
 
     model.forward = in_precision

@@ -12,9 +12,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from spacedkd.errors import UserError
+from spacedkd.files import write_json as write_json
 from spacedkd.journal import read_journal
 from spacedkd.json_form import to_json
 from spacedkd.spec import RunSpec, read_spec
+from spacedkd.training.objects import Objects
 
 
 class RunFolder:
@@ -43,6 +45,10 @@ class RunFolder:
         """Refuse to continue a run with another spec than the one it was started with."""
         if read_spec(self.path).fingerprint() != spec.fingerprint():
             raise UserError(f"{self.path} holds another run (its spec.json differs). Choose another folder.")
+
+    def check_objects(self, objects: Objects) -> None:
+        """Refuse to continue a run without an object it was given, or with another."""
+        objects.check(read_spec(self.path).objects, str(self.path))  # type: ignore[arg-type]
 
     def create(self, spec: RunSpec) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -99,10 +105,3 @@ def make_folder(path: Path, flag: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"There can be no folder {path} ({error.strerror}): give {flag} another name.") from None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a file whole or not at all."""
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(path)

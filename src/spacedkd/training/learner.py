@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
+from spacedkd.errors import UserError
+from spacedkd.json_form import load_object
 from spacedkd.spec import OptimizerSpec
+from spacedkd.training.objects import MakeOptimizer
+
+Losses = Mapping[str, Tensor]
 
 
 class Learner:
     """A model and its optimizer, set up for the run's devices and precision."""
 
-    def __init__(self, fabric: Fabric, model: nn.Module, optimizer: OptimizerSpec) -> None:
+    def __init__(self, fabric: Fabric, model: nn.Module, optimizer: OptimizerSpec, make: MakeOptimizer | None) -> None:
         self.fabric = fabric
         self.module = model
-        self.optimizer = make_optimizer(model, optimizer)
+        self.optimizer = make_optimizer(model, optimizer, make)
         self.clip = optimizer.clip
         self.model: Any
         self.model, self._step = fabric.setup(model, self.optimizer)
 
-    def update(self, losses: Mapping[str, Tensor], lr: float) -> None:
-        """One step down the sum of the losses. What has no gradient does not move."""
+    def update(self, compute: Callable[[], Losses], lr: float, share: float = 1.0) -> Losses:
+        """One step down the sum of the losses; gives the losses it had before. What has no gradient does not move.
+
+        `compute` gives the losses for the weights as they are. An optimizer that asks for them again after it has moved
+        the weights (SAM, LBFGS) gets them anew. `share` is what the losses count for.
+        """
+        losses = self._backward(compute, share)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        if _takes_no_closure(self.optimizer):
+            self._step.step()
+        else:
+            self._step.step(self._closure(losses, compute, share))
+        return losses
+
+    def _backward(self, compute: Callable[[], Losses], share: float) -> Losses:
+        """Gradients of the losses, in place of those that were there."""
         self._step.zero_grad(set_to_none=True)
-        self.fabric.backward(torch.stack(list(losses.values())).sum())
+        losses = compute()
+        shared = losses if share == 1 else {name: loss * share for name, loss in losses.items()}
+        self.fabric.backward(_sum(shared))
         if self.clip is not None:
             self.fabric.clip_gradients(self.model, self._step, max_norm=self.clip, error_if_nonfinite=False)
-        self._take_step(lr)
+        return losses
+
+    def _closure(self, losses: Losses, compute: Callable[[], Losses], share: float) -> Callable[[], Tensor]:
+        """The losses once more; as long as neither weights nor gradients have changed they are those known already."""
+        known = self._versions()
+
+        def closure() -> Tensor:
+            with torch.enable_grad():
+                found = losses if self._versions() == known else self._backward(compute, share)
+            return _sum(found).detach()
+
+        return closure
+
+    def _versions(self) -> list[tuple[int, int | None]]:
+        return [
+            (parameter._version, None if parameter.grad is None else parameter.grad._version)
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+        ]
 
     def drift(self, lr: float) -> None:
         """A step with zero gradients: weight decay and momentum move what should stand still.
@@ -39,22 +80,55 @@ class Learner:
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
-        self._take_step(lr)
-        self._step.zero_grad(set_to_none=True)
-
-    def _take_step(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self._step.step()
+        self._step.zero_grad(set_to_none=True)
 
 
-def make_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimizer:
-    """SGD that decays every weight, as the paper's does, or AdamW that spares biases, norms and tokens."""
-    if spec.name == "sgd":
-        return torch.optim.SGD(
-            model.parameters(), spec.lr, spec.momentum, weight_decay=spec.weight_decay, nesterov=spec.nesterov
-        )
-    return torch.optim.AdamW(_decay_groups(model.named_parameters(), spec.weight_decay), spec.lr)
+def _sum(losses: Losses) -> Tensor:
+    return torch.stack(list(losses.values())).sum()
+
+
+def _takes_no_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether gradients are all it needs. That is known of torch's and timm's; others are handed a closure."""
+    ours = type(optimizer).__module__.startswith(("torch.optim", "timm.optim"))
+    return ours and not isinstance(optimizer, torch.optim.LBFGS)
+
+
+def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | None = None) -> torch.optim.Optimizer:
+    """The optimizer a spec names, or the one `make` gives for the model's named parameters.
+
+    SGD decays every weight, as the paper's does; all others by name spare biases, norms and tokens.
+    """
+    if make is None and ":" in spec.name:
+        make = load_object(spec.name)
+    if make is not None:
+        return _checked(make(model.named_parameters()), model, spec.name)
+    momentum = {} if spec.momentum is None else {"momentum": spec.momentum}
+    settings = {"lr": spec.lr, **momentum, **spec.options}
+    try:
+        if spec.name == "sgd":
+            decay, nesterov = spec.weight_decay, spec.nesterov
+            return torch.optim.SGD(model.parameters(), **settings, weight_decay=decay, nesterov=nesterov)
+        groups = _decay_groups(model.named_parameters(), spec.weight_decay)
+        if spec.name == "adamw":
+            return torch.optim.AdamW(groups, **settings)
+        return create_optimizer_v2(groups, opt=spec.name, **settings)
+    except (TypeError, ValueError, AssertionError, ImportError, RuntimeError, NameError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"Optimizer {spec.name} cannot be made: {reason}") from None
+
+
+def _checked(optimizer: Any, model: nn.Module, name: str) -> torch.optim.Optimizer:
+    """What a function of somebody's own gave, if it is an optimizer of this model."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UserError(f"{name} must give a torch.optim.Optimizer for named parameters, got {optimizer!r}.")
+    own = {id(parameter) for parameter in model.parameters()}
+    given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not given or given - own:
+        raise UserError(f"{name} must give an optimizer of the parameters it was handed, got one of others or none.")
+    return optimizer
 
 
 def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], decay: float) -> list[dict[str, Any]]:

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import nn
 
+from spacedkd.data.sources import Library
+from spacedkd.data.stream import Batch, batches
 from spacedkd.errors import UserError
+from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.method import Method
-from spacedkd.models import build
+from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
+from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec
 from spacedkd.training import engine
+from spacedkd.training.accuracy import measure
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import fill_in, prepare, shown_by
-from spacedkd.training.result import Result, read_result, write_result
-from spacedkd.training.run import Run
+from spacedkd.training.learner import Losses
+from spacedkd.training.objects import Objects
+from spacedkd.training.plan import fill_in, make_plan
+from spacedkd.training.recorder import Recorder
+from spacedkd.training.setup import Setup, set_up
 
 
 class Moment(NamedTuple):
-    """What somebody watching a run is told."""
+    """What a callback is told after every turn."""
 
     turn: int
     turns: int
@@ -41,79 +49,102 @@ def train(
     folder: Path | str,
     *,
     resume: bool = False,
+    network: Callable[..., nn.Module] | None = None,
+    teacher: Callable[..., nn.Module] | None = None,
+    data: tuple[Any, Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer] | None = None,
+    lr: LearningRate | None = None,
     method: Method | None = None,
     callback: Callback = lambda moment: None,
-) -> Result:
+) -> Run:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
 
-    `method` takes a method of your own in place of the one the spec names. Torch is left in deterministic mode, with
-    the spec's number of threads and another random state.
+    What the spec names can be given as an object instead: functions that make the network and the teacher's network,
+    a pair of torch datasets to train and to test on (with a `collate` for their items), a function of named parameters
+    that makes an optimizer, the learning rate as a function of the step, a method. Torch is left in deterministic mode,
+    with the spec's number of threads and another random state.
     """
-    place = RunFolder(folder)
+    objects = Objects(network, teacher, data, collate, optimizer, lr, method)
+    return train_run(spec, RunFolder(folder), resume, objects, callback)
+
+
+def train_run(
+    spec: RunSpec,
+    folder: RunFolder,
+    resume: bool,
+    objects: Objects,
+    callback: Callback,
+    library: Library | None = None,
+) -> Run:
+    """The same; a `library` keeps the data for the next run of this process."""
+    library = library or Library()
     if not resume:
-        place.check_free()
-    elif place.spec.exists():
-        place.check_holds(fill_in(spec, method))
-        if place.finished():
-            return read_result(place)
-    run = prepare(spec, place, method)
-    with run.opened():
-        _learn(run, callback)
-        return _finish(run)
+        folder.check_free()
+    elif folder.spec.exists():
+        folder.check_objects(objects)
+        folder.check_holds(fill_in(spec, objects, library))
+        if folder.finished():
+            return read_run(folder.path)
+    setup = set_up(make_plan(spec, objects, library))
+    recorder = Recorder(setup, folder)
+    with recorder.opened():
+        for moment in learn(setup, recorder):
+            callback(moment)
+        recorder.finish()
+    return read_run(folder.path)
 
 
-def _learn(run: Run, callback: Callback) -> None:
-    for turn, batch in run.remaining():
-        losses = run.take(turn, batch)
-        accuracy = None
-        finished, last = turn.step + 1, turn.step == run.last_step[turn.role]
-        if turn.step % run.every.log == 0 or finished % run.every.save == 0 or last:
-            _log(run, turn, losses)
-        if finished % run.every.evaluate == 0 or last:
-            accuracy = _evaluate(run, turn)
-        if finished % run.every.save == 0:
-            run.save()
-        callback(Moment(run.position.turns, run.turn_count, turn.role, finished / run.stream.steps_per_epoch, accuracy))
+def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
+    """Take the turns that are left, one after the other."""
+    plan, fabric, position = setup.plan, setup.fabric, recorder.position
+    student, gather = plan.method.roles[-1], partial(engine.gather_rows, fabric)
+    views = (plan.views(turn) for turn in plan.turns.after(position.turns))
+    seen = batches(setup.stream, views, plan.spec.engine.workers)
+
+    def losses(turn: Turn, batch: Batch) -> Losses:
+        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *turn, fabric.global_rank))
+        return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather))
+
+    learning = None
+    for turn, shown in zip(plan.turns.after(position.turns), seen, strict=True):
+        role, step = turn
+        batch = shown.to(fabric.device, setup.channels_last)
+
+        if role != learning:
+            setup.begin(role)
+            if role != position.role:  # equal when a stretch of turns is resumed in its middle
+                plan.method.take_over(role, setup.models)
+                setup.share_frozen()
+            learning = position.role = role
+
+        lr, size = plan.lr(turn), setup.stream.size(step)
+        with recorder.cost.turn(plan.method.learners[role], size):
+            # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
+            share = len(batch.labels) * fabric.world_size / size
+            found = setup.learner(role).update(partial(losses, turn, batch), lr, share)
+            setup.move_along(role, step, lr)
+        position.turns += 1
+
+        finished, last, accuracy = step + 1, step == plan.last_step[role], None
+        if step % plan.every.log == 0 or finished % plan.every.save == 0 or last:
+            values = {name: float(loss.detach()) for name, loss in found.items()}
+            recorder.loss(turn, lr, values)
+            _check_finite(setup, turn, values)
+        if finished % plan.every.evaluate == 0 or last:
+            learner = setup.learner(role)
+            scores = measure(setup, learner.model, learner.module)
+            recorder.accuracy(turn, scores)
+            accuracy = scores["test"]["final"]
+            if setup.average is not None and role == student:
+                recorder.accuracy(turn, measure(setup, setup.average, setup.average), role="average")
+        if finished % plan.every.save == 0:
+            recorder.save()
+        yield Moment(position.turns, len(plan.turns), role, finished / plan.steps_per_epoch, accuracy)
 
 
-def _log(run: Run, turn: Turn, losses: Mapping[str, Tensor]) -> None:
-    """Write the losses down, and stop a run that has diverged before it is saved."""
-    values = {name: float(loss.detach()) for name, loss in losses.items()}
-    run.write({"event": "loss", **_when(run, turn), "lr": run.rate(turn), "losses": values})
+def _check_finite(setup: Setup, turn: Turn, values: Mapping[str, float]) -> None:
+    """Stop a run that has diverged before it is saved; all processes stop together."""
     diverged = not all(math.isfinite(value) for value in values.values())
-    if run.fabric.all_reduce(torch.tensor(float(diverged), device=run.fabric.device), reduce_op="sum"):
+    if setup.fabric.all_reduce(torch.tensor(float(diverged), device=setup.fabric.device), reduce_op="sum"):
         raise UserError(f"Training diverged: the {turn.role}'s loss is no number at step {turn.step}. Lower --lr.")
-
-
-def _evaluate(run: Run, turn: Turn) -> float:
-    accuracy = run.evaluate(turn.role)
-    run.write({"event": "accuracy", **_when(run, turn), "accuracy": accuracy})
-    averaged = run.evaluate_average() if turn.role == run.method.roles[-1] else None
-    if averaged is not None:
-        run.write({"event": "accuracy", **_when(run, turn), "role": "average", "accuracy": averaged})
-    return accuracy["test"]["final"]
-
-
-def _when(run: Run, turn: Turn) -> dict[str, Any]:
-    epoch = (turn.step + 1) / run.stream.steps_per_epoch
-    return {"turn": run.position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
-
-
-def _finish(run: Run) -> Result:
-    run.save()
-    if run.fabric.is_global_zero:
-        student = run.learner(run.method.roles[-1]).module.network
-        shown = shown_by(run.data.train)
-        build.save(student, run.spec.network, shown, run.folder.student)  # type: ignore[arg-type]
-        if run.average is not None:
-            build.save(run.average.network, run.spec.network, shown, run.folder.average)  # type: ignore[arg-type]
-        plan = {
-            "roles": [*run.method.roles],
-            "learners": dict(run.method.learners),
-            "steps_per_epoch": run.stream.steps_per_epoch,
-            "total_steps": run.total_steps,
-            "test_images": len(run.data.test.labels),
-        }
-        write_result(run.folder, run.cost.summary(), run.position.seconds, plan, engine.describe(run.fabric))
-    run.fabric.barrier()
-    return read_result(run.folder)

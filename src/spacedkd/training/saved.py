@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from spacedkd.data import sources
 from spacedkd.data.sources import Splits
+from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation.accuracy import Predict
@@ -26,7 +27,9 @@ from spacedkd.models.weights import check_published, keep_normalisation
 from spacedkd.spec import DataSpec, NetworkSpec, read_spec
 from spacedkd.training import checkpoint, engine
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import assemble, shown_by
+from spacedkd.training.networks import build_models
+from spacedkd.training.objects import Objects
+from spacedkd.training.plan import make_plan
 
 _WHOLE = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
 """precisions in which the weights themselves are kept"""
@@ -69,9 +72,9 @@ class Saved:
     def _saying(self, module: nn.Module) -> Predict:
         whole, mixed = next(module.parameters()).dtype, self.precision == "bf16-mixed"
 
-        def say(images: Tensor) -> Sequence[Prediction]:
+        def say(inputs: Inputs) -> Sequence[Prediction]:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
-                found: Sequence[Prediction] = module(images.to(whole))
+                found: Sequence[Prediction] = module(in_dtype(inputs, whole))
             return [one._replace(logits=one.logits.float(), features=one.features.float()) for one in found]
 
         return say
@@ -96,12 +99,19 @@ class Logits(nn.Module):
         return logits
 
 
-def of_run(path: Path, unfinished: bool = False, accelerator: str | None = None, threads: int | None = None) -> Saved:
+def of_run(
+    path: Path,
+    unfinished: bool = False,
+    accelerator: str | None = None,
+    threads: int | None = None,
+    objects: Objects | None = None,
+) -> Saved:
     """The models of a run's checkpoint: the student, whoever taught it, and the student's moving average if it has one.
 
-    A run that is not finished is refused unless asked for. It gets the CPU threads it was trained with, unless told.
+    A run that is not finished is refused unless asked for, and one that was given objects needs the same ones again.
+    It gets the CPU threads it was trained with, unless told.
     """
-    folder = RunFolder(path)
+    folder, objects = RunFolder(path), objects or Objects()
     spec = read_spec(path)
     if not folder.checkpoint.exists():
         raise UserError(f"{path} has no checkpoint yet. Train it with: spacedkd train --resume {path}")
@@ -110,28 +120,29 @@ def of_run(path: Path, unfinished: bool = False, accelerator: str | None = None,
             f"{path} is not finished, so it has no student to measure. Finish it with: spacedkd train --resume {path}, "
             "or measure its last checkpoint with --unfinished."
         )
+    folder.check_objects(objects)
     torch.set_num_threads(threads or spec.engine.threads or torch.get_num_threads())
-    parts = assemble(spec)
-    _check_classes(folder, parts.data)
-    student = parts.method.learners[parts.method.roles[-1]]
-    models = parts.models
-    if parts.spec.ema is not None:
-        models = {**models, "average": deepcopy(models[student])}
-    position = checkpoint.load(folder.checkpoint, parts.spec.fingerprint(), models, {})
+    plan = make_plan(spec, objects)
+    _check_classes(folder, plan.data)
+    models = build_models(plan)
+    if spec.ema is not None:
+        models["average"] = deepcopy(models[plan.student])
+    position = checkpoint.load(folder.checkpoint, plan.spec.fingerprint(), models, {})
     # Whatever else nobody trains is memory, or a copy of somebody.
-    measured = {"teacher", "average", *parts.method.learners.values()}
-    learned = {name: name in parts.method.learners.values() for name in models if name in measured}
+    learners = {*plan.method.learners.values()}
+    measured = [name for name in models if name in learners or name in plan.method.fixed or name == "average"]
     origin = {
         "run": spec.label or str(path),
-        "fingerprint": parts.spec.fingerprint(),
+        "fingerprint": plan.spec.fingerprint(),
         "checkpoint": "last",
         "turns": position.turns,
-        "of_turns": parts.turn_count,
-        "epochs": spec.epochs if position.turns == parts.turn_count else None,
-        "data": to_json(parts.spec.data),
+        "of_turns": len(plan.turns),
+        "epochs": spec.epochs if position.turns == len(plan.turns) else None,
+        "data": to_json(plan.spec.data),
     }
-    ready = {name: models[name].to(_kept_in(parts.spec.precision, learns)) for name, learns in learned.items()}
-    return _ready(ready, student, parts.data, parts.spec.precision, accelerator or spec.engine.accelerator, origin)
+    ready = {name: models[name].to(_kept_in(plan.spec.precision, name in learners)) for name in measured}
+    where = accelerator or spec.engine.accelerator
+    return _ready(ready, plan.student, plan.data, plan.spec.precision, where, origin)
 
 
 def of_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto") -> Saved:
@@ -147,9 +158,8 @@ def of_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto") 
             raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
         check_published(network.name, len(parts.train.classes))
         network = replace(network, options={**network.options, "pretrained": True})
-    shown = shown_by(parts.train)
-    built = build.build(network, shown, seed=0)
-    keep_normalisation(built, network, shown.normalisation)
+    built = build.build(network, parts.shown, seed=0)
+    keep_normalisation(built, network, parts.shown.normalisation)
     origin = {"network": to_json(network), "weights": network.weights or "timm's own", "data": to_json(data)}
     return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
 

@@ -1,0 +1,55 @@
+"""How tables look in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from spacedkd.json_form import to_json
+from spacedkd.report.numbers import MINUS
+from spacedkd.report.tables import Table
+from spacedkd.spec import RunSpec
+
+
+def shown(table: Table) -> RichTable:
+    """A table in its short form, with the minus sign that can be copied into a calculation."""
+    rich = RichTable(
+        box=box.SIMPLE_HEAD,
+        title=escape(table.title),
+        title_justify="left",
+        caption=escape(table.caption),
+        caption_justify="left",
+    )
+    kept = [(place, column) for place, column in enumerate(table.columns) if column.short is not None]
+    for place, column in kept:
+        rich.add_column(
+            Text(column.short or ""),
+            justify="left" if column.left else "right",
+            no_wrap=table.unbroken and place > 0,
+            overflow="ellipsis" if place else "fold",
+            min_width=None if place else table.least_width,
+        )
+    for row in table.rows:
+        rich.add_row(*(Text(row[place].in_short.replace(MINUS, "-")) for place, _ in kept))
+    return rich
+
+
+def of_spec(spec: RunSpec) -> RichTable:
+    """Everything a spec says, a line for each setting."""
+    table = RichTable(box=None, show_header=False, padding=(0, 2))
+    for key, value in _settings(to_json(spec)):
+        table.add_row(key, str(value))
+    return table
+
+
+def _settings(plain: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in plain.items():
+        if isinstance(value, Mapping) and value:
+            yield from _settings(value, f"{above}{key}.")
+        elif value not in (None, "", [], {}):
+            yield f"{above}{key}", value

@@ -1,0 +1,218 @@
+"""How training images are varied, by name: as in the paper's code, and plainer ones.
+
+Batch-wise augmentations draw for a whole batch at once and run on any device. The others work image by image with the
+transforms everybody uses; those draw from global generators, which are seeded for each place of the global batch and
+put back afterwards. So both are pure functions of the seed, and a slice of a batch has the bits of the whole one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from timm.data import create_transform
+from timm.data.auto_augment import RandAugment
+from torch import Tensor
+from torchvision import transforms as T
+
+from spacedkd.data.batchwise import apply, draw
+from spacedkd.data.images import Constants, Fit, ImageSet
+from spacedkd.data.policy import GRAY, cifar_policy, cutout
+from spacedkd.data_spec import AugmentSpec
+from spacedkd.errors import unknown
+from spacedkd.seeds import seed_for
+
+CIFAR100: Constants = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
+CIFAR10: Constants = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+IMAGENET: Constants = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+class Augmentation(Protocol):
+    """Anything that varies training images."""
+
+    batchwise: bool
+    """whether a GPU can do it"""
+
+    def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
+        """The images at some `places` of the global batch that consists of `rows`; float32 [B, C, H, W].
+
+        What a place gets depends on the seed and the place alone.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class BatchWise:
+    """Shifted crop, mirror and rotation of a whole batch as one look-up."""
+
+    augment: AugmentSpec = AugmentSpec()
+    batchwise = True
+
+    def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
+        changes = draw(self.augment, len(rows), seed).rows(places)
+        return images.normalised(apply(images.fitted(rows[places]), changes))
+
+
+Transform = Callable[[Image.Image], Tensor]
+
+
+@dataclass(frozen=True)
+class ImageByImage:
+    """A transform of single images, named so that it can be sent to another process."""
+
+    name: str
+    size: int
+    batchwise = False
+
+    def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
+        transform = _transform(self.name, self.size)
+        varied = []
+        with generators_kept():
+            for place, row in zip(places.tolist(), rows[places].tolist(), strict=True):
+                seed_generators(seed_for(seed, place))
+                varied.append(transform(images.open(row)))
+        return torch.stack(varied)
+
+
+@lru_cache(maxsize=8)
+def _transform(name: str, size: int) -> Transform:
+    make = AUGMENTATIONS[name].transform
+    assert make is not None
+    return make(size)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed all global generators that transforms draw from; those of GPUs are left alone."""
+    random.seed(seed)
+    np.random.seed([seed >> 32, seed & 0xFFFFFFFF])
+    torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Whatever is drawn inside, everybody else's random numbers stay what they would have been."""
+    states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.default_generator.set_state(states[2])
+
+
+def _imagenet(size: int) -> Transform:
+    steps = [T.RandomResizedCrop(size), T.RandomHorizontalFlip(), T.RandomRotation(15)]
+    return T.Compose([*steps, T.ToTensor(), T.Normalize(*IMAGENET)])  # type: ignore[no-any-return]
+
+
+def _self_cifar(size: int) -> Transform:
+    steps = [Fit(size, size), T.RandomCrop(size, 4, fill=GRAY), T.RandomHorizontalFlip(), cifar_policy]
+    return T.Compose([*steps, T.ToTensor(), cutout, T.Normalize(*CIFAR10)])  # type: ignore[no-any-return]
+
+
+def _vit(size: int) -> Transform:
+    transform = create_transform(
+        size,
+        is_training=True,
+        color_jitter=0.4,  # timm leaves it out when RandAugment is on; so did the paper's code
+        auto_augment="rand-m9-mstd0.5-inc1",
+        interpolation="bicubic",
+        re_prob=0.25,
+        re_mode="pixel",
+        re_count=1,
+        mean=IMAGENET[0],
+        std=IMAGENET[1],
+    )
+    for step in transform.transforms:
+        for change in step.ops if isinstance(step, RandAugment) else ():
+            if change.name == "PosterizeIncreasing":
+                change.aug_fn = _posterize
+    return transform  # type: ignore[no-any-return]
+
+
+def _posterize(image: Image.Image, bits: int, **options: object) -> Image.Image:
+    """With no bits left an image is black: timm draws that now and then, and newer Pillow refuses it."""
+    return ImageOps.posterize(image, bits) if bits > 0 else image.point(lambda level: 0)
+
+
+def _middle(size: int) -> Fit:
+    return Fit(size, size)
+
+
+def _middle_of_larger(size: int) -> Fit:
+    return Fit(size, round(size * 256 / 224))
+
+
+class Named(NamedTuple):
+    """An augmentation by name; it has either batch-wise changes or a transform of single images."""
+
+    about: str
+    augment: AugmentSpec | None = None
+    transform: Callable[[int], Transform] | None = None
+    constants: Constants | None = None
+    """mean and deviation; None measures those of the training images"""
+    size: int | None = None
+    """what the network sees unless asked otherwise; None is what the data has"""
+    fit: Callable[[int], Fit] = _middle
+    """for evaluation, and before the changes of batch-wise augmentations"""
+    fits_first: bool = True
+    """whether training images may be kept in the fitted size"""
+    varies: bool = True
+    """whether --crop, --flip and --rotate may change it"""
+    crops_an_eighth: bool = False
+    """of the side images have, so that the crop is decided when that is known"""
+
+
+AUGMENTATIONS = {
+    "plain": Named("--crop, --flip and --rotate as asked, and nothing else", AugmentSpec()),
+    "none": Named("images as they are", AugmentSpec(), varies=False),
+    "small": Named("crop by an eighth of the side, mirror", AugmentSpec(flip=True), crops_an_eighth=True),
+    "digits": Named("crop by 1, rotate by 10", AugmentSpec(crop=1, rotate=10)),
+    "cifar": Named("crop by 4, mirror, rotate by 15", AugmentSpec(4, True, 15), constants=CIFAR100),
+    "tiny-imagenet": Named("64 px, crop by 4, mirror", AugmentSpec(4, True), constants=IMAGENET, size=64),
+    "imagenet": Named(
+        "224 px, random resized crop, mirror, rotate by 15; evaluated on the middle of 256",
+        transform=_imagenet,
+        constants=IMAGENET,
+        size=224,
+        fit=_middle_of_larger,
+        fits_first=False,
+        varies=False,
+    ),
+    "self-cifar": Named(
+        "crop by 4 with gray, mirror, AutoAugment, Cutout 16",
+        transform=_self_cifar,
+        constants=CIFAR10,
+        varies=False,
+    ),
+    "vit": Named(
+        "224 px, random resized crop, mirror, RandAugment, random erasing; evaluated on the whole image",
+        transform=_vit,
+        constants=IMAGENET,
+        size=224,
+        fit=Fit,
+        fits_first=False,
+        varies=False,
+    ),
+}
+
+
+def named(name: str) -> Named:
+    """The augmentation of that name."""
+    if name not in AUGMENTATIONS:
+        raise unknown("augmentation", name, AUGMENTATIONS)
+    return AUGMENTATIONS[name]
+
+
+def build(name: str, augment: AugmentSpec | None, size: int) -> Augmentation:
+    """An augmentation that makes images of this size."""
+    if named(name).transform is not None:
+        return ImageByImage(name, size)
+    return BatchWise(augment or AugmentSpec())

@@ -1,0 +1,169 @@
+"""Any torch map-style dataset as the data of a run: its batches by step, and a pair of them to train and test on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from spacedkd.data.inputs import Shown, tensors
+from spacedkd.data.items import Collate, Items, MapStyle, check_map_style, form_of
+from spacedkd.data.splits import description, held_out
+from spacedkd.data.stream import Batch, Shuffled, smoothed
+from spacedkd.errors import UserError
+from spacedkd.seeds import seed_for
+
+TRIED = 8
+"""items that are asked for twice before a run begins"""
+
+
+class DatasetStream(Shuffled):
+    """Shuffled batches of any map-style dataset; one rank's slice of each global batch.
+
+    What the dataset's transforms draw is seeded by (seed, step, view, place in the global batch). `collate` makes a
+    batch of a list of items; torch's default if None. With `classes`, a count, labels are checked to be below it.
+    """
+
+    def __init__(
+        self,
+        dataset: MapStyle | Items,
+        batch_size: int,
+        seed: int,
+        collate: Collate | None = None,
+        *,
+        drop_last: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
+        label_smoothing: float = 0.0,
+        classes: int | None = None,
+    ) -> None:
+        if not isinstance(dataset, Items):
+            check_map_style(dataset, "The dataset")
+            dataset = Items(dataset, torch.arange(len(dataset)), collate, classes)
+        super().__init__(len(dataset), batch_size, seed, drop_last, rank, ranks, "items")
+        self.items = dataset
+        self.label_smoothing = label_smoothing
+
+    def batch(self, step: int, view: int = 0) -> Batch:
+        rows, mine = self.rows(step)
+        seed = self.draw_seed(step, view)
+        seeds = [seed_for(seed, place) for place in mine.tolist()]
+        inputs, labels = self.items.batch(self.items.rows[rows[mine]].tolist(), seeds, f"at step {step}")
+        return Batch(inputs, self._smoothed(labels), rows[mine])
+
+    def _smoothed(self, labels: Tensor) -> Tensor:
+        classes = labels.shape[1] if labels.ndim == 2 else self.items.classes
+        if classes is None and self.label_smoothing:
+            raise UserError("Label smoothing needs to know how many classes there are: give classes=COUNT.")
+        return smoothed(labels, classes or 0, self.label_smoothing)
+
+
+@dataclass(frozen=True)
+class DatasetSplits:
+    """A pair of datasets, to train on and to test on; `holdout` is cut from the first on request."""
+
+    train: Items
+    test: Items
+    holdout: Items | None = None
+    names: tuple[str, ...] = ()
+    """of the classes, where the datasets say so"""
+    mixed = False
+
+    @cached_property
+    def shown(self) -> Shown:
+        return Shown(self.test.labelled(torch.arange(2) % len(self.test))[0], self.names)
+
+    @property
+    def count(self) -> int:
+        return len(self.train)
+
+    def stream(
+        self,
+        batch_size: int,
+        seed: int,
+        drop_last: bool = False,
+        label_smoothing: float = 0.0,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> DatasetStream:
+        return DatasetStream(
+            self.train,
+            batch_size,
+            seed,
+            drop_last=drop_last,
+            rank=rank,
+            ranks=ranks,
+            label_smoothing=label_smoothing,
+        )
+
+    def evaluated(self) -> dict[str, Items]:
+        return {"test": self.test} | ({"holdout": self.holdout} if self.holdout is not None else {})
+
+    def to(self, device: torch.device) -> DatasetSplits:
+        """Items are made where the dataset makes them."""
+        return self
+
+    def describe(self) -> dict[str, Any]:
+        return description(self.names, tuple(range(len(self.names))), {"train": self.train, **self.evaluated()})
+
+    def with_classes(self, count: int) -> DatasetSplits:
+        """For a network that tells so many classes apart, which then have numbers for names; labels are checked."""
+        if self.names and len(self.names) != count:
+            raise UserError(f"The network tells {count} classes apart, and the dataset has {len(self.names)} of them.")
+        parts = (self.train, self.test, self.holdout)
+        train, test, holdout = (None if part is None else replace(part, classes=count) for part in parts)
+        assert train is not None
+        assert test is not None
+        return DatasetSplits(train, test, holdout, self.names or tuple(str(number) for number in range(count)))
+
+
+def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> DatasetSplits:
+    """A pair (train, test) of map-style datasets, checked; a holdout is shown as the first one's transforms make it."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise UserError(f"data must be a pair of torch datasets, (train, test); got {form_of(pair)}.")
+    for what, dataset in zip(("training", "test"), pair, strict=True):
+        check_map_style(dataset, f"The {what} dataset")
+    if pair[0] is pair[1]:
+        raise UserError("The same dataset cannot be trained on and tested on: give a pair (train, test) of two.")
+    names, others = (_class_names(dataset) for dataset in pair)
+    if names and others and names != others:
+        raise UserError(f"The two datasets have different classes: {_first_that_differs(names, others)}.")
+    train, test = (Items(d, torch.arange(len(d)), collate, len(names or others) or None) for d in pair)
+    for what, part in (("training", train), ("test", test)):
+        _check_repeats(what, part)
+    if not holdout:
+        return DatasetSplits(train, test, None, names or others)
+    kept, aside = held_out(len(train), holdout)
+    return DatasetSplits(train.subset(kept), test, train.subset(aside), names or others)
+
+
+def _class_names(dataset: object) -> tuple[str, ...]:
+    """torchvision's convention: `classes` lists the names."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    found = getattr(dataset, "classes", None)
+    return tuple(str(name) for name in found) if isinstance(found, list | tuple) else ()
+
+
+def _first_that_differs(names: Sequence[str], others: Sequence[str]) -> str:
+    if len(names) != len(others):
+        return f"{len(names)} to train on and {len(others)} to test on"
+    number = next(n for n, (one, other) in enumerate(zip(names, others, strict=True)) if one != other)
+    return f"number {number} is {names[number]} to train on and {others[number]} to test on"
+
+
+def _check_repeats(what: str, part: Items) -> None:
+    """A dataset with a generator of its own cannot be seeded, so its replays would differ."""
+    rows = torch.arange(min(TRIED, len(part)))
+    once, again = (part.labelled(rows)[0] for _ in range(2))
+    for one, other in zip(tensors(once), tensors(again), strict=True):
+        if one.shape != other.shape or not ((one == other) | ((one != one) & (other != other))).all():
+            raise UserError(
+                f"The {what} dataset gives other items when it is asked again with the same seeds: let its transforms "
+                "draw from the global generators of torch, numpy or random, and from none of their own."
+            )

@@ -1,0 +1,159 @@
+"""The items of a torch map-style dataset, whatever they are, made into batches and checked.
+
+Every item is asked for with the global generators of torch, numpy and `random` seeded by its place, and those are put
+back afterwards. So a batch is a pure function of its seeds, whatever transforms draw, and nobody else's numbers change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, default_collate
+
+from spacedkd.data.augmentations import generators_kept, seed_generators
+from spacedkd.data.inputs import Inputs, tensors
+from spacedkd.errors import UserError
+from spacedkd.seeds import seed_for
+
+Collate = Callable[[list[Any]], Any]
+"""a list of items to (inputs, labels), to (several inputs ..., labels), or to a mapping with `labels` in it"""
+
+
+@runtime_checkable
+class MapStyle(Protocol):
+    """Whatever has a length and gives an item for a whole number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> Any: ...
+
+
+def check_map_style(dataset: object, what: str) -> None:
+    if not isinstance(dataset, MapStyle) or isinstance(dataset, IterableDataset):
+        raise UserError(
+            f"{what} must be map-style, with __len__ and __getitem__, so that any batch can be asked for again; got "
+            f"{type(dataset).__name__}."
+        )
+    if len(dataset) == 0:
+        raise UserError(f"{what} has no items: its length is 0.")
+
+
+@dataclass(frozen=True)
+class Items:
+    """Some rows of a dataset, shown without chance; and how any of its rows become a batch."""
+
+    dataset: MapStyle
+    rows: Tensor  # [N] int64
+    collate: Collate | None = None
+    classes: int | None = None
+    """how many there are, where that is known"""
+    instant = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def subset(self, rows: Tensor) -> Items:
+        return replace(self, rows=self.rows[rows])
+
+    def labelled(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        chosen = self.rows[rows].tolist()
+        return self.batch(chosen, [seed_for(0, "evaluation", row) for row in chosen], "in evaluation")
+
+    def batch(self, rows: Sequence[int], seeds: Sequence[int], when: str) -> tuple[Inputs, Tensor]:
+        """The items of some rows of the dataset, each drawn with its own seed."""
+        items = []
+        with generators_kept():
+            for row, seed in zip(rows, seeds, strict=True):
+                seed_generators(seed)
+                items.append(self.dataset[row])
+            seed_generators(seed_for(seeds[0], "collate"))
+            collated = self.collate(items) if self.collate is not None else _collated(items, rows, when)
+        inputs, labels = _inputs_and_labels(collated)
+        return _checked_inputs(inputs, len(rows)), _checked_labels(labels, rows, self.classes)
+
+
+def _collated(items: list[Any], rows: Sequence[int], when: str) -> Any:
+    """torch's default, for items that are all alike."""
+    way_out = "give collate, a function that makes (inputs, labels) of a list of items"
+    forms = [form_of(item) for item in items]
+    for row, form in zip(rows, forms, strict=True):
+        if form != forms[0]:
+            raise UserError(
+                f"Items {rows[0]} and {row} do not fit into one batch {when}: {forms[0]} and {form}. Make all items "
+                f"alike, or {way_out}."
+            )
+    try:
+        return default_collate(items)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"Items like {forms[0]} do not fit into a batch ({reason}): {way_out}.") from None
+
+
+def form_of(item: Any) -> str:
+    """What an item is made of, in words."""
+    if isinstance(item, Tensor | np.ndarray):
+        return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)}"
+    if isinstance(item, Mapping):
+        return "{" + ", ".join(f"{name}: {form_of(part)}" for name, part in item.items()) + "}"
+    if isinstance(item, tuple | list):
+        return "(" + ", ".join(form_of(part) for part in item) + ")"
+    return type(item).__name__
+
+
+def _inputs_and_labels(collated: Any) -> tuple[Any, Any]:
+    if isinstance(collated, Mapping):
+        for name in ("labels", "label"):
+            if name in collated and len(collated) > 1:
+                return {key: part for key, part in collated.items() if key != name}, collated[name]
+    elif isinstance(collated, tuple | list) and len(collated) == 2:
+        return collated[0], collated[1]
+    elif isinstance(collated, tuple | list) and len(collated) > 2:
+        return tuple(collated[:-1]), collated[-1]
+    raise UserError(
+        f"A batch must be (inputs, labels), (several inputs ..., labels) or a mapping with labels; got "
+        f"{form_of(collated)}. Give collate, a function that makes one of a list of items."
+    )
+
+
+def _checked_inputs(inputs: Any, count: int) -> Inputs:
+    plain: Any = tuple(inputs) if isinstance(inputs, list) else inputs
+    made = isinstance(plain, Tensor | Mapping | tuple) and list(tensors(plain))
+    if not made or not all(isinstance(part, Tensor) for part in made):
+        raise UserError(f"Inputs must be tensors, got {form_of(inputs)}: leave the rest out in collate.")
+    if not any(part.ndim and len(part) == count for part in made):
+        raise UserError(f"A batch of {count} items came out of collate as {form_of(inputs)}: it must keep all of them.")
+    return dict(plain) if isinstance(plain, Mapping) else plain
+
+
+def _checked_labels(labels: Any, rows: Sequence[int], classes: int | None) -> Tensor:
+    """[B] int64 or [B, C] float32."""
+    if isinstance(labels, Tensor) and labels.ndim == 2 and labels.is_floating_point():
+        return _checked_soft(labels, rows, classes)
+    whole = isinstance(labels, Tensor) and not labels.is_floating_point() and labels.dtype != torch.bool
+    if not whole or labels.shape != (len(rows),):
+        raise UserError(
+            f"Labels of {len(rows)} items must be as many whole numbers, or [{len(rows)}, classes] shares; got "
+            f"{form_of(labels)}."
+        )
+    strange = (labels < 0) | (labels >= (classes or labels.max() + 1))
+    if strange.any():
+        place = int(strange.nonzero()[0])
+        there = f"there are {classes} classes, 0 to {classes - 1}" if classes else "they count from 0"
+        raise UserError(f"Item {rows[place]} has label {int(labels[place])}, and {there}.")
+    numbers: Tensor = labels.long()
+    return numbers
+
+
+def _checked_soft(labels: Tensor, rows: Sequence[int], classes: int | None) -> Tensor:
+    if labels.shape != (len(rows), classes or labels.shape[1]):
+        wanted = f"[{len(rows)}, {classes or 'classes'}]"
+        raise UserError(f"Labels as shares of {len(rows)} items must be {wanted}, got {form_of(labels)}.")
+    bad = ~(((labels.sum(1) - 1).abs() < 1e-3) & (labels >= 0).all(1))
+    if bad.any():
+        raise UserError(f"The label of item {rows[int(bad.nonzero()[0])]} has shares that do not sum to one.")
+    return labels.float()

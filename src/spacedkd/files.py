@@ -1,0 +1,33 @@
+"""Files that are there whole or not at all, and where things are kept from one run to the next."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def write_whole(path: Path) -> Iterator[Path]:
+    """A name to write to; when the block ends well the file gets its own. A kill leaves the old file or the new one."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    try:
+        yield unfinished
+        with unfinished.open("r+b") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    with write_whole(path) as unfinished:
+        unfinished.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def cache_folder(*parts: str) -> Path:
+    """Where what can be made again is kept, for instance ~/.cache/spacedkd/checked; it need not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "spacedkd", *parts)

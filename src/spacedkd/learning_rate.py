@@ -1,0 +1,76 @@
+"""Learning rates as functions of the step. They compose: a warm-up joined to a cosine is a join of two functions.
+
+>>> lr = join(linear(0.0, 1.0, steps=2), cosine(1.0, steps=4), at=2)
+>>> [round(lr(step), 3) for step in range(6)]
+[0.0, 0.5, 1.0, 0.854, 0.5, 0.146]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from spacedkd.duration import steps_of
+from spacedkd.spec import OptimizerSpec, RateSpec
+
+LearningRate = Callable[[int], float]
+"""the learning rate of a step"""
+
+
+def constant(lr: float) -> LearningRate:
+    """The same at every step."""
+    return lambda step: lr
+
+
+def linear(start: float, end: float, steps: int) -> LearningRate:
+    """From `start` to `end`, which it reaches at step `steps`: start + (end - start) step / steps."""
+    return lambda step: start + (end - start) * step / steps
+
+
+def cosine(lr: float, steps: int, floor: float = 0.0) -> LearningRate:
+    """Half a cosine: lr (floor + (1 - floor) (1 + cos(pi step / steps)) / 2)."""
+    return lambda step: lr * (floor + (1 - floor) * (1 + math.cos(math.pi * (step / max(steps, 1)))) / 2)
+
+
+def multistep(lr: float, milestones: Sequence[int], factor: float = 0.1) -> LearningRate:
+    """lr factor^n after the n-th milestone.
+
+    >>> [multistep(1.0, [2, 3], 0.5)(step) for step in range(4)]
+    [1.0, 1.0, 0.5, 0.25]
+    """
+    return lambda step: lr * factor ** sum(step >= milestone for milestone in milestones)
+
+
+def join(first: LearningRate, then: LearningRate, at: int, restart: bool = True) -> LearningRate:
+    """`first` until step `at`, `then` from there on, counting from 0 again or, without `restart`, going on counting."""
+    begin = at if restart else 0
+    return lambda step: first(step) if step < at else then(step - begin)
+
+
+def per_epoch(lr: LearningRate, steps_per_epoch: int) -> LearningRate:
+    """Changes at the beginning of an epoch only.
+
+    >>> [per_epoch(linear(0.0, 1.0, 4), 2)(step) for step in range(4)]
+    [0.0, 0.0, 0.5, 0.5]
+    """
+    return lambda step: lr(step - step % steps_per_epoch)
+
+
+def of_spec(optimizer: OptimizerSpec, rate: RateSpec, steps_per_epoch: int, total: int) -> LearningRate:
+    """The learning rate a spec asks for in a run of `total` steps; `rate` must be in steps already."""
+    peak, warmup = optimizer.lr, steps_of(rate.warmup)
+    restart = rate.shape == "cosine" and rate.restart_after_warmup
+    if rate.shape == "cosine":
+        lr = cosine(peak, total - warmup if restart else total, rate.floor)
+    elif rate.shape == "multistep":
+        lr = multistep(peak, [steps_of(milestone) for milestone in rate.milestones], rate.factor)
+    else:
+        lr = constant(peak)
+    if warmup:
+        lr = join(_warmup(peak, rate.warmup_start, warmup), lr, at=warmup, restart=restart)
+    return per_epoch(lr, steps_per_epoch) if rate.per_epoch else lr
+
+
+def _warmup(peak: float, start: float, steps: int) -> LearningRate:
+    share = linear(start, 1.0, steps)
+    return lambda step: peak * share(step)

@@ -1,0 +1,173 @@
+"""A finished run, as its folder tells it: the spec, what was reached, what it cost.
+
+Training, comparisons, evaluations and reports all read runs here. Roles are known by their place: the first of several
+leads, the last is the student.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from spacedkd.duration import in_steps, steps_of
+from spacedkd.errors import UserError
+from spacedkd.journal import read_journal
+from spacedkd.json_form import to_json
+from spacedkd.schedule import Spaced
+from spacedkd.spec import RunSpec, read_spec
+
+Curve = Mapping[float, float]
+"""accuracy after each evaluated epoch"""
+_WRITTEN = ("accuracy", "best_chosen_on", "cost", "seconds", "plan", "environment", "fingerprint")
+# Neither what a run is called, nor its seed, nor where and how often it is measured decides its last accuracy.
+_IRRELEVANT = ("label", "seed", "engine", "schedule", "evaluate_every", "save_every", "log_every")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    folder: Path
+    spec: RunSpec
+    accuracy: Mapping[str, Any]
+    """role (or "average", the student's moving average) -> part of the data -> head -> last, best, best_epoch"""
+    best_chosen_on: str
+    cost: Mapping[str, Any]
+    seconds: float
+    plan: Mapping[str, Any]
+    """roles, learners, steps_per_epoch, total_steps, test_images"""
+    environment: Mapping[str, Any]
+    fingerprint: str
+
+    def student(self, epoch: str = "last", head: str = "final", part: str = "test") -> float:
+        """The student's accuracy; of the deepest head after the last epoch on the test images unless told otherwise."""
+        return float(self.accuracy[self.roles[-1]][part][head][epoch])
+
+    @property
+    def label(self) -> str:
+        return self.spec.label
+
+    @property
+    def seed(self) -> int:
+        return self.spec.seed
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """From the one that leads to the student."""
+        roles: Sequence[str] = self.plan["roles"]
+        return roles
+
+    @property
+    def leader(self) -> str | None:
+        """Who learns first, where there is more than one role."""
+        return self.roles[0] if len(self.roles) > 1 else None
+
+    @property
+    def shares_one_model(self) -> bool:
+        """Whether several roles are one network."""
+        learners = self.plan["learners"]
+        return len({*learners.values()}) < len(learners)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return int(self.plan["steps_per_epoch"])
+
+    @property
+    def total_steps(self) -> int:
+        return int(self.plan["total_steps"])
+
+    @cached_property
+    def curves(self) -> Mapping[str, Curve]:
+        """Accuracy of the deepest head on the test images after each evaluated epoch, for each role."""
+        curves: dict[str, dict[float, float]] = {}
+        for entry in read_journal(self.folder / "journal.jsonl"):
+            if entry["event"] == "accuracy":
+                curves.setdefault(entry["role"], {})[entry["epoch"]] = entry["accuracy"]["test"]["final"]
+        return {role: curves[role] for role in self.roles if role in curves}
+
+    @property
+    def variant(self) -> str | None:
+        """Of the method, where it has variants."""
+        variant: str | None = self.spec.method.options.get("variant")
+        return variant
+
+    @property
+    def interval(self) -> int | None:
+        """In steps; 0 where the method's plain variant has one role only, None where there is no one interval."""
+        if len(self.roles) == 1 or self.spec.schedule is None:
+            return 0 if len(self.roles) == 1 and self.variant == "plain" else None
+        schedule = in_steps(self.spec.schedule, self.steps_per_epoch, self.total_steps)
+        return steps_of(schedule.interval) if isinstance(schedule, Spaced) else None
+
+    @cached_property
+    def all_but_spacing(self) -> str:
+        """Everything that decides the numbers except the schedule and the variant: equal for runs to be paired."""
+        written = to_json(self.spec)
+        rest = {key: value for key, value in written.items() if key not in _IRRELEVANT}
+        options = {key: value for key, value in written["method"]["options"].items() if key != "variant"}
+        rest["method"] = {"name": self.spec.method.name, "options": options}
+        rest["teacher"] = written["teacher"] or written["network"]
+        rest["processes"] = self.spec.engine.devices * self.spec.engine.nodes
+        rest["roles"] = max(2, len(self.roles))  # a chain of three is not two with another interval
+        return json.dumps(rest, sort_keys=True)
+
+
+def read_run(folder: Path | str) -> Run:
+    """The finished run of a folder."""
+    folder = Path(folder)
+    path = folder / "result.json"
+    if not path.exists():
+        raise UserError(
+            f"{folder} has no finished run: there is no result.json. Finish it with: spacedkd train --resume {folder}"
+        )
+    spec = read_spec(folder)
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        run = Run(folder, spec, **{name: written[name] for name in _WRITTEN})
+        run.student()
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{path} cannot be read as a result: {error!r}. Resume the run without it.") from None
+    return run
+
+
+def result(
+    folder: Path, cost: Mapping[str, Any], seconds: float, plan: Mapping[str, Any], environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What result.json says of a run that has ended: its accuracies are read off the journal."""
+    spec = read_spec(folder)
+    accuracy, judge = summarise(read_journal(folder / "journal.jsonl"))
+    identity = {"label": spec.label, "seed": spec.seed, "fingerprint": spec.fingerprint()}
+    scores = {"accuracy": accuracy, "best_chosen_on": judge}
+    return identity | scores | {"cost": cost, "seconds": seconds, "plan": plan, "environment": environment}
+
+
+def summarise(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], str]:
+    """Last and best accuracy of every role, part and head, and the part on which the best epoch was chosen.
+
+    The best epoch of a head is its first with the highest accuracy on the held-out images, or, where none were
+    held out, on the test images themselves.
+    """
+    measured: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        if entry["event"] == "accuracy":
+            measured.setdefault(entry["role"], []).append(entry)
+    judge = "holdout" if any("holdout" in e["accuracy"] for es in measured.values() for e in es) else "test"
+    return {role: _summary(found, judge) for role, found in measured.items()}, judge
+
+
+def _summary(found: Sequence[Mapping[str, Any]], judge: str) -> dict[str, dict[str, dict[str, float]]]:
+    last: dict[str, dict[str, float]] = found[-1]["accuracy"]
+    scores: dict[str, dict[str, dict[str, float]]] = {part: {} for part in last}
+    for head in last[judge]:
+        best = max(found, key=lambda entry: entry["accuracy"][judge][head])
+        for part in last:
+            scores[part][head] = {
+                "last": last[part][head],
+                "best": best["accuracy"][part][head],
+                "best_epoch": best["epoch"],
+            }
+    return scores

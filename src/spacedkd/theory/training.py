@@ -1,0 +1,213 @@
+"""Teachers and students of the theory experiment: trained, and measured on the way.
+
+Time t counts updates. The teacher after t updates is phi_t; the student's t-th update learns from phi_k(t), where
+k(t) = ceil(t / s) s for the interval s. The teacher never looks at a student, so all intervals share its history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spacedkd.errors import UserError, unknown
+from spacedkd.schedule import Spaced
+from spacedkd.seeds import seed_for
+from spacedkd.theory.wide_network import (
+    ACTIVATIONS,
+    Curvatures,
+    Networks,
+    curvatures,
+    descended,
+    drawn,
+    linearised,
+    outputs,
+)
+
+LONGER = 2
+"""times as many steps as the students get show where the teacher's parameters go: phi*"""
+
+Callback = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One kind of network and one way to train it."""
+
+    name: str = "tanh"
+    activation: str = "tanh"
+    rate: float = 0.1
+    alpha: float = 0.5  # weight of the teacher
+    samples: int = 16
+    inputs: int = 8
+    width: int = 32
+    batch_size: int = 4
+    steps: int = 1500
+    intervals: tuple[int, ...] = (2, 6, 24, 1500)  # in steps; online is always trained beside them
+    problems: int = 16  # data and initial weights
+    orders: int = 24  # ways to go through the data of each problem
+    measurements: int = 250
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise unknown("activation", self.activation, ACTIVATIONS)
+        for name in ("problems", "steps", "measurements", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"The theory experiment needs at least one of {name}, got {getattr(self, name)}.")
+        if self.orders < 2:
+            raise UserError(f"An expectation over orders needs at least two of them, got {self.orders}.")
+        if not self.rate > 0:
+            raise UserError(f"A learning rate must be a number above 0, got {self.rate}.")
+        if self.samples % self.batch_size:
+            raise UserError(f"{self.samples} samples cannot be divided into batches of {self.batch_size}.")
+        if any(not 1 < interval <= self.steps for interval in self.intervals):
+            raise UserError(f"Intervals must lie between 2 and the {self.steps} steps, got {self.intervals}.")
+
+    @property
+    def parameters(self) -> int:
+        return self.width * (self.inputs + 2) + 1
+
+
+class Course(NamedTuple):
+    """Everything measured in R runs (problems times orders, orders of a problem side by side) at T times."""
+
+    times: list[int]
+    ahead: list[list[int]]  # [intervals][T]: k(t)
+    teacher: Tensor  # g_phi_t(x_i) after every number of updates from 0 on: [steps + 1, R, N]
+    gap: Tensor  # (phi_t - phi*) . grad g_phi*(x_i), likewise
+    targets: Tensor  # y_i: [R, N]
+    students: Curvatures  # of online KD, then of each interval: [T, 1 + intervals, R, N]
+    limit: Tensor  # the teacher's loss at phi*: [R]
+
+
+def teacher_ahead(interval: int, steps: int) -> list[int]:
+    """k(t) for t = 1 .. steps, read off the schedule that real runs use.
+
+    >>> teacher_ahead(3, 8)
+    [3, 3, 3, 6, 6, 6, 8, 8]
+    """
+    found, updates = [], 0
+    for turn in Spaced(f"{interval}st").turns(("teacher", "student"), range(steps)):
+        if turn.role == "teacher":
+            updates += 1
+        else:
+            found.append(updates)
+    return found
+
+
+class _Runs:
+    """Data, initial weights and batch orders of all runs; each a function of the seed and its own numbers."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        problems = [self._problem(number) for number in range(setting.problems)]
+        self.x = self._for_each_order([x for x, _, _ in problems])  # [R, N, D]
+        self.y = self._for_each_order([y for _, y, _ in problems])  # [R, N]
+        parts = zip(*(network for _, _, network in problems), strict=True)
+        self.start = Networks(*(self._for_each_order(list(part)) for part in parts))
+        self._orders = torch.stack(
+            [self._order(problem, order) for problem in range(setting.problems) for order in range(setting.orders)]
+        )  # [R, steps, B]
+
+    def _problem(self, number: int) -> tuple[Tensor, Tensor, Networks]:
+        """Random points with random targets: nothing but the width of the network makes them learnable."""
+        draw = torch.Generator().manual_seed(seed_for(self.setting.seed, "problem", number))
+        x = torch.randn(self.setting.samples, self.setting.inputs, generator=draw, dtype=torch.float64)
+        y = torch.randn(self.setting.samples, generator=draw, dtype=torch.float64)
+        return x, y, drawn(self.setting.inputs, self.setting.width, draw)
+
+    def _order(self, problem: int, order: int) -> Tensor:
+        """Every epoch a new permutation: [steps, B]."""
+        draw = torch.Generator().manual_seed(seed_for(self.setting.seed, "order", problem, order))
+        steps_per_epoch = self.setting.samples // self.setting.batch_size
+        epochs = -(-LONGER * self.setting.steps // steps_per_epoch)
+        shuffled = torch.rand(epochs, self.setting.samples, generator=draw, dtype=torch.float64).argsort(1)
+        return shuffled.view(-1, self.setting.batch_size)
+
+    def _for_each_order(self, parts: list[Tensor]) -> Tensor:
+        return torch.stack(parts).repeat_interleave(self.setting.orders, 0)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """The points of this step and which of the samples they are."""
+        rows = self._orders[:, step]
+        return self.x.gather(1, rows[..., None].expand(-1, -1, self.setting.inputs)), rows
+
+    def taught(self, networks: Networks, step: int) -> Networks:
+        """The teacher's update: it learns from the targets alone."""
+        x, rows = self.batch(step)
+        return descended(networks, x, self.y.gather(1, rows), self.setting.rate, self.setting.activation)
+
+
+def train(setting: Setting, callback: Callback) -> Course:
+    """Train all teachers, then all students of all intervals side by side."""
+    runs = _Runs(setting)
+    total = (LONGER + 2) * setting.steps
+    star = runs.start
+    for step in range(LONGER * setting.steps):
+        star = runs.taught(star, step)
+        callback(step + 1, total)
+    limit = (outputs(star, runs.x, setting.activation) - runs.y).square().mean(-1) / 2
+    _check_converged(setting, limit)
+    teacher, gap = _teacher_history(setting, runs, star, lambda done: callback(LONGER * setting.steps + done, total))
+    times = _times(setting)
+    ahead = [teacher_ahead(interval, setting.steps) for interval in (1, *setting.intervals)]
+    students = _students(
+        setting, runs, teacher, ahead, times, lambda done: callback((LONGER + 1) * setting.steps + done, total)
+    )
+    measured = [[k[t - 1] for t in times] for k in ahead[1:]]
+    return Course(times, measured, teacher, gap, runs.y, students, limit)
+
+
+def _times(setting: Setting) -> list[int]:
+    """Evenly spread and the last one; no multiple of the intervals, at which spaced and online teacher are the same."""
+    wanted = (1 + round(place * (setting.steps - 1) / setting.measurements) for place in range(setting.measurements))
+    odd = sorted({t | 1 for t in wanted if t | 1 <= setting.steps})
+    return odd if odd[-1] == setting.steps else [*odd, setting.steps]
+
+
+def _teacher_history(
+    setting: Setting, runs: _Runs, star: Networks, done: Callable[[int], None]
+) -> tuple[Tensor, Tensor]:
+    """The teacher's run once more, to the bit, now that phi* is known."""
+    networks, said, gaps = runs.start, [], []
+    for step in range(setting.steps + 1):
+        said.append(outputs(networks, runs.x, setting.activation))
+        gaps.append(linearised(star, networks.minus(star), runs.x, setting.activation))
+        if step < setting.steps:
+            networks = runs.taught(networks, step)
+            done(step + 1)
+    return torch.stack(said), torch.stack(gaps)
+
+
+def _students(
+    setting: Setting,
+    runs: _Runs,
+    teacher: Tensor,
+    ahead: Sequence[Sequence[int]],
+    times: Sequence[int],
+    done: Callable[[int], None],
+) -> Curvatures:
+    """Every student begins where its teacher began and learns (1 - alpha) y + alpha g_phi_k(t)."""
+    networks = Networks(*(part.expand(len(ahead), *part.shape) for part in runs.start))
+    wanted, found = {*times}, []
+    for t in range(1, setting.steps + 1):
+        x, rows = runs.batch(t - 1)
+        advice = torch.stack([teacher[k[t - 1]].gather(1, rows) for k in ahead])
+        target = (1 - setting.alpha) * runs.y.gather(1, rows) + setting.alpha * advice
+        networks = descended(networks, x, target, setting.rate, setting.activation)
+        if t in wanted:
+            found.append(curvatures(networks, runs.x, setting.activation))
+        done(t)
+    return Curvatures(*(torch.stack(part) for part in zip(*found, strict=True)))
+
+
+def _check_converged(setting: Setting, limit: Tensor) -> None:
+    worst = float(limit.max())
+    if not worst < 1:
+        raise UserError(
+            f"Setting {setting.name!r} does not converge: the teacher's loss ends at {worst:.3g}. Lower its rate."
+        )

@@ -1,0 +1,205 @@
+"""What a run will do, decided before anything is built or written; a pure function of its spec and objects."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spacedkd import learning_rate
+from spacedkd.data.datasets import DatasetSplits, of_datasets
+from spacedkd.data.sources import Library
+from spacedkd.data.splits import Splits
+from spacedkd.data.stream import Stream, View
+from spacedkd.duration import Duration, in_steps
+from spacedkd.errors import UserError, unknown
+from spacedkd.json_form import load_object
+from spacedkd.learning_rate import LearningRate
+from spacedkd.methods import METHODS, build_method, describe
+from spacedkd.methods.method import Method, Progress
+from spacedkd.schedule import Online, Schedule, Turn
+from spacedkd.spec import MethodSpec, RateSpec, RunSpec
+from spacedkd.training import engine
+from spacedkd.training.objects import Objects
+
+
+class Every(NamedTuple):
+    """After how many steps something happens again."""
+
+    log: int
+    evaluate: int
+    save: int
+
+
+class Turns:
+    """All turns of a run, walked once and kept small: a run on ImageNet has millions."""
+
+    def __init__(self, roles: Sequence[str], turns: Iterable[Turn]) -> None:
+        self._roles = roles
+        self._places, self._steps = array("H"), array("q")
+        place = {role: number for number, role in enumerate(roles)}
+        for role, step in turns:
+            if role not in place:
+                raise unknown("role in the schedule's turns", role, roles)
+            self._places.append(place[role])
+            self._steps.append(step)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def after(self, done: int) -> Iterator[Turn]:
+        """The turns that are left when so many are done."""
+        for number in range(done, len(self)):
+            yield Turn(self._roles[self._places[number]], self._steps[number])
+
+    def last_steps(self) -> dict[str, int]:
+        """The step of each role's last turn; a role that never has one is not in it."""
+        return dict(self.after(0))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is decided about a run."""
+
+    spec: RunSpec
+    """as given, with everything it left open filled in"""
+    objects: Objects
+    method: Method
+    data: Splits | DatasetSplits
+    turns: Turns
+    steps_per_epoch: int
+    total_steps: int
+    every: Every
+    stops: dict[str, int]
+    """the step at which each role has learned enough"""
+    last_step: dict[str, int]
+    """of each role"""
+    course: LearningRate
+    """the learning rate of every step"""
+
+    @property
+    def student(self) -> str:
+        """The model that is reported and saved: the last role's."""
+        return self.method.learners[self.method.roles[-1]]
+
+    def lr(self, turn: Turn) -> float:
+        """A turn's learning rate; a role that stops early goes through the whole course of it until then."""
+        stop = self.stops[turn.role]
+        return self.course(turn.step if stop == self.total_steps else turn.step * self.total_steps // stop)
+
+    def progress(self, step: int, gather: Callable[[Tensor], Tensor]) -> Progress:
+        return Progress(step, self.steps_per_epoch, self.total_steps, gather)
+
+    def views(self, turn: Turn) -> Sequence[View]:
+        """What a turn sees: its step's batch, or, where replays are redrawn, one of epochs the run never reaches."""
+        views = self.method.views(turn.role, turn.step)
+        if not self.spec.redraw_replay:
+            return views
+        epochs = -(-self.total_steps // self.steps_per_epoch)
+        later = self.method.roles.index(turn.role) * epochs * self.steps_per_epoch
+        return [View(step + later, view) for step, view in views]
+
+
+def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
+    """The spec with everything it leaves open decided, so that it will mean the same tomorrow."""
+    objects = objects or Objects()
+    objects.check(spec.objects, "This spec")  # type: ignore[arg-type]
+    spec = objects.named_in(spec)
+    method, schedule = method_and_schedule(spec, objects.method)
+    own_data = objects.data is not None or _is_own(spec.data.source)
+    return replace(
+        spec,
+        data=spec.data if own_data else (library or Library()).filled(spec.data),
+        method=describe(method),
+        schedule=schedule,
+        precision=engine.best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
+        engine=replace(spec.engine, threads=spec.engine.threads or torch.get_num_threads()),
+    )
+
+
+def method_and_schedule(spec: RunSpec, own: Method | None = None) -> tuple[Method, Schedule | None]:
+    """The method, in the form that can be spaced where a schedule is asked for, and the schedule it follows."""
+    method = own or build_method(spec.method)
+    if own is None and spec.schedule is not None and len(method.roles) == 1 and spec.method.name in METHODS:
+        implied = METHODS[spec.method.name].card.when_spaced
+        method = build_method(MethodSpec(spec.method.name, {**implied, **spec.method.options}))
+    if len(method.roles) > 1:
+        return method, spec.schedule or Online()
+    if spec.schedule is not None:
+        way_out = "leave out the interval, or use --method kd."
+        if spec.teacher is not None and spec.teacher.pretrained:
+            way_out = "leave out the interval, or let the trained teacher learn on: --set method.teacher_learns=true"
+        raise UserError(
+            f"Method {spec.method.name} as asked for has nobody who leads, so there is nothing to space: {way_out}"
+        )
+    return method, None
+
+
+def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> Plan:
+    """Decide everything; whatever is wrong with a spec shows here or when the models are built."""
+    objects, library = objects or Objects(), library or Library()
+    spec = fill_in(spec, objects, library)
+    method = objects.method or build_method(spec.method)
+    data = load_data(spec, objects, library)
+    processes = spec.engine.devices * spec.engine.nodes
+    per_epoch = stream_of(spec, data, 0, processes).steps_per_epoch
+    total = Duration(spec.epochs, "ep").whole_steps(per_epoch, 0)
+    if total == 0:
+        raise UserError(f"{spec.epochs:g} epochs are less than one step; an epoch has {per_epoch}.")
+    in_run = (per_epoch, total)
+    schedule = Online() if spec.schedule is None else in_steps(spec.schedule, *in_run)
+    method.check_schedule(schedule)
+    stops = {role: _stop(method, role, in_run) for role in method.roles}
+    order = method.roles[::-1] if spec.follower_first else method.roles
+    wanted = (turn for turn in schedule.turns(order, range(total)) if turn.step < stops.get(turn.role, total))
+    turns = Turns(method.roles, wanted)
+    last_step = turns.last_steps()
+    if method.roles[-1] not in last_step:
+        raise UserError(f"In this schedule the {method.roles[-1]} never has a turn, so nothing would be trained.")
+    every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
+    course = _course(spec, objects, in_run)
+    return Plan(spec, objects, method, data, turns, per_epoch, total, every, stops, last_step, course)
+
+
+def load_data(spec: RunSpec, objects: Objects, library: Library) -> Splits | DatasetSplits:
+    if objects.data is not None:
+        return of_datasets(objects.data, objects.collate, spec.data.holdout)
+    if _is_own(spec.data.source):
+        return of_datasets(load_object(spec.data.source)(), None, spec.data.holdout)
+    return library.load(spec.data)
+
+
+def _is_own(source: str) -> bool:
+    """Whether a data source is a function of somebody's own, package.module:name; on the hub a name has an owner."""
+    return ":" in source and not any(sign in source for sign in "/\\")
+
+
+def stream_of(spec: RunSpec, data: Splits | DatasetSplits, rank: int, ranks: int) -> Stream:
+    """The batches of a run, as one of its processes sees them."""
+    return data.stream(spec.batch_size, spec.seed, spec.data.drop_last, spec.label_smoothing, rank, ranks)
+
+
+def _stop(method: Method, role: str, in_run: tuple[int, int]) -> int:
+    try:
+        return method.learns_for(role).in_steps(*in_run)
+    except UserError as error:
+        raise UserError(f"The time for which the {role} is to learn does not fit the run: {error}") from None
+
+
+def _course(spec: RunSpec, objects: Objects, in_run: tuple[int, int]) -> LearningRate:
+    """The learning rate of every step, tried before the first."""
+    own = objects.lr or (load_object(spec.rate.shape) if ":" in spec.rate.shape else None)
+    if own is None:
+        rate: RateSpec = in_steps(spec.rate, *in_run)
+        return learning_rate.of_spec(spec.optimizer, rate, *in_run)
+    for step in range(in_run[1]):
+        lr = own(step)
+        if not (isinstance(lr, Real) and math.isfinite(lr) and lr >= 0):
+            raise UserError(f"A learning rate must be a finite number from 0 up at every step; lr({step}) is {lr!r}.")
+    return lambda step: float(own(step))

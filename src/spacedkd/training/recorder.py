@@ -1,0 +1,102 @@
+"""What a run leaves in its folder: its spec, its journal, its checkpoint, and in the end its student and its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from spacedkd.files import write_json
+from spacedkd.models import build
+from spacedkd.run import result
+from spacedkd.schedule import Turn
+from spacedkd.training import checkpoint, engine
+from spacedkd.training.accuracy import Scores
+from spacedkd.training.checkpoint import Position
+from spacedkd.training.cost import Cost
+from spacedkd.training.folder import Journal, RunFolder
+from spacedkd.training.setup import Setup
+
+
+class Recorder:
+    """The folder, the journal, the position and the cost of a run; of several processes the first one writes."""
+
+    def __init__(self, setup: Setup, folder: RunFolder) -> None:
+        self.setup, self.folder = setup, folder
+        self.position = Position()
+        self.cost = Cost(setup.modules())
+        self._journal: Journal | None = None
+        self._started = time.monotonic()
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Hold the folder, with the run taken up where it was left."""
+        plan, fabric = self.setup.plan, self.setup.fabric
+        with ExitStack() as stack:
+            if fabric.is_global_zero:
+                if not self.folder.spec.exists():
+                    self.folder.create(plan.spec)
+                stack.enter_context(self.folder.lock())
+                write_json(self.folder.classes, plan.data.describe())
+            fabric.barrier()
+            if self.folder.checkpoint.exists():
+                self.restore()
+            if fabric.is_global_zero:
+                self._journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
+            self._started = time.monotonic() - self.position.seconds
+            yield
+
+    def restore(self) -> None:
+        """Everything as it was when it was saved."""
+        fingerprint = self.setup.plan.spec.fingerprint()
+        self.position = checkpoint.load(self.folder.checkpoint, fingerprint, self.setup.modules(), self._optimizers())
+        self.cost.counts.update(self.position.cost)
+
+    def save(self) -> None:
+        """Make everything up to this turn safe."""
+        if self._journal is not None:
+            self.position.journal_bytes = self._journal.sync()
+            self.position.seconds = time.monotonic() - self._started
+            self.position.cost = dict(self.cost.counts)
+            fingerprint = self.setup.plan.spec.fingerprint()
+            models, optimizers = self.setup.modules(), self._optimizers()
+            checkpoint.save(self.folder.checkpoint, fingerprint, self.position, models, optimizers)
+
+    def _optimizers(self) -> dict[str, Any]:
+        return {name: learner.optimizer for name, learner in self.setup.learners.items()}
+
+    def loss(self, turn: Turn, lr: float, losses: Mapping[str, float]) -> None:
+        self._write({"event": "loss", **self._when(turn), "lr": lr, "losses": dict(losses)})
+
+    def accuracy(self, turn: Turn, scores: Scores, role: str | None = None) -> None:
+        self._write({"event": "accuracy", **self._when(turn), "role": role or turn.role, "accuracy": scores})
+
+    def _when(self, turn: Turn) -> dict[str, Any]:
+        epoch = (turn.step + 1) / self.setup.plan.steps_per_epoch
+        return {"turn": self.position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self._journal is not None:
+            self._journal.write(entry)
+
+    def finish(self) -> None:
+        """Save the student, and last of all the result."""
+        setup, plan = self.setup, self.setup.plan
+        self.save()
+        if setup.fabric.is_global_zero:
+            folders = {plan.student: self.folder.student, "average": self.folder.average}
+            for name, module in setup.modules().items():
+                if name == plan.student or module is setup.average:
+                    build.save(module.network, plan.spec.network, plan.data.shown, folders[name])  # type: ignore[arg-type]
+            facts = {
+                "roles": [*plan.method.roles],
+                "learners": dict(plan.method.learners),
+                "steps_per_epoch": plan.steps_per_epoch,
+                "total_steps": plan.total_steps,
+                "test_images": len(plan.data.evaluated()["test"]),
+            }
+            machine = engine.describe(setup.fabric)
+            found = result(self.folder.path, self.cost.summary(), self.position.seconds, facts, machine)
+            write_json(self.folder.result, found)
+        setup.fabric.barrier()

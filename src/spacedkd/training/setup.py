@@ -1,0 +1,95 @@
+"""A plan's models on its devices: who can learn, who stands still, and what moves along."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from spacedkd.data.datasets import DatasetSplits
+from spacedkd.data.splits import Splits
+from spacedkd.data.stream import Stream
+from spacedkd.training import engine
+from spacedkd.training.average import update_average
+from spacedkd.training.learner import Learner
+from spacedkd.training.networks import build_models
+from spacedkd.training.plan import Plan, stream_of
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the loop works with."""
+
+    plan: Plan
+    fabric: Fabric
+    data: Splits | DatasetSplits
+    stream: Stream
+    models: dict[str, nn.Module]
+    """all of them, as they are called"""
+    learners: dict[str, Learner]
+    channels_last: bool
+    average: nn.Module | None
+    """the moving average of the student's weights, if one is kept; it is among the models too"""
+
+    def learner(self, role: str) -> Learner:
+        return self.learners[self.plan.method.learners[role]]
+
+    def modules(self) -> dict[str, nn.Module]:
+        """The models as they are saved: without what devices and precision wrap around them."""
+        return {name: self.learners[name].module if name in self.learners else m for name, m in self.models.items()}
+
+    def begin(self, role: str) -> None:
+        """From here on the role's model learns and every other one stands still."""
+        for model in self.models.values():
+            model.train(self.plan.spec.frozen_mode == "train")
+        self.learner(role).model.train()
+
+    def share_frozen(self) -> None:
+        """Give all ranks the first one's frozen models: BatchNorm statistics differ a little between ranks.
+
+        Memory has no parameters and is equal on all ranks already.
+        """
+        if self.fabric.world_size == 1:
+            return
+        for name, model in self.models.items():
+            if name not in self.learners and any(True for _ in model.parameters()):
+                model.load_state_dict(self.fabric.broadcast(model.state_dict()))
+
+    def move_along(self, role: str, step: int, lr: float) -> None:
+        """Move what an update moves besides the role's model: the student's average and, by a quirk, all others."""
+        learner, spec = self.learner(role), self.plan.spec
+        if spec.optimizer.moves_frozen:
+            for other in self.learners.values():
+                if other is not learner:
+                    other.drift(lr)
+        if self.average is not None and role == self.plan.method.roles[-1]:
+            assert spec.ema is not None
+            update_average(self.average, learner.module, spec.ema, step)
+
+
+def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
+    """The plan's models on its devices; nothing is written yet."""
+    models = build_models(plan) if models is None else models
+    spec, method = plan.spec, plan.method
+    names = sorted({*method.learners.values()})
+    fabric = engine.start(spec, parts_learn_in_turn=len(names) < len(method.roles))
+    on_device = fabric.device.type != "cpu" and spec.engine.workers == 0
+    data = plan.data.to(fabric.device) if on_device else plan.data
+    channels_last = spec.channels_last and all(engine.can_be_channels_last(m, fabric.device) for m in models.values())
+    if channels_last:
+        models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
+    make = plan.objects.optimizer
+    learners = {name: Learner(fabric, models[name], spec.optimizer, make) for name in names}
+    ready = {
+        name: learners[name].model if name in learners else engine.add_frozen(fabric, model)
+        for name, model in models.items()
+    }
+    average = None
+    if spec.ema is not None:
+        average = engine.add_frozen(fabric, deepcopy(learners[plan.student].module))
+        ready["average"] = average
+    stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
+    return Setup(plan, fabric, data, stream, ready, learners, channels_last, average)

@@ -1,0 +1,57 @@
+"""Tables as the terminal shows them."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from spacedkd.cli.terminal import shown
+from spacedkd.experiments.comparison import compare
+from spacedkd.report.tables import comparison_tables
+from spacedkd.schedule import Spaced
+from tests.report.fake_runs import FakeArm, write_runs
+
+ONLINE = FakeArm("online", [0.70, 0.71, 0.72])
+SPACED = FakeArm("spaced [b]", [0.80, 0.82, 0.81], schedule=Spaced("1.5ep"))
+PLAIN = FakeArm("plain", [0.7], "self-kd", "plain", roles=("student",))
+LIVE = FakeArm("live", [0.8], "self-kd", "live", schedule=Spaced("2ep"))
+
+
+def printed(root: Path, *arms: FakeArm) -> list[list[str]]:
+    """The words of every line."""
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(*map(shown, comparison_tables(compare(write_runs(root, arms)))))
+    return [line.split() for line in console.export_text().splitlines()]
+
+
+def test_what_spacing_did_is_a_line_for_each_pair(tmp_path: Path) -> None:
+    lines = printed(tmp_path / "runs", ONLINE, SPACED, PLAIN, LIVE)
+    assert ["kd", "71.0", "81.0", "+10.0", "±", "2.5", "0.003", "x1.0", "x1.0"] in lines
+    assert ["self-kd", "70.0", "80.0", "+10.0", "x2.0", "x2.0"] in lines
+    assert any(line[:2] == ["spaced", "[b]"] for line in lines)
+
+
+def test_without_pairs_there_is_no_such_table(tmp_path: Path) -> None:
+    lines = printed(tmp_path / "runs", ONLINE, PLAIN)
+    assert not any("spacing" in line for line in lines)
+    assert any("online" in line for line in lines)
+
+
+def test_every_arm_has_its_accuracies_and_costs(tmp_path: Path) -> None:
+    worse = FakeArm("worse", [0.60, 0.62, 0.61], schedule=Spaced("2ep"))
+    lines = printed(tmp_path / "runs", ONLINE, worse, PLAIN)
+    assert ["online", "71.0", "±", "2.5", "72.0", "71.0"] in lines
+    assert ["worse", "61.0", "±", "2.5", "62.0", "61.0", "-10.0", "±", "2.5", "0.003"] in lines
+    assert ["plain", "70.0", "71.0", "0.0"] in lines, "one seed has no interval and no p, and one role no teacher"
+    assert ["online", "80", "80", "80", "10240", "40.0"] in lines
+    assert ["plain", "40", "40", "40", "5120", "20.0"] in lines
+
+
+def test_the_leader_is_called_what_the_arms_call_it(tmp_path: Path) -> None:
+    mentor = FakeArm("own", [0.7, 0.8], roles=("mentor", "pupil"))
+    headings = [line for line in printed(tmp_path / "own", mentor, PLAIN) if line[:1] == ["arm"]]
+    assert headings[0] == ["arm", "last", "epoch", "best", "mentor", "vs", "own", "p"]
+    headings = [line for line in printed(tmp_path / "both", mentor, ONLINE) if line[:1] == ["arm"]]
+    assert headings[0] == ["arm", "last", "epoch", "best", "teacher", "vs", "own", "p"]

@@ -1,0 +1,41 @@
+"""A run that is set up but written nowhere, to be taken one turn at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from spacedkd import Moment, RunSpec
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.loop import learn
+from spacedkd.training.objects import Objects
+from spacedkd.training.plan import make_plan
+from spacedkd.training.recorder import Recorder
+from spacedkd.training.setup import Setup, set_up
+
+
+def ready(spec: RunSpec, objects: Objects | None = None) -> Setup:
+    return set_up(make_plan(spec, objects))
+
+
+def turn_by_turn(setup: Setup) -> Iterator[Moment]:
+    """Every turn of the run; between two of them the models can be looked at."""
+    return learn(setup, Recorder(setup, RunFolder(Path("nowhere"))))
+
+
+def state(setup: Setup) -> dict[str, Tensor]:
+    """Copies of everything all models and optimizers hold, by model/key."""
+    found = {
+        f"{name}/{key}": value for name, module in setup.modules().items() for key, value in module.state_dict().items()
+    }
+    for name, learner in setup.learners.items():
+        for index, slots in learner.optimizer.state_dict()["state"].items():
+            found |= {f"{name}/optimizer/{index}/{key}": slot for key, slot in slots.items()}
+    return {key: value.clone() for key, value in found.items() if isinstance(value, Tensor)}
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    """What is not the same, to the bit."""
+    return {key for key in after if key not in before or not after[key].equal(before[key])}

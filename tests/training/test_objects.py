@@ -1,0 +1,354 @@
+"""Networks, data, optimizers, learning rates and methods of one's own, given as objects."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from spacedkd import (
+    KD,
+    Batch,
+    Classifier,
+    DataSpec,
+    Ingredients,
+    Method,
+    Models,
+    NetworkSpec,
+    OptimizerSpec,
+    Progress,
+    RateSpec,
+    RunSpec,
+    Spaced,
+    UserError,
+    load_student,
+    read_run,
+    read_spec,
+    train,
+)
+from spacedkd.cli import main
+from spacedkd.experiments.comparison import compare
+from spacedkd.report.page import write_page
+from spacedkd.training.objects import Objects, digest
+from spacedkd.training.saved import of_run
+from tests.conftest import TINY, assert_same_bits, of_model, tensors
+from tests.training.stepping import ready
+from tests.training.stopping import assert_same_run, train_in_parts
+
+Named = Iterable[tuple[str, nn.Parameter]]
+SHORT = replace(TINY, schedule=Spaced("4st"), epochs=2, optimizer=OptimizerSpec())
+
+
+class Small(nn.Module):
+    """A BatchNorm network that is none of timm's."""
+
+    def __init__(self, width: int = 4, classes: int = 10) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1))
+        self.head = nn.Linear(width * 36, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(images))
+        return logits
+
+
+def small() -> nn.Module:
+    return Small()
+
+
+@dataclass(frozen=True)
+class Mentoring(Method):
+    """Other words for teacher and student."""
+
+    roles = ("mentor", "pupil")
+    weight: float = 0.5
+
+    def models(self, given: Ingredients) -> dict[str, nn.Module]:
+        return {role: Classifier(given.network(role)) for role in self.roles}
+
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        (own,) = models[role](batch.inputs)
+        label = F.cross_entropy(own.logits, batch.labels)
+        if role == "mentor":
+            return {"label": label}
+        with torch.no_grad():
+            (mentor,) = models["mentor"](batch.inputs)
+        apart = F.kl_div(own.logits.log_softmax(1), mentor.logits.log_softmax(1), log_target=True, reduction="batchmean")
+        return {"label": label, "mentor": self.weight * apart}
+
+
+def test_roles_are_known_by_their_place(tmp_path: Path) -> None:
+    """The pupil has the student's network, the mentor the teacher's; resumed, measured and reported like any other."""
+    spec = replace(SHORT, teacher=NetworkSpec("resnet18_small", {"width": 6}))
+    run = train(spec, tmp_path / "whole", method=Mentoring())
+    train_in_parts(spec, tmp_path / "parts", 6, method=Mentoring())
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    saved = tensors(tmp_path / "whole")
+    assert len(saved["model/mentor/network.conv1.weight"]) == 6
+    assert len(saved["model/pupil/network.conv1.weight"]) == 4
+    student = load_file(tmp_path / "whole" / "student" / "model.safetensors")
+    assert torch.equal(student["conv1.weight"], saved["model/pupil/network.conv1.weight"])
+    assert run.student() == run.accuracy["pupil"]["test"]["final"]["last"]
+    assert run.leader == "mentor"
+    measured = of_run(tmp_path / "whole", objects=Objects(method=Mentoring()))
+    assert (measured.student, {*measured.models}) == ("pupil", {"mentor", "pupil"})
+    found = compare([tmp_path / "whole"])
+    assert found["arms"][0]["teacher"]["mean"] == run.accuracy["mentor"]["test"]["final"]["last"]
+    write_page(tmp_path / "report.html", found)
+    assert "mentor" in (tmp_path / "report.html").read_text()
+
+
+def test_the_same_words_give_the_same_bits_as_kd(tmp_path: Path) -> None:
+    """Roles by other names, the same losses: the mentor is KD's teacher bit for bit."""
+    train(SHORT, tmp_path / "own", method=Mentoring())
+    train(SHORT, tmp_path / "kd", method=KD())
+    own = {name.replace("/mentor/", "/teacher/"): value for name, value in of_model(tmp_path / "own", "mentor").items()}
+    assert_same_bits(own, of_model(tmp_path / "kd", "teacher"))
+
+
+def test_a_network_of_ones_own_is_trained_resumed_saved_and_measured(tmp_path: Path) -> None:
+    run = train(SHORT, tmp_path / "whole", network=small)
+    train_in_parts(SHORT, tmp_path / "parts", 6, network=small)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    spec = read_spec(tmp_path / "whole")
+    assert spec.network.name == "tests.training.test_objects:small"
+    assert spec.objects["network"] == {"name": "tests.training.test_objects:small", "digest": digest(small)}
+    saved = of_run(tmp_path / "whole", objects=Objects(network=small))
+    images = saved.data.test.shown(torch.arange(898))
+    student = load_student(tmp_path / "whole", network=small)
+    with torch.no_grad():
+        said = student(images)
+        torch.testing.assert_close(saved.predict()(images)[0].logits, said)
+    assert float((said.argmax(1) == saved.data.test.labels).double().mean()) == run.student()
+    with pytest.raises(UserError, match=r"has a network of your own.*small: give it again"):
+        of_run(tmp_path / "whole")
+
+
+def test_the_teacher_may_be_another_network_of_ones_own(tmp_path: Path) -> None:
+    train(SHORT, tmp_path / "run", network=small, teacher=partial(Small, 6))
+    saved = tensors(tmp_path / "run")
+    assert len(saved["model/teacher/network.body.0.weight"]) == 6
+    assert len(saved["model/student/network.body.0.weight"]) == 4
+    assert saved["model/student/adapter.2.weight"].shape[0] == 6 * 36, "features are what enters the last linear layer"
+
+
+def test_a_network_by_the_name_of_its_function(tmp_path: Path) -> None:
+    """Typed, it is found again by its name; given as an object it gives the same bits."""
+    name = "tests.training.test_objects:Small"
+    train(replace(SHORT, network=NetworkSpec(name, {"width": 5})), tmp_path / "named")
+    assert read_spec(tmp_path / "named").objects == {}
+    train(replace(SHORT, network=NetworkSpec(options={"width": 5})), tmp_path / "given", network=Small)
+    assert_same_bits(tensors(tmp_path / "named"), tensors(tmp_path / "given"))
+    main(["evaluate", str(tmp_path / "named")])
+    found = json.loads((tmp_path / "named" / "evaluation.json").read_text())
+    top1 = found["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]["final"]["top1"]
+    assert top1 == read_run(tmp_path / "named").student()
+
+
+def other_small() -> nn.Module:
+    return Small(5)
+
+
+def test_a_run_goes_on_only_with_the_objects_it_began_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(SHORT, tmp_path / "run", network=small, lr=lambda step: 0.01)
+    (tmp_path / "run" / "result.json").unlink()
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    for objects, message in (
+        ({}, "has a network of your own"),
+        ({"network": small}, "has a lr of your own"),
+        ({"network": other_small, "lr": lambda step: 0.01}, "was begun with network"),
+        ({"network": small, "lr": lambda step: 0.02}, "has other source than then"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            train(SHORT, tmp_path / "run", resume=True, **objects)
+        assert "\n" not in str(error.value)
+    with pytest.raises(SystemExit) as exit_code:
+        main(["train", "--resume", str(tmp_path / "run")])
+    assert exit_code.value.code == 2
+    assert "has a network of your own" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_a_digest_knows_what_an_object_is_made_of() -> None:
+    def of_width(width: int) -> Callable[[], nn.Module]:
+        return lambda: Small(width)
+
+    assert digest(of_width(4)) == digest(of_width(4))
+    assert digest(of_width(4)) != digest(of_width(5))
+    assert digest(partial(Small, 4)) != digest(partial(Small, 5))
+    assert digest(small) != digest(other_small)
+    assert digest(TensorDataset(torch.zeros(3))) != digest(TensorDataset(torch.zeros(4)))
+    space: dict[str, Any] = {}
+    exec("def one(): return 1\ndef two(): return 2\ndef again(): return 1", space)
+    assert digest(space["one"]) == digest(space["again"]) != digest(space["two"])
+
+
+@pytest.mark.parametrize("name", ["lion", "lamb", "adan", "muon", "lookahead_adamw", "rmsproptf"])
+def test_optimizers_of_timm_by_name(tmp_path: Path, name: str) -> None:
+    spec = replace(SHORT, optimizer=OptimizerSpec(name, lr=1e-3))
+    train(spec, tmp_path / "whole")
+    train_in_parts(spec, tmp_path / "parts", 3, 6)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_lion_is_lion(tmp_path: Path) -> None:
+    """Its first step is the learning rate times the sign of the gradient, whatever that gradient is."""
+    spec = replace(TINY, method="none", optimizer=OptimizerSpec("lion", lr=1e-3, weight_decay=0), epochs=0.2)
+    train(spec, tmp_path / "run")
+    train(replace(spec, rate=RateSpec("cosine", warmup="1st", warmup_start=0)), tmp_path / "none")  # lr 0: not moved
+    before, after = (tensors(tmp_path / name)["model/student/network.fc.weight"] for name in ("none", "run"))
+    assert (after - before).abs().allclose(torch.tensor(1e-3), atol=1e-7)
+
+
+def adam(named: Named) -> torch.optim.Optimizer:
+    return torch.optim.Adam([parameter for _, parameter in named], betas=(0.8, 0.99))
+
+
+def test_an_optimizer_of_ones_own_is_handed_the_named_parameters(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def slow_head(named: Named) -> torch.optim.Optimizer:
+        pairs = list(named)
+        seen.extend(name for name, _ in pairs)
+        return torch.optim.Adam([parameter for _, parameter in pairs], betas=(0.8, 0.99))
+
+    train(SHORT, tmp_path / "closure", optimizer=slow_head)
+    train(SHORT, tmp_path / "plain", optimizer=adam)
+    assert_same_bits(tensors(tmp_path / "closure"), tensors(tmp_path / "plain"))
+    assert "network.conv1.weight" in seen
+
+
+class SAM(torch.optim.Optimizer):
+    """Foret et al. 2021 as most people write it: climb by the gradient there is, ask for it again, and go down by that."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], rho: float = 0.05) -> None:
+        super().__init__(parameters, {"lr": 0.0, "rho": rho})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
+        assert closure is not None, "SAM needs the closure"
+        parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.stack([p.grad.norm() for p in parameters]).norm()
+        climbed = [p.grad * (self.param_groups[0]["rho"] / (norm + 1e-12)) for p in parameters]
+        for parameter, by in zip(parameters, climbed, strict=True):
+            parameter.add_(by)
+        self.zero_grad()
+        closure()
+        for parameter, by in zip(parameters, climbed, strict=True):
+            parameter.sub_(by)
+            parameter.sub_(parameter.grad, alpha=self.param_groups[0]["lr"])
+
+
+def sam(named: Named) -> torch.optim.Optimizer:
+    return SAM(parameter for _, parameter in named)
+
+
+def lbfgs(named: Named) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS([parameter for _, parameter in named], max_iter=3, history_size=4)
+
+
+@pytest.mark.parametrize("make", [sam, lbfgs])
+def test_optimizers_that_want_a_closure(tmp_path: Path, make: Callable[[Named], torch.optim.Optimizer]) -> None:
+    spec = replace(SHORT, network=NetworkSpec("resnet18_small", {"width": 4, "drop_rate": 0.3}))
+    run = train(spec, tmp_path / "whole", optimizer=make)
+    train_in_parts(spec, tmp_path / "parts", 3, 6, optimizer=make)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    assert all(value.isfinite().all() for value in tensors(tmp_path / "whole").values() if value.is_floating_point())
+    counts = run.cost["by_model"]
+    assert counts["student updates"] == 10
+    assert counts["student backward passes"] == 20 if make is sam else counts["student backward passes"] > 20
+
+
+def test_sam_goes_down_by_the_gradient_it_climbed_to(tmp_path: Path) -> None:
+    """One step of softmax regression, by hand in float64."""
+
+    def regression() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False))
+
+    spec = replace(TINY, method="none", epochs=0.2, precision="64-true", optimizer=OptimizerSpec())
+    train(spec, tmp_path / "run", network=regression, optimizer=sam, lr=lambda step: 0.5)
+    train(spec, tmp_path / "start", network=regression, optimizer=sam, lr=lambda step: 0.0)
+    key = "model/student/network.1.weight"
+    start, found = tensors(tmp_path / "start")[key], tensors(tmp_path / "run")[key]
+    batch = ready(spec, Objects(network=regression)).stream.batch(0)
+    x, y = batch.inputs.flatten(1).double(), F.one_hot(batch.labels, 10).double()
+
+    def gradient(w: Tensor) -> Tensor:
+        return ((x @ w.T).softmax(1) - y).T @ x / len(x)
+
+    climbed = start + 0.05 * gradient(start) / gradient(start).norm()
+    torch.testing.assert_close(found, start - 0.5 * gradient(climbed), atol=1e-9, rtol=1e-9)
+
+
+def test_a_plain_optimizer_of_ones_own_computes_its_losses_once(tmp_path: Path) -> None:
+    class Plain(torch.optim.SGD):
+        """Not torch's, so it is handed a closure, and asks it."""
+
+    run = train(SHORT, tmp_path / "own", optimizer=lambda named: Plain([p for _, p in named], 0.1, 0.9, weight_decay=5e-4))
+    train(SHORT, tmp_path / "sgd")
+    assert run.cost["by_model"]["student backward passes"] == run.cost["by_model"]["student updates"] == 10
+    assert_same_bits(of_model(tmp_path / "own", "teacher"), of_model(tmp_path / "sgd", "teacher"))
+
+
+def test_a_learning_rate_of_ones_own(tmp_path: Path) -> None:
+    def falling(step: int) -> float:
+        return 0.02 * 0.5 ** (step // 5)
+
+    train(SHORT, tmp_path / "own", lr=falling)
+    milestones = RateSpec("multistep", milestones=("1ep",), factor=0.5)
+    train(replace(SHORT, optimizer=OptimizerSpec(lr=0.02), rate=milestones), tmp_path / "named")
+    assert_same_bits(tensors(tmp_path / "own"), tensors(tmp_path / "named"))
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        ({"network": lambda: None}, "must make an nn.Module, got NoneType"),
+        ({"network": lambda: nn.Linear(1, 1)}, "fails on float32 [2, 1, 8, 8]"),
+        ({"network": lambda: Small(classes=7)}, "tells 7 classes apart, and the data has 10"),
+        ({"network": 3}, "network must be a function, got 3"),
+        ({"lr": lambda step: math.nan if step == 7 else 0.1}, "lr(7) is nan"),
+        ({"lr": lambda step: "0.1"}, "lr(0) is '0.1'"),
+        ({"lr": lambda step: -1.0}, "lr(0) is -1.0"),
+        ({"optimizer": lambda named: "adam"}, "must give a torch.optim.Optimizer for named parameters, got 'adam'"),
+        ({"optimizer": lambda named: torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)}, "got one of others or none"),
+        ({"data": (TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0).long()),) * 2}, "no items"),
+        ({"data": 3}, "pair"),
+        ({"collate": list}, "give data=(train, test) too"),
+    ],
+)
+def test_bad_objects_are_one_line_and_leave_nothing_behind(
+    tmp_path: Path, objects: dict[str, Any], message: str
+) -> None:
+    spec = replace(SHORT, data=DataSpec()) if "data" in objects else SHORT
+    with pytest.raises(UserError) as error:
+        train(spec, tmp_path / "run", **objects)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_an_object_makes_meaningless_is_refused_by_name(tmp_path: Path) -> None:
+    for spec, objects, message in (
+        (replace(TINY, rate=RateSpec("cosine")), {"lr": lambda step: 0.1}, "leave one of them out"),
+        (replace(TINY, rate=RateSpec(warmup="1ep")), {"lr": lambda step: 0.1}, "warmup does not matter"),
+        (TINY, {"optimizer": adam, "lr": lambda step: 0.1}, "optimizer.lr does not matter"),
+        (replace(TINY, optimizer=OptimizerSpec(weight_decay=0.1)), {"optimizer": adam}, "weight_decay does not matter"),
+        (replace(TINY, network="resnet34_small"), {"network": small}, "network is given twice"),
+        (replace(TINY, data=replace(TINY.data, mixup=0.2)), {"data": (1, 2)}, "does not matter"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(spec, tmp_path / "run", **objects)
