@@ -15,10 +15,9 @@ import torch
 
 from spacedkd import NetworkSpec, Online, RunSpec, Spaced, UserError, train
 from spacedkd.json_form import to_json
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import prepare
 from tests.conftest import TINY, assert_same_bits, of_model, tensors
-from tests.methods.fakes import copied
+from tests.methods.whole_runs import turns
+from tests.training.stepping import ready
 from tests.training.stopping import assert_same_run, train_in_parts
 
 PLACES = {"dml": "DML", "kdcl": "KDCL", "tsb": "TSB", "dlb": "DLB", "ps_kd": "PSKD"}
@@ -58,22 +57,15 @@ def test_a_stopped_run_remembers(tmp_path: Path, tiny_with: Make, case: str) -> 
         ("ps-kd taught", ("predictions",)),
     ],
 )
-def test_memory_moves_in_the_leaders_turns_alone(
-    tmp_path: Path, tiny_with: Make, case: str, memories: tuple[str, ...]
-) -> None:
+def test_memory_moves_in_the_leaders_turns_alone(tiny_with: Make, case: str, memories: tuple[str, ...]) -> None:
     method, options = CASES[case]
-    run = prepare(tiny_with(METHODS[method], options, schedule=Spaced("3st")), RunFolder(tmp_path / "run"))
-    for turn, batch in run.remaining():
-        run.begin(turn.role)
-        before = [copied(run.models[name]) for name in memories]
-        run.take(turn, batch)
-        after = [copied(run.models[name]) for name in memories]
-        for old, new in zip(before, after, strict=True):
-            moved = [name for name in old if not torch.equal(old[name], new[name])]
-            assert bool(moved) == (turn.role == "teacher")
+    setup = ready(tiny_with(METHODS[method], options, schedule=Spaced("3st")))
+    for role, _, now in turns(setup):
+        for memory in memories:
+            assert any(name.startswith(f"{memory}/") for name in now) == (role == "teacher")
     for name in memories:
         if "memory" in name or name == "predictions":  # three epochs: every image has been visited three times
-            assert run.models[name].visits.tolist() == [3] * 40
+            assert setup.models[name].visits.tolist() == [3] * 40
 
 
 def test_a_teacher_that_remembers_does_not_depend_on_the_interval(tmp_path: Path, tiny_with: Make) -> None:
@@ -89,10 +81,10 @@ def test_a_teacher_that_remembers_does_not_depend_on_the_interval(tmp_path: Path
         assert_same_bits(of_model(alone, "student"), theirs)
 
 
-def test_peers_start_apart(tmp_path: Path, tiny_with: Make) -> None:
+def test_peers_start_apart(tiny_with: Make) -> None:
     for method in ("dml", "kdcl", "tsb"):
-        run = prepare(tiny_with(METHODS[method], {"peers": 3}), RunFolder(tmp_path / "run"))
-        stems = [run.models[role].state_dict()["network.conv1.weight"] for role in run.method.roles]
+        setup = ready(tiny_with(METHODS[method], {"peers": 3}))
+        stems = [setup.modules()[role].state_dict()["network.conv1.weight"] for role in setup.plan.method.roles]
         assert not any(torch.equal(stems[i], stems[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,9 @@ import timm
 import torch
 
 from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, train
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.prepare import prepare
-from spacedkd.training.run import Run
+from spacedkd.training.setup import Setup
 from tests.conftest import TINY
+from tests.training.stepping import moved, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts
 
 NETWORKS = {
@@ -41,18 +41,11 @@ def check_whole_run(folder: Path, spec: RunSpec) -> None:
 SPACED = Spaced("1.5ep")
 
 
-def prepared(spec: RunSpec, folder: Path) -> Run:
-    return prepare(spec, RunFolder(folder / "run"))
-
-
-def states(run: Run) -> dict[str, torch.Tensor]:
-    """Copies of everything every model holds."""
-    return {
-        f"{name}.{key}": value.clone()
-        for name, model in run.models.items()
-        for key, value in model.state_dict().items()
-    }
-
-
-def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
-    return {name for name in after if not torch.equal(before[name], after[name])}
+def turns(setup: Setup) -> Iterator[tuple[str, int, set[str]]]:
+    """Role and step of every turn of a run, and what it moved: model/key of weights and buffers."""
+    before = state(setup)
+    for moment in turn_by_turn(setup):
+        after = state(setup)
+        step = round(moment.epoch * setup.plan.steps_per_epoch) - 1
+        yield moment.role, step, {name for name in moved(before, after) if "/optimizer/" not in name}
+        before = after
