@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
-from spacedkd import EngineSpec, NetworkSpec, OptimizerSpec, Run, RunSpec, Spaced, train
+from spacedkd import EngineSpec, NetworkSpec, OptimizerSpec, RateSpec, Run, RunSpec, Spaced, train
 
 
 class Digits(Dataset[tuple[Tensor, int]]):
@@ -43,7 +43,7 @@ def main(folder: Path, epochs: float = 10, workers: int = 2) -> Run:
         epochs=epochs,
         batch_size=32,
         optimizer=OptimizerSpec("adamw", lr=2e-3),
-        rate="cosine",
+        rate=RateSpec("cosine"),
         engine=EngineSpec(workers=workers),
     )
     return train(spec, folder, data=(Digits(training=True), Digits(training=False)))

@@ -31,13 +31,10 @@ class Mixer(nn.Module):
 
 def main(folder: Path) -> Run:
     spec = RunSpec(
-        data="digits",
-        method="kd",
         schedule=Spaced("1.5ep"),
         epochs=EPOCHS,
         batch_size=16,
         optimizer=OptimizerSpec("lion", weight_decay=0.01),
-        save_every="1ep",
     )
     return train(
         spec,

@@ -6,10 +6,10 @@ Run it with: python examples/text_classifier.py FOLDER
 import re
 import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import torch
-from pydoc_data.topics import topics
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -28,7 +28,7 @@ def sentences(part: str) -> list[Tensor]:
 
 def number(word: str) -> int:
     """From 1 on; 0 fills up shorter sentences."""
-    return 1 + sum(ord(letter) * 31**place for place, letter in enumerate(word)) % (WORDS - 1)
+    return 1 + sum(ord(letter) * 31**place for place, letter in enumerate(word)) % (WORDS - 1)  # type: ignore[no-any-return]
 
 
 def items(training: bool) -> list[dict[str, Any]]:

@@ -22,6 +22,8 @@ from spacedkd.torchvision_operators import declare_missing as _declare_missing
 _declare_missing()  # before anything imports timm, which imports torchvision
 
 # ruff: noqa: E402
+from spacedkd import learning_rate
+from spacedkd.data.datasets import DatasetStream
 from spacedkd.data.stream import Batch, Images, Stream, TrainingStream
 from spacedkd.duration import Duration, in_steps
 from spacedkd.errors import UserError
@@ -30,6 +32,7 @@ from spacedkd.methods.kd import KD
 from spacedkd.methods.method import Ingredients, Method, Models, Progress
 from spacedkd.methods.no_kd import NoKD
 from spacedkd.methods.self_kd import SelfKD
+from spacedkd.models.build import load_student
 from spacedkd.models.exits import EarlyExits
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.run import Run, read_run
@@ -45,6 +48,7 @@ from spacedkd.spec import (
     RunSpec,
     read_spec,
 )
+from spacedkd.training.learning import learning
 from spacedkd.training.loop import Moment, train
 
 __all__ = [
@@ -54,6 +58,7 @@ __all__ = [
     "Batch",
     "Classifier",
     "DataSpec",
+    "DatasetStream",
     "Duration",
     "EarlyExits",
     "EngineSpec",
@@ -82,6 +87,9 @@ __all__ = [
     "UserError",
     "Window",
     "in_steps",
+    "learning",
+    "learning_rate",
+    "load_student",
     "losses",
     "read_run",
     "read_spec",

@@ -89,7 +89,7 @@ def test_a_fixed_teacher_has_no_role() -> None:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_whole_runs(tmp_path: Path, network: str) -> None:
-    check_whole_run(tmp_path, tiny("spacedkd.methods.fitnet:FitNet", {}, network, schedule=SPACED))
+    check_whole_run(tmp_path, tiny("fitnet", {}, network, schedule=SPACED))
 
 
 def read_by_hand(network: nn.Module, kind: str, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from tests.methods.vectors import FS, START, TE, S, U, Y, at_epoch, close, gradi
 from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, tiny, turns
 from tests.training.stepping import ready
 
-METHOD = "spacedkd.methods.one:ONE"
+METHOD = "one"
 GATE = tensor([[0.5, 0, 1], [2, 0.3, 0]]).relu().softmax(1)
 ZE = GATE[:, :1] * S + GATE[:, 1:2] * TE + GATE[:, 2:] * U
 ALL_CE, ALL_KL = 3.1042973944, 0.8533872469

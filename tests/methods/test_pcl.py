@@ -21,7 +21,7 @@ from tests.methods.vectors import FS, O1, O2, START, TE, P, S, U, Y, close, grad
 from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, tiny, turns
 from tests.training.stepping import ready
 
-METHOD = "spacedkd.methods.pcl:PCL"
+METHOD = "pcl"
 MEANS = (O1, O2, TE)
 
 

@@ -20,7 +20,7 @@ from tests.methods.vectors import FS, START, TE, P, S, Y, close, close_to, gradi
 from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, tiny, turns
 from tests.training.stepping import ready
 
-METHOD = "spacedkd.methods.shake:SHAKE"
+METHOD = "shake"
 OFFLINE = SHAKE(teacher_learns=False)
 
 

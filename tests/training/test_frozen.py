@@ -98,7 +98,7 @@ def test_in_a_loop_of_ones_own_only_the_role_learns() -> None:
     assert pupil[0].weight.grad is None
     assert pupil[3].weight.grad is not None
     assert all(torch.equal(value, before[name]) for name, value in models["mentor"].state_dict().items())
-    assert [part.training for part in models["mentor"]] == [True, False, True, True]
+    assert [part.training for part in models["mentor"].children()] == [True, False, True, True]
     assert [weight.requires_grad for weight in models["pupil"].parameters()] == [False, True, True, True, True, True]
     with pytest.raises(UserError, match="Unknown role 'student'"), learning(models, "student"):
         pass

@@ -29,7 +29,6 @@ from spacedkd import (
     OptimizerSpec,
     Progress,
     RateSpec,
-    RunSpec,
     Spaced,
     UserError,
     load_student,
@@ -55,7 +54,9 @@ class Small(nn.Module):
 
     def __init__(self, width: int = 4, classes: int = 10) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1))
+        self.body = nn.Sequential(
+            nn.Conv2d(1, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1)
+        )
         self.head = nn.Linear(width * 36, classes)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -84,7 +85,9 @@ class Mentoring(Method):
             return {"label": label}
         with torch.no_grad():
             (mentor,) = models["mentor"](batch.inputs)
-        apart = F.kl_div(own.logits.log_softmax(1), mentor.logits.log_softmax(1), log_target=True, reduction="batchmean")
+        apart = F.kl_div(
+            own.logits.log_softmax(1), mentor.logits.log_softmax(1), log_target=True, reduction="batchmean"
+        )
         return {"label": label, "mentor": self.weight * apart}
 
 
@@ -160,9 +163,7 @@ def other_small() -> nn.Module:
     return Small(5)
 
 
-def test_a_run_goes_on_only_with_the_objects_it_began_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_goes_on_only_with_the_objects_it_began_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(SHORT, tmp_path / "run", network=small, lr=lambda step: 0.01)
     (tmp_path / "run" / "result.json").unlink()
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
@@ -297,7 +298,9 @@ def test_a_plain_optimizer_of_ones_own_computes_its_losses_once(tmp_path: Path) 
     class Plain(torch.optim.SGD):
         """Not torch's, so it is handed a closure, and asks it."""
 
-    run = train(SHORT, tmp_path / "own", optimizer=lambda named: Plain([p for _, p in named], 0.1, 0.9, weight_decay=5e-4))
+    run = train(
+        SHORT, tmp_path / "own", optimizer=lambda named: Plain([p for _, p in named], 0.1, 0.9, weight_decay=5e-4)
+    )
     train(SHORT, tmp_path / "sgd")
     assert run.cost["by_model"]["student backward passes"] == run.cost["by_model"]["student updates"] == 10
     assert_same_bits(of_model(tmp_path / "own", "teacher"), of_model(tmp_path / "sgd", "teacher"))
@@ -324,7 +327,10 @@ def test_a_learning_rate_of_ones_own(tmp_path: Path) -> None:
         ({"lr": lambda step: "0.1"}, "lr(0) is '0.1'"),
         ({"lr": lambda step: -1.0}, "lr(0) is -1.0"),
         ({"optimizer": lambda named: "adam"}, "must give a torch.optim.Optimizer for named parameters, got 'adam'"),
-        ({"optimizer": lambda named: torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)}, "got one of others or none"),
+        (
+            {"optimizer": lambda named: torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)},
+            "got one of others or none",
+        ),
         ({"data": (TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0).long()),) * 2}, "no items"),
         ({"data": 3}, "pair"),
         ({"collate": list}, "give data=(train, test) too"),

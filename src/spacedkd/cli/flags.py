@@ -160,19 +160,7 @@ def _scheduled(spec: RunSpec, flags: RunFlags) -> RunSpec:
     asked = (flags.interval, flags.ahead, flags.window, flags.tail)
     given = asked != (None, None, None, None)
     if given:
-        spec = replace(spec, schedule=make_schedule(spec.schedule, *asked))
-    if not given and (flags.method is None or spec.schedule == Online()):
-        return spec
-    if spec.method.name in METHODS and not _can_be_spaced(spec):
-        options = {**spec.method.options, **METHODS[spec.method.name].card.when_spaced, **_explicit(flags)}
-        spec = replace(spec, method=replace(spec.method, options=options))
-    if given and not _can_be_spaced(spec):
-        way_out = "leave out the interval, or use --method kd."
-        if spec.teacher is not None and spec.teacher.pretrained:
-            way_out = "leave out the interval, or let the trained teacher learn on: --set method.teacher_learns=true"
-        raise UserError(
-            f"Method {spec.method.name} as asked for has nobody who leads, so there is nothing to space: {way_out}"
-        )
+        spec = replace(spec, schedule=make_schedule(spec.schedule or Online(), *asked))
     return spec
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 
 from spacedkd.data.inputs import Shown, tensors
 from spacedkd.data.items import Collate, Items, MapStyle, check_map_style, form_of
-from spacedkd.data.splits import description, held_out
+from spacedkd.data.splits import Splits, description, held_out
 from spacedkd.data.stream import Batch, Shuffled, smoothed
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
@@ -120,6 +120,10 @@ class DatasetSplits:
         assert train is not None
         assert test is not None
         return DatasetSplits(train, test, holdout, self.names or tuple(str(number) for number in range(count)))
+
+
+RunData = Splits | DatasetSplits
+"""what a run learns from and is measured on"""
 
 
 def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> DatasetSplits:

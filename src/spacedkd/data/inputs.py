@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -53,6 +53,15 @@ def count(inputs: Inputs) -> int:
     return len(next(iter(tensors(inputs))))
 
 
+def each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
+    """The same inputs with every tensor changed."""
+    if isinstance(inputs, Tensor):
+        return change(inputs)
+    if isinstance(inputs, Mapping):
+        return {name: change(tensor) for name, tensor in inputs.items()}
+    return tuple(change(tensor) for tensor in inputs)
+
+
 def to_device(inputs: Inputs, device: torch.device, channels_last: bool = False) -> Inputs:
     """Everything on a device; `channels_last` is for images, so for floating-point tensors [B, C, H, W] alone."""
 
@@ -61,11 +70,12 @@ def to_device(inputs: Inputs, device: torch.device, channels_last: bool = False)
         layout = torch.channels_last if channels_last and image else torch.contiguous_format
         return tensor.to(device, memory_format=layout, non_blocking=True)
 
-    if isinstance(inputs, Tensor):
-        return moved(inputs)
-    if isinstance(inputs, Mapping):
-        return {name: moved(tensor) for name, tensor in inputs.items()}
-    return tuple(moved(tensor) for tensor in inputs)
+    return each(inputs, moved)
+
+
+def in_dtype(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """Floating-point tensors in another precision; whole numbers, such as tokens, stay what they are."""
+    return each(inputs, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def call(network: nn.Module, inputs: Inputs) -> Any:

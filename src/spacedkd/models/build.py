@@ -182,7 +182,13 @@ def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made
 
 def _save_own(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made_by: str) -> None:
     mean, std = shown.normalisation or (None, None)
-    known = {"made_by": made_by, "options": dict(spec.options), "label_names": [*shown.classes], "mean": mean, "std": std}
+    known = {
+        "made_by": made_by,
+        "options": dict(spec.options),
+        "label_names": [*shown.classes],
+        "mean": mean,
+        "std": std,
+    }
     folder.mkdir(parents=True, exist_ok=True)
     # Cloned, because some networks have one weight in two places.
     weights = {key: value.clone() for key, value in network.state_dict().items()}

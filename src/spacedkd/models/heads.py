@@ -64,7 +64,9 @@ class Classifier(nn.Module):
 
 def is_timm(network: nn.Module) -> bool:
     """Whether a network can be taken apart the way timm's can."""
-    return all(callable(getattr(network, part, None)) for part in ("forward_features", "forward_head", "get_classifier"))
+    return all(
+        callable(getattr(network, part, None)) for part in ("forward_features", "forward_head", "get_classifier")
+    )
 
 
 def understood(answer: Any, name: str) -> tuple[Tensor, Tensor | None]:
@@ -169,6 +171,13 @@ def feature_width(network: nn.Module, sample: Inputs) -> int:
             "answer with (logits, features), or leave features out: --set method.feature_weight=0."
         )
     return int(width)
+
+
+def class_count(network: nn.Module, sample: Inputs) -> int:
+    """How many classes a network tells apart, seen on an example."""
+    with looking(network):
+        (prediction,) = Classifier(network)(sample)
+    return int(prediction.logits.shape[1])
 
 
 def adapter(student: int, teacher: int) -> nn.Module:

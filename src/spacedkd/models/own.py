@@ -54,7 +54,9 @@ def tried(network: nn.Module, name: str, shown: Shown) -> None:
         raise UserError(f"Network {name} fails on {what}: {reason(error)}") from error
     logits, features = understood(answer, name)
     if logits.ndim != 2 or len(logits) != several or not logits.is_floating_point():
-        raise UserError(f"Network {name} must give float logits [{several}, classes] for {what}, got {_shapes(logits)}.")
+        raise UserError(
+            f"Network {name} must give float logits [{several}, classes] for {what}, got {_shapes(logits)}."
+        )
     if features is not None and (features.ndim < 2 or len(features) != several or not features.is_floating_point()):
         raise UserError(f"Network {name} must give float features [{several}, width], got {_shapes(features)}.")
     if shown.classes and logits.shape[1] != len(shown.classes):

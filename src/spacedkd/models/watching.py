@@ -22,9 +22,7 @@ class Pass:
 
 
 @contextmanager
-def watching(
-    modules: Iterable[nn.Module], handed_on: Callable[[Tensor], Tensor] | None = None
-) -> Iterator[list[Pass]]:
+def watching(modules: Iterable[nn.Module], handed_on: Callable[[Tensor], Tensor] | None = None) -> Iterator[list[Pass]]:
     """What passes through the modules while this lasts, in the order in which they are called.
 
     The modules are given what `handed_on` makes of what enters. Hooks do not outlive this: copies of a network must

@@ -21,7 +21,9 @@ Losses = Mapping[str, Tensor]
 class Learner:
     """A model and its optimizer, set up for the run's devices and precision."""
 
-    def __init__(self, fabric: Fabric, model: nn.Module, optimizer: OptimizerSpec, make: MakeOptimizer | None) -> None:
+    def __init__(
+        self, fabric: Fabric, model: nn.Module, optimizer: OptimizerSpec, make: MakeOptimizer | None = None
+    ) -> None:
         self.fabric = fabric
         self.module = model
         self.optimizer = make_optimizer(model, optimizer, make)
@@ -114,7 +116,8 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | 
         groups = _decay_groups(model.named_parameters(), spec.weight_decay)
         if spec.name == "adamw":
             return torch.optim.AdamW(groups, **settings)
-        return create_optimizer_v2(groups, opt=spec.name, **settings)
+        made: torch.optim.Optimizer = create_optimizer_v2(groups, opt=spec.name, **settings)
+        return made
     except (TypeError, ValueError, AssertionError, ImportError, RuntimeError, NameError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"Optimizer {spec.name} cannot be made: {reason}") from None

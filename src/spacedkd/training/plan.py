@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from spacedkd import learning_rate
-from spacedkd.data.datasets import DatasetSplits, of_datasets
+from spacedkd.data.datasets import RunData, of_datasets
 from spacedkd.data.sources import Library
-from spacedkd.data.splits import Splits
 from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration, in_steps
 from spacedkd.errors import UserError, unknown
@@ -23,6 +22,8 @@ from spacedkd.json_form import load_object
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import METHODS, build_method, describe
 from spacedkd.methods.method import Method, Progress
+from spacedkd.models import build
+from spacedkd.models.heads import class_count
 from spacedkd.schedule import Online, Schedule, Turn
 from spacedkd.spec import MethodSpec, RateSpec, RunSpec
 from spacedkd.training import engine
@@ -71,7 +72,7 @@ class Plan:
     """as given, with everything it left open filled in"""
     objects: Objects
     method: Method
-    data: Splits | DatasetSplits
+    data: RunData
     turns: Turns
     steps_per_epoch: int
     total_steps: int
@@ -167,12 +168,16 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
     return Plan(spec, objects, method, data, turns, per_epoch, total, every, stops, last_step, course)
 
 
-def load_data(spec: RunSpec, objects: Objects, library: Library) -> Splits | DatasetSplits:
-    if objects.data is not None:
-        return of_datasets(objects.data, objects.collate, spec.data.holdout)
-    if _is_own(spec.data.source):
-        return of_datasets(load_object(spec.data.source)(), None, spec.data.holdout)
-    return library.load(spec.data)
+def load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
+    """The data of a run. Of datasets that do not say how many classes there are, the student's network says it."""
+    if objects.data is None and not _is_own(spec.data.source):
+        return library.load(spec.data)
+    pair = load_object(spec.data.source)() if objects.data is None else objects.data
+    data = of_datasets(pair, objects.collate, spec.data.holdout)
+    if data.names:
+        return data
+    network = build.build(spec.network, data.shown, spec.seed, objects.network)
+    return data.with_classes(class_count(network, data.shown.sample))
 
 
 def _is_own(source: str) -> bool:
@@ -180,7 +185,7 @@ def _is_own(source: str) -> bool:
     return ":" in source and not any(sign in source for sign in "/\\")
 
 
-def stream_of(spec: RunSpec, data: Splits | DatasetSplits, rank: int, ranks: int) -> Stream:
+def stream_of(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:
     """The batches of a run, as one of its processes sees them."""
     return data.stream(spec.batch_size, spec.seed, spec.data.drop_last, spec.label_smoothing, rank, ranks)
 
@@ -200,6 +205,6 @@ def _course(spec: RunSpec, objects: Objects, in_run: tuple[int, int]) -> Learnin
         return learning_rate.of_spec(spec.optimizer, rate, *in_run)
     for step in range(in_run[1]):
         lr = own(step)
-        if not (isinstance(lr, Real) and math.isfinite(lr) and lr >= 0):
+        if not (isinstance(lr, Real) and math.isfinite(lr) and float(lr) >= 0):
             raise UserError(f"A learning rate must be a finite number from 0 up at every step; lr({step}) is {lr!r}.")
     return lambda step: float(own(step))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data import sources
-from spacedkd.data.sources import Splits
+from spacedkd.data.datasets import RunData
 from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
@@ -42,7 +42,7 @@ class Saved:
     models: dict[str, nn.Module]
     """on the device and in eval mode; one of them is the student"""
     student: str
-    data: Splits
+    data: RunData
     precision: str
     device: torch.device
     channels_last: bool
@@ -164,7 +164,7 @@ def of_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto") 
     return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
 
 
-def _check_classes(folder: RunFolder, data: Splits) -> None:
+def _check_classes(folder: RunFolder, data: RunData) -> None:
     """Refuse data whose classes have changed since the run was trained."""
     if not folder.classes.exists():
         return
@@ -187,7 +187,7 @@ def _kept_in(precision: str, learns: bool) -> torch.dtype:
 
 
 def _ready(
-    models: dict[str, nn.Module], student: str, data: Splits, precision: str, accelerator: str, origin: dict[str, Any]
+    models: dict[str, nn.Module], student: str, data: RunData, precision: str, accelerator: str, origin: dict[str, Any]
 ) -> Saved:
     device = device_of(accelerator)
     channels_last = all(engine.can_be_channels_last(model, device) for model in models.values())

@@ -9,8 +9,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from spacedkd.data.datasets import DatasetSplits
-from spacedkd.data.splits import Splits
+from spacedkd.data.datasets import RunData
 from spacedkd.data.stream import Stream
 from spacedkd.training import engine
 from spacedkd.training.average import update_average
@@ -25,7 +24,7 @@ class Setup:
 
     plan: Plan
     fabric: Fabric
-    data: Splits | DatasetSplits
+    data: RunData
     stream: Stream
     models: dict[str, nn.Module]
     """all of them, as they are called"""
