@@ -148,7 +148,7 @@ def test_whole_runs(tmp_path: Path, network: str, variant: str) -> None:
 
 
 def test_every_branch_sees_a_view_of_its_own() -> None:
-    """Each says what a whole network with the branch's last stage says of that view alone, all averages as they began."""
+    """Each says what a whole network with the branch's last stage says of that view; the averages are as they began."""
 
     def network(role: str, **_: object) -> nn.Module:
         torch.manual_seed(sum(role.encode()))
