@@ -20,9 +20,7 @@ def test_logits_that_would_be_broadcast_and_temperatures_of_nothing_are_refused(
         return losses.LOGIT_LOSSES[name](student, teacher, temperature)
 
     for teacher in (TE[:1], TE[:, :1], TE[0], TE[None]):
-        with pytest.raises(
-            UserError, match=r"^The student's logits \[2, 3\] and the teacher's \[.*\] must have"
-        ):
+        with pytest.raises(UserError, match=r"^The student's logits \[2, 3\] and the teacher's \[.*\] must have"):
             apart(S, teacher, 3.0)
     for temperature in (0, -1.0, float("nan"), float("inf")):
         with pytest.raises(UserError, match=r"^A temperature must be above 0 and finite, got"):

@@ -154,6 +154,17 @@ def test_a_network_that_was_never_built_here_is_read_too() -> None:
     assert all(torch.equal(a, b) for a, b in zip(network.buffers(), twin.buffers(), strict=True))
 
 
+def test_the_last_layer_is_looked_for_once() -> None:
+    """A search in the middle of a training would be a pass more after a resume than without one."""
+    network = made(mlp, VECTORS)
+    calls: list[int] = []
+    network.register_forward_pre_hook(lambda *_: calls.append(1))
+    for model in (Classifier(network), deepcopy(Classifier(network)), Classifier(deepcopy(network))):
+        calls.clear()
+        assert model(VECTORS.sample)[0].features.shape == (2, 5)
+        assert len(calls) == 1
+
+
 def test_copies_stay_apart() -> None:
     model = Classifier(made(mlp, VECTORS)).eval()
     model(VECTORS.sample)
