@@ -1,4 +1,4 @@
-"""A network that is none of timm's, with Lion and a learning rate of your own; stop it at any moment and start it again.
+"""A network that is none of timm's, with Lion and a learning rate of your own; stop it any time and start it again.
 
 Run it with: python examples/own_network.py FOLDER
 """

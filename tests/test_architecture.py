@@ -17,6 +17,7 @@ LAYERS = [
     {
         "data_spec",
         "duration",
+        "field_docs",
         "schedule",
         "json_form",
         "learning_rate",
@@ -115,6 +116,23 @@ def test_only_training_touches_the_distributed_engine() -> None:
 def test_files_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 250
     assert path.stem not in ("utils", "common", "helpers", "misc")
+
+
+def test_torchvision_is_only_imported_where_it_was_made_importable() -> None:
+    """timm imports it too; a package declares its operators before anything in the package is imported."""
+    for path in ALL_FILES:
+        if outside(path) & {"timm", "torchvision"}:
+            first = path if path.parent == SOURCE else path.parent / "__init__.py"
+            assert "spacedkd.torchvision_operators" in imports(first), path
+
+
+def test_methods_are_listed_without_torch() -> None:
+    code = (
+        "import sys; from spacedkd.methods import METHODS, build_method; "
+        "assert len(METHODS) == 19 and 'kd' in METHODS and 'torch' not in sys.modules; "
+        "assert METHODS['kd'].__name__ == 'KD' and 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_timm_knows_our_networks_after_the_import() -> None:

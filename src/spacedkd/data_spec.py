@@ -50,11 +50,13 @@ class DataSpec:
     class_list: str | None = None
     """a file with one class folder a line: only these classes, in this order"""
     image_column: str | None = None
+    """the images of a table; None finds them where only one column can be meant"""
     label_column: str | None = None
-    """of a table; None finds them where only one can be meant"""
+    """the labels of a table; None finds them where only one column can be meant"""
     train_split: str | None = None
+    """the part of the data to train on; None finds it where only one can be meant"""
     test_split: str | None = None
-    """names of the parts of the data; None finds them where only one can be meant"""
+    """the part of the data to test on; None finds it where only one can be meant"""
     test_part: float | None = None
     """where the data has no part to test on, this part of its images, evenly from all classes"""
     skip_bad: bool = False
@@ -68,6 +70,6 @@ class DataSpec:
             if getattr(self, name) is not None:
                 check_between(name, getattr(self, name), 1, float("inf"))
         if not 0 <= self.holdout < 1:
-            raise UserError(f"holdout must be at least 0 and less than 1, got {self.holdout:g}.")
+            raise UserError(f"holdout must be a part from 0 up to (not including) 1, got {self.holdout:g}.")
         if self.test_part is not None and not 0 < self.test_part < 1:
             raise UserError(f"test_part must be between 0 and 1, got {self.test_part:g}.")

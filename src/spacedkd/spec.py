@@ -251,8 +251,6 @@ class RunSpec:
             raise UserError(f"label_smoothing must be from 0 up to (not including) 1, got {self.label_smoothing:g}.")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema must be a decay between 0 and 1, for instance 0.999; got {self.ema:g}.")
-        if not 0 <= self.data.holdout < 1:
-            raise UserError(f"holdout must be a part from 0 up to (not including) 1, got {self.data.holdout:g}.")
 
     def fingerprint(self) -> str:
         """Names what the run computes: equal for equal specs, whatever the runs are called and wherever they are made.

@@ -52,6 +52,8 @@ def test_every_flag_has_its_place() -> None:
         ("--data digits --augment cifar --flip False", AugmentSpec(4, False, 15)),
         ("--data imagenet-1k --crop 3", AugmentSpec(3)),
         ("--data cifar100 --augment vit", None),
+        ("--data digits --augment plain --crop 2", AugmentSpec(2)),
+        ("--data digits --augment small --rotate 5", AugmentSpec(1, True, 5)),
     ],
 )
 def test_changes_start_from_what_the_data_or_the_augmentation_has(words: str, changes: AugmentSpec | None) -> None:
@@ -61,6 +63,8 @@ def test_changes_start_from_what_the_data_or_the_augmentation_has(words: str, ch
 def test_another_augmentation_forgets_the_changes_of_the_first() -> None:
     filled = DataSpec("cifar100", AugmentSpec(4, True, 15), augmentation="cifar")
     assert data_of("--augment vit", filled).augment is None
+    assert data_of("--augment plain", filled).augment is None
+    assert data_of("--augment plain --crop 2", filled).augment == AugmentSpec(2)
     assert data_of("--lr 0.1", filled) == filled
 
 
@@ -70,6 +74,14 @@ def test_changes_of_a_fixed_augmentation_are_refused(capsys: pytest.CaptureFixtu
     assert "Augmentation vit is fixed" in capsys.readouterr().err
     with pytest.raises(UserError, match="mixup must be from 0"):
         data_of("--mixup -1")
+
+
+def test_a_flag_that_cannot_matter_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--data", "digits", "--label-column", "x"])
+    said = capsys.readouterr().err
+    assert "label_column does not matter for digits, it is for tables: leave it out." in said
+    assert said.count("\n") == 1
 
 
 def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:

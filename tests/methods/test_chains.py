@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from spacedkd.training.prepare import prepare
 
 from spacedkd import (
     Batch,
@@ -29,9 +28,10 @@ from spacedkd.methods.eskd import ESKD
 from spacedkd.methods.kd import KD
 from spacedkd.methods.takd import TAKD
 from spacedkd.models.heads import Prediction
-from spacedkd.training.folder import RunFolder
+from spacedkd.training.plan import make_plan
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.methods.vectors import FS, FT, TE, S, Y, at_epoch, close
+from tests.training.stepping import ready
 
 
 def total(method: KD, epoch: int = 0) -> float:
@@ -90,9 +90,9 @@ def test_chains_of_any_length() -> None:
         BAN(generations=1)
 
 
-def test_generations_start_from_weights_of_their_own(tmp_path: Path, tiny: RunSpec) -> None:
-    run = prepare(replace(tiny, method=MethodSpec("ban")), RunFolder(tmp_path / "run"))
-    firsts = [run.learners[role].module.network.fc.weight for role in run.method.roles]
+def test_generations_start_from_weights_of_their_own(tiny: RunSpec) -> None:
+    setup = ready(replace(tiny, method=MethodSpec("ban")))
+    firsts = [setup.learner(role).module.network.fc.weight for role in setup.plan.method.roles]  # type: ignore[union-attr]
     assert not any(torch.equal(one, other) for one, other in itertools.pairwise(firsts))
 
 
@@ -116,18 +116,16 @@ def test_the_generation_before_does_not_depend_on_those_after(tmp_path: Path, ti
     assert_same_bits(of_model(tmp_path / "2", "teacher"), of_model(tmp_path / "3", "teacher"))
 
 
-def test_an_early_stopped_teacher_has_no_more_turns_but_its_whole_course_of_the_rate(
-    tmp_path: Path, tiny: RunSpec
-) -> None:
+def test_an_early_stopped_teacher_has_no_more_turns_but_its_whole_course_of_the_rate(tiny: RunSpec) -> None:
     rate = RateSpec("multistep", milestones=(Duration(50, "%"),))
     spec = replace(tiny, method=MethodSpec("eskd", {"teacher_for": "40%"}), schedule=Spaced("4st"), rate=rate)
-    run = prepare(spec, RunFolder(tmp_path / "run"))
-    turns = [*run.turns()]
+    plan = make_plan(spec)
+    turns = [*plan.turns.after(0)]
     assert [turn.step for turn in turns if turn.role == "teacher"] == [0, 1, 2, 3, 4, 5]
     assert [turn.step for turn in turns if turn.role == "student"] == [*range(15)]
-    assert len(turns) == run.turn_count == 21
-    assert [run.rate(Turn("teacher", step)) for step in range(6)] == pytest.approx([0.02] * 3 + [0.002] * 3)
-    assert [run.rate(Turn("student", step)) for step in range(15)] == pytest.approx([0.02] * 7 + [0.002] * 8)
+    assert len(turns) == len(plan.turns) == 21
+    assert [plan.lr(Turn("teacher", step)) for step in range(6)] == pytest.approx([0.02] * 3 + [0.002] * 3)
+    assert [plan.lr(Turn("student", step)) for step in range(15)] == pytest.approx([0.02] * 7 + [0.002] * 8)
 
 
 def test_a_teacher_that_stops_at_the_end_is_kd(tmp_path: Path, tiny: RunSpec) -> None:

@@ -6,10 +6,33 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd import KD, Batch, Progress, SelfKD
+from spacedkd import KD, Batch, Progress, SelfKD, UserError
 from spacedkd.methods import losses
 from spacedkd.models.heads import Prediction
 from tests.methods.vectors import FS, FT, O1, O2, START, TE, S, Y, close, gradient, tensor
+
+
+@pytest.mark.parametrize("name", [*losses.LOGIT_LOSSES, "decoupled"])
+def test_logits_that_would_be_broadcast_and_temperatures_of_nothing_are_refused(name: str) -> None:
+    def apart(student: Tensor, teacher: Tensor, temperature: float | Tensor) -> object:
+        if name == "decoupled":
+            return losses.decoupled_kl(student, teacher, Y, temperature)
+        return losses.LOGIT_LOSSES[name](student, teacher, temperature)
+
+    for teacher in (TE[:1], TE[:, :1], TE[0], TE[None]):
+        with pytest.raises(UserError, match=r"^The student's logits \[2, 3\] and the teacher's \[.*\] must have"):
+            apart(S, teacher, 3.0)
+    for temperature in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UserError, match=r"^A temperature must be above 0 and finite, got"):
+            apart(S, TE, temperature)
+    apart(S, TE, torch.tensor(2.0))  # a learned one
+
+
+@pytest.mark.parametrize("name", losses.FEATURE_LOSSES)
+def test_features_that_would_be_broadcast_are_refused(name: str) -> None:
+    for teacher in (FT[:1], FT[:, :1], FT[0]):
+        with pytest.raises(UserError, match=r"^The student's features \[2, 4\] and the teacher's \[.*\] must have the"):
+            losses.FEATURE_LOSSES[name](FS, teacher)
 
 
 def test_cross_entropy() -> None:

@@ -12,17 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from spacedkd.training.prepare import prepare
 
 from spacedkd import NetworkSpec, Online, RunSpec, Spaced, UserError, train
 from spacedkd.json_form import to_json
-from spacedkd.training.folder import RunFolder
 from tests.conftest import TINY, assert_same_bits, of_model, tensors
-from tests.methods.fakes import copied
+from tests.methods.whole_runs import turns
+from tests.training.stepping import ready
 from tests.training.stopping import assert_same_run, train_in_parts
 
-PLACES = {"dml": "DML", "kdcl": "KDCL", "tsb": "TSB", "dlb": "DLB", "ps_kd": "PSKD"}
-METHODS = {file: f"spacedkd.methods.{file}:{name}" for file, name in PLACES.items()}
 Make = Callable[..., RunSpec]
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -30,11 +27,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dml as before the round": ("dml", {"peers": 3, "refresh_peers": False}),
     "kdcl": ("kdcl", {"target": "linear"}),
     "kdcl as before the round": ("kdcl", {"target": "min-logit", "refresh_peers": False}),
-    "tsb": ("tsb", {"peers": 3, "spatial": "confidence", "ramp": 0.0}),
+    "tsb": ("tsb-like", {"peers": 3, "spatial": "confidence", "ramp": 0.0}),
     "dlb": ("dlb", {}),
     "dlb taught": ("dlb", {"variant": "taught", "standardise": True}),
-    "ps-kd": ("ps_kd", {}),
-    "ps-kd taught": ("ps_kd", {"variant": "taught"}),
+    "ps-kd": ("ps-kd", {}),
+    "ps-kd taught": ("ps-kd", {"variant": "taught"}),
 }
 
 
@@ -42,8 +39,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_stopped_run_remembers(tmp_path: Path, tiny_with: Make, case: str) -> None:
     """Stopped before the first save, in the middle of a block, and between two saves; the smoothed labels are soft."""
     method, options = CASES[case]
-    schedule = Spaced("1.5ep") if options.get("refresh_peers", True) else Online()
-    spec = tiny_with(METHODS[method], options, schedule=schedule, label_smoothing=0.1)
+    leads = options.get("refresh_peers", True) and case not in ("dlb", "ps-kd")
+    schedule = Spaced("1.5ep") if leads else Online()
+    spec = tiny_with(method, options, schedule=schedule, label_smoothing=0.1)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(spec, whole)
     train_in_parts(spec, parts, 2, 10, 13)
@@ -58,41 +56,34 @@ def test_a_stopped_run_remembers(tmp_path: Path, tiny_with: Make, case: str) -> 
         ("ps-kd taught", ("predictions",)),
     ],
 )
-def test_memory_moves_in_the_leaders_turns_alone(
-    tmp_path: Path, tiny_with: Make, case: str, memories: tuple[str, ...]
-) -> None:
+def test_memory_moves_in_the_leaders_turns_alone(tiny_with: Make, case: str, memories: tuple[str, ...]) -> None:
     method, options = CASES[case]
-    run = prepare(tiny_with(METHODS[method], options, schedule=Spaced("3st")), RunFolder(tmp_path / "run"))
-    for turn, batch in run.remaining():
-        run.begin(turn.role)
-        before = [copied(run.models[name]) for name in memories]
-        run.take(turn, batch)
-        after = [copied(run.models[name]) for name in memories]
-        for old, new in zip(before, after, strict=True):
-            moved = [name for name in old if not torch.equal(old[name], new[name])]
-            assert bool(moved) == (turn.role == "teacher")
+    setup = ready(tiny_with(method, options, schedule=Spaced("3st")))
+    for role, _, now in turns(setup):
+        for memory in memories:
+            assert any(name.startswith(f"{memory}/") for name in now) == (role == "teacher")
     for name in memories:
         if "memory" in name or name == "predictions":  # three epochs: every image has been visited three times
-            assert run.models[name].visits.tolist() == [3] * 40
+            assert setup.models[name].visits.tolist() == [3] * 40
 
 
 def test_a_teacher_that_remembers_does_not_depend_on_the_interval(tmp_path: Path, tiny_with: Make) -> None:
-    for method, memory in (("dlb", "last batch"), ("ps_kd", "predictions")):
+    for method, memory in (("dlb", "last batch"), ("ps-kd", "predictions")):
         runs = [tmp_path / f"{method} {interval}" for interval in ("1st", "1.5ep")]
         for run, interval in zip(runs, ("1st", "1.5ep"), strict=True):
-            train(tiny_with(METHODS[method], {"variant": "taught"}, schedule=Spaced(interval)), run)
+            train(tiny_with(method, {"variant": "taught"}, schedule=Spaced(interval)), run)
         for model in ("teacher", memory):
             assert_same_bits(*(of_model(run, model) for run in runs))
         alone = tmp_path / f"{method} alone"
-        train(tiny_with(METHODS[method], {}), alone)
+        train(tiny_with(method, {}), alone)
         theirs = {name.replace("/teacher/", "/student/"): value for name, value in of_model(runs[0], "teacher").items()}
         assert_same_bits(of_model(alone, "student"), theirs)
 
 
-def test_peers_start_apart(tmp_path: Path, tiny_with: Make) -> None:
-    for method in ("dml", "kdcl", "tsb"):
-        run = prepare(tiny_with(METHODS[method], {"peers": 3}), RunFolder(tmp_path / "run"))
-        stems = [run.models[role].state_dict()["network.conv1.weight"] for role in run.method.roles]
+def test_peers_start_apart(tiny_with: Make) -> None:
+    for method in ("dml", "kdcl", "tsb-like"):
+        setup = ready(tiny_with(method, {"peers": 3}))
+        stems = [setup.modules()[role].state_dict()["network.conv1.weight"] for role in setup.plan.method.roles]
         assert not any(torch.equal(stems[i], stems[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
@@ -100,16 +91,16 @@ def test_mixed_images_are_refused_by_methods_with_a_bank_before_anything_is_writ
     tmp_path: Path, tiny_with: Make
 ) -> None:
     mixed = replace(TINY.data, mixup=0.2)
-    for method in ("tsb", "ps_kd"):
+    for method in ("tsb-like", "ps-kd"):
         with pytest.raises(UserError, match="leave out --mixup and --cutmix"):
-            train(tiny_with(METHODS[method], data=mixed), tmp_path / method)
+            train(tiny_with(method, data=mixed), tmp_path / method)
         assert not (tmp_path / method).exists()
-    train(tiny_with(METHODS["dlb"], data=mixed, epochs=0.6), tmp_path / "dlb")  # both views mix the same pairs
-    train(tiny_with(METHODS["kdcl"], data=mixed, epochs=0.6), tmp_path / "kdcl")
+    train(tiny_with("dlb", data=mixed, epochs=0.6), tmp_path / "dlb")  # both views mix the same pairs
+    train(tiny_with("kdcl", data=mixed, epochs=0.6), tmp_path / "kdcl")
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("tsb", {"ramp": 0.0}), ("dlb", {"variant": "taught", "feature_weight": 0.0})]
+    ("method", "options"), [("tsb-like", {"ramp": 0.0}), ("dlb", {"variant": "taught", "feature_weight": 0.0})]
 )
 def test_two_processes_remember_what_one_remembers(
     tmp_path: Path, tiny_with: Make, method: str, options: dict[str, Any]
@@ -117,7 +108,7 @@ def test_two_processes_remember_what_one_remembers(
     """Without BatchNorm and the feature norm a batch may be split without a difference."""
     small = {"img_size": 8, "patch_size": 2, "embed_dim": 24, "depth": 2, "num_heads": 2}
     network = NetworkSpec("vit_tiny_patch16_224", small)
-    spec = tiny_with(METHODS[method], options, network=network, schedule=Spaced("1.5ep"))
+    spec = tiny_with(method, options, network=network, schedule=Spaced("1.5ep"))
     train(spec, tmp_path / "one")
     split = replace(spec, engine=replace(spec.engine, devices=2, accelerator="cpu"))
     (tmp_path / "spec.json").write_text(json.dumps(to_json(split)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spacedkd import KD, MethodSpec, NoKD, SelfKD, UserError
+from spacedkd import KD, Duration, MethodSpec, NetworkSpec, NoKD, SelfKD, UserError
 from spacedkd.methods import METHODS, build_method, describe
 
 
@@ -58,3 +58,33 @@ def test_bad_methods_are_explained(name: str, options: dict[str, Any], message: 
     with pytest.raises(UserError) as error:
         build_method(MethodSpec(name, options))
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("kd", {"temperature": "hot"}, "temperature must be a float, got 'hot'."),
+        ("kd", {"teacher_learns": "no"}, "teacher_learns must be a bool, got 'no'."),
+        ("kd", {"logit_loss": 3}, "logit_loss must be text, got 3."),
+        ("tsb-like", {"peers": 2.5}, "peers must be a int, got 2.5."),
+        ("tsb-like", {"spatial": "unifrom"}, "Unknown spatial 'unifrom'. Did you mean 'uniform'? Available: uniform,"),
+        ("dlb", {"variant": "taut"}, "Unknown variant 'taut'. Did you mean 'taught'?"),
+        ("self-kd", {"student_reduction": "max"}, "Unknown student_reduction 'max'."),
+        ("dml", {"peer_reduction": "max"}, "Unknown peer_reduction 'max'."),
+        ("kdcl", {"target": "avg"}, "Unknown target 'avg'."),
+        ("ban", {"knowledge": "none"}, "Unknown knowledge 'none'."),
+        ("takd", {"assistants": 3}, "assistants must be a list, got 3."),
+    ],
+)
+def test_fields_are_checked_in_python_too(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        METHODS[name](**options)
+    assert str(error.value).startswith(message)
+
+
+def test_fields_are_brought_to_their_types() -> None:
+    assert describe(KD(temperature=4)) == describe(KD(temperature=4.0))
+    assert repr(KD(temperature=4).temperature) == "4.0"
+    assert METHODS["eskd"](teacher_for="35ep").teacher_for == Duration(35, "ep")
+    (assistant,) = METHODS["takd"](assistants=["resnet34_small"]).assistants
+    assert assistant == NetworkSpec("resnet34_small")

@@ -11,16 +11,18 @@ import timm
 import torch
 from torch import Tensor
 
-from spacedkd import Batch, Ingredients, Progress, UserError, train
+from spacedkd import Batch, Ingredients, Progress, UserError
 from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.one import ONE
 from spacedkd.models.heads import Prediction
+from tests.methods import by_hand
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, START, TE, S, U, Y, at_epoch, close, gradient, tensor
-from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, moved, prepared, states, tiny
+from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, tiny, turns
+from tests.training.stepping import ready
 
-METHOD = "spacedkd.methods.one:ONE"
+METHOD = "one"
 GATE = tensor([[0.5, 0, 1], [2, 0.3, 0]]).relu().softmax(1)
 ZE = GATE[:, :1] * S + GATE[:, 1:2] * TE + GATE[:, 2:] * U
 ALL_CE, ALL_KL = 3.1042973944, 0.8533872469
@@ -142,20 +144,35 @@ def test_whole_runs(tmp_path: Path, network: str, variant: str) -> None:
     check_whole_run(tmp_path, tiny(METHOD, {"variant": variant, "ramp": 2}, network, **changes))
 
 
-def test_what_a_snapshots_replay_moves(tmp_path: Path) -> None:
-    run = prepared(tiny(METHOD, {"variant": "snapshot", "ramp": 0}, schedule=SPACED), tmp_path)
-    for turn, batch in run.remaining():
-        run.begin(turn.role)
-        before = states(run)
-        run.take(turn, batch)
-        now = moved(before, states(run))
-        assert {"network.network.fc.weight", "network.branches.1.network.layer4.0.conv1.weight"} <= now
-        assert ("network.joint.linear.weight" in now) == (turn.role == "teacher")
-        assert ("network.joint.norm.running_mean" in now) == (turn.role == "teacher")
-        assert not any(name.startswith("snapshot.") for name in now)
+def test_what_a_snapshots_replay_moves() -> None:
+    setup, before = ready(tiny(METHOD, {"variant": "snapshot", "ramp": 0}, schedule=SPACED)), "teacher"
+    for role, _, now in turns(setup):
+        assert {"network/network.fc.weight", "network/branches.1.network.layer4.0.conv1.weight"} <= now
+        assert ("network/joint.linear.weight" in now) == (role == "teacher")
+        assert ("network/joint.norm.running_mean" in now) == (role == "teacher")
+        begins = (before, role) == ("teacher", "student")  # the copy is made then, and never moves else
+        assert any(name.startswith("snapshot/") for name in now) == begins
+        before = role
 
 
-def test_other_ways_to_compare_logits_compose(tmp_path: Path) -> None:
-    options = {"variant": "live", "standardise": True, "curriculum": 2, "feature_weight": 0.03, "branches": 2}
-    train(tiny(METHOD, options, schedule=SPACED, epochs=2), tmp_path / "kl")
-    train(tiny(METHOD, {**options, "logit_loss": "decoupled"}, schedule=SPACED, epochs=2), tmp_path / "decoupled")
+@pytest.mark.parametrize("logit_loss", ["kl", "decoupled"])
+def test_other_ways_to_compare_logits_compose(logit_loss: str) -> None:
+    """Standardised logits at the learned temperature, decoupled or not, and features, summed over the branches."""
+    method = ONE(standardise=True, curriculum=2, feature_weight=0.03, branches=2, ramp=4, logit_loss=logit_loss)
+    models = {name: model.double().eval() for name, model in method.models(given()).items()}
+    labels = torch.tensor([0, 2, 1, 0])
+    images = torch.randn(4, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = method.losses("student", models, Batch(images, labels, torch.arange(4)), at_epoch(1))
+    with torch.no_grad():
+        *branches, joint = models["network"](images)
+    t, ze = by_hand.LEARNED, by_hand.standard(joint.logits)
+    if logit_loss == "kl":
+        apart = sum(by_hand.kl(by_hand.standard(one.logits), ze, t, 1e-7) for one in branches)
+    else:
+        apart = sum(by_hand.decoupled(by_hand.standard(one.logits), ze, labels, t) for one in branches)
+    assert {name: value.item() for name, value in found.items()} == {
+        "ensemble label": close(by_hand.label(joint.logits, labels)),
+        "label": close(sum(by_hand.label(one.logits, labels) for one in branches)),
+        "logit": pytest.approx(math.exp(-5 * (1 - 1 / 4) ** 2) * t**2 * apart, rel=1e-9),
+        "feature": close(0.03 * sum(by_hand.distance(one.features, joint.features) for one in branches)),
+    }

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
-from spacedkd import Progress, UserError, train
+from spacedkd import Batch, Ingredients, Progress, UserError
 from spacedkd.data.stream import View
 from spacedkd.methods.pcl import PCL
 from spacedkd.models.ema import ema_update
 from spacedkd.models.heads import Prediction
+from tests.methods import by_hand
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, O1, O2, START, TE, P, S, U, Y, close, gradient
-from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, moved, prepared, states, tiny
+from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, tiny, turns
+from tests.training.stepping import ready
 
-METHOD = "spacedkd.methods.pcl:PCL"
+METHOD = "pcl"
 MEANS = (O1, O2, TE)
 
 
@@ -103,27 +108,25 @@ def test_statistics_are_averaged_and_counts_copied() -> None:
     mean, network = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
     network.running_mean.fill_(8.0)
     network.num_batches_tracked.fill_(7)
-    ema_update(mean, network, 0.75, START)
+    ema_update(mean, network, 0.75)
     assert mean.running_mean.tolist() == [2.0, 2.0]
     assert mean.num_batches_tracked == 7
+    ema_update(mean, network, 0.5, share=torch.zeros_like)  # the first process's, say
+    assert mean.running_mean.tolist() == [1.0, 1.0]
+    assert mean.weight.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("variant", ["live", "snapshot"])
-def test_the_average_stands_still_in_a_replay(tmp_path: Path, variant: str) -> None:
-    run = prepared(tiny(METHOD, {"variant": variant}, schedule=SPACED), tmp_path)
-    for turn, batch in run.remaining():
-        run.begin(turn.role)
-        before = states(run)
-        run.take(turn, batch)
-        now = moved(before, states(run))
-        assert "network.network.conv1.weight" in now
-        followed = any(name.startswith("mean.") for name in now)
-        assert followed == (turn.role == "teacher" and turn.step > 0)  # at step 0 it is the network itself
+def test_the_average_stands_still_in_a_replay(variant: str) -> None:
+    for role, step, now in turns(ready(tiny(METHOD, {"variant": variant}, schedule=SPACED))):
+        assert "network/network.conv1.weight" in now
+        followed = any(name.startswith("mean/") for name in now)
+        assert followed == (role == "teacher" and step > 0)  # at step 0 it is the network itself
 
 
-def test_the_first_average_is_the_network(tmp_path: Path) -> None:
-    run = prepared(tiny(METHOD, {}), tmp_path)
-    network, mean = (run.models[name].state_dict() for name in ("network", "mean"))
+def test_the_first_average_is_the_network() -> None:
+    models = ready(tiny(METHOD, {})).models
+    network, mean = (models[name].state_dict() for name in ("network", "mean"))
     assert all(torch.equal(network[name], mean[name]) for name in network)
 
 
@@ -144,6 +147,33 @@ def test_whole_runs(tmp_path: Path, network: str, variant: str) -> None:
     check_whole_run(tmp_path, tiny(METHOD, {"variant": variant}, network, **changes))
 
 
-def test_a_run_with_a_view_for_each_branch(tmp_path: Path) -> None:
-    options = {"variant": "live", "views": True, "curriculum": 2, "ramp": 2}
-    train(tiny(METHOD, options, schedule=SPACED, epochs=2), tmp_path / "run")
+def test_every_branch_sees_a_view_of_its_own() -> None:
+    """Each says what a whole network with the branch's last stage says of that view; the averages are as they began."""
+
+    def network(role: str, **_: object) -> nn.Module:
+        torch.manual_seed(sum(role.encode()))
+        return timm.create_model("resnet18_small", width=4, num_classes=3)
+
+    method = PCL(own_views=True)
+    made = method.models(Ingredients(network, torch.randn(2, 3, 16, 16)))
+    models: dict[str, Any] = {name: model.double().eval() for name, model in made.items()}
+    branched = models["network"]
+    labels, chance = torch.tensor([0, 2, 1, 0]), torch.Generator().manual_seed(0)
+    views = [torch.randn(4, 3, 16, 16, dtype=torch.float64, generator=chance) for _ in range(3)]
+    first, *others = (Batch(view, labels, torch.arange(4)) for view in views)
+    found = method.losses("student", models, first._replace(others=tuple(others)), START)
+
+    said, features = [], []
+    for tail, view in zip((branched.network, *(b.network for b in branched.branches)), views, strict=True):
+        whole = deepcopy(branched.network)
+        whole.layer4, whole.fc = tail.layer4, tail.fc
+        with torch.no_grad(), whole.layer4.register_forward_hook(lambda *seen: features.append(seen[2].mean((2, 3)))):
+            said.append(whole(view))
+    fused = (torch.cat(features, 1) @ branched.joint.classifier.weight.T + branched.joint.classifier.bias).detach()
+    peers = [by_hand.kl(said[i], said[j], 3.0) for i in range(3) for j in range(3) if i != j]
+    assert {name: value.item() for name, value in found.items()} == {
+        "ensemble label": close(by_hand.label(fused, labels)),
+        "label": close(sum(by_hand.label(one, labels) for one in said)),
+        "logit": close(9 * sum(by_hand.kl(one, fused, 3.0) for one in said)),
+        "peer": close(9 * sum(peers) / 2),
+    }

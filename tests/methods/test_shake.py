@@ -14,11 +14,13 @@ from torch import Tensor
 from spacedkd import Batch, Ingredients, OptimizerSpec, UserError, train
 from spacedkd.methods.shake import SHAKE, normalised
 from spacedkd.models.heads import Prediction
+from tests.methods import by_hand
 from tests.methods.fakes import says, shown, total
 from tests.methods.vectors import FS, START, TE, P, S, Y, close, close_to, gradient
-from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, moved, prepared, states, tiny
+from tests.methods.whole_runs import NETWORKS, SPACED, check_whole_run, tiny, turns
+from tests.training.stepping import ready
 
-METHOD = "spacedkd.methods.shake:SHAKE"
+METHOD = "shake"
 OFFLINE = SHAKE(teacher_learns=False)
 
 
@@ -136,19 +138,28 @@ def test_a_trained_teacher_does_not_move_by_a_bit(tmp_path: Path, network: str, 
     train(tiny("none", {}, network, epochs=1), tmp_path / "teacher")
     spec = tiny(METHOD, {"teacher_learns": False}, network, schedule=SPACED, optimizer=optimizer)
     trained = replace(NETWORKS[network], weights=str(tmp_path / "teacher"))
-    run = prepared(replace(spec, teacher=trained), tmp_path)
-    for turn, batch in run.remaining():
-        run.begin(turn.role)
-        before = states(run)
-        run.take(turn, batch)
-        now = moved(before, states(run))
+    setup = ready(replace(spec, teacher=trained))
+    for role, _, now in turns(setup):
         assert now
-        assert all(name.startswith({"teacher": "teacher.shadow.", "student": "student."}[turn.role]) for name in now)
+        assert all(name.startswith({"teacher": "teacher/shadow.", "student": "student/"}[role]) for name in now)
         if network == "resnet":
             assert any(name.endswith("running_mean") for name in now)
-    assert run.learners["teacher"].module.network.training is False
+    assert setup.learners["teacher"].module.network.training is False  # type: ignore[union-attr]
 
 
-def test_other_ways_to_compare_logits_compose(tmp_path: Path) -> None:
-    options = {"standardise": True, "curriculum": 2, "logit_loss": "decoupled", "feature_weight": 0.03}
-    train(tiny(METHOD, options, schedule=SPACED, epochs=2), tmp_path / "run")
+def test_other_ways_to_compare_logits_compose() -> None:
+    """n(z) of both, standardised, decoupled at the learned temperature; features through the adapter."""
+    method = SHAKE(standardise=True, curriculum=2, logit_loss="decoupled", feature_weight=0.03)
+    models = {name: model.double().eval() for name, model in method.models(given()).items()}
+    labels = torch.tensor([0, 2, 1, 0])
+    images = torch.randn(4, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = method.losses("student", models, Batch(images, labels, torch.arange(4)), START)
+    with torch.no_grad():
+        (own,), (teacher, shadow) = models["student"](images), models["teacher"](images)
+    s, p = (3.1415 * by_hand.standard(one.logits) * (3 / 2) ** 0.5 for one in (own, shadow))  # n has no Bessel's 2
+    apart = by_hand.decoupled(by_hand.standard(s), by_hand.standard(p), labels, by_hand.LEARNED)
+    assert {name: value.item() for name, value in found.items()} == {
+        "label": pytest.approx(by_hand.label(s, labels), rel=1e-4),  # n adds 1e-7 to the variance
+        "logit": pytest.approx(by_hand.LEARNED**2 * apart, rel=1e-4),
+        "feature": close(0.03 * by_hand.distance(own.features, teacher.features)),
+    }

@@ -11,8 +11,9 @@ import timm
 import torch
 
 from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, train
+from spacedkd.training.setup import Setup
 from tests.conftest import TINY
-from tests.training.stepping import moved, ready, state, turn_by_turn
+from tests.training.stepping import moved, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts
 
 NETWORKS = {
@@ -40,11 +41,11 @@ def check_whole_run(folder: Path, spec: RunSpec) -> None:
 SPACED = Spaced("1.5ep")
 
 
-def turns_of(spec: RunSpec) -> Iterator[tuple[str, bool, set[str]]]:
-    """Turn by turn: whose it was, whether it began a stretch of them, and what of which model it moved."""
-    setup = ready(spec)
-    before, role = state(setup), ""
+def turns(setup: Setup) -> Iterator[tuple[str, int, set[str]]]:
+    """Role and step of every turn of a run, and what it moved: model/key of weights and buffers."""
+    before = state(setup)
     for moment in turn_by_turn(setup):
         after = state(setup)
-        yield moment.role, moment.role != role, moved(before, after)
-        before, role = after, moment.role
+        step = round(moment.epoch * setup.plan.steps_per_epoch) - 1
+        yield moment.role, step, {name for name in moved(before, after) if "/optimizer/" not in name}
+        before = after

@@ -43,7 +43,11 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
 def test_text_from_outside_is_escaped() -> None:
     found = deepcopy(MEASURED)
     found["settings"][0]["setting"]["name"] = "<b>tanh"
-    assert "<b>tanh" not in render_theory(found, "<i>")
+    html = render_theory(found, "<i>typed")
+    assert "<b>tanh" not in html
+    assert "<i>" not in html
+    assert "&lt;b&gt;tanh" in html
+    assert "&lt;i&gt;typed" in html
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a role learns: the distillation methods by name. A method, and with it torch, is imported when it is asked for."""
+"""What a role learns: the distillation methods by name. Each of them, and torch, is imported when it is asked for."""
 
 from __future__ import annotations
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
 from spacedkd.models.heads import Prediction, final, looking
 from spacedkd.models.input_size import at_own_size
@@ -72,7 +73,7 @@ def _until(name: str, holder: nn.Module) -> list[str]:
     return children[: children.index(name)]
 
 
-def find_fork(network: nn.Module, image: Tensor) -> Fork:
+def find_fork(network: nn.Module, image: Inputs) -> Fork:
     """The fork of a network, tried on an example image."""
     stirred = _stirred(network)
     with looking(stirred):
@@ -179,7 +180,7 @@ class Branches(nn.Module):
     """
 
     def __init__(
-        self, network: nn.Module, others: Sequence[nn.Module], image: Tensor, join: type[Gate | Fusion]
+        self, network: nn.Module, others: Sequence[nn.Module], image: Inputs, join: type[Gate | Fusion]
     ) -> None:
         super().__init__()
         self.network = network
@@ -187,7 +188,7 @@ class Branches(nn.Module):
         self._fork = find_fork(network, image)
         self.branches = nn.ModuleList(Branch(_unlike(network, other), self._fork) for other in others)
         with looking(self):
-            shared, (first, *_) = self._divided([image])
+            shared, (first, *_) = self._divided([cast(Tensor, image)])  # only networks that look at images have a fork
         sizes = Sizes(1 + len(others), shared.shape[1], first.features.shape[1], first.logits.shape[1])
         self.joint = join(sizes)
         self.head_names = ("final", *(f"branch{k}" for k in range(2, sizes.branches + 1)), join.name)

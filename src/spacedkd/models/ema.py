@@ -16,7 +16,7 @@ def _as_it_is(value: Tensor) -> Tensor:
 def ema_update(
     average: nn.Module, module: nn.Module, decay: float, share: Callable[[Tensor], Tensor] = _as_it_is
 ) -> None:
-    """average <- d average + (1 - d) module, for weights and for statistics such as BatchNorm's; whole numbers are copied.
+    """average <- d average + (1 - d) module, weights and statistics such as BatchNorm's; whole numbers are copied.
 
     Processes have statistics of their own; `share` makes one of them everybody's.
     """

@@ -14,6 +14,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.models.heads import Prediction, final, looking
 from spacedkd.models.input_size import at_own_size
 from spacedkd.models.taps import find_taps
@@ -84,7 +85,7 @@ class EarlyExits(nn.Module):
     pass an alignment layer towards the deepest ones; other exits have theirs before the classifier, always.
     """
 
-    def __init__(self, network: nn.Module, image: Tensor, align: Align = "all") -> None:
+    def __init__(self, network: nn.Module, image: Inputs, align: Align = "all") -> None:
         super().__init__()
         self.network = network
         image = at_own_size(network, image)

@@ -97,8 +97,8 @@ def _kind(answer: Any) -> str:
 def _classifying(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
     """The layer that gives out a network's logits, if there is one; looked for once, in a pass of its own.
 
-    It is remembered by name, so that copies stay apart, and with the network: a search in the middle of a training would
-    run some of torch's layers in another way (nn.TransformerEncoder is slower but different while it is watched).
+    It is remembered by name, so that copies stay apart, and by the network: a search in the middle of a training would
+    change its bits, because some layers compute in another way while they are watched (nn.TransformerEncoder does).
     """
     names: tuple[str, ...] | None = getattr(network, "_classifying", None)
     if names is None:

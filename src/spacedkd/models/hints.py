@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
 from spacedkd.models.exits import STAGES, is_blocks
 from spacedkd.models.heads import Prediction, final
@@ -27,7 +28,7 @@ class Hint(NamedTuple):
     found: Tensor  # [B, C, H, W] or [B, D]
 
 
-def find_hint(network: nn.Module, image: Tensor, number: int | None = None) -> Hint:
+def find_hint(network: nn.Module, image: Inputs, number: int | None = None) -> Hint:
     """The hint behind a stage or block, counted from 1; without a number the one in the middle.
 
     That is the second of four stages and the sixth of twelve blocks. Of more than four stages the last four count.

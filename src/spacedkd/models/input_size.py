@@ -40,8 +40,8 @@ class Renormalise:
 
     def __init__(self, shown: Normalisation, own: Normalisation) -> None:
         (mean, std), (own_mean, own_std) = (torch.tensor(pair)[:, :, None, None] for pair in (shown, own))
-        self.scale = std / own_std
-        self.shift = (mean - own_mean) / own_std
+        self.scale: Tensor = std / own_std
+        self.shift: Tensor = (mean - own_mean) / own_std
 
     def __call__(self, images: Tensor) -> Tensor:
         return images * self.scale.to(images) + self.shift.to(images)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
 from spacedkd.models.heads import Prediction, final, looking
 from spacedkd.models.input_size import at_own_size
@@ -73,7 +74,7 @@ class WithShadow(nn.Module):
 
     head_names: tuple[str, ...] = ("final", "shadow")
 
-    def __init__(self, network: nn.Module, image: Tensor, fixed: bool = False) -> None:
+    def __init__(self, network: nn.Module, image: Inputs, fixed: bool = False) -> None:
         super().__init__()
         self.network = network.requires_grad_(not fixed)
         self._fixed = fixed

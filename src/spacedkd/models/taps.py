@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from timm.models.pit import PoolingVisionTransformer
@@ -82,7 +82,7 @@ def find_taps(network: nn.Module, image: Inputs, what: str = "self KD") -> tuple
         own = call(network, image)
         for taps in _candidates(network):
             try:
-                reading = taps(network, image)
+                reading = taps(network, cast(Tensor, image))  # timm's networks look at images
                 found = final(network, reading.last).logits
             except (AttributeError, AssertionError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError):
                 continue  # this network cannot be read in this way

@@ -136,7 +136,7 @@ def confidence_bar(panel: Panel, x: float, bounds: tuple[float, float] | None) -
     if bounds is None:
         return NOTHING
     low, high = (panel.to_y(min(max(value, panel.y[0]), panel.y[1])) for value in bounds)
-    return tag("line", class_="interval", x1=x, x2=x, y1=low, y2=high)
+    return tag("line", class_="confidence", x1=x, x2=x, y1=low, y2=high)
 
 
 def line(places: Sequence[Point], class_: str) -> Markup:

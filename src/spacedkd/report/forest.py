@@ -77,7 +77,7 @@ def _forest_row(row: Row, scale: Scale, ticks: Sequence[float], mark: float, sig
     marks = [upright(tick, "grid") for tick in ticks] + [upright(mark, "mark")]
     if row.confidence is not None:
         low, high = (f"{min(max(scale(value), 0), 100):.2f}%" for value in row.confidence)
-        marks.append(tag("line", class_="interval", x1=low, x2=high, y1=12, y2=12))
+        marks.append(tag("line", class_="confidence", x1=low, x2=high, y1=12, y2=12))
     marks.append(tag("circle", class_="mean", cx=f"{scale(row.mean):.2f}%", cy=12, r=4.5))
     marks += [
         tag(

@@ -60,7 +60,7 @@ svg { display: block; width: 100%; height: auto; overflow: visible; font-family:
 .grid { stroke: var(--grid); stroke-width: 1; }
 .axis { stroke: var(--soft); stroke-width: 1; }
 .mark { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 3 3; }
-.interval { stroke: var(--student); stroke-width: 2.2; stroke-linecap: round; }
+.confidence { stroke: var(--student); stroke-width: 2.2; stroke-linecap: round; }
 .mean { fill: var(--student); stroke: var(--page); stroke-width: 1.2; }
 .seed { fill: var(--ink); fill-opacity: 0.5; }
 .bar { fill: var(--student); }

@@ -101,7 +101,7 @@ def _filled(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
         return plain
     ((kind, content),) = plain.items()
     if kind == "tensor":
-        return tensors[content]
+        return tensors[content].clone()  # aligned as torch aligns: sums over an odd address have other bits
     if kind == "items":
         return {key: _filled(item, tensors) for key, item in content}
     return {"list": list, "tuple": tuple}[kind](_filled(item, tensors) for item in content)

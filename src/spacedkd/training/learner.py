@@ -28,6 +28,7 @@ class Learner:
         self.module = model
         self.optimizer = make_optimizer(model, optimizer, make)
         self.clip = optimizer.clip
+        self.wants_closure = not _needs_gradients_alone(self.optimizer)
         self.model: Any
         self.model, self._step = fabric.setup(model, self.optimizer)
 
@@ -40,10 +41,10 @@ class Learner:
         losses = self._backward(compute, share)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if _takes_no_closure(self.optimizer):
-            self._step.step()
-        else:
+        if self.wants_closure:
             self._step.step(self._closure(losses, compute, share))
+        else:
+            self._step.step()
         return losses
 
     def _backward(self, compute: Callable[[], Losses], share: float) -> Losses:
@@ -54,7 +55,15 @@ class Learner:
         self.fabric.backward(_sum(shared))
         if self.clip is not None:
             self.fabric.clip_gradients(self.model, self._step, max_norm=self.clip, error_if_nonfinite=False)
+        if self.wants_closure:
+            self._lay_gradients_out()
         return losses
+
+    def _lay_gradients_out(self) -> None:
+        """In the usual layout, which torch's LBFGS takes for granted."""
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.contiguous()
 
     def _closure(self, losses: Losses, compute: Callable[[], Losses], share: float) -> Callable[[], Tensor]:
         """The losses once more; as long as neither weights nor gradients have changed they are those known already."""
@@ -92,8 +101,8 @@ def _sum(losses: Losses) -> Tensor:
     return torch.stack(list(losses.values())).sum()
 
 
-def _takes_no_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether gradients are all it needs. That is known of torch's and timm's; others are handed a closure."""
+def _needs_gradients_alone(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer never asks for the losses. That is known of torch's and timm's; others may."""
     ours = type(optimizer).__module__.startswith(("torch.optim", "timm.optim"))
     return ours and not isinstance(optimizer, torch.optim.LBFGS)
 

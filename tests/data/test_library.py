@@ -1,0 +1,100 @@
+"""Data sets are found and read once in a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spacedkd import AugmentSpec, DataSpec
+from spacedkd.data import reading, sources, splits, stored
+from spacedkd.data.sources import Library, load
+from tests.data.on_disk import class_folders, parquet
+
+
+class Seen:
+    """Which folders were walked through, and how many images were decoded to be kept."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.walked: list[str] = []
+        self.decoded = 0
+        walk, decode = os.walk, stored.decode
+
+        def counted_walk(top: Any, *args: Any, **options: Any) -> Iterator[Any]:
+            self.walked.append(f"{Path(top).parent.name}/{Path(top).name}")
+            return walk(top, *args, **options)
+
+        def counted_decode(*args: Any, **options: Any) -> Any:
+            self.decoded += 1
+            return decode(*args, **options)
+
+        patch.setattr(os, "walk", counted_walk)
+        patch.setattr(reading, "decode", counted_decode)
+
+
+def test_a_folder_is_walked_once_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = DataSpec(str(class_folders(tmp_path, count=4)))
+    seen, library = Seen(monkeypatch), Library()
+    filled = library.filled(spec)
+    first = library.load(filled)
+    once = ["train/cat", "train/dog", "val/cat", "val/dog"]
+    assert sorted(seen.walked) == once
+    assert seen.decoded == 16
+    for varied in (
+        spec,
+        replace(filled, holdout=0.25),
+        replace(spec, mixup=0.3, drop_last=True),
+        replace(filled, augment=AugmentSpec(3)),
+    ):
+        library.load(library.filled(varied))
+    assert (sorted(seen.walked), seen.decoded) == (once, 16)
+    library.load(replace(spec, train_limit=4))
+    assert (sorted(seen.walked), seen.decoded) == (once, 16 + 4 + 8)
+    library.load(replace(spec, train_split="val", test_split="train"))
+    assert len(seen.walked) == 8  # other parts lie elsewhere
+    assert torch.equal(first.train.pixels, load(spec).train.pixels)
+
+
+def test_what_is_kept_does_not_change_what_is_given(tmp_path: Path) -> None:
+    place, library = str(parquet(tmp_path, count=16)), Library()
+    for varied in (
+        DataSpec(place),
+        DataSpec(place, holdout=0.25, cutmix=1.0),
+        DataSpec(place, AugmentSpec(2, rotate=10)),
+        DataSpec(place, train_limit=8),
+        DataSpec(place, augmentation="self-cifar"),
+        DataSpec(place),
+    ):
+        assert library.filled(varied) == Library().filled(varied)
+        one, other = (data.stream(4, 0).batch(3) for data in (library.load(varied), load(varied)))
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.labels, other.labels)
+        assert library.load(varied).describe() == load(varied).describe()
+
+
+def test_two_data_sets_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int | None] = []
+
+    def counted(found: Any, spec: DataSpec, limit: int) -> splits.Splits:
+        made.append(spec.train_limit)
+        return splits.read_parts(found, spec, limit)
+
+    monkeypatch.setattr(sources, "read_parts", counted)
+    library = Library()
+    for limit in (10, 20, 10, 30, 10, 20):
+        library.load(DataSpec(train_limit=limit))
+    assert made == [10, 20, 30, 20]
+
+
+def test_notes_are_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = class_folders(tmp_path)
+    (place / "train" / "dog" / "005.png").write_text("broken")
+    library, spec = Library(), DataSpec(str(place), skip_bad=True)
+    for holdout in (0.0, 0.3):
+        assert len(library.load(replace(spec, holdout=holdout)).notes) == 1
+    assert capsys.readouterr().err.count("Left out 1 of 8 images") == 1

@@ -1,0 +1,437 @@
+"""Networks of one's own: built by a function, read wherever they show their features, saved and loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec, Progress, UserError
+from spacedkd.data.inputs import Inputs, Shown
+from spacedkd.models.branches import Branches, Gate
+from spacedkd.models.build import build, load_student, save
+from spacedkd.models.heads import feature_width
+from spacedkd.models.hints import find_hint
+from spacedkd.models.shadow import WithShadow
+from spacedkd.models.weights import check_trained, keep_normalisation
+
+CLASSES = ("cat", "dog", "fox")
+CHANCE = torch.Generator().manual_seed(0)
+VECTORS = Shown(torch.randn(2, 6, generator=CHANCE), CLASSES)
+IMAGES = Shown(torch.randn(2, 3, 8, 8, generator=CHANCE), CLASSES, ((0.5,) * 3, (0.2,) * 3))
+TOKENS = Shown({"tokens": torch.tensor([[1, 2, 3], [4, 5, 0]]), "mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}, CLASSES)
+PAIR = Shown((torch.randn(2, 6, generator=CHANCE), torch.randn(2, 4, generator=CHANCE)), CLASSES)
+
+
+def mlp(width: int = 5, classes: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, classes))
+
+
+class Cnn(nn.Module):
+    """BatchNorm, a 1x1 convolution as classifier, and a decoy layer after it."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+        self.classifier = nn.Conv2d(width, 3, 1)
+        self.unrelated = nn.Linear(width, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        pooled = self.body(images)
+        logits: Tensor = self.classifier(pooled)
+        self.unrelated(pooled.flatten(1))
+        return logits.flatten(1)
+
+
+class Text(nn.Module):
+    """A text classifier with named inputs, which answers as Hugging Face's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 7)
+        self.score = nn.Linear(7, 3)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        return {"loss": tokens.sum(), "logits": self.score(self.pooled(tokens, mask))}
+
+    def pooled(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return (self.embedding(tokens) * mask[:, :, None]).sum(1)
+
+
+class Two(nn.Module):
+    """Two inputs, and features of its own choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(10, 3)
+
+    def forward(self, one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat([one, two], 1)
+        return self.last(both), both[:, :4] * 2
+
+
+class Named(NamedTuple):
+    logits: Tensor
+    aux: Tensor
+
+
+class Auxiliary(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.last, self.aux = nn.Linear(6, 5), nn.Linear(5, 3), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Named:
+        hidden = self.body(x).relu()
+        return Named(self.last(hidden), self.aux(hidden))
+
+
+class Hidden(nn.Module):
+    """Its logits leave no layer as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2.0 * self.last(x)
+
+
+def made(make: Callable[..., nn.Module], shown: Shown, seed: int = 0, **options: Any) -> nn.Module:
+    return build(NetworkSpec("resnet18_small", options), shown, seed, make)
+
+
+@pytest.mark.parametrize(
+    ("make", "shown", "features"),
+    [
+        (mlp, VECTORS, lambda n, x: n[:2](x)),
+        (Cnn, IMAGES, lambda n, x: n.body(x).flatten(1)),
+        (Text, TOKENS, lambda n, x: n.pooled(**x)),
+        (Two, PAIR, lambda n, x: 2 * torch.cat(x, 1)[:, :4]),
+        (Auxiliary, VECTORS, lambda n, x: n.body(x).relu()),
+        (lambda: nn.Linear(6, 3), VECTORS, lambda n, x: x),
+        (lambda: timm.create_model("resnet18_small", width=4, num_classes=3), IMAGES, lambda n, x: n.forward_head(
+            n.forward_features(x), pre_logits=True)),
+    ],
+    ids=["mlp", "cnn", "text", "two inputs", "namedtuple", "linear", "timm"],
+)  # fmt: skip
+def test_features_are_given_or_what_enters_the_last_linear_layer(
+    make: Callable[..., nn.Module], shown: Shown, features: Callable[[Any, Any], Tensor]
+) -> None:
+    network = made(make, shown).eval()
+    with torch.no_grad():
+        (said,) = Classifier(network)(shown.sample)
+        assert torch.equal(said.logits, _own_logits(network, shown.sample))
+        torch.testing.assert_close(said.features, features(network, shown.sample), rtol=0, atol=0)
+    assert feature_width(network, shown.sample) == said.features.shape[1]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+def _own_logits(network: nn.Module, sample: Inputs) -> Tensor:
+    if isinstance(sample, Mapping):
+        answer = network(**sample)
+    else:
+        answer = network(*sample) if isinstance(sample, tuple) else network(sample)
+    if isinstance(answer, Mapping):
+        return answer["logits"]  # type: ignore[no-any-return]
+    return answer[0] if isinstance(answer, tuple) else answer  # type: ignore[no-any-return]
+
+
+def test_a_network_that_was_never_built_here_is_read_too() -> None:
+    """As in a loop of one's own; the look for its last layer leaves BatchNorm and the mode alone."""
+    assert isinstance(IMAGES.sample, Tensor)
+    network, twin = Cnn(), Cnn()
+    twin.load_state_dict(network.state_dict())
+    (said,) = Classifier(network)(IMAGES.sample)
+    assert torch.equal(said.logits, twin(IMAGES.sample))
+    assert network.training
+    assert all(torch.equal(a, b) for a, b in zip(network.buffers(), twin.buffers(), strict=True))
+
+
+def test_the_last_layer_is_looked_for_once() -> None:
+    """A search in the middle of a training would be a pass more after a resume than without one."""
+    network = made(mlp, VECTORS)
+    calls: list[int] = []
+    network.register_forward_pre_hook(lambda *_: calls.append(1))
+    for model in (Classifier(network), deepcopy(Classifier(network)), Classifier(deepcopy(network))):
+        calls.clear()
+        assert model(VECTORS.sample)[0].features.shape == (2, 5)
+        assert len(calls) == 1
+
+
+def test_copies_stay_apart() -> None:
+    model = Classifier(made(mlp, VECTORS)).eval()
+    model(VECTORS.sample)
+    copy = deepcopy(model)
+    expected = copy(VECTORS.sample)[0]
+    with torch.no_grad():
+        model.network[0].weight.mul_(-1)  # type: ignore[index, union-attr, operator]
+    assert not torch.equal(model(VECTORS.sample)[0].features, expected.features)
+    assert torch.equal(copy(VECTORS.sample)[0].features, expected.features)
+
+
+def test_weights_are_a_function_of_the_seed_alone() -> None:
+    def lazy() -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(3))
+
+    for make in (mlp, lazy):
+        torch.manual_seed(1)
+        one, before = made(make, VECTORS, 7).state_dict(), torch.get_rng_state()
+        torch.manual_seed(2)
+        other = made(make, VECTORS, 7).state_dict()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert not torch.equal(one["0.weight"], made(make, VECTORS, 8).state_dict()["0.weight"])
+        torch.manual_seed(1)
+        assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_function_has_a_name() -> None:
+    spec = NetworkSpec(f"{__name__}:mlp", {"width": 9})
+    found, expected = build(spec, VECTORS, 3), made(mlp, VECTORS, 3, width=9)
+    assert isinstance(found, nn.Sequential)
+    assert all(
+        torch.equal(a, b) for a, b in zip(found.state_dict().values(), expected.state_dict().values(), strict=True)
+    )
+
+
+def test_kd_trains_a_cnn_of_ones_own_by_its_features() -> None:
+    """A wide teacher, a narrow student, features through an adapter: the loss falls, and the teacher stands still."""
+    widths = {"teacher": 6, "student": 4}
+    given = Ingredients(lambda role, **_: made(Cnn, IMAGES, width=widths[role]), IMAGES.sample)
+    method = KD(feature_weight=1.0)
+    models = method.models(given)
+    x = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    batch = Batch(x, torch.arange(16) % 3, torch.arange(16))
+    before = {name: value.clone() for name, value in models["teacher"].eval().state_dict().items()}
+    optimizer = torch.optim.SGD(models["student"].parameters(), 0.05)
+    seen = []
+    for step in range(30):
+        losses = method.losses("student", models, batch, Progress(step, 1, 30))
+        seen.append({name: loss.item() for name, loss in losses.items()})
+        optimizer.zero_grad()
+        sum(losses.values()).backward()  # type: ignore[union-attr]
+        # The decoy is no part of the answer, so nothing can reach it.
+        assert all((w.grad is None) == ("unrelated" in n) for n, w in models["student"].named_parameters())
+        optimizer.step()
+    assert seen[-1]["feature"] < 0.5 * seen[0]["feature"]
+    assert seen[-1]["label"] < seen[0]["label"]
+    assert all(torch.equal(before[name], value) for name, value in models["teacher"].state_dict().items())
+
+
+def test_features_that_cannot_be_found_are_missed_only_where_they_are_needed() -> None:
+    given = Ingredients(lambda role, **_: made(Hidden, VECTORS), VECTORS.sample)
+    with pytest.raises(UserError, match=r"^Hidden does not show its features: .*\(logits, features\), .*$"):
+        KD().models(given)
+    models = KD(feature_weight=0).models(given)
+    (said,) = models["student"](VECTORS.sample)
+    assert said.features.shape == (2, 0)
+    batch = Batch(VECTORS.sample, torch.tensor([0, 2]), torch.arange(2))
+    losses = KD(feature_weight=0).losses("student", models, batch, Progress(0, 1, 1))
+    torch.testing.assert_close(losses["label"], 0.7 * F.cross_entropy(said.logits, batch.labels))
+
+
+@pytest.mark.parametrize(("make", "shown"), [(mlp, VECTORS), (Text, TOKENS), (Cnn, IMAGES)])
+def test_methods_that_look_inside_say_so(make: Callable[..., nn.Module], shown: Shown) -> None:
+    network, sample = made(make, shown), cast_any(shown.sample)
+    for look in (EarlyExits, find_hint, WithShadow):
+        with pytest.raises(UserError, match=r"does not show two or more of its blocks or stages.*Use --method kd"):
+            look(network, sample)
+    with pytest.raises(UserError, match=r"does not show where its last stage begins.*Use --method kd"):
+        Branches(network, [], sample, Gate)
+
+
+def cast_any(sample: Inputs) -> Any:
+    return sample
+
+
+class Answers(nn.Module):
+    """Says whatever it is told to."""
+
+    def __init__(self, answer: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.weight, self.answer = nn.Parameter(torch.ones(1)), answer
+
+    def forward(self, x: Tensor) -> Any:
+        return self.answer(self.weight * x)
+
+
+def broken(x: Tensor) -> None:
+    raise KeyError("no such thing\nat all")
+
+
+class Impostor(nn.Module):
+    """Has timm's words for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+    def forward_head(self, x: Tensor) -> Tensor:
+        return self.last(x)  # type: ignore[no-any-return]
+
+    def get_classifier(self) -> nn.Module:
+        return self.last
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+ONLY = mlp()
+
+
+def the_same() -> nn.Module:
+    return ONLY
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: None, "must make an nn.Module, got NoneType."),
+        (lambda: torch.zeros(3), "must make an nn.Module, got Tensor."),
+        (lambda: nn.Module, "must make an nn.Module, got type."),
+        (lambda wide: mlp(), "cannot be built: "),
+        (lambda: nn.Flatten(), "has no parameters, so there is nothing to train."),
+        (the_same, "gave out the same module twice"),
+        (lambda: nn.Linear(5, 3), "fails on float32 [2, 6]: mat1 and mat2"),
+        (lambda: Answers(broken), "fails on float32 [2, 6]: 'no such thing"),
+        (lambda: Answers(lambda x: None), "answers with NoneType: it must give logits [B, C]"),
+        (lambda: Answers(lambda x: (x, x, x)), "answers with 3 of Tensor, Tensor, Tensor"),
+        (lambda: Answers(lambda x: (x, "f")), "answers with 2 of Tensor, str"),
+        (lambda: Answers(lambda x: {"scores": x}), "answers with a mapping of scores"),
+        (
+            lambda: Answers(lambda x: x[:, 0]),
+            "must give float logits [2, classes] for float32 [2, 6], got float32 [2].",
+        ),
+        (lambda: Answers(lambda x: x[:1, :3]), "got float32 [1, 3]."),
+        (lambda: Answers(lambda x: x[:, :3].long()), "got int64 [2, 3]."),
+        (lambda: Answers(lambda x: (x[:, :3], x[0])), "must give float features [2, width], got float32 [6]."),
+        (lambda: Answers(lambda x: x), "tells 6 classes apart, and the data has 3"),
+        (lambda: Answers(lambda x: x[:, :3] / 0), "answers with what is not a number"),
+        (Impostor, "has timm's forward_features, forward_head and get_classifier, but is not read by them"),
+    ],
+)
+def test_bad_networks_are_each_one_line(make: Any, message: str) -> None:
+    if make is the_same:
+        made(make, VECTORS)
+    with pytest.raises(UserError) as error:
+        made(make, VECTORS)
+    assert message in str(error.value)
+    assert str(error.value).startswith(f"Network {__name__}:")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "message"),
+    [
+        ("tests.models.test_own:nothing", VECTORS, "Cannot load 'tests.models.test_own:nothing'"),
+        ("tests.models.test_own:CLASSES", VECTORS, "must be a function that makes an nn.Module, got tuple."),
+        ("resnet18_small", VECTORS, "looks at images [N, channels, height, width], and the data shows something else"),
+        ("resnet18_small", TOKENS, "looks at images [N, channels, height, width], and the data shows something else"),
+        ("resnet18_small", IMAGES._replace(classes=()), "The data does not say how many classes there are"),
+    ],
+)
+def test_names_that_do_not_fit_are_explained(name: str, shown: Shown, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        build(NetworkSpec(name), shown, 0)
+    assert message in str(error.value)
+
+
+def test_classes_nobody_names_are_not_counted() -> None:
+    assert made(lambda: nn.Linear(6, 17), VECTORS._replace(classes=()))(VECTORS.sample).shape == (2, 17)
+
+
+class Tied(nn.Module):
+    """One weight in two places, below the name DDP would have stripped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.ModuleDict({"one": nn.Linear(6, 6), "last": nn.Linear(6, 3)})
+        self.module["two"] = self.module["one"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module["last"](self.module["two"](self.module["one"](x)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "shown"),
+    [(mlp, {"width": 9}, VECTORS), (Cnn, {}, IMAGES), (Text, {}, TOKENS), (Tied, {}, VECTORS._replace(classes=()))],
+)
+def test_a_saved_student_is_loaded_again(
+    tmp_path: Path, make: Callable[..., nn.Module], options: dict[str, Any], shown: Shown
+) -> None:
+    spec = NetworkSpec(f"{__name__}:{make.__name__}", options)
+    network = build(spec, shown, seed=5)
+    save(network, spec, shown, tmp_path / "student")
+    expected = _own_logits(network.eval(), shown.sample)
+    state = torch.get_rng_state()
+    for folder, given in ((tmp_path, None), (tmp_path / "student", None), (str(tmp_path), make)):
+        opened = load_student(folder, given)
+        assert not opened.training
+        assert torch.equal(_own_logits(opened, shown.sample), expected)
+    assert torch.equal(torch.get_rng_state(), state)
+    later = build(NetworkSpec(spec.name, options, weights=str(tmp_path)), shown, seed=6)
+    assert torch.equal(_own_logits(later.eval(), shown.sample), expected)
+    check_trained(NetworkSpec(spec.name, options, weights=str(tmp_path)), 3)
+
+
+def test_timms_form_opens_by_itself(tmp_path: Path) -> None:
+    spec = NetworkSpec("resnet18_small", {"width": 4})
+    network = build(spec, IMAGES, seed=5).eval()
+    save(network, spec, IMAGES, tmp_path / "student")
+    opened = load_student(tmp_path)
+    assert torch.equal(opened(IMAGES.sample), network(IMAGES.sample))
+    with pytest.raises(UserError, match=r"is timm's resnet18_small: leave network= out"):
+        load_student(tmp_path, mlp)
+
+
+def test_students_that_cannot_be_loaded_are_explained(tmp_path: Path) -> None:
+    def local() -> nn.Module:
+        return mlp(4)
+
+    network = made(local, VECTORS)
+    save(network, NetworkSpec("resnet18_small"), VECTORS, tmp_path / "student", made_by=f"{__name__}:nowhere.local")
+    assert torch.equal(load_student(tmp_path, local)(VECTORS.sample), network.eval()(VECTORS.sample))
+    with pytest.raises(UserError, match=r"cannot be made again\. Cannot load .*load_student\(folder, network=\.\.\.\)"):
+        load_student(tmp_path)
+    with pytest.raises(UserError, match=r"are those of another network than Sequential"):
+        load_student(tmp_path, mlp)
+    with pytest.raises(UserError, match=r"for other classes: what they call 'fox', the data calls 'owl'"):
+        build(NetworkSpec(f"{__name__}:mlp", weights=str(tmp_path)), VECTORS._replace(classes=("cat", "dog", "owl")), 0)
+    with pytest.raises(UserError, match=r"no run folder"):
+        load_student(Path(__file__).parent, mlp)
+
+
+class AllChildren(nn.Module):
+    """Runs whatever modules it holds, so it must not be given more of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.pool, self.flat = nn.Conv2d(3, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for child in self.children():
+            x = child(x)
+        return x
+
+
+def test_a_trained_network_sees_images_normalised_as_in_its_own_training(tmp_path: Path) -> None:
+    spec = NetworkSpec(f"{__name__}:AllChildren")
+    network = build(spec, IMAGES, seed=5)
+    save(network, spec, IMAGES, tmp_path / "student")
+    pixels = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    other = ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    mean, std = (torch.tensor(values)[:, None, None] for values in other)
+    trained = NetworkSpec(spec.name, weights=str(tmp_path))
+    later = build(trained, IMAGES._replace(normalisation=other), seed=6)
+    keep_normalisation(later, trained, other)
+    said = Classifier(deepcopy(later))((pixels - mean) / std)[0].logits
+    torch.testing.assert_close(said, network((pixels - 0.5) / 0.2))
