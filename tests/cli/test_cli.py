@@ -18,6 +18,8 @@ from spacedkd.cli import main
 from spacedkd.cli.arms import parse_arm
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
+from spacedkd.cli.verbs import folder_name
+from tests.data.on_disk import class_folders
 
 TINY = (
     "--data digits --train-limit 40 --width 4 --epochs 2 --batch-size 8 --lr 0.02 --precision 32-true --threads 1"
@@ -109,6 +111,39 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_lists(what: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["list", *words(what)])
     assert shown in capsys.readouterr().out
+
+
+def test_a_list_without_a_word_says_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list"])
+    said = capsys.readouterr().out
+    for word in ("data", "augmentations", "networks", "methods", "schedules", "recipes"):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("--interval 1.5ep", "digits-resnet18_small-kd-spaced-1.5ep-seed0"),
+        ("--data my/photos --network resnet34_small --seed 3", "photos-resnet34_small-kd-seed3"),
+        ("--data ../cats.and.dogs/ --ahead 2ep", "cats.and.dogs-resnet18_small-kd-constantly-2ep-ahead-seed0"),
+        ("--data x/y/z.parquet --network own.nets:make --method self-kd", "z-own.nets-make-self-kd-seed0"),
+        ("--network hf_hub:timm/vit --method none", "digits-hf_hub-timm-vit-none-seed0"),
+    ],
+)
+def test_the_folder_of_a_run_that_was_given_none(typed: str, name: str) -> None:
+    assert folder_name(to_spec(parse(words(typed)))) == name
+
+
+def test_two_data_sets_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in docs/data.md: the second command must not find the folder of the first."""
+    monkeypatch.chdir(tmp_path)
+    for place in ("one", "two"):
+        class_folders(tmp_path / place)
+        main(["train", "--data", place, *TINY[4:], "--method", "none", "--epochs", "1"])
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "one-resnet18_small-none-seed0",
+        "two-resnet18_small-none-seed0",
+    ]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args,
 import tyro
 
 from spacedkd.duration import Duration
+from spacedkd.errors import UserError
 from spacedkd.field_docs import sentences
 from spacedkd.spec import AugmentSpec, DataSpec, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 
@@ -233,6 +234,8 @@ def given(flags: Any) -> dict[str, Any]:
         value = getattr(flags, one.name)
         if is_dataclass(value):
             found |= given(value)
+        elif value == () and one.default is None:
+            raise UserError(f"--{one.name.replace('_', '-')} needs at least one value.")
         elif value not in (None, ()):
             found[one.name] = value
     return found
