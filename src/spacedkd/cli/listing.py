@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich import box
 from rich.columns import Columns
-from rich.markdown import Markdown
+from rich.console import RenderableType
 from rich.table import Table
 
 from spacedkd.errors import UserError, unknown
@@ -17,7 +17,7 @@ from spacedkd.recipes import QUIRKS, RECIPES
 
 class Listing(NamedTuple):
     about: str
-    table: Callable[[str], Table | Columns | Markdown]
+    table: Callable[[str], RenderableType]
 
 
 def data(pattern: str) -> Table:
@@ -47,7 +47,9 @@ def networks(pattern: str) -> Columns:
     return Columns(names, padding=(0, 3))
 
 
-def methods(pattern: str) -> Table | Markdown:
+def methods(pattern: str) -> RenderableType:
+    from rich.markdown import Markdown
+
     from spacedkd.methods import METHODS
     from spacedkd.methods.pages import cited, page
 
