@@ -162,6 +162,14 @@ def test_a_spec_that_was_not_spaced_can_be(tmp_path: Path) -> None:
     assert spec_of("--interval 2ep", snapshot).method.options == {"variant": "snapshot"}, "it is spaced already"
 
 
+def test_another_method_on_a_run_that_asked_for_no_schedule() -> None:
+    online = fill_in(RunSpec(method="kd"))
+    assert online.schedule == Spaced("1st")
+    assert fill_in(spec_of("--method self-kd", online)) == fill_in(RunSpec(method="self-kd"))
+    assert fill_in(spec_of("--method none", online)) == fill_in(RunSpec(method="none"))
+    assert fill_in(spec_of("--method dkd", online)) == fill_in(RunSpec(method="dkd"))
+
+
 SAME = {
     "--method self-kd --interval 3st": RunSpec(method="self-kd", schedule=Spaced("3st")),
     "--method dlb": RunSpec(method="dlb"),

@@ -17,8 +17,8 @@ from spacedkd.cli.schedule_flags import make_schedule
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.recipes import recipe
-from spacedkd.schedule import Schedule
-from spacedkd.spec import AugmentSpec, DataSpec, MethodSpec, OptimizerSpec, RateSpec, RunSpec, read_spec
+from spacedkd.schedule import Online
+from spacedkd.spec import AugmentSpec, MethodSpec, OptimizerSpec, RateSpec, RunSpec, read_spec
 
 T = TypeVar("T")
 _SCHEDULE = ("interval", "ahead", "window", "tail")
@@ -49,7 +49,7 @@ def changed(base: RunSpec, given: Given) -> RunSpec:
     changes = [*_rate_left_behind(base.rate, given)]
     changes += [(place, given[name]) for name, place in PLACES.items() if name in given and name not in _VARIED]
     if any(name in given for name in _SCHEDULE):
-        changes.append(("schedule", _schedule(base.schedule, given)))
+        changes.append(("schedule", make_schedule(base.schedule, *(given.get(name) for name in _SCHEDULE))))
     spec = with_changes(spec, [*changes, *assignments(given.get("set", ()))])
     return _varied(spec, {name: given[name] for name in _VARIED if name in given})
 
@@ -59,7 +59,7 @@ def _without_what_belonged_to_others(base: RunSpec, given: Given) -> RunSpec:
     spec = base
     if given.get("method", base.method.name) != base.method.name:
         spec = replace(spec, method=MethodSpec(given["method"]))
-        if given["method"] == "none":
+        if given["method"] == "none" or base.schedule == Online():  # online is what a run has that asked for nothing
             spec = replace(spec, schedule=None)
     elif base.schedule is None and any(name in given for name in _SCHEDULE):
         spec = replace(spec, method=_open_to_spacing(base.method))
@@ -93,23 +93,15 @@ def _rate_left_behind(base: RateSpec, given: Given) -> Iterator[tuple[str, Any]]
         yield f"rate.{name}", getattr(RateSpec(), name)
 
 
-def _schedule(base: Schedule | None, given: Given) -> Schedule:
-    return make_schedule(base, *(given.get(name) for name in _SCHEDULE))
-
-
 def _varied(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     """Let --crop, --flip and --rotate change what the data or the named augmentation would have."""
     if not given:
         return spec
     AugmentSpec(**given)  # a bad number is refused before any data is looked for
-    augment = replace(_usual_changes(spec.data), **given)
-    return replace(spec, data=replace(spec.data, augment=augment))
-
-
-def _usual_changes(data: DataSpec) -> AugmentSpec:
     from spacedkd.data.sources import fill_in
 
-    return fill_in(data).augment or AugmentSpec()
+    augment = replace(fill_in(spec.data).augment or AugmentSpec(), **given)
+    return replace(spec, data=replace(spec.data, augment=augment))
 
 
 def assignments(written: Iterable[str]) -> Iterator[tuple[str, Any]]:
