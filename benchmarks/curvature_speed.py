@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 
-import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
+import spacedkd.models  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
 
 # isort: split
 import timm

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
+import spacedkd.models  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
 
 # isort: split
 import timm
@@ -27,9 +27,11 @@ from benchmarks.timing import fastest
 from spacedkd import Batch, Classifier, Images
 from spacedkd.data.stream import in_order
 from spacedkd.evaluation import accuracy
-from spacedkd.evaluation.adversarial import attack, perturb
+from spacedkd.evaluation.adversarial import perturb
 from spacedkd.evaluation.corrupted import CorruptedImages
-from spacedkd.evaluation.corruptions import NAMES, SEVERITIES, corruptions
+from spacedkd.evaluation.corruptions import corruptions
+from spacedkd.evaluation.plan import CORRUPTIONS as NAMES
+from spacedkd.evaluation.plan import SEVERITIES, attack
 
 BATCH = 128
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import spacedkd  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
+import spacedkd.models  # noqa: F401, before timm: makes torchvision importable next to a CPU build of torch
 
 # isort: split
 import timm

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+import spacedkd.models  # noqa: F401  before anything imports timm or torchvision
 from spacedkd import DataSpec, Duration, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
 
 torch.set_num_threads(1)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from spacedkd import KD, Online, RunSpec, SelfKD, Spaced, UserError, train
-from spacedkd.cli.flags import parse, to_spec
+from spacedkd.cli.changes import to_spec
+from spacedkd.cli.flags import parse
 from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import build_method
 from spacedkd.recipes import QUIRKS, RECIPES, recipe

@@ -17,7 +17,7 @@ def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     >>> print(unknown("method", "kdd", ["none", "kd", "self-kd"]))
     Unknown method 'kdd'. Did you mean 'kd'? Available: none, kd, self-kd.
     """
-    names = list(available)
+    names = list(dict.fromkeys(available))
     shown = names if len(names) <= 20 else [*names[:6], f"and {len(names) - 6} more"]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6) or [n for n in names if n.startswith(name)][:3]
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""

@@ -7,29 +7,42 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd import Online, Spaced, UserError
+from spacedkd import Online, Spaced, UserError, Window
 from spacedkd.cli import main
 from spacedkd.cli.arms import make_arms
-from spacedkd.cli.flags import RunFlags, to_spec
+from spacedkd.cli.changes import to_spec
+from spacedkd.cli.flags import Given
 from spacedkd.json_form import to_json
-from spacedkd.methods import METHODS, build_method
+from spacedkd.methods import METHODS
+from spacedkd.training.plan import method_and_schedule
 
-BASE = RunFlags(interval="2ep", epochs=6)
+BASE = {"interval": "2ep", "epochs": 6.0}
 
 
 def test_a_method_is_there_unspaced_and_spaced() -> None:
     arms = make_arms([], ["dkd", "self-kd", "ps-kd", "none"], BASE)
-    found = {label: (spec.schedule, spec.method.options.get("variant")) for label, spec in arms.items()}
-    assert found == {
-        "dkd": (Online(), None),
-        "dkd spaced": (Spaced("2ep"), None),
-        "self-kd": (Online(), None),
-        "self-kd spaced": (Spaced("2ep"), "live"),
-        "ps-kd": (Online(), None),
-        "ps-kd online": (Online(), "taught"),
-        "ps-kd spaced": (Spaced("2ep"), "taught"),
-        "none": (Online(), None),
+    assert {label: spec.schedule for label, spec in arms.items()} == {
+        "dkd": None,
+        "dkd spaced": Spaced("2ep"),
+        "self-kd": None,
+        "self-kd spaced": Spaced("2ep"),
+        "ps-kd": None,
+        "ps-kd online": Online(),
+        "ps-kd spaced": Spaced("2ep"),
+        "none": None,
     }
+    meant = {label: method_and_schedule(spec) for label, spec in arms.items()}
+    assert {label: getattr(method, "variant", None) for label, (method, _) in meant.items()} == {
+        "dkd": None,
+        "dkd spaced": None,
+        "self-kd": "plain",
+        "self-kd spaced": "live",
+        "ps-kd": "plain",
+        "ps-kd online": "taught",
+        "ps-kd spaced": "taught",
+        "none": None,
+    }
+    assert (meant["dkd"][1], meant["self-kd"][1]) == (Online(), None)
 
 
 def test_all_are_all() -> None:
@@ -37,38 +50,44 @@ def test_all_are_all() -> None:
     assert {spec.method.name for spec in arms.values()} == {*METHODS}
     spaced = [spec for label, spec in arms.items() if label.endswith(" spaced")]
     assert len(spaced) == len(METHODS) - 1
-    assert all(len(build_method(spec.method).roles) > 1 for spec in spaced)
+    assert all(len(method_and_schedule(spec)[0].roles) > 1 for spec in spaced)
 
 
 @pytest.mark.parametrize(
     ("written", "methods", "base", "message"),
     [
         ([], ["kdd"], BASE, "Did you mean 'kd'"),
-        ([], ["kd"], RunFlags(), "say how far, --interval 1.5ep"),
-        ([], ["kd"], RunFlags(interval="offline"), "say how far, --interval 1.5ep"),
+        ([], ["kd"], {}, "say how far, --interval 1.5ep"),
+        ([], ["kd"], {"interval": "offline"}, "say how far, --interval 1.5ep"),
         (["kd: --lr 5"], ["kd"], BASE, "would add an arm called 'kd', but there is one"),
         (["a: --lr 5", "a: --lr 6"], [], BASE, "Two arms have the same name"),
         ([], [], BASE, "compare needs arms"),
     ],
 )
-def test_what_is_wrong(written: list[str], methods: list[str], base: RunFlags, message: str) -> None:
+def test_what_is_wrong(written: list[str], methods: list[str], base: Given, message: str) -> None:
     with pytest.raises(UserError) as error:
         make_arms(written, methods, base)
     assert message in str(error.value)
 
 
 def test_a_window_belongs_to_the_spaced_arm() -> None:
-    arms = make_arms([], ["kd"], RunFlags(interval="1ep", window="1ep..4ep", epochs=6))
-    assert arms["kd"].schedule == Online()
-    assert arms["kd spaced"].schedule != Online()
+    arms = make_arms([], ["kd"], {"interval": "1ep", "window": "1ep..4ep", "epochs": 6.0})
+    assert arms["kd"].schedule is None
+    assert arms["kd spaced"].schedule == Window(Spaced("1ep"), Online(), "1ep", stop="4ep")
 
 
 def test_an_interval_from_a_recipe_or_a_spec_spaces_other_methods_too(tmp_path: Path) -> None:
-    for typed in (RunFlags(recipe="paper-cnn", method="ps-kd"), RunFlags(recipe="paper-self", method="one")):
-        assert len(build_method(to_spec(typed).method).roles) == 2
-    (tmp_path / "spec.json").write_text(json.dumps(to_json(to_spec(RunFlags(interval="2ep", method="kd")))))
-    assert to_spec(RunFlags(spec=tmp_path, method="one")).method.options["variant"] == "live"
-    assert to_spec(RunFlags(recipe="paper-cnn", method="none")).method.name == "none"
+    for typed in ({"recipe": "paper-cnn", "method": "ps-kd"}, {"recipe": "paper-self", "method": "one"}):
+        assert len(method_and_schedule(to_spec(typed))[0].roles) == 2
+    (tmp_path / "spec.json").write_text(json.dumps(to_json(to_spec({"interval": "2ep", "method": "kd"}))))
+    method, schedule = method_and_schedule(to_spec({"spec": tmp_path, "method": "one"}))
+    assert (method.variant, schedule) == ("live", Spaced("2ep"))  # type: ignore[attr-defined]
+
+
+def test_plain_training_takes_no_schedule_from_a_recipe() -> None:
+    spec = to_spec({"recipe": "paper-cnn", "method": "none"})
+    method, schedule = method_and_schedule(spec)
+    assert (spec.method.name, len(method.roles), schedule) == ("none", 1, None)
 
 
 def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from spacedkd.cli import main
 
@@ -55,7 +56,7 @@ BAD_FLAGS = {
     "--lr -1": "lr must be at least 0",
     "--holdout 1.5": "holdout must be a part",
     "--rate cosin": "Did you mean 'cosine'?",
-    "--optimizer sgdd": "Did you mean 'sgd'?",
+    "--optimizer sgdd": "Did you mean 'sgd' or 'sgdw'",
     "--set method.temprature=3": "Did you mean 'temperature'",
     "--set method.temperature=0": "temperature must be above 0",
     "--set method.temperature=hot": "must be a float",
@@ -77,13 +78,14 @@ BAD_FLAGS = {
     "--weight-decay -1": "weight_decay must be",
     "--lr inf": "lr must be",
     "--set optimizer.momentum=-1": "momentum must be",
-    "--set optimizer.nesterov=true --set optimizer.momentum=0": "nesterov needs a momentum",
+    "--set optimizer.nesterov=true --set optimizer.momentum=0": "nesterov needs sgd with a momentum above 0",
     "--epochs inf": "epochs must be more than 0 and finite",
     "--epochs 1e-9": "less than one step",
     "--interval 1e308ep": "longer than the run",
     "--set evaluate_every=0ep": "evaluate_every must be at least one step",
     "--set method.label_weight=0 --set method.logit_weight=0 --set method.feature_weight=0": "nothing to learn from",
-    "--set schedule.kind=3": "must be an object with a kind",
+    "--set schedule.kind=3": "Give --interval 1.5ep or another schedule too",
+    "--set schedule=3": "must be a schedule, or an object with a kind",
     "--set teacher.width=3": "--teacher NAME",
     "--set network.num_classes=3": "follows from the data",
     "--method :x": "Cannot load ':x'",
@@ -93,6 +95,22 @@ BAD_FLAGS = {
     "--ema 1": "ema must be a decay",
     "--label-smoothing 1": "label_smoothing must be",
     "--clip 0": "clip must be above 0",
+    "--milestones 1ep": "milestones does not matter to rate constant: leave it out, or use --rate multistep",
+    "--milestones": "--milestones needs at least one value",
+    "--rate multistep": "A multistep rate needs milestones to fall at: --milestones 60ep 120ep",
+    "--floor 0.1": "floor does not matter to rate constant",
+    "--momentum 0.9 --optimizer adamw": "momentum does not matter to adamw",
+    "--tail drop": "--tail needs an --interval to belong to",
+    "--teacher resnet18_small --method self-kd": "--teacher resnet18_small does not matter",
+    "--teacher resnet18_small --method none": "--teacher resnet18_small does not matter",
+    "--interval 2ep --window 1ep..2ep": "A window must hold at least one interval",
+    "--class-list x": "class_list does not matter for digits",
+    "--label-column x": "label_column does not matter for digits",
+    "--train-split x": "train_split does not matter for digits",
+    "--set data.train_limit=x": "train_limit must be",
+    "--set optimizer.lrr=3": "unexpected keyword argument 'lrr'",
+    "--optimizer nosuch:thing": "Cannot load 'nosuch:thing'",
+    "--weights nowhere": "There are no weights at nowhere",
     "--network vit_tiny_patch16_224": "cannot be built for 1x8x8 images",
     "--method self-kd --network dpn48b": "does not show two or more of its blocks or stages, so it cannot do self KD",
 }
@@ -135,6 +153,17 @@ def test_bad_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         np.savez(path, **dict(zip(("x_train", "y_train", "x_test", "y_test"), arrays, strict=True)))
         assert message in refused(["train", "--data", str(path), "--out", str(tmp_path / "run")], capsys)
         assert not (tmp_path / "run").exists()
+
+
+def test_the_same_images_cannot_be_trained_on_and_tested_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / "photos" / part / name).mkdir(parents=True)
+            Image.new("L", (8, 8)).save(tmp_path / "photos" / part / name / "0.png")
+    words = ["train", "--data", str(tmp_path / "photos"), "--out", str(tmp_path / "run")]
+    said = refused([*words, "--train-split", "train", "--test-split", "train"], capsys)
+    assert "cannot be trained on and tested on: give another --test-split" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_misspelt_key_in_a_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

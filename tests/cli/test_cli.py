@@ -14,8 +14,12 @@ import pytest
 import timm
 
 from spacedkd import Ahead, Offline, Online, RunSpec, Spaced, Window, read_spec
-from spacedkd.cli import flags, main
-from spacedkd.cli.flags import RunFlags, parse, parse_arm, to_spec
+from spacedkd.cli import main
+from spacedkd.cli.arms import parse_arm
+from spacedkd.cli.changes import to_spec
+from spacedkd.cli.flags import parse
+from spacedkd.cli.verbs import folder_name
+from tests.data.on_disk import class_folders
 
 TINY = (
     "--data digits --train-limit 40 --width 4 --epochs 2 --batch-size 8 --lr 0.02 --precision 32-true --threads 1"
@@ -109,6 +113,39 @@ def test_lists(what: str, shown: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert shown in capsys.readouterr().out
 
 
+def test_a_list_without_a_word_says_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list"])
+    said = capsys.readouterr().out
+    for word in ("data", "augmentations", "networks", "methods", "schedules", "recipes"):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("--interval 1.5ep", "digits-resnet18_small-kd-spaced-1.5ep-seed0"),
+        ("--data my/photos --network resnet34_small --seed 3", "photos-resnet34_small-kd-seed3"),
+        ("--data ../cats.and.dogs/ --ahead 2ep", "cats.and.dogs-resnet18_small-kd-constantly-2ep-ahead-seed0"),
+        ("--data x/y/z.parquet --network own.nets:make --method self-kd", "z-own.nets-make-self-kd-seed0"),
+        ("--network hf_hub:timm/vit --method none", "digits-hf_hub-timm-vit-none-seed0"),
+    ],
+)
+def test_the_folder_of_a_run_that_was_given_none(typed: str, name: str) -> None:
+    assert folder_name(to_spec(parse(words(typed)))) == name
+
+
+def test_two_data_sets_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in docs/data.md: the second command must not find the folder of the first."""
+    monkeypatch.chdir(tmp_path)
+    for place in ("one", "two"):
+        class_folders(tmp_path / place)
+        main(["train", "--data", place, *TINY[4:], "--method", "none", "--epochs", "1"])
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "one-resnet18_small-none-seed0",
+        "two-resnet18_small-none-seed0",
+    ]
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--version"])
     assert capsys.readouterr().out == f"spacedkd {version('spacedkd')}\n"
@@ -127,7 +164,7 @@ def test_help_has_an_example_and_no_none(verb: str, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("typed", "schedule"),
     [
-        ("", Online()),
+        ("", None),
         ("--interval online", Online()),
         ("--interval 1.5ep", Spaced("1.5ep")),
         ("--interval 586st --tail drop", Spaced("586st", tail="drop")),
@@ -144,9 +181,9 @@ def test_schedules_as_flags(typed: str, schedule: object) -> None:
 def test_every_flag_reaches_the_spec() -> None:
     typed = (
         "--data digits --train-limit 9 --holdout 0.5 --crop 3 --flip True --rotate 4 --network resnet34_small "
-        "--width 3 --teacher resnet50_small --method kd --epochs 2 --batch-size 5 --drop-last True --optimizer adamw "
+        "--width 3 --teacher resnet50_small --method kd --epochs 2 --batch-size 5 --drop-last True --optimizer sgd "
         "--lr 0.5 --weight-decay 0.1 --rate cosine --warmup 1ep --seed 7 --precision 32-true --accelerator cpu "
-        "--devices 2 --workers 3 --threads 4 --set method.temperature=5 --set optimizer.momentum=0.8 --set label=mine"
+        "--devices 2 --workers 3 --threads 4 --set method.temperature=5 --momentum 0.8 --set label=mine"
     )
     spec, default = to_spec(parse(words(typed))), RunSpec()
     assert spec.data.augment is not None
@@ -157,7 +194,7 @@ def test_every_flag_reaches_the_spec() -> None:
     assert spec.teacher.name == "resnet50_small"
     assert spec.method.options == {"temperature": 5}
     assert (spec.optimizer.name, spec.optimizer.lr, spec.optimizer.momentum, spec.optimizer.weight_decay) == (
-        "adamw",
+        "sgd",
         0.5,
         0.8,
         0.1,
@@ -172,12 +209,10 @@ def test_every_flag_reaches_the_spec() -> None:
     assert (spec.engine.accelerator, spec.engine.devices, spec.engine.workers, spec.engine.threads) == ("cpu", 2, 3, 4)
     assert (spec.epochs, spec.batch_size) == (2, 5)
     assert spec != default
-    assert flags._PLACES.keys() <= RunFlags.__dataclass_fields__.keys()
 
 
-def test_spacing_self_kd_makes_it_the_live_variant_unless_told_otherwise() -> None:
-    assert to_spec(parse(words("--method self-kd"))).method.options == {}
-    assert to_spec(parse(words("--method self-kd --interval 4ep"))).method.options == {"variant": "live"}
+def test_what_spacing_implies_is_left_to_the_core() -> None:
+    assert to_spec(parse(words("--method self-kd --interval 4ep"))).method.options == {}
     snapshot = words("--method self-kd --interval 4ep --set method.variant=snapshot")
     assert to_spec(parse(snapshot)).method.options == {"variant": "snapshot"}
 
@@ -189,7 +224,7 @@ def test_an_arm_adds_its_flags_to_the_base() -> None:
     assert (spec.epochs, spec.optimizer.lr, spec.schedule) == (7, 0.2, Spaced("3ep"))
     assert spec.method.options == {"temperature": 4, "label_weight": 1.0}
     _, own = parse_arm("self: --method self-kd", parse(words("--interval 4ep")))
-    assert (own.schedule, own.method.options) == (Spaced("4ep"), {"variant": "live"})
+    assert (own.schedule, own.method.options) == (Spaced("4ep"), {})
 
 
 def test_a_recipe_in_an_arm_is_changed_by_the_bases_flags() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from spacedkd import AugmentSpec, DataSpec, RunSpec, UserError
-from spacedkd.cli.flags import changed, parse
-from spacedkd.cli.main import main
+from spacedkd.cli import main
+from spacedkd.cli.changes import changed
+from spacedkd.cli.flags import parse
 from tests.data.on_disk import class_folders
 
 

@@ -16,7 +16,8 @@ from spacedkd.data.images import normalise
 from spacedkd.data.sources import load
 from spacedkd.errors import UserError
 from spacedkd.evaluation.accuracy import Predict
-from spacedkd.evaluation.adversarial import Attack, adversarial, attack, passes, perturb
+from spacedkd.evaluation.adversarial import adversarial, passes, perturb
+from spacedkd.evaluation.plan import Attack, attack
 from spacedkd.models.heads import Prediction
 from spacedkd.spec import DataSpec
 

@@ -19,7 +19,9 @@ from spacedkd.data.stream import in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corrupted
 from spacedkd.evaluation.corrupted import CorruptedImages
-from spacedkd.evaluation.corruptions import FAMILIES, NAMES, PAPER, corrupt, corruptions, enlargement, seeded
+from spacedkd.evaluation.corruptions import corrupt, corruptions, enlargement, seeded
+from spacedkd.evaluation.plan import CORRUPTIONS as NAMES
+from spacedkd.evaluation.plan import FAMILIES, PAPER
 from spacedkd.models.heads import Prediction
 from spacedkd.seeds import seed_for
 from spacedkd.spec import DataSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.evaluation.adversarial import attack
+from spacedkd.evaluation.plan import attack
 from spacedkd.experiments.comparison import compare
 from spacedkd.experiments.statistics import difference
 from spacedkd.report.page import write_page

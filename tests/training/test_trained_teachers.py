@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spacedkd import DataSpec, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, train
-from spacedkd.cli.flags import RunFlags, to_spec
+from spacedkd.cli.changes import to_spec
 from spacedkd.data.sources import load
 from spacedkd.methods import METHODS
 from tests.conftest import of_model
@@ -35,7 +35,7 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_run_teaches_and_does_not_move(tmp_path: Path, tiny: RunSpec, taught: Path) -> None:
-    flags = RunFlags(method="hinton", teacher_weights=str(taught), network="resnet18_small", width=4, epochs=2)
+    flags = {"method": "hinton", "teacher_weights": str(taught), "network": "resnet18_small", "width": 4, "epochs": 2}
     spec = replace(to_spec(flags), data=tiny.data, batch_size=8, precision="32-true", engine=tiny.engine)
     assert spec.teacher == NetworkSpec("resnet18_small", {"width": 6}, str(taught))
     assert spec.method.options == {"teacher_learns": False}
@@ -130,7 +130,7 @@ def test_a_teacher_must_know_the_datas_classes(tmp_path: Path, tiny: RunSpec, ta
 def test_every_method_takes_a_trained_teacher_or_says_that_it_has_none(
     tmp_path: Path, tiny: RunSpec, taught: Path, name: str
 ) -> None:
-    flags = RunFlags(method=name, teacher_weights=str(taught), network="resnet18_small", width=4)
+    flags = {"method": name, "teacher_weights": str(taught), "network": "resnet18_small", "width": 4}
     if name in ("none", "self-kd", "one", "pcl", "dml", "kdcl", "tsb-like", "dlb", "ps-kd"):
         with pytest.raises(UserError, match=f"method {name} has no teacher that could be trained already"):
             to_spec(flags)
@@ -171,7 +171,7 @@ def test_a_fixed_teacher_sees_images_as_in_its_own_training(tmp_path: Path, tiny
 
 
 def test_a_student_folder_knows_its_network(taught: Path) -> None:
-    spec = to_spec(RunFlags(method="hinton", teacher_weights=str(taught / "student")))
+    spec = to_spec({"method": "hinton", "teacher_weights": str(taught / "student")})
     assert spec.teacher == NetworkSpec("resnet18_small", {"width": 6}, str(taught / "student"))
 
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 
-from spacedkd.cli.flags import RunFlags, parse_arm
+from spacedkd.cli.changes import to_spec
+from spacedkd.cli.flags import Given, parse
 from spacedkd.errors import UserError, unknown
-from spacedkd.methods import METHODS, build_method
+from spacedkd.method_names import METHODS
 from spacedkd.spec import RunSpec
 
 ALL = "all"
+_UNSPACED = ("interval", "ahead", "window", "tail")
 
 
-def make_arms(written: Sequence[str], methods: Sequence[str], base: RunFlags) -> dict[str, RunSpec]:
+def make_arms(written: Sequence[str], methods: Sequence[str], base: Given) -> dict[str, RunSpec]:
     """Every arm by its name: those written as 'NAME: FLAGS', then those of the methods."""
     arms = dict(parse_arm(text, base) for text in written)
     if len(arms) < len(written):
         raise UserError("Two arms have the same name; give each its own.")
-    if methods and base.interval in (None, "online", "offline"):
+    if methods and base.get("interval") in (None, "online", "offline"):
         raise UserError("--methods compares each method unspaced and spaced: say how far, --interval 1.5ep.")
-    for name in METHODS if ALL in methods else methods:
-        if name not in METHODS:
+    for name in methods:
+        if name not in (*METHODS, ALL):
             raise unknown("method", name, [*METHODS, ALL])
+    for name in METHODS if ALL in methods else methods:
         own = _arms_of(name, base)
         for label in own.keys() & arms.keys():
             raise UserError(f"--methods would add an arm called {label!r}, but there is one. Give yours another name.")
@@ -35,19 +38,47 @@ def make_arms(written: Sequence[str], methods: Sequence[str], base: RunFlags) ->
     return arms
 
 
-def _arms_of(name: str, base: RunFlags) -> dict[str, RunSpec]:
+def parse_arm(text: str, base: Given) -> tuple[str, RunSpec]:
+    """An arm of a comparison from 'NAME: FLAGS', the flags it adds to the base's.
+
+    >>> name, spec = parse_arm("spaced: --method kd --interval 1.5ep", {"epochs": 30.0})
+    >>> name, spec.epochs, spec.schedule.interval
+    ('spaced', 30.0, Duration(amount=1.5, unit='ep'))
+    """
+    name, colon, typed = text.partition(":")
+    if not colon or not name.strip():
+        raise UserError(f"--arm wants 'NAME: FLAGS', for instance --arm 'spaced: --interval 1.5ep'; got {text!r}.")
+    try:
+        words = shlex.split(typed)
+    except ValueError as error:
+        raise UserError(f"--arm {text!r} cannot be read: {error}.") from None
+    own = parse(words, prog=f"--arm {name.strip()!r}")
+    if "seed" in own:
+        raise UserError(f"Arm {name.strip()!r} cannot have a seed of its own: all arms get the same seeds (--seeds).")
+    return name.strip(), to_spec(_joined(base, own))
+
+
+def _joined(base: Given, own: Given) -> Given:
+    """Both together; where both say something, the second wins."""
+    repeated = {name: base.get(name, ()) + own.get(name, ()) for name in ("set", "without")}
+    return {**base, **own, **{name: both for name, both in repeated.items() if both}}  # a chain of assistants is one
+
+
+def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
     """A method unspaced and spaced; where spacing brings in a student of its own, also with that student online.
 
-    >>> [*_arms_of("dkd", RunFlags(interval="2ep"))]
+    >>> [*_arms_of("dkd", {"interval": "2ep"})]
     ['dkd', 'dkd spaced']
     """
-    never = replace(base, interval=None, ahead=None, window=None, tail=None)
+    from spacedkd.training.plan import method_and_schedule
+
+    never = {key: value for key, value in base.items() if key not in _UNSPACED}
     unspaced = dict([parse_arm(f"{name}: --method {name}", never)])
     if name == "none":
         return unspaced
     spaced = dict([parse_arm(f"{name} spaced: --method {name}", base)])
-    alone = build_method(unspaced[name].method)
-    learners = build_method(spaced[f"{name} spaced"].method).learners
-    if len(alone.roles) == 1 and len({*learners.values()}) > 1:
+    alone, _ = method_and_schedule(unspaced[name])
+    together, _ = method_and_schedule(spaced[f"{name} spaced"])
+    if len(alone.roles) == 1 and len({*together.learners.values()}) > 1:
         unspaced |= dict([parse_arm(f"{name} online: --method {name} --interval online", never)])
     return unspaced | spaced

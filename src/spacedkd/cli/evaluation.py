@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import tyro
 
-from spacedkd.cli.assignments import assign, put
-from spacedkd.cli.console import console, say
-from spacedkd.cli.data_flags import DATA_PLACES, ImageFlags
-from spacedkd.cli.evaluation_flags import InstrumentFlags, OtherNetworkFlags
-from spacedkd.cli.flag import flag
-from spacedkd.cli.progress import work_progress
-from spacedkd.cli.terminal import shown
+from spacedkd.cli.changes import assignments, with_changes
+from spacedkd.cli.evaluation_flags import InstrumentFlags, ObjectFlags, OtherNetworkFlags
+from spacedkd.cli.flags import PLACES, Given, ImageFlags, flag, given
+from spacedkd.cli.progress import console, say, work_progress
 from spacedkd.errors import UserError
-from spacedkd.evaluation.grid import write_grid
-from spacedkd.experiments import comparison, evaluation_file, instruments
-from spacedkd.experiments.instruments import Plan
-from spacedkd.json_form import from_json
-from spacedkd.report import evaluation_tables as tables
-from spacedkd.spec import DataSpec, NetworkSpec
-from spacedkd.training import saved
-from spacedkd.training.folder import make_folder
-from spacedkd.training.saved import Saved
+from spacedkd.json_form import load_object
+from spacedkd.spec import NetworkSpec, RunSpec
+
+if TYPE_CHECKING:
+    from spacedkd.training.saved import Saved
 
 Instruments = Annotated[InstrumentFlags, tyro.conf.arg(name="")]
-Other = Annotated[OtherNetworkFlags, tyro.conf.arg(name="")]
-Data = Annotated[ImageFlags, tyro.conf.arg(name="")]
+Other = tyro.conf.OmitArgPrefixes[OtherNetworkFlags]
+Own = tyro.conf.OmitArgPrefixes[ObjectFlags]
+Data = tyro.conf.OmitArgPrefixes[ImageFlags]
+OBJECTS = ("network", "teacher", "data", "collate", "method", "optimizer", "lr")
 BATCH = 256
 
 
@@ -39,8 +32,9 @@ def evaluate(
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", metavar="RUN ...")
     ],
     instruments: Instruments,
-    other: Other,
+    network: Other,
     data: Data,
+    own: Own,
     grid: Annotated[
         Path | None, flag("also draw the corruptions of one test image into this picture", metavar="FILE.png")
     ] = None,
@@ -58,55 +52,79 @@ def evaluate(
     Example: spacedkd evaluate runs/mine --corruptions --adversarial --calibration
     """
     plan = instruments.plan(batch_size, workers)
+    typed = {**given(network), **given(data), **given(own)}
+    objects = _objects_of_runs(typed) if runs else {}
     if threads is not None and threads < 1:
         raise UserError(f"--threads must be at least 1, got {threads}.")
+    if not runs and "network" not in typed:
+        raise UserError("Name at least one run folder, for instance runs/demo, or a --network.")
+    if not runs and unfinished:
+        raise UserError("--unfinished is about runs: leave it out with --network.")
+
+    from spacedkd.cli.terminal import shown
+    from spacedkd.evaluation.grid import write_grid
+    from spacedkd.experiments import evaluation_file
+    from spacedkd.experiments.instruments import measure, of_images
+    from spacedkd.report import evaluation_tables as tables
+    from spacedkd.training.folder import make_folder
+
     if grid is not None:
         make_folder(grid.parent, "--grid")
-    if other.network is not None:
+    folders = _folders(runs, unfinished) if runs else [_folder_of_network(typed)]
+    count, everything = len(folders), {}
+    for number, folder in enumerate(folders, 1):
         if runs:
-            raise UserError("Give run folders or a --network, not both.")
-        if unfinished:
-            raise UserError("--unfinished is about runs: leave it out with --network.")
-        subjects = _of_network(other, data, accelerator, threads)
-        count = 1
-    else:
-        _check_only_runs(other, data)
-        folders = _folders(runs, unfinished)
-        subjects = ((folder, saved.of_run(folder, unfinished, accelerator, threads)) for folder in folders)
-        count = len(folders)
-    everything = {}
-    for number, (folder, subject) in enumerate(subjects, 1):
+            subject = _of_run(folder, unfinished, accelerator, threads, objects)
+        else:
+            subject = _of_network(typed, accelerator, threads)
         if grid is not None and number == 1:
-            write_grid(grid, subject.data.test, plan.corruptions, plan.severities)
-        everything[folder] = _measure(folder, subject, plan, f"{number} of {count}" if count > 1 else "")
+            write_grid(grid, of_images(subject.data.test, "Corruptions"), plan.corruptions, plan.severities)
+        with work_progress(console, f"{number} of {count}" if count > 1 else "") as progress:
+            everything[folder] = measure(folder, subject, plan, progress)
         if count > 1:
             say(f"[{number} of {count}] {folder}: {tables.line(everything[folder])}")
-    detailed = count == 1
-    for folder, found in everything.items():
-        if detailed:
-            say(f"{folder}, {tables.origin(found)}")
-            console.print(*map(shown, tables.of_evaluation(found, instruments.calibration or instruments.all)))
-    if not detailed:
+    if count > 1:
         console.print(shown(tables.of_many(everything)))
-    file = evaluation_file.FILE
-    say(f"Numbers: {next(iter(everything)) / file if detailed else f'{file} in each run folder'}")
+        say(f"Numbers: {evaluation_file.FILE} in each run folder")
+        return
+    for folder, found in everything.items():
+        say(f"{folder}, {tables.origin(found)}")
+        console.print(*map(shown, tables.of_evaluation(found, instruments.calibration or instruments.all)))
+        say(f"Numbers: {folder / evaluation_file.FILE}")
 
 
-def _measure(folder: Path, subject: Saved, plan: Plan, which: str) -> dict[str, Any]:
-    """Use every instrument; what one found is on disk before the next begins."""
-    found: dict[str, Any] = evaluation_file.read(folder) or {}  # a bad one is found before the work is done
-    with work_progress(console, which) as progress:
-        results = instruments.evaluate(subject, plan, progress)
-        make_folder(folder, "--out")
-        for name, result in results:
-            found = evaluation_file.write(folder, subject, {name: result})
-    return found
+def _objects_of_runs(typed: Given) -> dict[str, str]:
+    """The flags beside runs: the names of objects they were given in Python, and nothing else."""
+    for name, value in typed.items():
+        if name == "network" and ":" not in value:
+            raise UserError(
+                "Give run folders or a --network, not both; beside runs --network is the function they were given, as "
+                "package.module:name."
+            )
+        if name not in OBJECTS or (name == "data" and ":" not in value):
+            raise UserError(f"--{name.replace('_', '-')} goes with --network: a run brings its own.")
+        if ":" not in value:
+            raise UserError(f"--{name} beside runs is what they were given in Python, as package.module:name.")
+    return dict(typed)
+
+
+def _of_run(
+    folder: Path, unfinished: bool, accelerator: str | None, threads: int | None, own: Mapping[str, str]
+) -> Saved:
+    from spacedkd.training import saved
+    from spacedkd.training.objects import Objects
+
+    objects: dict[str, Any] = {name: load_object(place) for name, place in own.items()}
+    for name in ("data", "method"):  # a function, or a class, that makes them
+        if name in objects and callable(objects[name]):
+            objects[name] = objects[name]()
+    return saved.of_run(folder, unfinished, accelerator, threads, Objects(**objects))
 
 
 def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:
     """The run folders at or below those given; a run that is named itself must be finished, unless asked otherwise."""
-    if not runs:
-        raise UserError("Name at least one run folder, for instance runs/demo, or a --network.")
+    from spacedkd.experiments import comparison
+
     folders: list[Path] = []
     for path in runs:
         if path.is_file():
@@ -122,33 +140,29 @@ def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:
     return list({folder.resolve(): folder for folder in folders}.values())
 
 
-def _check_only_runs(*flags: OtherNetworkFlags | ImageFlags) -> None:
-    for group in flags:
-        for one in fields(group):
-            if getattr(group, one.name) not in (None, ()):
-                raise UserError(f"--{one.name.replace('_', '-')} goes with --network: a run brings its own.")
-
-
-def _of_network(
-    other: OtherNetworkFlags, data: ImageFlags, accelerator: str | None, threads: int | None
-) -> Iterator[tuple[Path, Saved]]:
-    assert other.network is not None
-    folder = other.out or Path("evaluations") / other.network.replace("/", "-")
+def _folder_of_network(typed: Given) -> Path:
+    folder: Path = typed.get("out") or Path("evaluations") / typed["network"].replace("/", "-")
     if (folder / "spec.json").exists():
         raise UserError(f"{folder} is a run, which has an evaluation of its own: choose another --out.")
+    return folder
+
+
+def _of_network(typed: Given, accelerator: str | None, threads: int | None) -> Saved:
+    import torch
+
+    from spacedkd.training import saved
+
+    for name in typed:
+        if name in OBJECTS and name not in ("network", "data"):
+            raise UserError(f"--{name} goes with runs that were given an object: name them, or leave it out.")
     if threads is not None:
         torch.set_num_threads(threads)
-    plain: dict[str, Any] = {"network": {"name": other.network, "options": {}, "weights": other.weights}, "data": {}}
-    given = {"network.width": other.width}
-    given |= {place: getattr(data, name) for name, place in DATA_PLACES.items() if hasattr(data, name)}
-    for place, value in given.items():
-        if value is not None:
-            put(plain, place, value)
-    for assignment in other.set:
+    places: dict[str, Any] = {"width": "network.width", **PLACES}
+    changes = [(places[name], value) for name, value in typed.items() if name in places]
+    for assignment in typed.get("set", ()):
         if not assignment.startswith(("network.", "data.")):
             raise UserError(
                 f"--set is about the network and its data here: network.input_size=224; got {assignment!r}."
             )
-    assign(plain, other.set)
-    network, images = from_json(NetworkSpec, plain["network"], "network"), from_json(DataSpec, plain["data"], "data")
-    yield folder, saved.of_network(network, images, accelerator or "auto")
+    spec = with_changes(RunSpec(network=NetworkSpec(typed["network"])), [*changes, *assignments(typed.get("set", ()))])
+    return saved.of_network(spec.network, spec.data, accelerator or "auto")

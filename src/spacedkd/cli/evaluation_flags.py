@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from spacedkd.cli.flag import flag
+from spacedkd.cli.flags import flag
 from spacedkd.errors import UserError
-from spacedkd.evaluation import adversarial, corruptions
-from spacedkd.evaluation.adversarial import Attack
-from spacedkd.experiments.instruments import CURVATURE_IMAGES, NOISE_IMAGES, Plan
+from spacedkd.evaluation import plan as planning
+from spacedkd.evaluation.plan import CURVATURE_IMAGES, NOISE_IMAGES, STEPS, Attack, Plan
 
 USUAL = Plan()
 _SETTINGS = {
@@ -52,7 +51,7 @@ class InstrumentFlags:
         tuple[float, ...] | None,
         flag("most any pixel is changed by, of 0 to 255, before normalisation", "1 2 4 8", "NUMBER ..."),
     ] = None
-    steps: Annotated[int | None, flag("steps of bim and pgd", adversarial.STEPS, "COUNT")] = None
+    steps: Annotated[int | None, flag("steps of bim and pgd", STEPS, "COUNT")] = None
     step: Annotated[float | None, flag("size of a step of bim and pgd, in pixels", "epsilon / 4", "NUMBER")] = None
     flatness: Annotated[bool, flag("loss and accuracy on training images with noise on the weights", "no")] = False
     noise: Annotated[tuple[float, ...] | None, flag("levels of absolute noise", _listed(USUAL.noise), "NUMBER ...")] = (
@@ -127,26 +126,28 @@ class InstrumentFlags:
 
     def _corruptions(self) -> tuple[str, ...]:
         if self.only is None:
-            return corruptions.NAMES
+            return planning.CORRUPTIONS
         return tuple(
-            dict.fromkeys(one for name in self.only for one in (corruptions.PAPER if name == "paper" else (name,)))
+            dict.fromkeys(one for name in self.only for one in (planning.PAPER if name == "paper" else (name,)))
         )
 
     def _attacks(self) -> tuple[Attack, ...]:
-        steps = adversarial.STEPS if self.steps is None else self.steps
-        epsilons = adversarial.EPSILONS if self.epsilon is None else sorted({*self.epsilon})
+        steps = STEPS if self.steps is None else self.steps
+        epsilons = planning.EPSILONS if self.epsilon is None else sorted({*self.epsilon})
         return tuple(
-            adversarial.attack(name, epsilon, steps, self.step)
-            for name in (adversarial.NAMES if self.attacks is None else dict.fromkeys(self.attacks))
+            planning.attack(name, epsilon, steps, self.step)
+            for name in (planning.ATTACKS if self.attacks is None else dict.fromkeys(self.attacks))
             for epsilon in epsilons
         )
 
 
 @dataclass(frozen=True)
 class OtherNetworkFlags:
-    """A network that is no run's."""
+    """A network that is no run's, measured instead of runs."""
 
-    network: Annotated[str | None, flag("instead of runs: a timm network, measured on --data", metavar="NAME")] = None
+    network: Annotated[
+        str | None, flag("a timm network, measured on --data; beside runs, the function they were given", "", "NAME")
+    ] = None
     width: Annotated[int | None, flag("of --network, if it is one of ours", 64, "CHANNELS")] = None
     weights: Annotated[
         str | None, flag("of --network: a .safetensors or torch file, or a run folder", "timm's own", "FILE")
@@ -156,3 +157,15 @@ class OtherNetworkFlags:
         flag("anything else about --network: network.input_size=224, ... (may be repeated)", metavar="KEY=VALUE"),
     ] = ()
     out: Annotated[Path | None, flag("where the evaluation of --network goes", "evaluations/NAME", "FOLDER")] = None
+
+
+@dataclass(frozen=True)
+class ObjectFlags:
+    """Runs that were given functions in Python need the same ones again, each as package.module:name; --network and
+    --data are among them."""
+
+    teacher: Annotated[str | None, flag("makes the teacher's network", metavar="NAME")] = None
+    collate: Annotated[str | None, flag("makes a batch of items", metavar="NAME")] = None
+    method: Annotated[str | None, flag("the method", metavar="NAME")] = None
+    optimizer: Annotated[str | None, flag("makes the optimizer", metavar="NAME")] = None
+    lr: Annotated[str | None, flag("the learning rate of a step", metavar="NAME")] = None

@@ -1,201 +1,250 @@
-"""The flags that describe a run, and the spec they stand for.
+"""The flags that describe a run: one for each field of the specs, with what is written below the field as its help.
 
-A flag that is not given leaves the spec as it is, so the same flags vary the default run, a spec.json, or the base
-of a comparison.
+Hand-written is only what has other words than the spec (`--interval`, `--width`, `--set`, ...). A flag that is not
+given leaves the spec as it is, so the same flags vary the default run, a spec.json, or the base of a comparison.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import tyro
 
-from spacedkd.cli.assignments import assign, put, value
-from spacedkd.cli.data_flags import DATA_PLACES, put_changes
-from spacedkd.cli.flag import flag as flag
-from spacedkd.cli.network_flags import NetworkFlags, put_networks
-from spacedkd.cli.schedule_flags import make_schedule
+from spacedkd.duration import Duration
 from spacedkd.errors import UserError
-from spacedkd.json_form import from_json, to_json
-from spacedkd.methods import build_method
-from spacedkd.recipes import recipe
-from spacedkd.schedule import Online
-from spacedkd.spec import RunSpec, read_spec
+from spacedkd.field_docs import sentences
+from spacedkd.spec import AugmentSpec, DataSpec, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 
-DEFAULT = RunSpec()
-
-
-@dataclass(frozen=True)
-class RunFlags(NetworkFlags):
-    spec: Annotated[
-        Path | None, flag("start from this spec.json (or run folder); other flags change it", metavar="FILE")
-    ] = None
-    recipe: Annotated[
-        str | None, flag("a training recipe that fills everything in (see: spacedkd list recipes)", metavar="NAME")
-    ] = None
-    without: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
-        flag("leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
-    ] = ()
-    method: Annotated[str | None, flag("what is learned (see: spacedkd list methods)", DEFAULT.method.name, "NAME")] = (
-        None
-    )
-    interval: Annotated[
-        str | None,
-        flag("how far the teacher leads: online, offline, or a length such as 1.5ep or 586st", "online", "LENGTH"),
-    ] = None
-    ahead: Annotated[
-        str | None, flag("keep the teacher this far ahead but moving, instead of spacing", metavar="LENGTH")
-    ] = None
-    window: Annotated[
-        str | None,
-        flag("space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere", metavar="RANGE"),
-    ] = None
-    tail: Annotated[
-        str | None, flag("a last block shorter than the interval: teach it or drop it", "teach", "teach|drop")
-    ] = None
-    epochs: Annotated[float | None, flag("passes over the training images", DEFAULT.epochs, "COUNT")] = None
-    batch_size: Annotated[int | None, flag("images in a batch, over all devices", DEFAULT.batch_size, "COUNT")] = None
-    optimizer: Annotated[str | None, flag("how weights are updated", DEFAULT.optimizer.name, "sgd|adamw")] = None
-    lr: Annotated[float | None, flag("learning rate", DEFAULT.optimizer.lr, "RATE")] = None
-    weight_decay: Annotated[
-        float | None, flag("pulls weights towards zero", DEFAULT.optimizer.weight_decay, "FACTOR")
-    ] = None
-    rate: Annotated[str | None, flag("how the learning rate goes", DEFAULT.rate.shape, "constant|cosine|multistep")] = (
-        None
-    )
-    milestones: Annotated[
-        tuple[str, ...] | None, flag("when a multistep rate falls to a tenth: 60ep 120ep", metavar="LENGTH ...")
-    ] = None
-    warmup: Annotated[str | None, flag("let the learning rate rise first", "0ep", "LENGTH")] = None
-    clip: Annotated[float | None, flag("shorten longer gradients to this norm", "never", "NORM")] = None
-    label_smoothing: Annotated[float | None, flag("part of a label spread over all classes", 0, "PART")] = None
-    ema: Annotated[float | None, flag("also keep a moving average of the student", "none", "DECAY")] = None
-    seed: Annotated[
-        int | None, flag("decides data order, augmentation and initial weights", DEFAULT.seed, "NUMBER")
-    ] = None
-    precision: Annotated[
-        str | None,
-        flag(
-            "32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16 where the hardware is fast at it",
-            "auto",
-            "NAME",
-        ),
-    ] = None
-    accelerator: Annotated[str | None, flag("cpu, cuda, mps or auto", "auto", "NAME")] = None
-    devices: Annotated[int | None, flag("GPUs (or CPU processes) to share each batch", 1, "COUNT")] = None
-    workers: Annotated[
-        int | None, flag("processes that prepare batches ahead; any number gives the same bits", 0, "COUNT")
-    ] = None
-    threads: Annotated[int | None, flag("CPU threads", "all cores", "COUNT")] = None
-    set: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
-        flag(
-            "anything else in the spec: method.temperature=4, optimizer.momentum=0.95, ... (may be repeated)",
-            metavar="KEY=VALUE",
-        ),
-    ] = ()
+Given = Mapping[str, Any]
+"""the flags somebody typed, by name"""
+NO_FLAG = ("label",)
+"""fields that --set alone changes; so it is with options, which are the network's or the method's own"""
 
 
-# Where each plain flag goes in the spec's JSON.
-_PLACES = {
-    **DATA_PLACES,
-    "method": "method.name",
-    "epochs": "epochs",
-    "batch_size": "batch_size",
-    "optimizer": "optimizer.name",
-    "lr": "optimizer.lr",
-    "weight_decay": "optimizer.weight_decay",
-    "rate": "rate.shape",
-    "milestones": "rate.milestones",
-    "warmup": "rate.warmup",
-    "clip": "optimizer.clip",
-    "label_smoothing": "label_smoothing",
-    "ema": "ema",
-    "seed": "seed",
-    "precision": "precision",
-    "accelerator": "engine.accelerator",
-    "devices": "engine.devices",
-    "workers": "engine.workers",
-    "threads": "engine.threads",
+def flag(about: str, default: Any = "", metavar: str | None = None) -> Any:
+    """A flag's line in the help, with what the run has when the flag is left out."""
+    hint = f"(default: {default})" if default != "" else ""
+    return tyro.conf.arg(help=about, help_behavior_hint=hint, metavar=metavar)
+
+
+class Flag(NamedTuple):
+    """A flag of a run; `place` is what it sets in the spec, and empty for those that need thinking."""
+
+    name: str
+    kind: Any
+    about: str
+    default: Any = ""
+    metavar: str | None = None
+    place: str = ""
+
+    def field(self) -> tuple[str, Any, Any]:
+        """This flag as a dataclass field; None, or an empty tuple, is what it has when it is not given."""
+        hint = flag(self.about, self.default, self.metavar)
+        if self.kind is tuple:
+            return self.name, Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], hint], ()
+        return self.name, Annotated[self.kind | None, hint], None
+
+
+class Words(NamedTuple):
+    """What the help says of a field where it is not what the field itself says."""
+
+    default: str = ""
+    about: str = ""
+
+
+_SUITS, _FOUND = "what suits the data", "found where only one can be meant"
+_WORDS = {
+    "data.train_limit": Words("all"),
+    "data.class_list": Words("all"),
+    "data.image_column": Words(_FOUND, "the column of a table that holds the images"),
+    "data.label_column": Words(_FOUND, "the column of a table that holds the labels"),
+    "data.train_split": Words(_FOUND, "the part of the data to train on"),
+    "data.test_split": Words(_FOUND, "the part of the data to test on"),
+    "data.augment.crop": Words(_SUITS),
+    "data.augment.flip": Words(_SUITS),
+    "data.augment.rotate": Words(_SUITS),
+    "network.weights": Words("random ones"),
+    "optimizer.momentum": Words("0.9 with sgd", "of sgd, and of those optimizers of timm that have one"),
+    "optimizer.clip": Words("never"),
 }
+_METAVARS = {
+    "PIXELS": "data.augment.crop data.image_size",
+    "PART": "data.holdout data.test_part label_smoothing rate.floor rate.warmup_start",
+    "FILE": "data.class_list",
+    "FOLDER": "data.root",
+    "DATA": "data.source",
+    "PLACE": "network.weights",
+    "NUMBER": "seed",
+    "DEGREES": "data.augment.rotate",
+}
+_METAVAR = {place: word for word, places in _METAVARS.items() for place in places.split()}
+_BY_KIND = {int: "COUNT", float: "NUMBER", str: "NAME", bool: "True|False", Duration: "LENGTH"}
 
 
-def parse(words: Sequence[str]) -> RunFlags:
-    """Flags from words, for the arms of a comparison."""
-    return tyro.cli(RunFlags, args=words, prog="arm")
+def of_fields(kind: type[Any], where: str = "") -> Iterator[Flag]:
+    """A flag for each plain field of a spec.
 
+    The first field of a spec within the run's spec has its name: --optimizer is optimizer.name.
 
-def to_spec(flags: RunFlags) -> RunSpec:
-    """The default run, or the spec or recipe the flags name, changed by the flags."""
-    if flags.spec is not None and flags.recipe is not None:
-        raise UserError("--spec and --recipe both fill everything in: give one of them.")
-    if flags.recipe is not None:
-        return recipe(flags.recipe, flags.without, change=lambda spec: changed(spec, flags))
-    if flags.without:
-        raise UserError("--without leaves a quirk out of a --recipe: name the recipe too.")
-    return changed(read_spec(flags.spec) if flags.spec is not None else DEFAULT, flags)
-
-
-def changed(base: RunSpec, flags: RunFlags) -> RunSpec:
-    """The base with every flag that is given."""
-    plain = to_json(base)
-    if flags.method is not None and flags.method != base.method.name:
-        plain["method"]["options"] = {}  # one method's options mean nothing to another
-    for name, place in _PLACES.items():
-        if getattr(flags, name) is not None:
-            put(plain, place, getattr(flags, name))
-    put_networks(plain, flags)
-    put_changes(plain["data"], flags)
-    assign(plain, flags.set)
-    return _scheduled(from_json(RunSpec, plain), flags)
-
-
-def _scheduled(spec: RunSpec, flags: RunFlags) -> RunSpec:
-    """The spec with the schedule its flags ask for, and a method that can follow it."""
-    asked = (flags.interval, flags.ahead, flags.window, flags.tail)
-    given = asked != (None, None, None, None)
-    if given:
-        spec = replace(spec, schedule=make_schedule(spec.schedule or Online(), *asked))
-    return spec
-
-
-def _can_be_spaced(spec: RunSpec) -> bool:
-    return len(build_method(spec.method).roles) > 1
-
-
-def _explicit(flags: RunFlags) -> Mapping[str, Any]:
-    """Method options that were set by hand and so win over what spacing would choose."""
-    pairs = (assignment.partition("=") for assignment in flags.set)
-    return {place.removeprefix("method."): value(text) for place, _, text in pairs if place.startswith("method.")}
-
-
-def parse_arm(text: str, base: RunFlags) -> tuple[str, RunSpec]:
-    """An arm of a comparison from 'NAME: FLAGS', the flags it adds to the base's.
-
-    >>> name, spec = parse_arm("spaced: --method kd --interval 1.5ep", RunFlags(epochs=30))
-    >>> name, spec.epochs, spec.schedule.interval
-    ('spaced', 30.0, Duration(amount=1.5, unit='ep'))
+    >>> next(of_fields(OptimizerSpec, "optimizer")).name
+    'optimizer'
     """
-    name, colon, typed = text.partition(":")
-    if not colon or not name.strip():
-        raise UserError(f"--arm wants 'NAME: FLAGS', for instance --arm 'spaced: --interval 1.5ep'; got {text!r}.")
-    try:
-        words = shlex.split(typed)
-    except ValueError as error:
-        raise UserError(f"--arm {text!r} cannot be read: {error}.") from None
-    own = parse(words)
-    if own.seed is not None:
-        raise UserError(f"Arm {name.strip()!r} cannot have a seed of its own: all arms get the same seeds (--seeds).")
-    return name.strip(), to_spec(_joined(base, own))
+    said, hints = sentences(kind), get_type_hints(kind)
+    for number, one in enumerate(fields(kind)):
+        place = f"{where}.{one.name}" if where else one.name
+        shown = _kind(hints[one.name])
+        if shown is None or place in NO_FLAG:
+            continue
+        first = number == 0 and kind in (DataSpec, NetworkSpec, MethodSpec, OptimizerSpec, RateSpec)
+        name = where if first else {"augmentation": "augment"}.get(one.name, one.name)
+        about, default = _said(said.get(one.name, ""), one, _WORDS.get(place, Words()))
+        typed = str if shown is Duration else shown
+        if get_origin(shown) is Literal:
+            yield Flag(name, str, about, default, "|".join(get_args(shown)), place)
+        elif get_origin(shown) is tuple:
+            yield Flag(name, tuple[str, ...], about, default, "LENGTH ...", place)
+        else:
+            yield Flag(name, typed, about, default, _METAVAR.get(place, _BY_KIND[shown]), place)
 
 
-def _joined(base: RunFlags, own: RunFlags) -> RunFlags:
-    """Both together; where both say something, the second wins."""
-    given = {f.name: getattr(own, f.name) for f in fields(own) if getattr(own, f.name) not in (None, ())}
-    repeated = {"set": base.set + own.set, "without": base.without + own.without}  # assistants are not: a chain is one
-    return replace(base, **{**given, **repeated})
+def _kind(hint: Any) -> Any:
+    """What a field's flag takes; None for what has no flag of its own."""
+    options = [option for option in get_args(hint) if option is not NoneType]
+    if NoneType in get_args(hint):
+        return _kind(options[0])
+    if get_origin(hint) in (Literal, tuple) or hint in _BY_KIND:
+        return hint
+    return None
+
+
+def _said(sentence: str, one: Field[Any], words: Words) -> tuple[str, str]:
+    """A field's sentence and its default; 'X; None takes Y' is X with the default Y."""
+    if split := re.fullmatch(r"(.*); None (?:takes|is) (.*)", sentence):
+        return words.about or split[1], words.default or split[2]
+    usual = one.default if one.default_factory is MISSING else one.default_factory()
+    default = "none" if usual in (None, ()) else f"{usual:g}" if isinstance(usual, float) else str(usual)
+    return words.about or sentence, words.default or default
+
+
+_EVERYTHING = [
+    Flag("spec", Path, "start from this spec.json (or run folder); other flags change it", metavar="FILE"),
+    Flag("recipe", str, "a training recipe that fills everything in (see `spacedkd list recipes`)", metavar="NAME"),
+    Flag("without", tuple, "leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
+    Flag(
+        "set",
+        tuple,
+        "anything else in the spec: method.temperature=4, network.drop_path_rate=0.1, ... (may be repeated)",
+        metavar="KEY=VALUE",
+    ),
+]
+_NETWORK = [
+    *of_fields(NetworkSpec, "network"),
+    Flag("width", int, "first-stage channels of our small-image ResNets, whoever has one", 64, "CHANNELS"),
+    Flag("teacher", str, "the teacher's network", "the student's", "NAME"),
+    Flag(
+        "teacher_weights",
+        str,
+        "a teacher that is trained already and stays as it is: a run folder, a file of weights, or 'timm' for the "
+        "published ones of --teacher",
+        "it learns too",
+        "PLACE",
+    ),
+    Flag(
+        "assistant",
+        tuple,
+        "a network between teacher and student of --method takd; repeat for more, largest first",
+        metavar="NAME",
+    ),
+]
+_SCHEDULE = [
+    *of_fields(MethodSpec, "method"),
+    Flag(
+        "interval",
+        str,
+        "how far the teacher leads: online, offline, or a length such as 1.5ep or 586st",
+        "online",
+        "LENGTH",
+    ),
+    Flag("ahead", str, "keep the teacher this far ahead but moving, instead of spacing", metavar="LENGTH"),
+    Flag(
+        "window",
+        str,
+        "space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere",
+        metavar="RANGE",
+    ),
+    Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),
+]
+_TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last")
+_DATA = [*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment")]
+GROUPS = {
+    "": _EVERYTHING,
+    "data": [
+        *(one for one in _DATA if one.name not in _TRAINING_ONLY),
+        *(one for name in _TRAINING_ONLY for one in _DATA if one.name == name),
+    ],
+    "network": _NETWORK,
+    "schedule": _SCHEDULE,
+    "training": [*of_fields(RunSpec)],
+    "optimizer": [*of_fields(OptimizerSpec, "optimizer")],
+    "rate": [*of_fields(RateSpec, "rate")],
+    "engine": [*of_fields(EngineSpec, "engine")],
+}
+_ABOUT = {
+    "data": "Which images there are, and how they are varied in training.",
+    "network": "Who learns and who teaches.",
+    "schedule": "What is learned, and who learns when. Lengths are epochs (1.5ep), steps (586st) or percent (50%).",
+    "training": "How long, and with what care.",
+    "optimizer": "How weights are updated.",
+    "rate": "The learning rate as a function of the step.",
+    "engine": "Where a run is computed; this does not change what it computes.",
+}
+PLACES = {one.name: one.place for flags in GROUPS.values() for one in flags if one.place}
+"""what each flag of a single field sets in the spec"""
+
+
+def _class(name: str, flags: Iterable[Flag], about: str = "", groups: Sequence[tuple[str, Any, Any]] = ()) -> Any:
+    described = {"__doc__": about or f"The flags of a {name}."}
+    return make_dataclass(name, [*(one.field() for one in flags), *groups], frozen=True, namespace=described)
+
+
+if TYPE_CHECKING:
+    RunFlags = Any
+    ImageFlags = Any
+else:
+    _groups = {name: _class(f"{name}_flags", flags, _ABOUT[name]) for name, flags in GROUPS.items() if name}
+    RunFlags = tyro.conf.OmitArgPrefixes[
+        _class("run", _EVERYTHING, groups=[(name, group, group()) for name, group in _groups.items()])
+    ]
+    ImageFlags = tyro.conf.OmitArgPrefixes[
+        _class(
+            "images", [one for one in _DATA if one.name not in _TRAINING_ONLY], "Which images --network is measured on."
+        )
+    ]
+
+
+def given(flags: Any) -> dict[str, Any]:
+    """What was typed, of all groups."""
+    found: dict[str, Any] = {}
+    for one in fields(flags):
+        value = getattr(flags, one.name)
+        if is_dataclass(value):
+            found |= given(value)
+        elif value == () and one.default is None:
+            raise UserError(f"--{one.name.replace('_', '-')} needs at least one value.")
+        elif value not in (None, ()):
+            found[one.name] = value
+    return found
+
+
+def parse(words: Sequence[str], prog: str = "arm") -> dict[str, Any]:
+    """Flags from words, as in the arms of a comparison.
+
+    >>> parse(["--interval", "1.5ep", "--epochs", "30"])
+    {'interval': '1.5ep', 'epochs': 30.0}
+    """
+    return given(tyro.cli(RunFlags, args=words, prog=prog))

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable
+from typing import NamedTuple
 
 from rich import box
 from rich.columns import Columns
-from rich.markdown import Markdown
+from rich.console import RenderableType
 from rich.table import Table
 
-from spacedkd.data.augmentations import AUGMENTATIONS
-from spacedkd.data.sources import PLACES, SOURCES
 from spacedkd.errors import UserError, unknown
-from spacedkd.methods import METHODS
-from spacedkd.methods.pages import cited, page
-from spacedkd.models.build import available
 from spacedkd.recipes import QUIRKS, RECIPES
 
 
+class Listing(NamedTuple):
+    about: str
+    table: Callable[[str], RenderableType]
+
+
 def data(pattern: str) -> Table:
+    from spacedkd.data.sources import PLACES, SOURCES
+
     table = Table("--data", "what it is", box=box.SIMPLE_HEAD)
     for name, source in {**SOURCES, **PLACES}.items():
         table.add_row(name, source.about)
@@ -27,6 +30,8 @@ def data(pattern: str) -> Table:
 
 
 def augmentations(pattern: str) -> Table:
+    from spacedkd.data.augmentations import AUGMENTATIONS
+
     table = Table("--augment", "what is done to training images", box=box.SIMPLE_HEAD)
     for name, entry in AUGMENTATIONS.items():
         table.add_row(name, entry.about)
@@ -34,15 +39,25 @@ def augmentations(pattern: str) -> Table:
 
 
 def networks(pattern: str) -> Columns:
+    from spacedkd.models.build import available
+
     names = available(pattern)
     if not names:
         raise UserError(f"No network matches {pattern!r}. Use wildcards: spacedkd list networks --pattern '*resnet*'")
     return Columns(names, padding=(0, 3))
 
 
-def methods(pattern: str) -> Table | Markdown:
+def methods(pattern: str) -> RenderableType:
+    from rich.markdown import Markdown
+
+    from spacedkd.methods import METHODS
+    from spacedkd.methods.pages import cited, page
+
     if pattern:
-        return Markdown("\n\n".join(page(name) for name in _matching(pattern)))
+        found = fnmatch.filter(METHODS, pattern)
+        if not found:
+            raise unknown("method", pattern, METHODS)
+        return Markdown("\n\n".join(page(name) for name in found))
     table = Table("--method", "paper", "who teaches", "weights by default", "defined by", box=box.SIMPLE_HEAD)
     for name, method in METHODS.items():
         card = method.card
@@ -51,13 +66,6 @@ def methods(pattern: str) -> Table | Markdown:
         column.overflow = "fold"
     table.caption = "Formula and options of one: spacedkd list methods --pattern ctkd"
     return table
-
-
-def _matching(pattern: str) -> list[str]:
-    found = fnmatch.filter(METHODS, pattern)
-    if not found:
-        raise unknown("method", pattern, METHODS)
-    return found
 
 
 def recipes(pattern: str) -> Table:
@@ -79,11 +87,19 @@ def schedules(pattern: str) -> Table:
     return table
 
 
-TABLES: dict[str, Callable[[str], Table | Columns | Markdown]] = {
-    "data": data,
-    "augmentations": augmentations,
-    "networks": networks,
-    "methods": methods,
-    "schedules": schedules,
-    "recipes": recipes,
+LISTINGS = {
+    "data": Listing("data sets, and places of your own to take images from", data),
+    "augmentations": Listing("how training images can be varied", augmentations),
+    "networks": Listing("networks; --pattern 'vit*' for those that match", networks),
+    "methods": Listing("distillation methods; --pattern ctkd for all about one", methods),
+    "schedules": Listing("who learns when", schedules),
+    "recipes": Listing("whole training recipes, with the quirks of released code", recipes),
 }
+
+
+def listings() -> Table:
+    """What can be listed."""
+    table = Table("spacedkd list ...", "what it shows", box=box.SIMPLE_HEAD)
+    for name, entry in LISTINGS.items():
+        table.add_row(name, entry.about)
+    return table

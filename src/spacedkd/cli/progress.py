@@ -1,19 +1,30 @@
-"""What somebody sees while runs are going on: a live bar on a terminal, plain lines anywhere else."""
+"""What somebody is told while runs are going on: a live bar on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from spacedkd.experiments.instruments import Advance
-from spacedkd.experiments.instruments import Progress as ShowWork
-from spacedkd.experiments.runner import Callback as JobCallback
-from spacedkd.experiments.runner import Job
-from spacedkd.training.loop import Callback, Moment
+if TYPE_CHECKING:
+    from spacedkd.experiments.instruments import Advance
+    from spacedkd.experiments.instruments import Progress as ShowWork
+    from spacedkd.experiments.runner import Callback as JobCallback
+    from spacedkd.experiments.runner import Job
+    from spacedkd.training.loop import Callback, Moment
+
+console = Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")  # one of several processes speaks for all
+
+
+def say(text: str) -> None:
+    """A line as it is, for people to copy from: not broken, not coloured, no markup."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
 
 LONG = 10.0
 """seconds of work that are worth a line where there is no bar"""
@@ -68,10 +79,10 @@ def run_progress(console: Console, title: str) -> Iterator[Callback]:
 
 
 @contextmanager
-def jobs_progress(console: Console, jobs: list[Job]) -> Iterator[JobCallback]:
+def jobs_progress(console: Console, count: int) -> Iterator[JobCallback]:
     """One bar for all runs with the time left, and one line for each that is going on."""
     with _bar(console) as bar:
-        total = bar.add_task("all runs", total=len(jobs), news=f"0 of {len(jobs)} runs")
+        total = bar.add_task("all runs", total=count, news=f"0 of {count} runs")
         rows: dict[str, tuple[TaskID, _News]] = {}
         done: dict[str, float] = {}
 
@@ -83,12 +94,12 @@ def jobs_progress(console: Console, jobs: list[Job]) -> Iterator[JobCallback]:
             bar.update(row, completed=moment.turn, news=news.line(moment))
             done[name] = moment.turn / moment.turns
             finished = sum(part == 1 for part in done.values())
-            bar.update(total, completed=sum(done.values()), news=f"{finished} of {len(jobs)} runs")
+            bar.update(total, completed=sum(done.values()), news=f"{finished} of {count} runs")
             if moment.turn == moment.turns:
                 bar.remove_task(row)
                 if not console.is_terminal:
                     console.print(
-                        f"[{finished} of {len(jobs)}] {name}: {news.line(moment)}",
+                        f"[{finished} of {count}] {name}: {news.line(moment)}",
                         highlight=False,
                         markup=False,
                         soft_wrap=True,

@@ -9,16 +9,19 @@ from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
 
 
 def make_schedule(
-    base: Schedule, interval: str | None, ahead: str | None, window: str | None, tail: str | None
+    base: Schedule | None, interval: str | None, ahead: str | None, window: str | None, tail: str | None
 ) -> Schedule:
     """The base changed by whatever is given; a window keeps the interval it is about, and the other way round."""
     if ahead is not None:
         if (interval, window, tail) != (None, None, None):
             raise UserError("--ahead is a schedule of its own: leave out --interval, --window and --tail.")
         return Ahead(ahead)
-    inside = _inside(base.inside if isinstance(base, Window) else base, interval, tail)
+    nothing = base is None and interval is None
+    if nothing and window is None:
+        raise UserError("--tail needs an --interval to belong to, for instance --interval 1.5ep.")
+    inside = _inside((base.inside if isinstance(base, Window) else base) or Online(), interval, tail)
     if window is not None:
-        if inside == Online():
+        if nothing or inside == Online():
             raise UserError(f"--window {window} needs an --interval to space by, for instance --interval 1.5ep.")
         return _windowed(inside, window)
     return replace(base, inside=inside) if isinstance(base, Window) else inside

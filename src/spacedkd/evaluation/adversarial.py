@@ -16,57 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError
 from spacedkd.evaluation.accuracy import Predict
+from spacedkd.evaluation.plan import HIGHEST, Attack
 from spacedkd.seeds import seed_for
-
-Name = Literal["fgsm", "bim", "pgd"]
-NAMES: tuple[Name, ...] = get_args(Name)
-EPSILONS = (1.0, 2.0, 4.0, 8.0)
-STEPS = 10
-HIGHEST = 255.0
 
 Pixels = tuple[Tensor, Tensor, Tensor]
 """[B, C, H, W] uint8, their labels [B] and their places in the data [B]"""
 Normalise = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Attack:
-    """An attack with everything that decides how strong it is."""
-
-    name: Name
-    epsilon: float
-    step: float
-    steps: int
-    random_start: bool
-
-    def __post_init__(self) -> None:
-        for what, value in (("epsilon", self.epsilon), ("The step of an attack", self.step)):
-            if not 0 < value <= HIGHEST:  # written so that NaN fails too
-                raise UserError(f"{what} must be above 0 and at most 255 (pixel values, 8 is 8/255), got {value:g}.")
-        if self.steps < 1:
-            raise UserError(f"An attack needs at least one step, got {self.steps}.")
-
-
-def attack(name: str, epsilon: float, steps: int = STEPS, step: float | None = None) -> Attack:
-    """An attack by name; its step is epsilon / 4 unless given, and all of epsilon for fgsm.
-
-    >>> attack("bim", 8)
-    Attack(name='bim', epsilon=8, step=2.0, steps=10, random_start=False)
-    """
-    if name == "fgsm":
-        return Attack("fgsm", epsilon, epsilon, 1, False)
-    if name not in NAMES:
-        raise unknown("attack", name, NAMES)
-    size = epsilon / 4 if step is None else step
-    return Attack("bim" if name == "bim" else "pgd", epsilon, size, steps, name == "pgd")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from spacedkd.data.reading import cores
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corruptions
+from spacedkd.evaluation.plan import check_corruptions
 from spacedkd.files import cache_folder, write_whole
 
 CHUNK = 128
@@ -59,7 +60,7 @@ class CorruptedImages:
         return self.folder / f"{name}-{severity}.npy"
 
     def missing(self, names: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:
-        corruptions.check(names, severities)
+        check_corruptions(names, severities)
         return [one for one in product(names, severities) if not self.path(*one).exists()]
 
     def make(

@@ -21,34 +21,13 @@ import numpy as np
 from PIL import Image
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError
 from spacedkd.evaluation.accuracy import Predict, correct
 from spacedkd.seeds import seed_for
 
-FAMILIES = {
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
-    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
-    "weather": ("snow", "frost", "fog", "spatter"),
-    "digital": ("brightness", "contrast", "saturate", "elastic_transform", "pixelate", "jpeg_compression"),
-}
-NAMES = tuple(name for names in FAMILIES.values() for name in names)
-PAPER = ("impulse_noise", "zoom_blur", "snow", "frost", "jpeg_compression", "brightness")
-"""the six of the paper's table"""
-SEVERITIES = (1, 3, 5)
 LEAST = 32
 _SEEDED_THEMSELVES = ("impulse_noise", "glass_blur")
 """do not ask NumPy's global generator"""
-
-
-def check(names: Sequence[str], severities: Sequence[int]) -> None:
-    for name in names:
-        if name not in NAMES:
-            raise unknown("corruption", name, NAMES)
-    for severity in severities:
-        if severity not in range(1, 6):
-            raise UserError(f"A corruption's severity must be from 1 to 5, got {severity}.")
-    if not names or not severities:
-        raise UserError("There is nothing to corrupt with: name at least one corruption and one severity.")
 
 
 def check_channels(channels: int) -> None:

@@ -16,6 +16,7 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.evaluation.eigenvalue import Eigenvalue, largest_eigenvalue
 from spacedkd.evaluation.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode
 from spacedkd.evaluation.hessian import AT_ONCE, Hessian
+from spacedkd.evaluation.plan import MOST_PRODUCTS
 from spacedkd.evaluation.trace import Callback as Count
 from spacedkd.evaluation.trace import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part
 
@@ -29,7 +30,6 @@ ESTIMATORS: dict[str, Estimator] = {
     "hutch++": hutch_plus_plus,
 }
 USED = ("hutchinson by part", "hutch++")
-MOST_PRODUCTS = 50
 
 
 @dataclass(frozen=True)

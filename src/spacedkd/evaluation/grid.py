@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from spacedkd.data.images import ImageSet, to_image
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corruptions
+from spacedkd.evaluation.plan import CORRUPTIONS, SEVERITIES, check_corruptions
 
 TILE = 96
 GAP = 6
@@ -27,12 +28,12 @@ def write_grid(
     if path.suffix.lower() != ".png":
         raise UserError(f"The grid is a PNG picture: call it {path.with_suffix('.png')}.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw(images, names or corruptions.NAMES, severities or corruptions.SEVERITIES, row).save(path)
+    draw(images, names or CORRUPTIONS, severities or SEVERITIES, row).save(path)
 
 
 def draw(images: ImageSet, names: Sequence[str], severities: Sequence[int], row: int) -> Image.Image:
     """The picture itself: for each corruption its name, the clean image, and one tile for each severity."""
-    corruptions.check(names, severities)
+    check_corruptions(names, severities)
     corruptions.check_channels(images.shape[0])
     clean = images.fitted(torch.tensor([row]))[0].cpu().numpy()
     columns = 1 + len(severities)

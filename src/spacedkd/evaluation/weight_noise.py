@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +22,8 @@ from torch import Tensor, nn
 from spacedkd.errors import UserError
 from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval
 from spacedkd.evaluation.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode, weights_come_back
+from spacedkd.evaluation.plan import ABSOLUTE_LEVELS, RELATIVE_LEVELS, NoiseKind, noise_levels
 from spacedkd.seeds import seed_for
-
-Kind = Literal["absolute", "relative"]
-ABSOLUTE_LEVELS = (0.001, 0.002, 0.005, 0.01, 0.02)
-RELATIVE_LEVELS = (0.05, 0.1, 0.2, 0.3, 0.5)
 
 Callback = Callable[[int, int], None]
 """told how many passes over the images are done, and of how many"""
@@ -37,7 +33,7 @@ Callback = Callable[[int, int], None]
 class NoiseLevel:
     """Loss and accuracy over several draws of noise of one level."""
 
-    kind: Kind
+    kind: NoiseKind
     level: float
     loss: ConfidenceInterval | None  # None if a draw's loss was not a finite number
     accuracy: ConfidenceInterval
@@ -75,7 +71,7 @@ def weight_noise(
     `predict` gives the logits to be judged; left out, the model itself does. The noise of a draw depends on the seed,
     the level, the draw and the parameter's name alone, so two networks of one shape are shaken in the same way.
     """
-    plan = planned(absolute, relative, draws)
+    plan = noise_levels(absolute, relative, draws)
     total = 1 + len(plan) * draws
     with in_eval_mode(model):
         images, clean = _fit(predict or model, batches, loss)
@@ -92,7 +88,7 @@ def weight_noise(
 
 
 @contextmanager
-def shaken(model: nn.Module, kind: Kind, level: float, seed: int, draw: int) -> Iterator[None]:
+def shaken(model: nn.Module, kind: NoiseKind, level: float, seed: int, draw: int) -> Iterator[None]:
     """The model with noise on its parameters; its own bits come back however this ends."""
     with weights_come_back(model):
         with torch.no_grad():
@@ -127,26 +123,12 @@ def _fit(predict: Logits, batches: Batches, loss: Loss) -> tuple[int, tuple[floa
     return images, (losses / images, correct / images)
 
 
-def _level(kind: Kind, level: float, found: Sequence[tuple[float, float]]) -> NoiseLevel:
+def _level(kind: NoiseKind, level: float, found: Sequence[tuple[float, float]]) -> NoiseLevel:
     losses = [one if math.isfinite(one) else None for one, _ in found]
     finite = [one for one in losses if one is not None]
     accuracies = [accuracy for _, accuracy in found]
     mean_loss = confidence_interval(finite) if len(finite) == len(losses) else None
     return NoiseLevel(kind, level, mean_loss, confidence_interval(accuracies), tuple(losses), tuple(accuracies))
-
-
-def planned(absolute: Sequence[float], relative: Sequence[float], draws: int) -> list[tuple[Kind, float]]:
-    """The kinds and levels in turn; anything that is no level is refused."""
-    plan: list[tuple[Kind, float]] = [("absolute", level) for level in absolute]
-    plan += [("relative", level) for level in relative]
-    for kind, level in plan:
-        if not (math.isfinite(level) and level > 0):
-            raise UserError(f"A level of {kind} weight noise must be a number above 0, got {level}.")
-    if not plan:
-        raise UserError("Weight noise needs at least one level, for instance 0.01.")
-    if draws < 1:
-        raise UserError(f"Weight noise needs at least one draw of each level, got {draws}.")
-    return plan
 
 
 def _tell(callback: Callback | None, done: int, total: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,18 +11,19 @@ import torch
 from torch import Tensor
 
 from spacedkd.data.images import Encoded, Images
+from spacedkd.data.items import Items
 from spacedkd.data.splits import evenly
 from spacedkd.data.stream import Batch, in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluation import adversarial, corruptions, curvature, scores, weight_noise
-from spacedkd.evaluation.adversarial import Attack
 from spacedkd.evaluation.corrupted import CorruptedImages
+from spacedkd.evaluation.plan import CURVATURE_IMAGES, NOISE_IMAGES, Plan
+from spacedkd.experiments import evaluation_file
 from spacedkd.json_form import to_json
-from spacedkd.training.saved import Saved
-
-NOISE_IMAGES = 2000
-CURVATURE_IMAGES = 250
-"""fewer than for noise: a product with the Hessian takes as long as five passes or more, and a trace needs dozens"""
+from spacedkd.run import Run
+from spacedkd.training.folder import make_folder
+from spacedkd.training.objects import Objects
+from spacedkd.training.saved import Saved, of_run
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
@@ -34,83 +34,80 @@ def silent(_: str, __: int) -> AbstractContextManager[Advance]:
     return nullcontext(lambda _: None)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Which instruments are used, and how."""
+def evaluate(
+    run: Run | Path | str,
+    plan: Plan | None = None,
+    *,
+    unfinished: bool = False,
+    accelerator: str | None = None,
+    threads: int | None = None,
+    progress: Progress = silent,
+    **objects: Any,
+) -> dict[str, Any]:
+    """Measure a run's networks as the plan says, accuracy alone unless told more; also written to its evaluation.json.
 
-    severities: tuple[int, ...] = corruptions.SEVERITIES
-    corruptions: tuple[str, ...] = ()
-    cache: Path | None = None
-    attacks: tuple[Attack, ...] = ()
-    flatness: bool = False
-    noise: tuple[float, ...] = weight_noise.ABSOLUTE_LEVELS
-    relative_noise: tuple[float, ...] = weight_noise.RELATIVE_LEVELS
-    draws: int = 10
-    hessian: bool = False
-    error: float = 0.05
-    """relative standard error of the curvature at which to stop"""
-    most_products: int = curvature.MOST_PRODUCTS
-    """of the Hessian with a vector, for each estimate"""
-    limit: int | None = None
-    """only so many test images for corruptions and attacks"""
-    train_images: int | None = None
-    """so many training images at most for flatness and curvature; None takes 2000 for the one and 250 for the other"""
-    batch_size: int = 256
-    workers: int = 0
-
-    def instruments(self) -> list[str]:
-        asked = {
-            "accuracy": True,
-            "corruptions": bool(self.corruptions),
-            "adversarial": bool(self.attacks),
-            "weight_noise": self.flatness,
-            "curvature": self.hessian,
-        }
-        return [name for name, wanted in asked.items() if wanted]
-
-    def __post_init__(self) -> None:
-        if self.corruptions:
-            corruptions.check(self.corruptions, self.severities)
-        if self.flatness:
-            weight_noise.planned(self.noise, self.relative_noise, self.draws)
-        for name, least, value in (
-            ("batch_size", 1, self.batch_size),
-            ("workers", 0, self.workers),
-            ("train_images", 1, self.train_images),
-            ("products", 8, self.most_products),
-            ("limit", 1, self.limit),
-        ):
-            if value is not None and value < least:
-                raise UserError(f"{name} must be at least {least}, got {value}.")
-        if not 0 < self.error < 1:
-            raise UserError(f"error must be a part between 0 and 1, for instance 0.05; got {self.error:g}.")
+    A run that was given objects (`network`, `teacher`, `data`, ...) needs the same ones again.
+    """
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    saved = of_run(folder, unfinished, accelerator, threads, Objects(**objects))
+    return measure(folder, saved, plan or Plan(), progress)
 
 
-def evaluate(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(folder: Path, saved: Saved, plan: Plan, progress: Progress = silent) -> dict[str, Any]:
+    """Use every instrument; what one found is in the folder's evaluation.json before the next begins."""
+    found: dict[str, Any] = evaluation_file.read(folder) or {}  # a bad one is found before the work is done
+    results = use_instruments(saved, plan, progress)
+    make_folder(folder, "--out")
+    for name, result in results:
+        found = evaluation_file.write(folder, saved, {name: result})
+    return found
+
+
+def use_instruments(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:
     """The instruments of the plan one after the other, each with what it found as plain JSON; accuracy is the first.
 
     What is wrong with the plan is said at once, and not when the first instrument is asked for.
     """
-    test = _some(saved.data.test, "limit", plan.limit)
+    _check_suits(saved, plan)
+    test = _some(saved, saved.data.test, "limit", plan.limit)
     if plan.flatness or plan.hessian:
-        _some(saved.data.train, "train_images", plan.train_images)  # too few are refused before the work is done
+        _some(saved, saved.data.train, "train_images", plan.train_images)  # too few are refused before the work is done
     measured = {"model": saved.student, "head": "final"}
     instruments: dict[str, Callable[[], Any]] = {
         "accuracy": lambda: _accuracy(saved, plan, progress),
-        "corruptions": lambda: _corruptions(saved, plan, test, progress),
-        "adversarial": lambda: _adversarial(saved, plan, test, progress),
+        "corruptions": lambda: _corruptions(saved, plan, of_images(test, "Corruptions"), progress),
+        "adversarial": lambda: _adversarial(saved, plan, of_images(test, "Attacks"), progress),
         "weight_noise": lambda: _weight_noise(saved, plan, progress),
         "curvature": lambda: _curvature(saved, plan, progress),
     }
     return ((name, {"measured": measured, **to_json(instruments[name]())}) for name in plan.instruments())
 
 
+Part = Images | Encoded | Items
+
+
+def of_images(part: Part, what: str) -> Images | Encoded:
+    """Images whose pixels can be changed; a dataset of somebody's own shows its items as it likes."""
+    if isinstance(part, Items):
+        raise UserError(f"{what} change the pixels of images, and this run has a dataset of its own: leave them out.")
+    return part
+
+
+def _check_suits(saved: Saved, plan: Plan) -> None:
+    """Refuse what cannot be measured on this data before anything is."""
+    for wanted, what in ((plan.corruptions, "Corruptions"), (plan.attacks, "Attacks")):
+        if wanted:
+            of_images(saved.data.test, what)
+    if (plan.flatness or plan.hessian) and not isinstance(saved.data.shown.sample, Tensor):
+        raise UserError("Flatness and curvature are measured where a network's input is one tensor: leave them out.")
+
+
 def _accuracy(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
-    parts, classes = saved.data.evaluated(), saved.data.test.classes
-    total = len(saved.models) * sum(len(part.labels) for part in parts.values())
+    parts, classes = saved.data.evaluated(), saved.data.shown.classes
+    total = len(saved.models) * sum(len(part) for part in parts.values())
     with progress("accuracy", total) as advance:
 
-        def scored(model: str, images: Images | Encoded) -> scores.Scores:
+        def scored(model: str, images: Part) -> scores.Scores:
             leaders = [name for name in saved.models if name not in (saved.student, "average")]
             others = {name: saved.predict(name) for name in leaders} if model == saved.student else {}
             batches = _shown(saved, images, plan, advance)
@@ -184,8 +181,8 @@ def _curvature(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
 
 def _training(saved: Saved, plan: Plan, usual: int) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
     """Passes over the training images as they are, not varied; left open, at least one of each class is among them."""
-    usual = max(usual, len(saved.data.train.classes))
-    train = _some(saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
+    usual = max(usual, len(saved.data.shown.classes))
+    train = _some(saved, saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
 
     def one_pass() -> Iterator[tuple[Tensor, Tensor]]:
         return ((cast(Tensor, batch.inputs), batch.labels) for batch in _shown(saved, train, plan))
@@ -193,16 +190,19 @@ def _training(saved: Saved, plan: Plan, usual: int) -> Callable[[], Iterator[tup
     return one_pass
 
 
-def _shown(saved: Saved, images: Images | Encoded, plan: Plan, advance: Advance = lambda _: None) -> Iterator[Batch]:
+def _shown(saved: Saved, images: Part, plan: Plan, advance: Advance = lambda _: None) -> Iterator[Batch]:
     for batch in in_order(images, plan.batch_size, plan.workers):
         yield saved.moved(batch)
         advance(len(batch.labels))
 
 
-def _some(images: Images | Encoded, name: str, limit: int | None) -> Images | Encoded:
-    """At most `limit` images, evenly from all classes."""
-    if limit is None or limit >= len(images.labels):
+def _some(saved: Saved, images: Part, name: str, limit: int | None) -> Part:
+    """At most `limit` images, evenly from all classes; of somebody's own dataset, evenly from beginning to end."""
+    if limit is None or limit >= len(images):
         return images
-    if limit < len(images.classes):
-        raise UserError(f"{name} must be at least {len(images.classes)}, one image of each class; got {limit}.")
-    return images.subset(evenly(images.labels, limit, len(images.classes)))
+    classes = len(saved.data.shown.classes)
+    if limit < classes:
+        raise UserError(f"{name} must be at least {classes}, one image of each class; got {limit}.")
+    if isinstance(images, Items):
+        return images.subset(torch.arange(limit) * len(images) // limit)
+    return images.subset(evenly(images.labels, limit, classes))

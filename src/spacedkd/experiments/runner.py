@@ -80,15 +80,14 @@ def plan(
     Cores are shared evenly by the runs that go on at once. A run that exists keeps the threads it began with, because
     their number shows in the bits.
     """
-    folders = {label: out / _folder_name(label) for label in arms}
-    if len({*folders.values()}) < len(arms):
+    if len({run_folder(out, label, 0) for label in arms}) < len(arms):
         raise UserError(f"Two arms would share a folder: {', '.join(arms)}. Give them names that differ in letters.")
     threads = max(1, torch.get_num_threads() // at_once)
     library = library or Library()
     jobs = []
     for seed in seeds:
         for label, spec in arms.items():
-            folder = folders[label] / f"seed{seed}"
+            folder = run_folder(out, label, seed)
             engine = replace(spec.engine, threads=_threads_of(folder) or spec.engine.threads or threads)
             filled = fill_in(replace(spec, seed=seed, label=label, engine=engine), library=library)
             jobs.append(Job(label, seed, filled, folder))
@@ -99,13 +98,13 @@ def _threads_of(folder: Path) -> int | None:
     return read_spec(folder).engine.threads if RunFolder(folder).spec.exists() else None
 
 
-def _folder_name(label: str) -> str:
-    """Letters, numbers and dots between them; everything else becomes a dash.
+def run_folder(out: Path, label: str, seed: int) -> Path:
+    """The folder of one run: letters, numbers and dots of its arm's name; everything else becomes a dash.
 
-    >>> _folder_name("Spaced KD, 1.5ep")
-    'spaced-kd-1.5ep'
+    >>> str(run_folder(Path("runs"), "Spaced KD, 1.5ep", 0))
+    'runs/spaced-kd-1.5ep/seed0'
     """
-    return re.sub(r"[^\w.]+", "-", label.lower()).strip("-.") or "arm"
+    return out / (re.sub(r"[^\w.]+", "-", label.lower()).strip("-.") or "arm") / f"seed{seed}"
 
 
 def equal_cost_controls(arms: Mapping[str, RunSpec]) -> dict[str, RunSpec]:

@@ -5,15 +5,14 @@ python -m spacedkd.methods.pages docs/methods      # what `make docs` does
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spacedkd.field_docs import sentences
 from spacedkd.json_form import to_json
 from spacedkd.methods import METHODS
 
@@ -28,7 +27,7 @@ class Option(NamedTuple):
 
 def options(method: type[Any]) -> Iterator[Option]:
     """The options of a method, its own first, then those it shares with others."""
-    said = {name: text for kind in reversed(method.__mro__) for name, text in _said_in(kind).items()}
+    said = {name: text for kind in reversed(method.__mro__) for name, text in sentences(kind).items()}
     values = to_json(method())
     own = [field.name for kind in method.__mro__ for field in _fields_in(kind)]
     for name in dict.fromkeys(own):
@@ -38,19 +37,6 @@ def options(method: type[Any]) -> Iterator[Option]:
 def _fields_in(kind: type[Any]) -> list[Any]:
     own = inspect.get_annotations(kind)
     return [field for field in fields(kind) if field.name in own] if is_dataclass(kind) else []
-
-
-def _said_in(kind: type[Any]) -> dict[str, str]:
-    """The sentence below each field of a class."""
-    if kind.__module__.partition(".")[0] != "spacedkd":
-        return {}
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    said = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            said[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
-    return said
 
 
 def cited(paper: str) -> str:

@@ -1,0 +1,194 @@
+"""What flags change in a spec.
+
+Flags and --set name places such as optimizer.lr. All changes of one run are gathered first and made together, because a
+spec checks its fields together: a multistep rate needs its milestones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from spacedkd.cli.flags import PLACES, Given
+from spacedkd.cli.networks import with_networks
+from spacedkd.cli.schedule_flags import make_schedule
+from spacedkd.duration import Duration
+from spacedkd.errors import UserError, unknown
+from spacedkd.recipes import recipe
+from spacedkd.schedule import Schedule
+from spacedkd.spec import AugmentSpec, DataSpec, MethodSpec, OptimizerSpec, RateSpec, RunSpec, read_spec
+
+T = TypeVar("T")
+_SCHEDULE = ("interval", "ahead", "window", "tail")
+_OF_A_SHAPE = ("floor", "milestones", "factor", "restart_after_warmup")
+_OF_AN_OPTIMIZER = ("momentum", "nesterov", "options")
+_VARIED = ("crop", "flip", "rotate")
+
+
+def to_spec(given: Given) -> RunSpec:
+    """The default run, or the spec or recipe the flags name, changed by the flags.
+
+    >>> to_spec({"interval": "1.5ep", "lr": 0.1}).optimizer.lr
+    0.1
+    """
+    if "spec" in given and "recipe" in given:
+        raise UserError("--spec and --recipe both fill everything in: give one of them.")
+    without = given.get("without", ())
+    if "recipe" in given:
+        return recipe(given["recipe"], without, change=lambda spec: changed(spec, given))
+    if without:
+        raise UserError("--without leaves a quirk out of a --recipe: name the recipe too.")
+    return changed(read_spec(given["spec"]) if "spec" in given else RunSpec(), given)
+
+
+def changed(base: RunSpec, given: Given) -> RunSpec:
+    """The base with every flag that is given."""
+    spec = with_networks(_without_what_belonged_to_others(base, given), given)
+    changes = [*_rate_left_behind(base.rate, given)]
+    changes += [(place, given[name]) for name, place in PLACES.items() if name in given and name not in _VARIED]
+    if any(name in given for name in _SCHEDULE):
+        changes.append(("schedule", _schedule(base.schedule, given)))
+    spec = with_changes(spec, [*changes, *assignments(given.get("set", ()))])
+    return _varied(spec, {name: given[name] for name in _VARIED if name in given})
+
+
+def _without_what_belonged_to_others(base: RunSpec, given: Given) -> RunSpec:
+    """One method's options mean nothing to another, and so it is with optimizers, augmentations and plain training."""
+    spec = base
+    if given.get("method", base.method.name) != base.method.name:
+        spec = replace(spec, method=MethodSpec(given["method"]))
+        if given["method"] == "none":
+            spec = replace(spec, schedule=None)
+    elif base.schedule is None and any(name in given for name in _SCHEDULE):
+        spec = replace(spec, method=_open_to_spacing(base.method))
+    if given.get("optimizer", base.optimizer.name) != base.optimizer.name:
+        usual = OptimizerSpec(given["optimizer"])
+        back = {name: getattr(usual, name) for name in _OF_AN_OPTIMIZER}
+        spec = replace(spec, optimizer=replace(base.optimizer, name=given["optimizer"], **back))
+    if "augment" in given:
+        spec = replace(spec, data=replace(spec.data, augment=None))
+    return spec
+
+
+def _open_to_spacing(method: MethodSpec) -> MethodSpec:
+    """A method without the options that spacing implies, so that the core chooses them."""
+    if not method.options or ":" in method.name:
+        return method
+    from spacedkd.methods import METHODS
+
+    implied = METHODS[method.name].card.when_spaced
+    return replace(method, options={key: value for key, value in method.options.items() if key not in implied})
+
+
+def _rate_left_behind(base: RateSpec, given: Given) -> Iterator[tuple[str, Any]]:
+    """What belongs to another shape of the learning rate only, or to a warm-up that is taken away, as it usually is."""
+    names: tuple[str, ...] = ()
+    if given.get("rate", base.shape) != base.shape:
+        names = _OF_A_SHAPE
+    elif "warmup" in given and Duration.parse(given["warmup"]).amount == 0:
+        names = ("warmup_start", "restart_after_warmup")
+    for name in names:
+        yield f"rate.{name}", getattr(RateSpec(), name)
+
+
+def _schedule(base: Schedule | None, given: Given) -> Schedule:
+    return make_schedule(base, *(given.get(name) for name in _SCHEDULE))
+
+
+def _varied(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
+    """Let --crop, --flip and --rotate change what the data or the named augmentation would have."""
+    if not given:
+        return spec
+    AugmentSpec(**given)  # a bad number is refused before any data is looked for
+    augment = replace(_usual_changes(spec.data), **given)
+    return replace(spec, data=replace(spec.data, augment=augment))
+
+
+def _usual_changes(data: DataSpec) -> AugmentSpec:
+    from spacedkd.data.sources import fill_in
+
+    return fill_in(data).augment or AugmentSpec()
+
+
+def assignments(written: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Places and values of --set KEY=VALUE; a value is JSON, or else the text itself."""
+    for one in written:
+        place, sign, text = one.partition("=")
+        if not sign:
+            raise UserError(f"--set wants KEY=VALUE, for instance method.temperature=4; got {one!r}.")
+        try:
+            yield place.strip(), json.loads(text)
+        except json.JSONDecodeError:
+            yield place.strip(), text
+
+
+def with_changes(spec: T, changes: Iterable[tuple[str, Any]], what: str = "spec") -> T:
+    """A spec with what lies at these places changed; where one place is named twice the last wins.
+
+    >>> with_changes(RunSpec(), [("optimizer.lr", 0.5), ("method.temperature", 4)]).method.options
+    {'temperature': 4}
+    """
+    draft = _Draft(spec, {})
+    for place, value in changes:
+        _put(draft, place.split("."), place, value, what)
+    made: T = _made(draft)
+    return made
+
+
+@dataclass
+class _Draft:
+    """A spec, or a mapping in one, and what is to be different in it."""
+
+    base: Any
+    changes: dict[str, Any]
+
+    def now(self, name: str) -> Any:
+        """What lies here, with the changes so far."""
+        if name in self.changes:
+            return self.changes[name]
+        return self.base.get(name) if isinstance(self.base, Mapping) else getattr(self.base, name, None)
+
+    def inside(self, name: str) -> _Draft | None:
+        """What lies here opened for changes, if it can be."""
+        found = self.now(name)
+        if isinstance(found, _Draft):
+            return found
+        if not isinstance(found, Mapping) and not is_dataclass(found):
+            return None
+        opened = _Draft(found, {})
+        self.changes[name] = opened
+        return opened
+
+
+def _put(draft: _Draft, path: list[str], place: str, value: Any, what: str) -> None:
+    name, *rest = path
+    names = [] if isinstance(draft.base, Mapping) else [one.name for one in fields(draft.base)]
+    # A network, a method or an optimizer has options of its own: method.temperature is method.options.temperature.
+    if "options" in names and name not in names:
+        path, name, rest = ["options", *path], "options", path
+    if rest:
+        inside = draft.inside(name)
+        if inside is None:
+            raise UserError(f"There is no {place!r} in this spec. {_WAY_OUT.get(name, _SEE)}")
+        _put(inside, rest, place, value, f"{what}.{name}")
+    elif names and name not in names:
+        raise unknown(f"key in {what}", name, names)
+    else:
+        draft.changes[name] = value
+
+
+_SEE = "See the spec.json of any run for the names."
+_WAY_OUT = {
+    "teacher": "Give --teacher NAME too.",
+    "schedule": "Give --interval 1.5ep or another schedule too.",
+    "augment": "Use --crop, --flip or --rotate.",
+}
+
+
+def _made(value: Any) -> Any:
+    if not isinstance(value, _Draft):
+        return value
+    changes = {name: _made(one) for name, one in value.changes.items()}
+    return {**value.base, **changes} if isinstance(value.base, Mapping) else replace(value.base, **changes)

@@ -1,0 +1,86 @@
+"""The networks that --network, --width, --teacher, --teacher-weights and --assistant stand for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from spacedkd.cli.flags import Given
+from spacedkd.errors import UserError
+from spacedkd.json_form import to_json
+from spacedkd.spec import MethodSpec, NetworkSpec, RunSpec, read_spec
+
+PUBLISHED = "timm"
+OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)")
+"""the names of our small-image ResNets, known without importing them"""
+_FROM_DATA = ("num_classes", "in_chans")
+
+
+def with_networks(spec: RunSpec, given: Given) -> RunSpec:
+    """The spec with the networks these flags name."""
+    width = given.get("width")
+    if given.get("network", spec.network.name) != spec.network.name:
+        spec = replace(spec, network=NetworkSpec(given["network"]))
+    if width is not None and (_is_ours(spec.network.name) or not _is_ours(given.get("teacher", ""))):
+        spec = replace(spec, network=_with_option(spec.network, "width", width))
+    if "teacher" in given:
+        spec = replace(spec, teacher=_named(given["teacher"], width))
+    if "teacher_weights" in given:
+        spec = _with_trained_teacher(spec, given["teacher_weights"])
+    if "assistant" in given:
+        if spec.method.name != "takd":
+            raise UserError("--assistant names a network between teacher and student: use it with --method takd.")
+        assistants = [to_json(_named(name, width)) for name in given["assistant"]]
+        spec = replace(spec, method=_with_option(spec.method, "assistants", assistants))
+    return spec
+
+
+def _is_ours(name: str) -> bool:
+    return OURS.fullmatch(name) is not None
+
+
+def _named(name: str, width: int | None) -> NetworkSpec:
+    return NetworkSpec(name, {"width": width} if width is not None and _is_ours(name) else {})
+
+
+def _with_option(spec: Any, name: str, value: Any) -> Any:
+    return replace(spec, options={**spec.options, name: value})
+
+
+def _with_trained_teacher(spec: RunSpec, place: str) -> RunSpec:
+    """The trained teacher; a method whose teacher would learn is told that it does not."""
+    if place != PUBLISHED:
+        network = spec.teacher or _trained_network(Path(place), spec)
+        teacher = replace(network, weights=str(Path(place).resolve()))
+    elif spec.teacher is None:
+        raise UserError("--teacher-weights timm takes the published weights of a network: name it with --teacher.")
+    else:
+        teacher = _with_option(spec.teacher, "pretrained", True)
+    return replace(spec, teacher=teacher, method=_taught_by_it(spec.method))
+
+
+def _taught_by_it(method: MethodSpec) -> MethodSpec:
+    if ":" in method.name:
+        return method  # a method of one's own knows what to do with its teacher
+    from spacedkd.methods import METHODS
+    from spacedkd.methods.taught import Taught
+
+    made = METHODS[method.name]
+    if issubclass(made, Taught) or "teacher_learns" not in {field.name for field in fields(made)}:
+        raise UserError(f"--teacher-weights: method {method.name} has no teacher that could be trained already.")
+    return replace(method, options={"teacher_learns": False, **method.options})
+
+
+def _trained_network(place: Path, spec: RunSpec) -> NetworkSpec:
+    """A run knows its network, and so does a student's folder; a file's weights are taken for the student's own."""
+    if (place / "spec.json").exists():
+        return replace(read_spec(place).network, weights=None)
+    if (place / "config.json").exists():
+        from spacedkd.models.weights import described
+
+        known = described(place / "config.json")
+        given = {key: value for key, value in known.get("model_args", {}).items() if key not in _FROM_DATA}
+        return NetworkSpec(known.get("architecture"), given)  # type: ignore[arg-type]
+    return spec.network

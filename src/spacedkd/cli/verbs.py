@@ -1,0 +1,201 @@
+"""The verbs that train, compare, report and measure the theory.
+
+Each imports what it needs when it is called, so that help and mistakes come at once.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from spacedkd.cli.arms import make_arms
+from spacedkd.cli.changes import to_spec
+from spacedkd.cli.flags import RunFlags, flag, given
+from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
+from spacedkd.errors import UserError, unknown
+from spacedkd.spec import RunSpec, read_spec
+
+Run = Annotated[RunFlags, tyro.conf.arg(name="")]
+
+
+def train(
+    run: Run,
+    out: Annotated[Path | None, flag("the run's folder", "runs/DATA-NETWORK-METHOD-SCHEDULE-seedN", "FOLDER")] = None,
+    resume: Annotated[Path | None, flag("go on with this run from where it stopped", metavar="RUN")] = None,
+) -> None:
+    """Train one run: a network with a teacher that learns ahead of it in time.
+
+    Example: spacedkd train --data digits --width 16 --interval 1.5ep --epochs 30 --out runs/mine
+    """
+    typed = given(run)
+    if resume is not None and (out is not None or typed):
+        raise UserError("--resume takes everything from the run's spec.json: leave out the other flags.")
+    if resume is not None and resume.name == "spec.json":
+        resume = resume.parent
+    if out is not None and not out.name:
+        raise UserError("--out needs the name of a folder, for instance runs/mine.")
+    spec = read_spec(resume) if resume is not None else to_spec(typed)
+
+    from spacedkd.cli import terminal
+    from spacedkd.report import tables
+    from spacedkd.training import loop
+    from spacedkd.training.folder import RunFolder
+
+    if "recipe" in typed:
+        console.print(f"Recipe {typed['recipe']} fills in:", terminal.of_spec(spec))
+    folder = resume or out or Path("runs") / folder_name(spec)
+    if resume is not None and RunFolder(folder).finished():
+        say(f"{folder} is finished already.")
+    with run_progress(console, spec.method.name) as callback:
+        found = loop.train(spec, folder, resume=resume is not None, callback=callback)
+    console.print(terminal.shown(tables.of_run(found)))
+    say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student")
+
+
+def folder_name(spec: RunSpec) -> str:
+    """The folder of a run that was given none.
+
+    >>> folder_name(RunSpec(data="photos/cats.parquet", schedule={"kind": "spaced", "interval": "1.5ep"}))
+    'cats-resnet18_small-kd-spaced-1.5ep-seed0'
+    """
+    from spacedkd.experiments.comparison import describe
+
+    data = Path(spec.data.source)
+    words = (data.stem if data.suffix in (".parquet", ".npz") else data.name, spec.network.name, describe(spec))
+    safe = (re.sub(r"[^\w.]+", "-", word).strip("-.")[:60] for word in words)
+    return "-".join([*filter(None, safe), f"seed{spec.seed}"])
+
+
+def compare(
+    base: Run,
+    arm: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        flag("an arm as 'NAME: FLAGS', the flags it adds to the others; repeat for each arm", metavar="ARM"),
+    ] = (),
+    methods: Annotated[
+        tuple[str, ...],
+        flag("each of these methods, or all, unspaced and spaced by --interval", "none", "NAME ..."),
+    ] = (),
+    out: Annotated[Path, flag("where the runs go", "runs/comparison", "FOLDER")] = Path("runs/comparison"),
+    seeds: Annotated[int, flag("how many seeds each arm gets", 3, "COUNT")] = 3,
+    against: Annotated[str | None, flag("the arm differences are taken to", "the first", "NAME")] = None,
+    equal_cost: Annotated[
+        bool,
+        flag("add, for each arm that takes k updates a step, its method unspaced with k times the epochs", "no"),
+    ] = False,
+    jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
+) -> None:
+    """Compare arms over seeds: every arm of a seed gets the same data order and the same initial weights.
+
+    Runs that are finished already are used as they are; ones that were stopped go on.
+
+    Example: spacedkd compare --data digits --width 16 --epochs 30
+    --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep' --against online
+
+    Example: spacedkd compare --data digits --width 16 --epochs 30 --methods kd dkd self-kd --interval 1.5ep
+    """
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, got {seeds}.")
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs must be at least 1, got {jobs}.")
+    arms = make_arms(arm, methods, given(base))
+    if not equal_cost and against not in (None, *arms):
+        raise unknown("arm", str(against), arms)
+
+    from spacedkd.experiments import runner
+
+    if equal_cost:
+        arms |= runner.equal_cost_controls(arms)
+    first = next(iter(arms.values())).seed
+    every = [runner.run_folder(out, label, first + number) for label in arms for number in range(seeds)]
+    finished = sum((folder / "result.json").exists() for folder in every)
+    if finished:
+        say(f"{finished} of {len(every)} runs in {out} are finished already; delete the folder to run them again.")
+    with jobs_progress(console, len(every) - finished) as callback:
+        found = runner.compare(arms, out, seeds=seeds, against=against, jobs=jobs, callback=callback)
+    _show(found, out / "report.html", out / "comparison.json")
+
+
+def report(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    out: Annotated[
+        Path | None, flag("the page; its numbers go beside it", "report.html in the first folder", "FILE.html")
+    ] = None,
+    against: Annotated[str | None, flag("the arm differences are taken to", "the first", "NAME")] = None,
+) -> None:
+    """Make a report page, and a file of its numbers, from run folders or from folders that contain some.
+
+    In a folder that was compared before, arms keep their order and the arm that differences are taken to.
+
+    Example: spacedkd report runs/demo --against 'online KD'
+    """
+    if out is not None and (out.suffix != ".html" or out.is_dir()):
+        raise UserError(f"The report is an HTML page: give --out a file name that ends in .html, not {str(out)!r}.")
+    if not runs:
+        raise UserError("Name at least one run folder, for instance runs/demo.")
+
+    from spacedkd.experiments import comparison
+    from spacedkd.files import write_json
+    from spacedkd.training.folder import make_folder
+
+    finished, unfinished = comparison.find_runs(runs)
+    if out is None:
+        page, numbers = runs[0] / "report.html", runs[0] / "comparison.json"
+    else:
+        page, numbers = out, out.with_name(f"{out.stem}-numbers.json")
+        make_folder(out.parent, "--out")
+    found = comparison.compare(*comparison.as_before(runs[0] / "comparison.json", finished, against))
+    write_json(numbers, found)
+    _show(found, page, numbers, len(unfinished))
+
+
+def _show(found: dict[str, Any], page: Path, numbers: Path, unfinished: int = 0) -> None:
+    """A comparison as a page and as tables."""
+    from spacedkd.cli import terminal
+    from spacedkd.report import tables
+    from spacedkd.report.page import write_page
+
+    write_page(page, found, unfinished)
+    console.print(*(terminal.shown(table) for table in tables.comparison_tables(found)))
+    say(f"Numbers: {numbers}\nReport:  {page}")
+
+
+def theory(
+    out: Annotated[Path, flag("where numbers and page go", "runs/theory", "FOLDER")] = Path("runs/theory"),
+    problems: Annotated[int, flag("kinds of data and first weights", 16, "COUNT")] = 16,
+    orders: Annotated[int, flag("orders of the data for each, over which expectations go", 24, "COUNT")] = 24,
+    steps: Annotated[int, flag("updates of each student; twice as many at the small rate", 1500, "COUNT")] = 1500,
+    seed: Annotated[int, flag("decides all of them", 0)] = 0,
+) -> None:
+    """Measure the paper's Lemma and Theorem in their own setting: squared error, one output, wide networks.
+
+    Writes theory.json and theory.html; takes a few minutes.
+
+    Example: spacedkd theory --out runs/theory
+    """
+    from rich.table import Table
+
+    from spacedkd.files import write_json
+    from spacedkd.theory import words
+    from spacedkd.theory.measure import default_settings, measure
+    from spacedkd.theory.page import write_theory_page
+    from spacedkd.training.folder import make_folder
+
+    settings = default_settings(problems, orders, steps, seed)
+    make_folder(out, "--out")
+    with count_progress(console) as callback:
+        found = measure(settings, callback)
+    write_json(out / "theory.json", found)
+    typed = {"--out": out, "--problems": problems, "--orders": orders, "--steps": steps, "--seed": seed}
+    command = shlex.join(["spacedkd", "theory", *(str(word) for pair in typed.items() for word in pair)])
+    write_theory_page(out / "theory.html", found, command)
+    table = Table("statement", "near convergence")
+    for name, title in words.STATEMENTS.items():
+        table.add_row(title, words.finding(found, name))
+    console.print(table)
+    console.print(words.headline(found), highlight=False, markup=False)
+    say(f"Numbers: {out}/theory.json\nPage:    {out}/theory.html")
