@@ -11,7 +11,6 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchvision.transforms import v2
 
 from spacedkd import EngineSpec, NetworkSpec, OptimizerSpec, RateSpec, Run, RunSpec, Spaced, train
 
@@ -22,6 +21,8 @@ class Digits(Dataset[tuple[Tensor, int]]):
     classes = tuple("0123456789")  # so that a network by name knows how many there are
 
     def __init__(self, training: bool) -> None:
+        from torchvision.transforms import v2  # after spacedkd, which lets it be imported beside a CPU build of torch
+
         digits = load_digits()
         self.images, self.labels = digits.images[not training :: 2], digits.target[not training :: 2]
         self.vary = v2.RandomAffine(degrees=10, translate=(0.1, 0.1)) if training else None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spacedkd import OptimizerSpec, Run, RunSpec, Spaced, load_student, train
 
-STEPS_PER_EPOCH, EPOCHS = 57, 12
+STEPS_PER_EPOCH, EPOCHS = 29, 10
 
 
 class Mixer(nn.Module):
@@ -33,7 +33,7 @@ def main(folder: Path) -> Run:
     spec = RunSpec(
         schedule=Spaced("1.5ep"),
         epochs=EPOCHS,
-        batch_size=16,
+        batch_size=32,
         optimizer=OptimizerSpec("lion", weight_decay=0.01),
     )
     return train(
@@ -41,7 +41,7 @@ def main(folder: Path) -> Run:
         folder,
         resume=folder.exists(),
         network=lambda: Mixer(),
-        lr=lambda step: 1e-3 * math.cos(math.pi / 2 * step / (STEPS_PER_EPOCH * EPOCHS)),
+        lr=lambda step: 2e-3 * math.cos(math.pi / 2 * step / (STEPS_PER_EPOCH * EPOCHS)),
     )
 
 

@@ -23,7 +23,7 @@ LAYERS = [
         "learning_rate",
         "method_names",
         "spec",
-        "timm_optimizers",
+        "optimizer_spec",
         "recipes",
         "run",
     },

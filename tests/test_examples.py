@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 from spacedkd import MethodSpec, RunSpec, Spaced, read_spec, train
 from spacedkd.json_form import to_json
 from tests.conftest import assert_same_bits, tensors
+from tests.training.stopping import assert_same_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -22,17 +26,48 @@ def example(name: str) -> dict[str, Any]:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"own_loop", "own_method", "spaced_versus_online"}
+    tested = {"own_dataset", "own_loop", "own_method", "own_network", "spaced_versus_online", "text_classifier"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
 def test_own_loop() -> None:
     accuracy = example("own_loop")["main"]()
-    assert min(accuracy.values()) > 0.8
+    assert min(accuracy.values()) > 0.9
 
 
 def test_spaced_versus_online(tmp_path: Path) -> None:
     accuracy = example("spaced_versus_online")["main"](tmp_path, epochs=2)
     assert accuracy.keys() == {"online", "spaced"}
+
+
+def test_own_network_killed_and_started_again(tmp_path: Path) -> None:
+    """SIGKILL in the middle; the same command once more ends with the bits of a run that was never stopped."""
+    command = [sys.executable, str(EXAMPLES / "own_network.py")]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
+    killed = tmp_path / "killed"
+    process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL)
+    while not (killed / "checkpoint" / "latest.safetensors").exists():
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (killed / "result.json").exists()
+    said = subprocess.run([*command, str(killed)], check=True, capture_output=True, text=True).stdout
+    assert_same_run(tmp_path / "whole", killed)
+    assert float(said.partition(": ")[2].partition(" %")[0]) > 85
+
+
+def test_own_dataset_is_the_same_with_any_number_of_workers(tmp_path: Path) -> None:
+    main = example("own_dataset")["main"]
+    for workers in (0, 2):
+        run = main(tmp_path / str(workers), epochs=2, workers=workers)
+    assert run.student() > 0.5
+    assert_same_bits(tensors(tmp_path / "0"), tensors(tmp_path / "2"))
+
+
+def test_text_classifier(tmp_path: Path) -> None:
+    run = example("text_classifier")["main"](tmp_path / "run")
+    assert run.student() > 0.7, "always saying the most frequent part would be right less than half of the time"
 
 
 def test_own_method(tmp_path: Path, tiny: RunSpec) -> None:

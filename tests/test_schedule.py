@@ -200,3 +200,8 @@ def test_periods_are_never_shorter_than_a_step_nor_longer_than_the_run() -> None
 
 def test_turns_need_not_start_at_zero() -> None:
     assert list(Spaced("2st").turns(("teacher",), range(4, 7))) == [Turn("teacher", step) for step in (4, 5, 6)]
+
+
+def test_a_window_holds_at_least_one_interval() -> None:
+    with pytest.raises(UserError, match="got one of 3 steps for an interval of 4st: lengthen the window"):
+        [*Window(Spaced("4st"), Online(), "2st", length="3st").turns(("teacher", "student"), range(10))]

@@ -14,6 +14,7 @@ from spacedkd import (
     Ahead,
     AugmentSpec,
     DataSpec,
+    Duration,
     EngineSpec,
     MethodSpec,
     NetworkSpec,
@@ -30,6 +31,7 @@ from spacedkd import (
     read_spec,
 )
 from spacedkd.json_form import from_json, to_json
+from spacedkd.optimizer_spec import WITH_MOMENTUM, WITHOUT_MOMENTUM
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def test_the_fingerprint_knows_what_is_computed_and_not_where() -> None:
     [
         ({"epoch": 3}, "Unknown key in spec 'epoch'. Did you mean 'epochs'?"),
         ({"data": {"sorce": "digits"}}, "Unknown key in spec.data 'sorce'. Did you mean 'source'?"),
-        ({"data": "digits"}, "spec.data must be an object"),
+        ({"data": 3}, "spec.data must be a DataSpec, a name or an object"),
+        ({"method": "kdd"}, "Unknown method 'kdd'. Did you mean 'kd'"),
+        ({"optimizer": {"name": "lionn"}}, "Unknown optimizer 'lionn'. Did you mean 'lion'"),
         ({"schedule": {"kind": "spcaed"}}, "Unknown schedule 'spcaed'. Did you mean 'spaced'?"),
         ({"schedule": {"interval": "1ep"}}, "an object with a kind"),
         ({"schedule": {"kind": "spaced"}}, "missing 1 required positional argument: 'interval'"),
@@ -135,3 +139,78 @@ def test_reading_says_what_is_missing_or_broken(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):
         read_spec(tmp_path)
+
+
+def test_names_and_texts_stand_for_what_they_name() -> None:
+    spec = RunSpec(
+        data=Path("photos"),
+        network="resnet18",
+        teacher="resnet34",
+        method="dkd",
+        schedule=Online,
+        optimizer="lion",
+        rate=RateSpec("cosine", warmup="1st"),
+        evaluate_every="2ep",
+        epochs=3,
+    )
+    assert spec == RunSpec(
+        data=DataSpec("photos"),
+        network=NetworkSpec("resnet18"),
+        teacher=NetworkSpec("resnet34"),
+        method=MethodSpec("dkd"),
+        schedule=Spaced("1st"),
+        optimizer=OptimizerSpec("lion"),
+        rate=RateSpec("cosine", warmup=Duration(1, "st")),
+        evaluate_every=Duration(2, "ep"),
+        epochs=3.0,
+    )
+    assert from_json(RunSpec, {"data": "digits", "rate": "cosine"}) == RunSpec(rate=RateSpec("cosine"))
+    assert RateSpec("multistep", milestones=["60ep"]).milestones == (Duration(60, "ep"),)
+
+
+def test_a_spec_is_read_from_a_path_in_any_form(tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps(to_json(RunSpec(epochs=7))))
+    assert read_spec(str(tmp_path)) == read_spec(tmp_path / "spec.json") == RunSpec(epochs=7)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RunSpec(epochs="thirty"), "epochs must be a float, got 'thirty'"),
+        (lambda: RunSpec(seed=1.5), "seed must be a int, got 1.5"),
+        (lambda: RunSpec(same_init="no"), "same_init must be a bool, got 'no'"),
+        (lambda: RunSpec(frozen_mode="asleep"), "Unknown frozen_mode 'asleep'"),
+        (lambda: RunSpec(schedule=Spaced), "missing 1 required positional argument: 'interval'"),
+        (lambda: RunSpec(schedule="1.5ep"), "schedule must be a schedule"),
+        (lambda: RunSpec(network=3), "network must be a NetworkSpec, a name"),
+        (lambda: NetworkSpec("resnet18", {"act_layer": print}), "options must hold what a spec.json can"),
+        (lambda: MethodSpec("nonsense"), "Unknown method 'nonsense'"),
+        (lambda: OptimizerSpec("nonsense"), "Unknown optimizer 'nonsense'"),
+        (lambda: OptimizerSpec("adahessian"), "wants second derivatives"),
+        (lambda: OptimizerSpec("adamw", momentum=0.9), "momentum does not matter to adamw"),
+        (lambda: OptimizerSpec("lion", momentum=0.5), "momentum does not matter to lion"),
+        (lambda: OptimizerSpec("adamw", nesterov=True), "nesterov needs sgd"),
+        (lambda: RateSpec("linear"), "Unknown rate 'linear'"),
+        (lambda: RateSpec(milestones=("1ep",)), "milestones does not matter to rate constant"),
+        (lambda: RateSpec("multistep"), "needs milestones"),
+        (lambda: RateSpec("cosine", factor=0.5), "factor does not matter to rate cosine"),
+        (lambda: RateSpec(floor=0.1), "floor does not matter to rate constant"),
+        (lambda: RateSpec("cosine", warmup_start=0.1), "warmup_start does not matter to rate cosine"),
+        (lambda: RateSpec("own:lr", warmup="1ep"), "warmup does not matter to rate own:lr"),
+    ],
+)
+def test_every_field_is_checked_when_it_is_made(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        make()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_names_of_timms_optimizers_are_timms() -> None:
+    """Known without importing timm, so that a report needs no torch."""
+    from timm.optim import get_optimizer_info, list_optimizers
+
+    theirs = {name: get_optimizer_info(name) for name in list_optimizers()}
+    momentum = {name for name, info in theirs.items() if info.has_momentum}
+    assert {*WITH_MOMENTUM} == momentum
+    assert {*WITHOUT_MOMENTUM} == {name for name, info in theirs.items() if not info.second_order} - momentum

@@ -11,7 +11,7 @@ import json
 import numbers
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import lru_cache
 from os import PathLike, fspath
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -64,7 +64,7 @@ def from_json(kind: type[T], plain: Any, where: str = "spec") -> T:
     """
     if not isinstance(plain, Mapping):
         raise UserError(f"{where} must be an object with keys and values, got {plain!r}.")
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     for key in plain:
         if key not in hints:
             raise unknown(f"key in {where}", key, hints)
@@ -76,8 +76,22 @@ def from_json(kind: type[T], plain: Any, where: str = "spec") -> T:
 
 def check_fields(value: Any) -> None:
     """Bring every field of a new dataclass to its type, or say what is wrong with it."""
-    for name, hint in _hints(type(value)).items():
+    for name, hint in _hints(type(value)).items():  # type: ignore[arg-type]
         object.__setattr__(value, name, fitting(hint, getattr(value, name), name))
+
+
+def changed_fields(spec: Any) -> list[str]:
+    """The fields of a spec that are not as its class leaves them.
+
+    >>> from spacedkd.schedule import Spaced
+    >>> changed_fields(Spaced("1ep", tail="drop"))
+    ['interval', 'tail']
+    """
+
+    def usual(one: Field[Any]) -> Any:
+        return one.default if one.default_factory is MISSING else one.default_factory()
+
+    return [one.name for one in fields(spec) if getattr(spec, one.name) != usual(one)]
 
 
 @lru_cache(maxsize=256)

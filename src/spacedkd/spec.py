@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from spacedkd import timm_optimizers
 from spacedkd.data_spec import AugmentSpec as AugmentSpec
 from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.json_form import check_fields, from_json, to_json
 from spacedkd.method_names import METHODS
+from spacedkd.optimizer_spec import OptimizerSpec as OptimizerSpec
+from spacedkd.optimizer_spec import Options as Options
+from spacedkd.optimizer_spec import RateSpec as RateSpec
 from spacedkd.schedule import Schedule
 
-Options = Mapping[str, Any]
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
@@ -63,106 +62,6 @@ class MethodSpec:
         check_fields(self)
         if ":" not in self.name and self.name not in METHODS:
             raise unknown("method", self.name, METHODS)
-
-
-@dataclass(frozen=True)
-class OptimizerSpec:
-    name: str = "sgd"
-    """sgd, adamw, any other of timm.optim (lion, lamb, adan ...), or a function of yours as package.module:name"""
-    lr: float = 0.01
-    """learning rate"""
-    momentum: float | None = None
-    """of sgd, where None is 0.9, and of those optimizers of timm that have one"""
-    weight_decay: float = 5e-4
-    """pulls weights towards zero; all of them with sgd, with others not biases, norms, tokens and positions"""
-    nesterov: bool = False
-    """let sgd look ahead"""
-    clip: float | None = None
-    """shorten longer gradients to this norm"""
-    moves_frozen: bool = False
-    """give every other learner a step with zero gradients too, which decay and momentum turn into movement"""
-    options: Options = field(default_factory=dict)
-    """further keyword arguments of the optimizer, for instance {"betas": [0.9, 0.99]}"""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_between("lr", self.lr, 0, math.inf)
-        check_between("weight_decay", self.weight_decay, 0, math.inf)
-        if self.clip is not None and not self.clip > 0:
-            raise UserError(f"clip must be above 0, got {self.clip:g}.")
-        if self.name == "sgd" and self.momentum is None:
-            object.__setattr__(self, "momentum", 0.9)
-        if self.momentum is not None:
-            check_between("momentum", self.momentum, 0, 1)
-        self._check_name()
-
-    def _check_name(self) -> None:
-        """Refuse an optimizer that is not there, and settings that it does not have."""
-        if self.nesterov and (self.name != "sgd" or self.momentum == 0):
-            raise UserError("nesterov needs sgd with a momentum above 0: --optimizer sgd --set optimizer.momentum=0.9")
-        if self.name in ("sgd", "adamw") or ":" in self.name:
-            has_momentum = self.name == "sgd"
-        else:
-            has_momentum = timm_optimizers.has_momentum(self.name)
-        if self.momentum is not None and not has_momentum:
-            raise UserError(
-                f"momentum does not matter to {self.name}: leave it out, or set what it has instead, for instance "
-                "--set optimizer.betas=[0.9,0.99]"
-            )
-
-
-SHAPES = ("constant", "cosine", "multistep")
-
-
-@dataclass(frozen=True)
-class RateSpec:
-    """The learning rate as a function of the step: a factor on the optimizer's `lr`."""
-
-    shape: str = "constant"
-    """how the learning rate goes: constant, cosine, multistep, or a function of the step as package.module:name"""
-    floor: float = 0.0
-    """a cosine ends at this part of lr"""
-    milestones: tuple[Duration, ...] = ()
-    """a multistep rate is multiplied by `factor` at each of these: 60ep 120ep"""
-    factor: float = 0.1
-    """what a multistep rate is multiplied by"""
-    warmup: Duration = Duration(0, "ep")
-    """rise linearly to lr over this long"""
-    warmup_start: float = 0.001
-    """the part of lr a warm-up begins with"""
-    restart_after_warmup: bool = True
-    """a cosine begins where the warm-up ends; else it runs from the first step, hidden below the warm-up"""
-    per_epoch: bool = False
-    """change only at the beginning of an epoch"""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_between("floor", self.floor, 0, 1)
-        check_between("warmup_start", self.warmup_start, 0, 1)
-        check_between("factor", self.factor, 0, 1)
-        if self.shape not in SHAPES and ":" not in self.shape:
-            raise unknown("rate", self.shape, SHAPES)
-        if self.shape == "multistep" and not self.milestones:
-            raise UserError("A multistep rate needs milestones to fall at: --milestones 60ep 120ep")
-        self._check_used()
-
-    def _check_used(self) -> None:
-        """Refuse what is given and cannot matter."""
-        cosine, multistep, warm = self.shape == "cosine", self.shape == "multistep", self.warmup.amount > 0
-        used = {
-            "floor": cosine,
-            "milestones": multistep,
-            "factor": multistep,
-            "warmup": self.shape in SHAPES,
-            "warmup_start": warm,
-            "restart_after_warmup": cosine and warm,
-            "per_epoch": self.shape in SHAPES,
-        }
-        for name in changed_fields(self):
-            if not used.get(name, True):
-                needs = {"floor": "--rate cosine", "milestones": "--rate multistep", "factor": "--rate multistep"}
-                way_out = needs.get(name, "a cosine with --warmup" if self.shape in SHAPES else "one of ours")
-                raise UserError(f"{name} does not matter to rate {self.shape}: leave it out, or use {way_out}.")
 
 
 @dataclass(frozen=True)
@@ -260,19 +159,6 @@ class RunSpec:
         described = {key: value for key, value in to_json(self).items() if key not in _NOT_COMPUTED}
         described["processes"] = self.engine.devices * self.engine.nodes
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def changed_fields(spec: Any) -> list[str]:
-    """The fields of a spec that are not as its class leaves them.
-
-    >>> changed_fields(RateSpec("cosine", floor=0.1))
-    ['shape', 'floor']
-    """
-
-    def usual(one: Field[Any]) -> Any:
-        return one.default if one.default_factory is MISSING else one.default_factory()
-
-    return [one.name for one in fields(spec) if getattr(spec, one.name) != usual(one)]
 
 
 _NOT_COMPUTED = ("engine", "label", "save_every", "log_every")

@@ -71,8 +71,8 @@ def timetables(arms: Sequence[Arm]) -> list[Timetable]:
 
 def _schedule(run: Run) -> Schedule:
     """In steps; a single role takes every step once, whatever the interval."""
-    alone = run.leader is None or run.spec.schedule is None
-    return in_steps(Spaced("100%") if alone else run.spec.schedule, run.steps_per_epoch, run.total_steps)
+    asked = None if run.leader is None else run.spec.schedule
+    return in_steps(asked or Spaced("100%"), run.steps_per_epoch, run.total_steps)
 
 
 def strokes(blocks: Iterable[Segment], finest: float) -> list[Stroke]:

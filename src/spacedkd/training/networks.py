@@ -39,7 +39,8 @@ class Networks:
             make = None
         seed = self._seed(role, fresh)
         if not fixed:
-            trained = role in (roles[0], roles[-1])
+            chain = (*self.plan.method.fixed, *roles)
+            trained = role in (chain[0], chain[-1])
             return build.build(spec if trained else spec.untrained(), shown, seed, make)
         check_trained(spec, len(shown.classes))
         teacher = build.build(spec, shown, seed, make)

@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from spacedkd.errors import UserError
-from spacedkd.json_form import qualified_name
+from spacedkd.json_form import changed_fields, qualified_name
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import describe
 from spacedkd.methods.method import Method
-from spacedkd.spec import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec, changed_fields
+from spacedkd.spec import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 
 MakeModule = Callable[..., nn.Module]
 MakeOptimizer = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
