@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -97,23 +96,12 @@ def test_the_package_and_its_specs_import_nothing_heavy() -> None:
 
 
 def test_every_name_is_there() -> None:
-    for name in spacedkd.__all__:
-        assert getattr(spacedkd, name) is not None
-    assert {*spacedkd.__all__} <= {*dir(spacedkd)}
-    with pytest.raises(AttributeError, match="has no attribute 'Result'"):
-        spacedkd.Result  # noqa: B018
-
-
-def test_type_checkers_see_the_names_that_are_there() -> None:
-    (seen,) = [node for node in ast.parse(Path(spacedkd.__file__).read_text()).body if isinstance(node, ast.If)]
-    names = {
-        alias.asname: f"{node.module}.{alias.name}"
-        for node in seen.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    modules = {name: f"spacedkd.{place}" for name, place in spacedkd._MODULES.items()}
-    assert names == {name: f"spacedkd.{place}.{name}" for name, place in spacedkd._HOME.items()} | modules
+    names = [*vars(spacedkd)["__all__"]]
+    assert len(names) > 60
+    assert all(getattr(spacedkd, name) is not None for name in names)
+    assert {*names} <= {*dir(spacedkd)}
+    with pytest.raises(AttributeError, match="No spacedkd attribute Result"):
+        getattr(spacedkd, "Result")  # noqa: B009
 
 
 def test_a_stop_without_a_word_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

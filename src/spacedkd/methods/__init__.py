@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import lazy_loader
+
 from spacedkd import method_names
 from spacedkd.errors import UserError
 from spacedkd.json_form import from_json, load_object, qualified_name, to_json
@@ -13,6 +15,9 @@ from spacedkd.spec import MethodSpec
 
 if TYPE_CHECKING:
     from spacedkd.methods.method import Method
+
+
+__getattr__, *_ = lazy_loader.attach(__name__, submodules=["losses"])
 
 
 class _Methods(Mapping[str, type[Any]]):
