@@ -95,6 +95,10 @@ BAD_FLAGS = {
     "--ema 1": "ema must be a decay",
     "--label-smoothing 1": "label_smoothing must be",
     "--clip 0": "clip must be above 0",
+    "--epochs many": "epochs must be a",
+    "--flip perhaps": "flip must be a",
+    "--seed 1.5": "seed must be a",
+    "--width x": "width must be a",
     "--milestones 1ep": "milestones does not matter to rate constant: leave it out, or use --rate multistep",
     "--milestones": "--milestones needs at least one value",
     "--rate multistep": "A multistep rate needs milestones to fall at: --milestones 60ep 120ep",
@@ -226,7 +230,7 @@ def test_an_output_that_cannot_be_written(tmp_path: Path, capsys: pytest.Capture
     assert "Not a directory" in refused([*tiny, "--out", str(tmp_path / "file" / "run")], capsys)
 
 
-@pytest.mark.parametrize("typed", [["trian"], ["train", "--intervl", "3"], ["train", "--epochs", "many"]])
+@pytest.mark.parametrize("typed", [["trian"], ["train", "--intervl", "3"], ["evaluate", "x", "--steps", "many"]])
 def test_words_that_are_no_flags(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(typed)

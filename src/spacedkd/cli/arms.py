@@ -52,7 +52,7 @@ def parse_arm(text: str, base: Given) -> tuple[str, RunSpec]:
         words = shlex.split(typed)
     except ValueError as error:
         raise UserError(f"--arm {text!r} cannot be read: {error}.") from None
-    own = parse(words, prog=f"--arm {name.strip()!r}")
+    own = parse(words)
     if "seed" in own:
         raise UserError(f"Arm {name.strip()!r} cannot have a seed of its own: all arms get the same seeds (--seeds).")
     return name.strip(), to_spec(_joined(base, own))

@@ -7,8 +7,8 @@ given leaves the spec as it is, so the same flags vary the default run, a spec.j
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass, make_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -32,6 +32,10 @@ def flag(about: str, default: Any = "", metavar: str | None = None) -> Any:
     return tyro.conf.arg(help=about, help_behavior_hint=hint, metavar=metavar)
 
 
+_TRUTH = {"True": True, "true": True, "False": False, "false": False}
+_READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _TRUTH.__getitem__}
+
+
 class Flag(NamedTuple):
     """A flag of a run; `place` is what it sets in the spec, and empty for those that need thinking."""
 
@@ -43,11 +47,15 @@ class Flag(NamedTuple):
     place: str = ""
 
     def field(self) -> tuple[str, Any, Any]:
-        """This flag as a dataclass field; None, or an empty tuple, is what it has when it is not given."""
+        """This flag as a dataclass field; None, or an empty tuple, is what it has when it is not given.
+
+        Numbers are taken as text, so that the spec says what is wrong with one, in its own words.
+        """
         hint = flag(self.about, self.default, self.metavar)
         if self.kind is tuple:
             return self.name, Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], hint], ()
-        return self.name, Annotated[self.kind | None, hint], None
+        typed = str if self.kind in _READ else self.kind
+        return self.name, Annotated[typed | None, hint], field(default=None, metadata={"kind": self.kind})
 
 
 class Words(NamedTuple):
@@ -65,9 +73,7 @@ _WORDS = {
     "data.label_column": Words(_FOUND, "the column of a table that holds the labels"),
     "data.train_split": Words(_FOUND, "the part of the data to train on"),
     "data.test_split": Words(_FOUND, "the part of the data to test on"),
-    "data.augment.crop": Words(_SUITS),
-    "data.augment.flip": Words(_SUITS),
-    "data.augment.rotate": Words(_SUITS),
+    **dict.fromkeys(("data.augment.crop", "data.augment.flip", "data.augment.rotate"), Words(_SUITS)),
     "network.weights": Words("random ones"),
     "optimizer.momentum": Words("0.9 with sgd", "of sgd, and of those optimizers of timm that have one"),
     "optimizer.clip": Words("never"),
@@ -155,28 +161,14 @@ _NETWORK = [
         "PLACE",
     ),
     Flag(
-        "assistant",
-        tuple,
-        "a network between teacher and student of --method takd; repeat for more, largest first",
-        metavar="NAME",
+        "assistant", tuple, "a network between teacher and student of takd; repeat for more, largest first", "", "NAME"
     ),
 ]
 _SCHEDULE = [
     *of_fields(MethodSpec, "method"),
-    Flag(
-        "interval",
-        str,
-        "how far the teacher leads: online, offline, or a length such as 1.5ep or 586st",
-        "online",
-        "LENGTH",
-    ),
+    Flag("interval", str, "how far the teacher leads: online, offline, or a length: 1.5ep, 586st", "online", "LENGTH"),
     Flag("ahead", str, "keep the teacher this far ahead but moving, instead of spacing", metavar="LENGTH"),
-    Flag(
-        "window",
-        str,
-        "space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere",
-        metavar="RANGE",
-    ),
+    Flag("window", str, "space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere", "", "RANGE"),
     Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),
 ]
 _TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last")
@@ -237,14 +229,22 @@ def given(flags: Any) -> dict[str, Any]:
         elif value == () and one.default is None:
             raise UserError(f"--{one.name.replace('_', '-')} needs at least one value.")
         elif value not in (None, ()):
-            found[one.name] = value
+            found[one.name] = _read(one.metadata.get("kind"), value)
     return found
 
 
-def parse(words: Sequence[str], prog: str = "arm") -> dict[str, Any]:
+def _read(kind: Any, value: Any) -> Any:
+    """A number from its text; what is none stays text."""
+    try:
+        return _READ[kind](value) if kind in _READ else value
+    except (ValueError, KeyError):
+        return value
+
+
+def parse(words: Sequence[str]) -> dict[str, Any]:
     """Flags from words, as in the arms of a comparison.
 
     >>> parse(["--interval", "1.5ep", "--epochs", "30"])
     {'interval': '1.5ep', 'epochs': 30.0}
     """
-    return given(tyro.cli(RunFlags, args=words, prog=prog))
+    return given(tyro.cli(RunFlags, args=words, prog="spacedkd train"))

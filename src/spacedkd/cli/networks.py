@@ -9,7 +9,7 @@ from typing import Any
 
 from spacedkd.cli.flags import Given
 from spacedkd.errors import UserError
-from spacedkd.json_form import to_json
+from spacedkd.json_form import fitting, to_json
 from spacedkd.spec import MethodSpec, NetworkSpec, RunSpec, read_spec
 
 PUBLISHED = "timm"
@@ -20,7 +20,7 @@ _FROM_DATA = ("num_classes", "in_chans")
 
 def with_networks(spec: RunSpec, given: Given) -> RunSpec:
     """The spec with the networks these flags name."""
-    width = given.get("width")
+    width = fitting(int, given["width"], "width") if "width" in given else None
     if given.get("network", spec.network.name) != spec.network.name:
         spec = replace(spec, network=NetworkSpec(given["network"]))
     if width is not None and (_is_ours(spec.network.name) or not _is_ours(given.get("teacher", ""))):
