@@ -89,8 +89,8 @@ def test_the_fingerprint_knows_what_is_computed_and_not_where() -> None:
         ({"schedule": {"kind": "spaced"}}, "missing 1 required positional argument: 'interval'"),
         ({"schedule": {"kind": "spaced", "interval": "soon"}}, "Cannot read 'soon'"),
         ({"schedule": {"kind": "nowhere:Schedule"}}, "Cannot load 'nowhere:Schedule'"),
-        ({"batch_size": "128"}, "spec.batch_size must be a int, got '128'"),
-        ({"batch_size": True}, "spec.batch_size must be a int, got True"),
+        ({"batch_size": "128"}, "spec.batch_size must be a whole number, got '128'"),
+        ({"batch_size": True}, "spec.batch_size must be a whole number, got True"),
         ({"rate": {"shape": "cosin"}}, "Did you mean 'cosine'?"),
         ({"network": {"name": "resnet18", "options": 3}}, "must be an object"),
         ([], "spec must be an object"),
@@ -176,9 +176,9 @@ def test_a_spec_is_read_from_a_path_in_any_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RunSpec(epochs="thirty"), "epochs must be a float, got 'thirty'"),
-        (lambda: RunSpec(seed=1.5), "seed must be a int, got 1.5"),
-        (lambda: RunSpec(same_init="no"), "same_init must be a bool, got 'no'"),
+        (lambda: RunSpec(epochs="thirty"), "epochs must be a number, got 'thirty'"),
+        (lambda: RunSpec(seed=1.5), "seed must be a whole number, got 1.5"),
+        (lambda: RunSpec(same_init="no"), "same_init must be true or false, got 'no'"),
         (lambda: RunSpec(frozen_mode="asleep"), "Unknown frozen_mode 'asleep'"),
         (lambda: RunSpec(schedule=Spaced), "missing 1 required positional argument: 'interval'"),
         (lambda: RunSpec(schedule="1.5ep"), "schedule must be a schedule"),

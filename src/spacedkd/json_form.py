@@ -149,7 +149,8 @@ def _scalar(hint: type, value: Any, where: str) -> Any:
         return int(value)
     if hint in (bool, str) and isinstance(value, hint):
         return value
-    raise UserError(f"{where} must be {'text' if hint is str else f'a {hint.__name__}'}, got {value!r}.")
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    raise UserError(f"{where} must be {words[hint]}, got {value!r}.")
 
 
 def _options(value: Any, where: str) -> dict[str, Any]:

@@ -59,7 +59,7 @@ BAD_FLAGS = {
     "--optimizer sgdd": "Did you mean 'sgd' or 'sgdw'",
     "--set method.temprature=3": "Did you mean 'temperature'",
     "--set method.temperature=0": "temperature must be above 0",
-    "--set method.temperature=hot": "must be a float",
+    "--set method.temperature=hot": "must be a number",
     "--set nonsense=3": "Unknown key in spec 'nonsense'",
     "--set a.b=3": "There is no 'a.b' in this spec",
     "--set lr": "--set wants KEY=VALUE",

@@ -127,7 +127,7 @@ def test_set_changes_what_has_no_flag() -> None:
         ("bach_size=3", "Unknown key in spec 'bach_size'. Did you mean 'batch_size'"),
         ("data.augment.crop=3", "Use --crop, --flip or --rotate"),
         ("epochs.more=3", "There is no 'epochs.more' in this spec"),
-        ("data.train_limit=many", "train_limit must be a int, got 'many'"),
+        ("data.train_limit=many", "train_limit must be a whole number, got 'many'"),
         ("rate.warmup=soon", "Cannot read 'soon' as a length of training"),
     ],
 )
