@@ -11,9 +11,12 @@ from typing import Any
 
 
 @contextmanager
-def write_whole(path: Path) -> Iterator[Path]:
-    """A name to write to; when the block ends well the file gets its own. A kill leaves the old file or the new one."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+def write_whole(path: Path, alone: bool = False) -> Iterator[Path]:
+    """A name to write to; when the block ends well the file gets its own. A kill leaves the old file or the new one.
+
+    Where nobody else can write it at the same time, because of a lock, what a kill leaves behind is written over.
+    """
+    unfinished = path.with_name(f"{path.name}.unfinished" if alone else f"{path.name}.{os.getpid()}.unfinished")
     try:
         yield unfinished
         with unfinished.open("r+b") as file:

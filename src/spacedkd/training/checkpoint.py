@@ -44,7 +44,7 @@ def save(
     states = {name: _plain(one.state_dict(), f"optimizer/{name}", tensors) for name, one in optimizers.items()}
     metadata = {"fingerprint": fingerprint, "position": json.dumps(vars(position)), "optimizers": json.dumps(states)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with write_whole(path) as unfinished:
+    with write_whole(path, alone=True) as unfinished:
         save_file(_apart(tensors), unfinished, metadata)
 
 
