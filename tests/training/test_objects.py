@@ -122,8 +122,9 @@ def test_the_same_words_give_the_same_bits_as_kd(tmp_path: Path) -> None:
 
 
 def test_a_network_of_ones_own_is_trained_resumed_saved_and_measured(tmp_path: Path) -> None:
-    run = train(OWN, tmp_path / "whole", network=small)
-    train_in_parts(OWN, tmp_path / "parts", 6, network=small)
+    objects = {"network": small, "optimizer": adam, "lr": lambda step: 0.01}
+    run = train(OWN, tmp_path / "whole", **objects)
+    train_in_parts(OWN, tmp_path / "parts", 6, **objects)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
     spec = read_spec(tmp_path / "whole")
     assert spec.network.name == "tests.training.test_objects:small"

@@ -24,7 +24,7 @@ from spacedkd.json_form import to_json
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.models.weights import check_published, keep_normalisation
-from spacedkd.spec import DataSpec, NetworkSpec, read_spec
+from spacedkd.spec import DataSpec, NetworkSpec, RateSpec, read_spec
 from spacedkd.training import checkpoint, engine
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.networks import build_models
@@ -108,8 +108,8 @@ def of_run(
 ) -> Saved:
     """The models of a run's checkpoint: the student, whoever taught it, and the student's moving average if it has one.
 
-    A run that is not finished is refused unless asked for, and one that was given objects needs the same ones again.
-    It gets the CPU threads it was trained with, unless told.
+    A run that is not finished is refused unless asked for, and one that was given a network, data or a method as an
+    object needs the same again. It gets the CPU threads it was trained with, unless told.
     """
     folder, objects = RunFolder(path), objects or Objects()
     spec = read_spec(path)
@@ -120,20 +120,23 @@ def of_run(
             f"{path} is not finished, so it has no student to measure. Finish it with: spacedkd train --resume {path}, "
             "or measure its last checkpoint with --unfinished."
         )
-    folder.check_objects(objects)
+    how_trained = ("optimizer", "lr")  # which does not matter any more
+    objects = replace(objects, **dict.fromkeys(how_trained))
+    needed = {name: one for name, one in spec.objects.items() if name not in how_trained}
+    objects.check(needed, str(path))
     torch.set_num_threads(threads or spec.engine.threads or torch.get_num_threads())
-    plan = make_plan(spec, objects)
+    plan = make_plan(replace(spec, rate=RateSpec(), objects=needed), objects)
     _check_classes(folder, plan.data)
     models = build_models(plan)
     if spec.ema is not None:
         models["average"] = deepcopy(models[plan.student])
-    position = checkpoint.load(folder.checkpoint, plan.spec.fingerprint(), models, {})
+    position = checkpoint.load(folder.checkpoint, spec.fingerprint(), models, {})
     # Whatever else nobody trains is memory, or a copy of somebody.
     learners = {*plan.method.learners.values()}
     measured = [name for name in models if name in learners or name in plan.method.fixed or name == "average"]
     origin = {
         "run": spec.label or str(path),
-        "fingerprint": plan.spec.fingerprint(),
+        "fingerprint": spec.fingerprint(),
         "checkpoint": "last",
         "turns": position.turns,
         "of_turns": len(plan.turns),
