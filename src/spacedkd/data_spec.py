@@ -28,8 +28,8 @@ class AugmentSpec:
 @dataclass(frozen=True)
 class DataSpec:
     source: str = "digits"
-    """a data set by name (see `spacedkd list data`), a folder, a .parquet or .npz file, a hub name owner/name, or a function
-    of yours as package.module:name that gives two torch datasets, to train and to test on"""
+    """a data set by name (see `spacedkd list data`), a folder, a .parquet or .npz file, a hub name owner/name, or a
+    function of yours as package.module:name that gives two torch datasets, to train and to test on"""
     augment: AugmentSpec | None = None
     """the random changes of a batch-wise augmentation; None takes what suits the data set"""
     train_limit: int | None = None

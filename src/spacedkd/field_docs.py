@@ -22,5 +22,5 @@ def sentences(kind: type[Any]) -> dict[str, str]:
     said = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            said[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+            said[ast.unparse(field.target)] = " ".join(str(below.value.value).split())
     return said
