@@ -193,6 +193,9 @@ def test_a_digest_knows_what_an_object_is_made_of() -> None:
     assert digest(of_width(4)) != digest(of_width(5))
     assert digest(partial(Small, 4)) != digest(partial(Small, 5))
     assert digest(small) != digest(other_small)
+    assert digest(lambda step: 0.1) == digest(lambda step: 0.1)  # whatever else stands in their line
+    assert digest(lambda step: 0.1) != digest(lambda step: 0.2)
+    assert digest(lambda: Small(4)) != digest(lambda: nn.Linear(4, 4))
     assert digest(TensorDataset(torch.zeros(3))) != digest(TensorDataset(torch.zeros(4)))
     space: dict[str, Any] = {}
     exec("def one(): return 1\ndef two(): return 2\ndef again(): return 1", space)

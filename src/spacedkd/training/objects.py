@@ -154,11 +154,13 @@ def _used(function: FunctionType) -> list[Any]:
 
 
 def _source(thing: Any) -> str:
+    code = getattr(thing, "__code__", None)
     try:
-        return inspect.getsource(thing)
+        if thing.__name__ != "<lambda>":  # its source is a whole line, with whatever else stands there
+            return inspect.getsource(thing)
     except (OSError, TypeError):  # typed into a console, or built in
-        code = getattr(thing, "__code__", None)
-        return qualified_name(thing) if code is None else "".join(_code(code))
+        pass
+    return qualified_name(thing) if code is None else "".join(_code(code))
 
 
 def _code(code: CodeType) -> Iterator[str]:
