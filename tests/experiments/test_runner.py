@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from spacedkd import EngineSpec, MethodSpec, Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
+from spacedkd import (
+    DataSpec,
+    EngineSpec,
+    MethodSpec,
+    Moment,
+    OptimizerSpec,
+    RunSpec,
+    Spaced,
+    UserError,
+    read_run,
+    train,
+)
+from spacedkd import compare as compare_arms
 from spacedkd.experiments.comparison import compare, find_runs
 from spacedkd.experiments.runner import Job, equal_cost_controls, plan, run_all
 from spacedkd.training.folder import RunFolder
 from tests.conftest import TINY, tensors
+from tests.data.on_disk import class_folders
 
 QUICK = replace(TINY, epochs=2)
 ARMS = {
@@ -170,3 +185,40 @@ def test_a_label_cannot_lead_out_of_the_folder(tmp_path: Path, label: str) -> No
 def test_arms_that_would_share_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="share a folder"):
         plan({"my arm": RunSpec(), "my-arm": RunSpec()}, [0], tmp_path)
+
+
+def test_the_runs_of_a_comparison_are_planned_with_one_look_at_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three arms, five seeds, fifteen runs: each of the four class folders is walked through once."""
+    place = class_folders(tmp_path / "data")
+    walked: list[str] = []
+    walk = os.walk
+
+    def counted(top: Any, *args: Any, **options: Any) -> Any:
+        walked.append(f"{Path(top).parent.name}/{Path(top).name}")
+        return walk(top, *args, **options)
+
+    monkeypatch.setattr(os, "walk", counted)
+    arms = {name: replace(spec, data=DataSpec(place), batch_size=4) for name, spec in ARMS.items()}
+    assert len(plan(arms, range(5), tmp_path / "out")) == 15
+    assert sorted(walked) == ["train/cat", "train/dog", "val/cat", "val/dog"]
+
+
+def test_comparing_from_python(tmp_path: Path) -> None:
+    told: list[tuple[str, int]] = []
+    found = compare_arms(
+        {"none": replace(QUICK, method="none", schedule=None), "kd": QUICK},
+        tmp_path,
+        seeds=[3],
+        against="none",
+        jobs=1,
+        callback=lambda job, moment: told.append((job.label, job.seed)),
+    )
+    assert [arm["label"] for arm in found["arms"]] == ["none", "kd"]
+    assert found["arms"][1]["last"]["mean"] == read_run(tmp_path / "kd" / "seed3").student()
+    assert found == json.loads((tmp_path / "comparison.json").read_text())
+    assert {*told} == {("none", 3), ("kd", 3)}
+    for arms, seeds, message in (({}, 1, "at least one arm"), ({"kd": QUICK}, 0, "at least one arm")):
+        with pytest.raises(UserError, match=message):
+            compare_arms(arms, tmp_path, seeds=seeds)
