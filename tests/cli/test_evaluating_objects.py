@@ -53,7 +53,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_network_and_data_and_a_rate(own: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = RunSpec(epochs=2, batch_size=8, precision="32-true", engine={"threads": 1})
     run = train(spec, tmp_path / "run", network=own.make, data=own.images(), lr=own.lr)
-    flags = "--network own_parts:make --data own_parts:images --lr own_parts:lr --threads 1".split()
+    flags = "--network own_parts:make --data own_parts:images --threads 1".split()
     main(["evaluate", "run", *flags])
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["instruments"]["accuracy"]
     assert found["models"]["student"]["test"]["heads"]["final"]["top1"] == run.student()
@@ -66,7 +66,9 @@ def test_a_network_and_data_and_a_rate(own: ModuleType, tmp_path: Path, capsys: 
     assert "has a network of your own" in refused(["evaluate", "run", *flags[2:]], capsys)
     another = [word.replace("make", "other") for word in flags]
     assert "is another one" in refused(["evaluate", "run", *another], capsys)
-    assert "--lr beside runs is what they were given in Python" in refused(["evaluate", "run", "--lr", "0.1"], capsys)
+    assert "--method beside runs is what they were given in Python" in refused(
+        ["evaluate", "run", "--method", "kd"], capsys
+    )
     assert "Corruptions change the pixels" in refused(["evaluate", "run", *flags, "--corruptions"], capsys)
     assert "--teacher goes with runs" in refused(
         ["evaluate", "--network", "resnet18_small", "--teacher", "own_parts:make"], capsys

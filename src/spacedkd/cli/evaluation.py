@@ -23,7 +23,7 @@ Instruments = Annotated[InstrumentFlags, tyro.conf.arg(name="")]
 Other = tyro.conf.OmitArgPrefixes[OtherNetworkFlags]
 Own = tyro.conf.OmitArgPrefixes[ObjectFlags]
 Data = tyro.conf.OmitArgPrefixes[ImageFlags]
-OBJECTS = ("network", "teacher", "data", "collate", "method", "optimizer", "lr")
+OBJECTS = ("network", "teacher", "data", "collate", "method")
 BATCH = 256
 
 

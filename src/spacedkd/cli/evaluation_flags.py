@@ -167,5 +167,3 @@ class ObjectFlags:
     teacher: Annotated[str | None, flag("makes the teacher's network", metavar="NAME")] = None
     collate: Annotated[str | None, flag("makes a batch of items", metavar="NAME")] = None
     method: Annotated[str | None, flag("the method", metavar="NAME")] = None
-    optimizer: Annotated[str | None, flag("makes the optimizer", metavar="NAME")] = None
-    lr: Annotated[str | None, flag("the learning rate of a step", metavar="NAME")] = None
