@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd.errors import UserError
-from spacedkd.evaluation.accuracy import Predict
 from spacedkd.evaluation.plan import HIGHEST, Attack
+from spacedkd.evaluation.scores import Predict
 from spacedkd.seeds import seed_for
 
 Pixels = tuple[Tensor, Tensor, Tensor]

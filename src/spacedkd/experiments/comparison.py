@@ -10,10 +10,9 @@ from typing import Any
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
-from spacedkd.evaluation.confidence import confidence_interval
+from spacedkd.evaluation.confidence import Difference, confidence_interval, difference
 from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.spacing_effect import spacing_effects
-from spacedkd.experiments.statistics import Difference, difference
 from spacedkd.json_form import to_json
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Ahead, Schedule, Spaced, Window

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spacedkd.evaluation.confidence import confidence_interval
+from spacedkd.evaluation.confidence import confidence_interval, difference
 from spacedkd.experiments import evaluation_file
 from spacedkd.experiments.metrics import Metric, metrics, usual
-from spacedkd.experiments.statistics import difference
 from spacedkd.json_form import to_json
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spacedkd.experiments.statistics import Difference, difference, holm
+from spacedkd.evaluation.confidence import Difference, difference, holm
 from spacedkd.json_form import to_json
 from spacedkd.run import Run
 
