@@ -88,14 +88,11 @@ def plan(
     for seed in seeds:
         for label, spec in arms.items():
             folder = run_folder(out, label, seed)
-            engine = replace(spec.engine, threads=_threads_of(folder) or spec.engine.threads or threads)
+            begun = read_spec(folder).engine.threads if RunFolder(folder).spec.exists() else None
+            engine = replace(spec.engine, threads=begun or spec.engine.threads or threads)
             filled = fill_in(replace(spec, seed=seed, label=label, engine=engine), library=library)
             jobs.append(Job(label, seed, filled, folder))
     return jobs
-
-
-def _threads_of(folder: Path) -> int | None:
-    return read_spec(folder).engine.threads if RunFolder(folder).spec.exists() else None
 
 
 def run_folder(out: Path, label: str, seed: int) -> Path:
@@ -149,7 +146,11 @@ def run_all(jobs: Sequence[Job], at_once: int, callback: Callback, library: Libr
     What is wrong with an arm, or with a folder, is an error before anything starts.
     """
     for job in jobs:
-        _check_folder(job)
+        folder = RunFolder(job.folder)
+        if folder.spec.exists():
+            folder.check_holds(job.spec)
+        else:
+            folder.check_free()
     todo = [job for job in jobs if not RunFolder(job.folder).finished()]
     for job in {job.label: job for job in todo}.values():
         build_models(make_plan(job.spec, library=library))
@@ -174,14 +175,6 @@ def run_all(jobs: Sequence[Job], at_once: int, callback: Callback, library: Libr
                 if isinstance(error, BrokenProcessPool):
                     raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
                 raise
-
-
-def _check_folder(job: Job) -> None:
-    folder = RunFolder(job.folder)
-    if folder.spec.exists():
-        folder.check_holds(job.spec)
-    else:
-        folder.check_free()
 
 
 _library: Library

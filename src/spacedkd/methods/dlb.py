@@ -31,7 +31,7 @@ from spacedkd.errors import check_between
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.memory import LastBatch, check_indices
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
-from spacedkd.methods.taught import Taught
+from spacedkd.methods.one_network import Taught
 
 MEMORY = "last batch"
 

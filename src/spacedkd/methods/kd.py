@@ -59,8 +59,7 @@ class KD(Distillation, Method):
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         networks = {role: self.network(role, given) for role in self.chain}
-        first = self.chain[0]
-        models: dict[str, nn.Module] = {first: Classifier(networks[first])}
+        models: dict[str, nn.Module] = {self.chain[0]: Classifier(networks[self.chain[0]])}
         for ahead, role in pairwise(self.chain):
             bridge = None
             if self.feature_weight:

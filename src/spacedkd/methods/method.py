@@ -16,17 +16,13 @@ from spacedkd.spec import NetworkSpec
 Models = Mapping[str, nn.Module]
 
 
-def _as_is(rows: Tensor) -> Tensor:
-    return rows
-
-
 class Progress(NamedTuple):
     """Where in the run a turn lies, for what changes during it."""
 
     step: int
     steps_per_epoch: int
     total_steps: int
-    gather: Callable[[Tensor], Tensor] = _as_is
+    gather: Callable[[Tensor], Tensor] = lambda rows: rows
     """the rows of all processes together, for what must be remembered of the whole batch"""
 
     @property
@@ -57,7 +53,6 @@ class MakeNetwork(Protocol):
         will not learn, so it must be trained already, for the classes of the data. Of the others only the first and
         the last role start from trained weights.
         """
-        ...
 
 
 class Ingredients(NamedTuple):
@@ -101,7 +96,6 @@ class Method(Protocol):
     @property
     def roles(self) -> Sequence[str]:
         """From the one that leads to the one that follows; names are the method's own, places are what counts."""
-        ...
 
     @property
     def learners(self) -> Mapping[str, str]:
@@ -122,11 +116,9 @@ class Method(Protocol):
         A model that is nobody's learner stands still. Memory is such a model: its buffers are whatever the method
         writes there, and they are saved with all the others.
         """
-        ...
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         """The named, weighted losses of one turn; the role learns from their sum."""
-        ...
 
     def views(self, role: str, step: int) -> Sequence[View]:
         """What a turn looks at: `batch` is the first, `batch.others` are the rest."""

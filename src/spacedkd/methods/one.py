@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, check_between
 from spacedkd.methods.distillation import ramp_up
-from spacedkd.methods.losses import Temperature, check_alike, cross_entropy
+from spacedkd.methods.losses import Temperature, cross_entropy, softened
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
 from spacedkd.methods.one_network import OneNetwork
 from spacedkd.models.branches import Branches, Fusion, Gate
@@ -114,6 +114,5 @@ class ONE(OneNetwork):
 
 def padded_kl(student: Tensor, teacher: Tensor, temperature: Temperature, padding: float) -> Tensor:
     """1/B sum_b sum_c q (log q - log p_s), q = softmax(z_t/T) + padding; q sums to a little more than one."""
-    check_alike(student, teacher, temperature=temperature)
-    q = F.softmax(teacher.detach() / temperature, dim=1) + padding
-    return F.kl_div(F.log_softmax(student / temperature, dim=1), q, reduction="batchmean")
+    s, t = softened(student, teacher, temperature)
+    return F.kl_div(s.log_softmax(1), t.softmax(1) + padding, reduction="batchmean")

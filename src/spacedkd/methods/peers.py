@@ -66,10 +66,9 @@ class Peers(Distillation, Method):
             )
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        peers = {
-            role: self.equipped(model) if self.listens(role) else model
-            for role, model in classifiers(self.roles, given).items()
-        }
+        peers = classifiers(self.roles, given)
+        for role in filter(self.listens, self.roles):
+            peers[role] = self.equipped(peers[role])
         if self.refresh_peers:
             return peers
         snapshots = {_snapshot(role): deepcopy(model) for role, model in peers.items()}

@@ -28,7 +28,7 @@ from spacedkd.errors import check_between
 from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
-from spacedkd.methods.taught import Taught
+from spacedkd.methods.one_network import Taught
 
 MEMORY = "predictions"
 

@@ -82,28 +82,19 @@ class SHAKE(KD):
         with torch.set_grad_enabled(role == behind):
             (student,) = (normalised(said) for said in models[behind](batch.inputs))
         if role == behind:
-            return self._of_student(student, teacher, shadow, batch.labels, progress)
-        losses = {"label": cross_entropy(teacher.logits, batch.labels)} if self.teacher_learns else {}
-        return losses | self._of_shadow(student, teacher, shadow, batch.labels, progress)
-
-    def _of_student(
-        self, student: Prediction, teacher: Prediction, shadow: Prediction, labels: Tensor, progress: Progress
-    ) -> dict[str, Tensor]:
-        terms = self.terms(student, shadow._replace(features=teacher.features), labels, progress)
-        if self.teacher_weight:
-            terms["teacher logit"] = self.teacher_weight * self.logit_term(student, teacher, labels, progress)
-        return terms
-
-    def _of_shadow(
-        self, student: Prediction, teacher: Prediction, shadow: Prediction, labels: Tensor, progress: Progress
-    ) -> dict[str, Tensor]:
-        terms = {
-            "shadow logit": self.logit_term(shadow, student, labels, progress),
+            losses = self.terms(student, shadow._replace(features=teacher.features), batch.labels, progress)
+            if self.teacher_weight:
+                apart = self.logit_term(student, teacher, batch.labels, progress)
+                losses["teacher logit"] = self.teacher_weight * apart
+            return losses
+        of_shadow = {
+            "shadow logit": self.logit_term(shadow, student, batch.labels, progress),
             "shadow mse": F.mse_loss(shadow.logits, teacher.logits.detach()),
         }
         if self.shadow_label:
-            terms["shadow label"] = cross_entropy(shadow.logits, labels)
-        return {name: self.logit_weight * term for name, term in terms.items()}
+            of_shadow["shadow label"] = cross_entropy(shadow.logits, batch.labels)
+        losses = {"label": cross_entropy(teacher.logits, batch.labels)} if self.teacher_learns else {}
+        return losses | {name: self.logit_weight * term for name, term in of_shadow.items()}
 
 
 def normalised(said: Prediction) -> Prediction:
