@@ -24,9 +24,9 @@ the student replays it; the target is made of both at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from spacedkd.data.stream import Batch, View
 from spacedkd.errors import UserError
 from spacedkd.methods.losses import soft_label, target_class
-from spacedkd.methods.method import Card, Models, Progress
+from spacedkd.methods.method import Card, Losses, Models, Progress
 from spacedkd.methods.peers import Peers
 
 
@@ -43,7 +43,7 @@ from spacedkd.methods.peers import Peers
 class KDCL(Peers):
     """Networks that learn from what they say together."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="networks that see different views of an image learn from one target made of all their logits",
         paper="Guo et al., Online Knowledge Distillation via Collaborative Learning, CVPR 2020",
         kind="peers",
@@ -65,7 +65,7 @@ class KDCL(Peers):
             return (View(step),)
         return [View(step, view=self.roles.index(one)) for one in (role, *self.others(role))]
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         (own,) = models[role](batch.inputs)
         others = self.others(role)
         views = [seen.inputs for seen in batch.others] if self.own_views else [batch.inputs] * len(others)

@@ -14,6 +14,8 @@ from spacedkd.schedule import Schedule
 from spacedkd.spec import NetworkSpec
 
 Models = Mapping[str, nn.Module]
+Losses = Mapping[str, Tensor]
+"""named and weighted; a role learns from their sum"""
 
 
 class Progress(NamedTuple):
@@ -74,13 +76,13 @@ class Card(NamedTuple):
     """What a list of methods says of one."""
 
     about: str
-    paper: str
-    """authors, title, venue and year"""
     kind: str
     """who teaches: a teacher, the network itself, or peers"""
     weights: str
     """of the losses by default"""
-    source: str
+    paper: str = ""
+    """authors, title, venue and year"""
+    source: str = ""
     """where the definition is from: the authors' code, the paper, a re-implementation or a reconstruction"""
     when_spaced: Mapping[str, Any] = {}
     """options that make the method one that can be spaced"""
@@ -117,7 +119,7 @@ class Method(Protocol):
         writes there, and they are saved with all the others.
         """
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         """The named, weighted losses of one turn; the role learns from their sum."""
 
     def views(self, role: str, step: int) -> Sequence[View]:

@@ -14,13 +14,13 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.kd import KD
-from spacedkd.methods.method import Method, Models, Progress
+from spacedkd.methods.method import Losses, Method, Models, Progress
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Taught(KD):
     def chain(self) -> Sequence[str]:
         return ("student",) if self.variant == "plain" else ("teacher", "student")
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.chain[0]:
             return self.own_losses(role, models, batch, progress)
         return super().losses(role, models, batch, progress)
 
-    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         """What the method itself learns from."""
         raise NotImplementedError

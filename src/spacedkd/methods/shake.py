@@ -19,19 +19,18 @@ code, is the online schedule but for the order: here the shadow learns first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, check_between
 from spacedkd.methods.kd import KD
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
 from spacedkd.models.heads import Prediction
 from spacedkd.models.shadow import WithShadow
 
@@ -40,7 +39,7 @@ from spacedkd.models.shadow import WithShadow
 class SHAKE(KD):
     """A shadow between teacher and student, which both teach."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="student and a shadow head on the teacher teach each other",
         paper="Li and Jin, Shadow Knowledge Distillation, NeurIPS 2022",
         kind="teacher",
@@ -75,7 +74,7 @@ class SHAKE(KD):
         teacher: nn.Module = models[ahead].network  # type: ignore[assignment]
         return {**models, ahead: WithShadow(teacher, given.sample, fixed=not self.teacher_learns)}
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         ahead, behind = self.chain
         with torch.set_grad_enabled(role == ahead):
             teacher, shadow = (normalised(said) for said in models[ahead](batch.inputs))

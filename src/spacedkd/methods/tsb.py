@@ -26,9 +26,9 @@ peer write in its own turn would be cheaper, but every turn of a student is a re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ from spacedkd.json_form import check_fields
 from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
-from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.methods.peers import classifiers, peer_roles
 
 
@@ -48,7 +48,7 @@ from spacedkd.methods.peers import classifiers, peer_roles
 class TSB(Method):
     """Peers that learn from each other's accumulated predictions; a reconstruction, see the module."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="RECONSTRUCTION: peers learn from each other's predictions accumulated over time; sourced neighbour: pcl",
         paper="Li et al., Online Knowledge Distillation by Temporal-Spatial Boosting, WACV 2022",
         kind="peers",
@@ -86,7 +86,7 @@ class TSB(Method):
             **{memory_of(role): bank_for(given, "tsb-like") for role in self.roles},
         }
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         check_indices(batch.indices, "tsb-like")
         (own,) = models[role](batch.inputs)
         if role == self.roles[0]:
