@@ -121,7 +121,7 @@ def _workers(images: ImageSet, processes: int) -> Iterator[Callable[[Sequence[Jo
     def work(jobs: Sequence[Job]) -> Iterator[int]:
         # This starts the processes. They do not hear Ctrl-C: whoever started them ends them, and speaks for them.
         with interruptions_go_to(signal.SIG_IGN):
-            futures = [pool.submit(_work, *job) for job in jobs]
+            futures = [pool.submit(_work, job) for job in jobs]
         yield from (future.result() for future in as_completed(futures))
 
     try:
@@ -134,7 +134,8 @@ def _workers(images: ImageSet, processes: int) -> Iterator[Callable[[Sequence[Jo
         pool.shutdown(cancel_futures=True)
 
 
-_images: ImageSet | None = None
+_images: ImageSet
+"""of a worker: those it corrupts"""
 
 
 def _start(images: ImageSet) -> None:
@@ -146,9 +147,8 @@ def _start(images: ImageSet) -> None:
     _images = images
 
 
-def _work(path: Path, name: str, severity: int, start: int, stop: int) -> int:
-    assert _images is not None
-    return _corrupt(_images, path, name, severity, start, stop)
+def _work(job: Job) -> int:
+    return _corrupt(_images, *job)
 
 
 def _corrupt(images: ImageSet, path: Path, name: str, severity: int, start: int, stop: int) -> int:

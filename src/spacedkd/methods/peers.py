@@ -90,9 +90,8 @@ class Peers(Distillation, Method):
     @torch.no_grad()
     def heard(self, other: str, models: Models, inputs: Inputs) -> Prediction:
         """What another network says of them."""
-        prediction: Prediction
-        (prediction,) = models[other if self.refresh_peers else _snapshot(other)](inputs)
-        return prediction
+        said: Sequence[Prediction] = models[other if self.refresh_peers else _snapshot(other)](inputs)
+        return said[0]
 
 
 def _snapshot(role: str) -> str:
