@@ -11,7 +11,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty
 from typing import Any, NamedTuple
 
 import torch
@@ -209,8 +208,5 @@ def _news(news: Any, futures: set[Future[None]]) -> Iterator[tuple[int, Moment]]
         done, futures = wait(futures, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
         for future in done:
             future.result()
-        while True:
-            try:
-                yield news.get_nowait()
-            except Empty:
-                break
+        while not news.empty():  # nobody else takes from it
+            yield news.get()
