@@ -22,11 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.timing import fastest
-from spacedkd.evaluation.curvature import ESTIMATORS
-from spacedkd.evaluation.eigenvalue import largest_eigenvalue
+from spacedkd.evaluation.curvature import AT_ONCE, ESTIMATORS, Hessian
+from spacedkd.evaluation.estimators import Trace, largest_eigenvalue
 from spacedkd.evaluation.held_still import Batches
-from spacedkd.evaluation.hessian import AT_ONCE, Hessian
-from spacedkd.evaluation.trace import Trace
 
 VECTORS = 4
 MOST = 40

@@ -26,12 +26,12 @@ from torch.nn import functional as F
 from benchmarks.timing import fastest
 from spacedkd import Batch, Classifier, Images
 from spacedkd.data.stream import in_order
-from spacedkd.evaluation import accuracy
 from spacedkd.evaluation.adversarial import perturb
 from spacedkd.evaluation.corrupted import CorruptedImages
 from spacedkd.evaluation.corruptions import corruptions
 from spacedkd.evaluation.plan import CORRUPTIONS as NAMES
 from spacedkd.evaluation.plan import SEVERITIES, attack
+from spacedkd.evaluation.scores import correct
 
 BATCH = 128
 
@@ -72,7 +72,7 @@ def corrupted_images(count: int) -> None:
 
         def clean() -> None:
             for _ in range(3):
-                accuracy.correct(model, ["final"], shown())
+                correct(model, ["final"], shown())
 
         cached, in_memory = fastest(again, clean, repeats=2)
         print(f"a second network takes {cached / in_memory:.2f} times as long as on as many clean images in memory")

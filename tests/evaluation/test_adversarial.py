@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from spacedkd.data.images import normalise
 from spacedkd.data.sources import load
 from spacedkd.errors import UserError
-from spacedkd.evaluation.accuracy import Predict
 from spacedkd.evaluation.adversarial import adversarial, passes, perturb
 from spacedkd.evaluation.plan import Attack, attack
+from spacedkd.evaluation.scores import Predict
 from spacedkd.models.heads import Prediction
 from spacedkd.spec import DataSpec
 

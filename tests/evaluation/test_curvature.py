@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from spacedkd import UserError
-from spacedkd.evaluation.curvature import ESTIMATORS, Curvature, curvature
+from spacedkd.evaluation.curvature import ESTIMATORS, Curvature, Hessian, curvature
 from spacedkd.evaluation.held_still import in_eval_mode
-from spacedkd.evaluation.hessian import Hessian
 from spacedkd.evaluation.plan import MOST_PRODUCTS
 from spacedkd.json_form import to_json
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd.evaluation.eigenvalue import largest_eigenvalue
-from spacedkd.evaluation.trace import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part
+from spacedkd.evaluation.estimators import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part, largest_eigenvalue
 
 DRAW = torch.Generator().manual_seed(3)
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from spacedkd.data.stream import Batch
-from spacedkd.evaluation.accuracy import Predict
-from spacedkd.evaluation.scores import BINS, Scores, score
+from spacedkd.evaluation.scores import BINS, Predict, Scores, score
 from spacedkd.models.heads import Prediction
 
 CLASSES = 7

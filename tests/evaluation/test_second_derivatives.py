@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.evaluation.curvature import curvature
-from spacedkd.evaluation.hessian import Hessian
+from spacedkd.evaluation.curvature import Hessian, curvature
 from tests.evaluation.test_curvature import IMAGES, LABELS, batches
 
 SMALL_VIT = {"img_size": 6, "patch_size": 3, "in_chans": 1, "embed_dim": 12, "num_heads": 3, "depth": 1}

@@ -14,7 +14,7 @@ import torch
 from spacedkd import NetworkSpec, RunSpec, train
 from spacedkd.data.stream import in_order
 from spacedkd.errors import UserError
-from spacedkd.evaluation.accuracy import correct
+from spacedkd.evaluation.scores import correct
 from spacedkd.training.saved import device_of, digest, of_network, of_run
 
 

@@ -62,7 +62,7 @@ def evaluate(
         raise UserError("--unfinished is about runs: leave it out with --network.")
 
     from spacedkd.cli.terminal import shown
-    from spacedkd.evaluation.grid import write_grid
+    from spacedkd.evaluation.corruptions import write_grid
     from spacedkd.experiments import evaluation_file
     from spacedkd.experiments.instruments import measure, of_images
     from spacedkd.report import evaluation_tables as tables

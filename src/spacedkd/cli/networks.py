@@ -65,7 +65,7 @@ def _taught_by_it(method: MethodSpec) -> MethodSpec:
     if ":" in method.name:
         return method  # a method of one's own knows what to do with its teacher
     from spacedkd.methods import METHODS
-    from spacedkd.methods.taught import Taught
+    from spacedkd.methods.one_network import Taught
 
     made = METHODS[method.name]
     if issubclass(made, Taught) or "teacher_learns" not in {field.name for field in fields(made)}:

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd.errors import UserError
-from spacedkd.evaluation.accuracy import Predict
 from spacedkd.evaluation.plan import HIGHEST, Attack
+from spacedkd.evaluation.scores import Predict
 from spacedkd.seeds import seed_for
 
 Pixels = tuple[Tensor, Tensor, Tensor]
@@ -76,12 +76,8 @@ def perturb(
 
 def _uniform(like: Tensor, places: Tensor, seed: int) -> Tensor:
     """Numbers from -1 to 1 that depend on an image's place alone, so that batches can be cut in any way."""
-
-    def one(place: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed_for(seed, "random start", place))
-        return torch.rand(like.shape[1:], generator=generator)
-
-    return (2 * torch.stack([one(place) for place in places.tolist()]) - 1).to(like)
+    starts = [torch.Generator().manual_seed(seed_for(seed, "random start", place)) for place in places.tolist()]
+    return (2 * torch.stack([torch.rand(like.shape[1:], generator=start) for start in starts]) - 1).to(like)
 
 
 def passes(attacks: Sequence[Attack]) -> int:

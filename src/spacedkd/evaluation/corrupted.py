@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -29,6 +28,7 @@ from spacedkd.data.reading import cores
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corruptions
+from spacedkd.evaluation.held_still import interruptions_go_to
 from spacedkd.evaluation.plan import check_corruptions
 from spacedkd.files import cache_folder, write_whole
 
@@ -38,6 +38,8 @@ SERIAL = 4000
 
 Advance = Callable[[int], None]
 """told how many more corrupted images are there"""
+Job = tuple[Path, str, int, int, int]
+"""file, corruption and severity, and from which image up to which"""
 
 
 def fingerprint(images: ImageSet) -> str:
@@ -75,18 +77,15 @@ class CorruptedImages:
         if not todo:
             return
         self._check_room(len(todo))
-        few = len(todo) * len(self.images.labels) < SERIAL
-        processes = processes or (1 if few else cores())
-        with _Workers(self.images, processes) as workers:
+        count = len(self.images.labels)
+        few = len(todo) * count < SERIAL
+        with _workers(self.images, processes or (1 if few else cores())) as work:
             for name, severity in todo:
-                self._make(workers, name, severity, advance)
-
-    def _make(self, workers: _Workers, name: str, severity: int, advance: Advance) -> None:
-        shape = (len(self.images.labels), *self.images.shape)
-        with write_whole(self.path(name, severity)) as unfinished:
-            np.lib.format.open_memmap(unfinished, "w+", np.uint8, shape).flush()
-            for done in workers.fill(unfinished, name, severity, shape[0]):
-                advance(done)
+                with write_whole(self.path(name, severity)) as unfinished:
+                    np.lib.format.open_memmap(unfinished, "w+", np.uint8, (count, *self.images.shape)).flush()
+                    chunks = [(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+                    for done in work([(unfinished, name, severity, *chunk) for chunk in chunks]):
+                        advance(done)
 
     def _check_room(self, files: int) -> None:
         try:
@@ -111,53 +110,32 @@ class CorruptedImages:
             yield Batch(self.images.normalised(shown), self.images.labels.cpu()[rows], rows)
 
 
-class _Workers:
-    """Processes that corrupt, or this one where a few images are not worth starting any."""
-
-    def __init__(self, images: ImageSet, processes: int) -> None:
-        self.images = images
-        self.pool = None
-        if processes > 1:
-            context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(processes, context, _start, (images,))
-
-    def fill(self, path: Path, name: str, severity: int, count: int) -> Iterator[int]:
-        """Corrupt all images into the file; yields how many more are there."""
-        jobs = [(path, name, severity, start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
-        if self.pool is None:
-            yield from (_corrupt(self.images, *job) for job in jobs)
-            return
-        try:
-            with _deaf():  # the first one starts the processes
-                futures = [self.pool.submit(_work, *job) for job in jobs]
-            yield from (future.result() for future in as_completed(futures))
-        except BrokenProcessPool:
-            raise UserError(
-                "A process that corrupted images was killed, perhaps for want of memory. The same command goes on."
-            ) from None
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.pool is not None:
-            self.pool.shutdown(cancel_futures=True)
-
-
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started now do not hear Ctrl-C: whoever started them ends them, and speaks for them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+def _workers(images: ImageSet, processes: int) -> Iterator[Callable[[Sequence[Job]], Iterator[int]]]:
+    """What does jobs and yields how many more images are there: processes, or this one if one is enough."""
+    if processes == 1:
+        yield lambda jobs: (_corrupt(images, *job) for job in jobs)
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start, (images,))
+
+    def work(jobs: Sequence[Job]) -> Iterator[int]:
+        # This starts the processes. They do not hear Ctrl-C: whoever started them ends them, and speaks for them.
+        with interruptions_go_to(signal.SIG_IGN):
+            futures = [pool.submit(_work, job) for job in jobs]
+        yield from (future.result() for future in as_completed(futures))
+
     try:
-        yield
+        yield work
+    except BrokenProcessPool:
+        raise UserError(
+            "A process that corrupted images was killed, perhaps for want of memory. The same command goes on."
+        ) from None
     finally:
-        signal.signal(signal.SIGINT, before)
+        pool.shutdown(cancel_futures=True)
 
 
-_images: ImageSet | None = None
+_images: ImageSet
+"""of a worker: those it corrupts"""
 
 
 def _start(images: ImageSet) -> None:
@@ -169,9 +147,8 @@ def _start(images: ImageSet) -> None:
     _images = images
 
 
-def _work(path: Path, name: str, severity: int, start: int, stop: int) -> int:
-    assert _images is not None
-    return _corrupt(_images, path, name, severity, start, stop)
+def _work(job: Job) -> int:
+    return _corrupt(_images, *job)
 
 
 def _corrupt(images: ImageSet, path: Path, name: str, severity: int, start: int, stop: int) -> int:

@@ -16,18 +16,27 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-from PIL import Image
+import torch
+from PIL import Image, ImageDraw, ImageFont
 
+from spacedkd.data.images import ImageSet, to_image
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
-from spacedkd.evaluation.accuracy import Predict, correct
+from spacedkd.evaluation.plan import CORRUPTIONS, SEVERITIES, check_corruptions
+from spacedkd.evaluation.scores import Predict, correct
 from spacedkd.seeds import seed_for
 
 LEAST = 32
 _SEEDED_THEMSELVES = ("impulse_noise", "glass_blur")
 """do not ask NumPy's global generator"""
+
+TILE, GAP, LABEL = 96, 6, 20
+"""pixels of the picture `write_grid` draws"""
+ACROSS = 2
+"""corruptions beside each other in it"""
 
 
 def check_channels(channels: int) -> None:
@@ -118,3 +127,34 @@ def enlargement(height: int, width: int) -> int:
     (4, 2, 1)
     """
     return max(1, -(-LEAST // min(height, width)))
+
+
+def write_grid(path: Path, images: ImageSet, names: Sequence[str] = (), severities: Sequence[int] = ()) -> None:
+    """Draw the first image of a data set as it is and under every corruption; all of them unless some are named."""
+    if path.suffix.lower() != ".png":
+        raise UserError(f"The grid is a PNG picture: call it {path.with_suffix('.png')}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _grid(images, names or CORRUPTIONS, severities or SEVERITIES).save(path)
+
+
+def _grid(images: ImageSet, names: Sequence[str], severities: Sequence[int]) -> Image.Image:
+    """For each corruption its name, the clean image, and one tile for each severity."""
+    check_corruptions(names, severities)
+    check_channels(images.shape[0])
+    clean = images.fitted(torch.tensor([0]))[0].cpu().numpy()
+    wide, high = (1 + len(severities)) * (TILE + GAP) + 3 * GAP, LABEL + TILE + 2 * GAP
+    lines = -(-len(names) // ACROSS)
+    picture = Image.new("RGB", (ACROSS * wide, lines * high + GAP), "white")
+    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(13)
+    for place, name in enumerate(names):
+        left, top = (place // lines) * wide + 2 * GAP, (place % lines) * high + GAP
+        words = f"{name.replace('_', ' ')}: clean, severity {', '.join(map(str, severities))}"
+        pen.text((left, top), words, fill="black", font=font)
+        for column, tile in enumerate([clean, *(corrupt(clean, name, severity, 0) for severity in severities)]):
+            picture.paste(_tile(tile), (left + column * (TILE + GAP), top + LABEL))
+    return picture
+
+
+def _tile(pixels: np.ndarray) -> Image.Image:
+    """Enlarged without smoothing, so that every pixel a network sees can be seen."""
+    return to_image(torch.from_numpy(np.array(pixels))).convert("RGB").resize((TILE, TILE), Image.Resampling.NEAREST)

@@ -6,10 +6,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """starts another pass over the same images and labels, in the same order"""
@@ -18,12 +18,7 @@ Logits = Callable[[Tensor], Tensor]
 """images to what the measured head says of them, [B, C]"""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""logits and labels to the mean loss of a batch"""
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy of a batch; labels are classes or rows that sum to one."""
-    return F.cross_entropy(logits, labels)
+"""logits and labels to the mean loss of a batch; labels are classes or rows that sum to one"""
 
 
 @contextmanager
@@ -51,22 +46,22 @@ def weights_come_back(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        with _no_interruption(), torch.no_grad():
+        pressed: list[int] = []
+        with interruptions_go_to(lambda number, _: pressed.append(number)), torch.no_grad():
             for tensor, before in kept:
                 tensor.copy_(before)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
-def _no_interruption() -> Iterator[None]:
-    """Ctrl-C is heard when this is over."""
+def interruptions_go_to(handler: Any) -> Iterator[None]:
+    """Ctrl-C is heard by this signal handler for a while."""
     if threading.current_thread() is not threading.main_thread():  # only the main one hears it at all
         yield
         return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if pressed:
-        signal.raise_signal(signal.SIGINT)

@@ -11,17 +11,39 @@ Where a network has several heads, `ensemble` is the mean of their logits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spacedkd.data.stream import Batch
-from spacedkd.evaluation.accuracy import Predict, with_ensemble
+from spacedkd.models.heads import Prediction
+
+Predict = Callable[[Any], Sequence[Prediction]]
+"""inputs to what each head says of them"""
 
 BINS = 15
 TOP = 5
+
+
+def with_ensemble(head_names: Sequence[str], predictions: Sequence[Prediction]) -> tuple[list[str], Tensor]:
+    """Every head and its logits, [H, B, C]; where there are several, their mean is one more: `ensemble`."""
+    logits = torch.stack([prediction.logits for prediction in predictions])
+    if len(head_names) == 1:
+        return [*head_names], logits
+    return [*head_names, "ensemble"], torch.cat([logits, logits.mean(0, keepdim=True)])
+
+
+def correct(predict: Predict, head_names: Sequence[str], batches: Iterable[Batch]) -> dict[str, Tensor]:
+    """How many images each head gets right, and all of them together."""
+    counts: list[Tensor] = []
+    with torch.no_grad():
+        for batch in batches:
+            names, logits = with_ensemble(head_names, predict(batch.inputs))
+            counts.append((logits.argmax(2) == batch.labels).sum(1))
+    return dict(zip(names, torch.stack(counts).sum(0), strict=True))
 
 
 @dataclass(frozen=True)
@@ -68,24 +90,23 @@ def score(
     head_names: Sequence[str],
     batches: Iterable[Batch],
     classes: int,
-    others: Mapping[str, Predict] | None = None,
+    others: Mapping[str, Predict] = {},
 ) -> Scores:
     """Scores of every head over the batches; `others` are networks to be agreed with."""
-    others = others or {}
     tallies: dict[str, _Tally] = {}
     same = dict.fromkeys(others, 0)
     images = 0
     with torch.no_grad():
         for batch in batches:
             names, logits = with_ensemble(head_names, predict(batch.inputs))
-            tallies = tallies or {name: _Tally.empty(classes) for name in names}
+            tallies = tallies or {name: _Tally(torch.zeros(2, classes, dtype=torch.float64)) for name in names}
             final = logits[0].argmax(1)
             for tally, found in zip(tallies.values(), logits.float(), strict=True):
                 tally.add(found, batch.labels, final)
             for name, other in others.items():
                 same[name] += int((other(batch.inputs)[0].logits.argmax(1) == final).sum())
             images += len(batch.labels)
-    class_images = tuple(int(count) for count in tallies[head_names[0]].seen)
+    class_images = tuple(map(int, tallies[head_names[0]].of_class[0]))
     heads = {name: tally.scores(images) for name, tally in tallies.items()}
     return Scores(images, class_images, BINS, heads, {name: count / images for name, count in same.items()})
 
@@ -94,19 +115,12 @@ def score(
 class _Tally:
     """Sums over images: everything the scores of one head need, however many images there are."""
 
-    right: Tensor  # [classes]
-    seen: Tensor  # [classes]
-    in_bin: Tensor  # [3, BINS]: images, sum of confidences, right ones
+    of_class: Tensor  # [2, classes]: images, right ones
+    in_bin: Tensor = field(default_factory=lambda: torch.zeros(3, BINS, dtype=torch.float64))
+    """images, sum of confidences, right ones"""
     near: int = 0
     loss: float = 0.0
     as_final: int = 0
-
-    @classmethod
-    def empty(cls, classes: int) -> _Tally:
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float64)
-
-        return cls(zeros(classes), zeros(classes), zeros(3, BINS))
 
     def add(self, logits: Tensor, labels: Tensor, final: Tensor) -> None:
         log_p = logits.log_softmax(1)
@@ -116,28 +130,25 @@ class _Tally:
         yes = (one.to(log_p) for one in (chosen == labels, near, chosen == final))
         together = torch.stack([confidence.exp(), of_class, *yes])  # so that a device is waited for once
         sure, likely, right, close, as_final = together.cpu().double()
-        where = labels.cpu()
-        self.right.index_add_(0, where, right)
-        self.seen.index_add_(0, where, torch.ones_like(right))
+        one = torch.ones_like(right)
         bins = (sure * BINS).ceil().long().clamp(1, BINS) - 1
-        self.in_bin.index_add_(1, bins, torch.stack([torch.ones_like(right), sure, right]))
+        self.of_class.index_add_(1, labels.cpu(), torch.stack([one, right]))
+        self.in_bin.index_add_(1, bins, torch.stack([one, sure, right]))
         self.near += int(close.sum())
         self.loss -= float(likely.sum())
         self.as_final += int(as_final.sum())
 
     def scores(self, images: int) -> HeadScores:
-        counts, confidences, right = self.in_bin
+        _, confidences, right = self.in_bin
         return HeadScores(
-            top1=float(self.right.sum()) / images,
-            top5=self.near / images if len(self.seen) > TOP else None,
+            top1=float(self.of_class[1].sum()) / images,
+            top5=self.near / images if self.of_class.shape[1] > TOP else None,
             nll=self.loss / images,
             ece=float((right - confidences).abs().sum()) / images,
-            per_class=tuple(_mean(r, n) for r, n in zip(self.right.tolist(), self.seen.tolist(), strict=True)),
+            per_class=tuple(_mean(r, n) for n, r in self.of_class.T.tolist()),
             reliability=tuple(
                 Bin(place / BINS, (place + 1) / BINS, int(n), _mean(c, n), _mean(r, n))
-                for place, (n, c, r) in enumerate(
-                    zip(counts.tolist(), confidences.tolist(), right.tolist(), strict=True)
-                )
+                for place, (n, c, r) in enumerate(self.in_bin.T.tolist())
             ),
             agrees_with_final=self.as_final / images,
         )

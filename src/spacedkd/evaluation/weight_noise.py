@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from spacedkd.errors import UserError
 from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval
-from spacedkd.evaluation.held_still import Batches, Logits, Loss, cross_entropy, in_eval_mode, weights_come_back
+from spacedkd.evaluation.held_still import Batches, Logits, Loss, in_eval_mode, weights_come_back
 from spacedkd.evaluation.plan import ABSOLUTE_LEVELS, RELATIVE_LEVELS, NoiseKind, noise_levels
 from spacedkd.seeds import seed_for
 
@@ -59,12 +60,12 @@ def weight_noise(
     batches: Batches,
     *,
     predict: Logits | None = None,
-    loss: Loss = cross_entropy,
+    loss: Loss = F.cross_entropy,
     absolute: Sequence[float] = ABSOLUTE_LEVELS,
     relative: Sequence[float] = RELATIVE_LEVELS,
     draws: int = 10,
     seed: int = 0,
-    callback: Callback | None = None,
+    callback: Callback = lambda done, total: None,
 ) -> WeightNoise:
     """Loss and accuracy of `model` on the images of `batches`, without and with noise on its parameters.
 
@@ -75,16 +76,16 @@ def weight_noise(
     total = 1 + len(plan) * draws
     with in_eval_mode(model):
         images, clean = _fit(predict or model, batches, loss)
-        _tell(callback, 1, total)
+        callback(1, total)
         levels = []
         for place, (kind, level) in enumerate(plan):
             found = []
             for draw in range(draws):
                 with shaken(model, kind, level, seed, draw):
                     found.append(_fit(predict or model, batches, loss)[1])
-                _tell(callback, 2 + place * draws + draw, total)
+                callback(2 + place * draws + draw, total)
             levels.append(_level(kind, level, found))
-    return WeightNoise(images, clean[0], clean[1], tuple(levels), draws, seed)
+    return WeightNoise(images, *clean, tuple(levels), draws, seed)
 
 
 @contextmanager
@@ -93,19 +94,16 @@ def shaken(model: nn.Module, kind: NoiseKind, level: float, seed: int, draw: int
     with weights_come_back(model):
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                scale = level if kind == "absolute" else level * _rms(parameter)
+                scale = level
+                if kind == "relative":
+                    scale *= float(parameter.detach().cpu().double().square().mean().sqrt())
                 parameter.add_(scale * noise(parameter, seed_for(seed, "weight noise", repr(level), draw, name)))
         yield
 
 
 def noise(like: Tensor, seed: int) -> Tensor:
     """Standard normal numbers of a tensor's shape, the same on every device."""
-    drawn = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed))
-    return drawn.to(like)
-
-
-def _rms(tensor: Tensor) -> float:
-    return float(tensor.detach().cpu().double().square().mean().sqrt())
+    return torch.randn(like.shape, generator=torch.Generator().manual_seed(seed)).to(like)
 
 
 def _fit(predict: Logits, batches: Batches, loss: Loss) -> tuple[int, tuple[float, float]]:
@@ -124,13 +122,7 @@ def _fit(predict: Logits, batches: Batches, loss: Loss) -> tuple[int, tuple[floa
 
 
 def _level(kind: NoiseKind, level: float, found: Sequence[tuple[float, float]]) -> NoiseLevel:
-    losses = [one if math.isfinite(one) else None for one, _ in found]
-    finite = [one for one in losses if one is not None]
-    accuracies = [accuracy for _, accuracy in found]
-    mean_loss = confidence_interval(finite) if len(finite) == len(losses) else None
-    return NoiseLevel(kind, level, mean_loss, confidence_interval(accuracies), tuple(losses), tuple(accuracies))
-
-
-def _tell(callback: Callback | None, done: int, total: int) -> None:
-    if callback is not None:
-        callback(done, total)
+    losses, accuracies = zip(*found, strict=True)
+    mean_loss = confidence_interval(losses) if all(map(math.isfinite, losses)) else None
+    finite = tuple(one if math.isfinite(one) else None for one in losses)
+    return NoiseLevel(kind, level, mean_loss, confidence_interval(accuracies), finite, accuracies)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
-from spacedkd.evaluation.confidence import confidence_interval
+from spacedkd.evaluation.confidence import Difference, confidence_interval, difference
 from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.spacing_effect import spacing_effects
-from spacedkd.experiments.statistics import Difference, difference
 from spacedkd.json_form import to_json
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Ahead, Schedule, Spaced, Window
@@ -83,33 +84,25 @@ def _arms(folders: Sequence[Path]) -> dict[str, list[Run]]:
     names = [label for label, _ in arms]
     numbered: dict[str, list[Run]] = {}
     for place, ((label, _), runs) in enumerate(arms.items()):
-        _check_seeds(label, runs)
+        for one, other in combinations(runs, 2):
+            if one.seed == other.seed:
+                raise UserError(
+                    f"Arm {label!r} has seed {one.seed} twice, in {one.folder} and {other.folder}. Leave one out."
+                )
         number = 1 + names[:place].count(label)
         numbered[f"{label} ({number})" if names.count(label) > 1 else label] = runs
     return numbered
 
 
-def _check_seeds(label: str, runs: Sequence[Run]) -> None:
-    seen: dict[int, Path] = {}
-    for run in runs:
-        if run.seed in seen:
-            raise UserError(
-                f"Arm {label!r} has seed {run.seed} twice, in {seen[run.seed]} and {run.folder}. Leave one out."
-            )
-        seen[run.seed] = run.folder
+_tested_on = attrgetter("source", "root", "label_column", "class_list", "test_split", "test_part")
 
 
 def _gain(runs: Sequence[Run], reference: Sequence[Run]) -> Difference | None:
     """The paired difference to the reference, if this is another arm that was tested on the same images."""
-    if runs is reference or _tested_on(runs) != _tested_on(reference):
+    if runs is reference or _tested_on(runs[0].spec.data) != _tested_on(reference[0].spec.data):
         return None
     ours, theirs = ({run.seed: run.student() for run in arm} for arm in (runs, reference))
     return difference(ours, theirs, resolution=1 / reference[0].plan["test_images"])
-
-
-def _tested_on(runs: Sequence[Run]) -> tuple[Any, ...]:
-    data = runs[0].spec.data
-    return (data.source, data.root, data.label_column, data.class_list, data.test_split, data.test_part)
 
 
 def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> dict[str, Any]:
@@ -133,7 +126,10 @@ def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> dict[str,
         "ensemble_best": over_seeds("best", "ensemble") if several_heads else None,
         "leader": _leader(runs),
         "difference": to_json(_gain(runs, reference)),
-        "cost": _cost(runs),
+        "cost": {
+            **{name: sum(run.cost[name] for run in runs) / len(runs) for name in COUNTED},
+            "seconds": sum(run.seconds for run in runs) / len(runs),
+        },
         "runs": [
             {
                 "seed": run.seed,
@@ -151,11 +147,6 @@ def _leader(runs: Sequence[Run]) -> dict[str, Any] | None:
     led = [run.accuracy.get(run.leader) for run in runs if run.leader is not None]
     scores = [found["test"]["final"]["last"] for found in led if found is not None]
     return to_json(confidence_interval(scores)) if scores else None
-
-
-def _cost(runs: Sequence[Run]) -> dict[str, float]:
-    total = {name: sum(run.cost[name] for run in runs) / len(runs) for name in COUNTED}
-    return total | {"seconds": sum(run.seconds for run in runs) / len(runs)}
 
 
 def describe(spec: RunSpec) -> str:

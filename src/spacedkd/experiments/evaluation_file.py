@@ -1,4 +1,4 @@
-"""evaluation.json: what the instruments found of one network.
+"""evaluation.json: what the instruments found of one network, and the single numbers in it.
 
 It has an entry for each instrument that was ever used on these weights, with its settings in it. Other weights, another
 network around them or other data make everything measured before worthless, so it goes.
@@ -7,29 +7,30 @@ network around them or other data make everything measured before worthless, so 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from spacedkd.errors import UserError
-from spacedkd.experiments.metrics import metrics
-from spacedkd.training.folder import write_json
-from spacedkd.training.saved import Saved
+from spacedkd.files import write_json
 
 FILE = "evaluation.json"
 _DECIDE = ("weights_digest", "network", "data")
 """what of its origin decides what is measured"""
 
+Found = Mapping[str, Any]
 
-def write(folder: Path, saved: Saved, found: Mapping[str, Any]) -> dict[str, Any]:
+
+def write(folder: Path, origin: Found, found: Found) -> dict[str, Any]:
     """Add what was found to the folder's evaluation.json, and return all of it.
 
     Earlier results of the same weights on the same data stay; all others go.
     """
     before = read(folder)
-    same = before is not None and all(before["origin"].get(name) == saved.origin.get(name) for name in _DECIDE)
-    kept = before["instruments"] if before is not None and same else {}
-    everything = {"origin": saved.origin, "instruments": {**kept, **found}}
+    if before is not None and all(before["origin"].get(name) == origin.get(name) for name in _DECIDE):
+        found = {**before["instruments"], **found}
+    everything = {"origin": origin, "instruments": found}
     write_json(folder / FILE, everything)
     return everything
 
@@ -52,3 +53,137 @@ def read(folder: Path) -> dict[str, Any] | None:
             f"{path} cannot be read as an evaluation ({error!r}). Delete it to measure again; it may be damaged, or "
             "of another version."
         ) from None
+
+
+Better = Literal["high", "low"] | None
+
+
+class Metric(NamedTuple):
+    """One number, and what it needs to be compared with another network's."""
+
+    title: str
+    value: float
+    unit: Literal["percent", "number"]
+    better: Better
+    """None where neither is better in itself"""
+    resolution: float
+    """accuracies are multiples of one image"""
+    settings: str
+    """numbers with other settings cannot be compared"""
+
+    def written(self) -> str:
+        return f"{100 * self.value:.1f}" if self.unit == "percent" else f"{self.value:.3g}"
+
+
+def _percent(title: str, value: float, resolution: float, settings: str, better: Better = "high") -> Metric:
+    return Metric(title, value, "percent", better, resolution, settings)
+
+
+def _number(title: str, value: float, settings: str) -> Metric:
+    return Metric(title, value, "number", "low", 0.0, settings)
+
+
+def usual(measured: Sequence[Metric]) -> Metric:
+    """One with the most common settings."""
+    settings = Counter(one.settings for one in measured).most_common(1)[0][0]
+    return next(one for one in measured if one.settings == settings)
+
+
+def metrics(found: Found) -> dict[str, Metric]:
+    """Every number of an evaluation.json by a name such as corruptions/fog/3; all of the student's deepest head."""
+    readers = {
+        "accuracy": _accuracy,
+        "corruptions": _corruptions,
+        "adversarial": _adversarial,
+        "weight_noise": _weight_noise,
+        "curvature": _curvature,
+    }
+    used = {name: read(found["instruments"][name]) for name, read in readers.items() if name in found["instruments"]}
+    return {f"{name}/{key}": metric for name, numbers in used.items() for key, metric in numbers}
+
+
+def of_student(accuracy: Found) -> Found:
+    """What the accuracy instrument says of the student on the test images."""
+    student: Found = accuracy["models"][accuracy["measured"]["model"]]["test"]
+    return student
+
+
+Named = Iterator[tuple[str, Metric]]
+
+
+def _accuracy(found: Found) -> Named:
+    student = of_student(found)
+    images, heads = student["images"], student["heads"]
+    final = heads["final"]
+
+    def share(title: str, value: float, better: Better = "high") -> Metric:
+        return _percent(title, value, 1 / images, f"{images} images", better)
+
+    yield "top1", share("Top-1", final["top1"])
+    if final["top5"] is not None:
+        yield "top5", share("Top-5", final["top5"])
+    for name in [name for name in heads if name not in ("final", "ensemble")]:
+        yield f"head/{name}", share(f"Top-1, head {name}", heads[name]["top1"])
+    if "ensemble" in heads:
+        yield "ensemble", share("Top-1, ensemble of heads", heads["ensemble"]["top1"])
+    yield "nll", _number("Negative log-likelihood", final["nll"], f"{images} images")
+    yield "ece", _number("Expected calibration error", final["ece"], f"{images} images, {student['bins']} bins")
+    for name, value in student["agreement"].items():
+        yield f"agreement/{name}", share(f"Agreement with the {name}", value, None)
+    for name, value, of in zip(found["class_names"], final["per_class"], student["class_images"], strict=True):
+        if value is not None:
+            yield f"class/{name}", _percent(name, value, 1 / of, f"{of} images")
+
+
+def _corruptions(found: Found) -> Named:
+    images, severities, names = found["images"], found["severities"], ", ".join(found["names"])
+    shared = f"{images} images, enlarged {found['enlarged']}x"
+
+    def mean(title: str, rows: list[Found], settings: str) -> Metric:
+        values = [row["accuracy"]["final"] for row in rows]
+        return _percent(title, sum(values) / len(values), 1 / images / len(values), settings)
+
+    yield "clean", _percent("Clean images", found["clean"]["final"], 1 / images, f"{images} images")
+    yield "mean", mean("Mean corruption accuracy", found["found"], f"{shared}, {names}, severities {severities}")
+    for severity in severities:
+        rows = [row for row in found["found"] if row["severity"] == severity]
+        yield f"severity/{severity}", mean(f"Severity {severity}", rows, f"{shared}, {names}")
+    for name in found["names"]:
+        rows, title = [row for row in found["found"] if row["name"] == name], name.replace("_", " ")
+        yield name, mean(title, rows, f"{shared}, severities {severities}")
+        for row in rows:
+            yield f"{name}/{row['severity']}", mean(f"{title} {row['severity']}", [row], shared)
+
+
+def _adversarial(found: Found) -> Named:
+    images, attacks = found["images"], found["attacks"]
+    yield "clean", _percent("Without attack", found["clean"], 1 / images, f"{images} images")
+    mean = sum(one["accuracy"] for one in attacks) / len(attacks)
+    every = json.dumps([one["attack"] for one in attacks])
+    yield "mean", _percent("Mean over attacks", mean, 1 / images / len(attacks), f"{images}, {every}")
+    for one in attacks:
+        name, epsilon = one["attack"]["name"], one["attack"]["epsilon"]
+        settings = f"{images} images, seed {found['seed']}, {json.dumps(one['attack'])}"
+        title = f"{name.upper()}, epsilon {epsilon:g}"
+        yield f"{name}/{epsilon:.12g}", _percent(title, one["accuracy"], 1 / images, settings)
+
+
+def _weight_noise(found: Found) -> Named:
+    images, levels = found["images"], found["levels"]
+    shared = f"{images} training images, {found['draws']} draws, seed {found['seed']}"
+    yield "clean/accuracy", _percent("Training accuracy", found["accuracy"], 1 / images, shared)
+    yield "clean/loss", _number("Training loss", found["loss"], shared)
+    mean = sum(one["accuracy"]["mean"] for one in levels) / len(levels)
+    named = ", ".join(f"{one['kind']} {one['level']:g}" for one in levels)
+    yield "mean", _percent("Mean over noise levels", mean, 0.0, f"{shared}, {named}")
+    for one in levels:
+        key, title = f"{one['kind']}/{one['level']:.12g}", f"{one['kind']} noise {one['level']:g}"
+        yield f"{key}/accuracy", _percent(f"Accuracy, {title}", one["accuracy"]["mean"], 0.0, shared)
+        if one["loss"] is not None:
+            yield f"{key}/loss", _number(f"Loss, {title}", one["loss"]["mean"], shared)
+
+
+def _curvature(found: Found) -> Named:
+    settings = f"{found['images']} training images, {found['batchnorm']}"
+    yield "trace", _number("Hessian trace", found["trace"]["value"], settings)
+    yield "largest", _number("Largest eigenvalue", found["largest"]["value"], settings)

@@ -59,7 +59,7 @@ def measure(folder: Path, saved: Saved, plan: Plan, progress: Progress = silent)
     results = use_instruments(saved, plan, progress)
     make_folder(folder, "--out")
     for name, result in results:
-        found = evaluation_file.write(folder, saved, {name: result})
+        found = evaluation_file.write(folder, saved.origin, {name: result})
     return found
 
 
@@ -68,10 +68,14 @@ def use_instruments(saved: Saved, plan: Plan, progress: Progress = silent) -> It
 
     What is wrong with the plan is said at once, and not when the first instrument is asked for.
     """
-    _check_suits(saved, plan)
     test = _some(saved, saved.data.test, "limit", plan.limit)
+    for wanted, what in ((plan.corruptions, "Corruptions"), (plan.attacks, "Attacks")):
+        if wanted:
+            of_images(test, what)
+    if (plan.flatness or plan.hessian) and not isinstance(saved.data.shown.sample, Tensor):
+        raise UserError("Flatness and curvature are measured where a network's input is one tensor: leave them out.")
     if plan.flatness or plan.hessian:
-        _some(saved, saved.data.train, "train_images", plan.train_images)  # too few are refused before the work is done
+        _some(saved, saved.data.train, "train_images", plan.train_images)
     measured = {"model": saved.student, "head": "final"}
     instruments: dict[str, Callable[[], Any]] = {
         "accuracy": lambda: _accuracy(saved, plan, progress),
@@ -91,15 +95,6 @@ def of_images(part: Part, what: str) -> Images | Encoded:
     if isinstance(part, Items):
         raise UserError(f"{what} change the pixels of images, and this run has a dataset of its own: leave them out.")
     return part
-
-
-def _check_suits(saved: Saved, plan: Plan) -> None:
-    """Refuse what cannot be measured on this data before anything is."""
-    for wanted, what in ((plan.corruptions, "Corruptions"), (plan.attacks, "Attacks")):
-        if wanted:
-            of_images(saved.data.test, what)
-    if (plan.flatness or plan.hessian) and not isinstance(saved.data.shown.sample, Tensor):
-        raise UserError("Flatness and curvature are measured where a network's input is one tensor: leave them out.")
 
 
 def _accuracy(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
@@ -184,10 +179,7 @@ def _training(saved: Saved, plan: Plan, usual: int) -> Callable[[], Iterator[tup
     usual = max(usual, len(saved.data.shown.classes))
     train = _some(saved, saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
 
-    def one_pass() -> Iterator[tuple[Tensor, Tensor]]:
-        return ((cast(Tensor, batch.inputs), batch.labels) for batch in _shown(saved, train, plan))
-
-    return one_pass
+    return lambda: ((cast(Tensor, batch.inputs), batch.labels) for batch in _shown(saved, train, plan))
 
 
 def _shown(saved: Saved, images: Part, plan: Plan, advance: Advance = lambda _: None) -> Iterator[Batch]:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spacedkd.evaluation.confidence import confidence_interval
-from spacedkd.experiments import evaluation_file
-from spacedkd.experiments.metrics import Metric, metrics, usual
-from spacedkd.experiments.statistics import difference
+from spacedkd.evaluation.confidence import confidence_interval, difference
+from spacedkd.experiments.evaluation_file import Metric, metrics, of_student, read, usual
 from spacedkd.json_form import to_json
 
 
@@ -35,19 +33,24 @@ def compare_evaluations(comparison: Mapping[str, Any]) -> dict[str, Any] | None:
     keys = dict.fromkeys(key for runs in arms.values() for run in runs for key in run.numbers)
     other: list[str] = []
     reference_first = [arms[against], *(runs for label, runs in arms.items() if label != against)]
-    return {
+    found = {
         "metrics": {key: _metric(key, arms, against, comparable, other) for key in keys},
         "reliability": {label: _reliability(runs) for label, runs in arms.items() if runs},
         "settings": _settings([run.found for runs in reference_first for run in runs]),
-        "notes": _notes(stale, other, arms),
     }
+    notes = {
+        "Measured before the run was finished, and left out": "; ".join(stale),
+        "Measured with other settings, and left out there": ", ".join(dict.fromkeys(other)),
+        "Not evaluated": ", ".join(label for label, runs in arms.items() if not runs),
+    }
+    return {**found, "notes": [f"{what}: {whom}." for what, whom in notes.items() if whom]}
 
 
 def _evaluated(arm: Mapping[str, Any], stale: list[str]) -> list[Evaluated]:
     """The arm's runs that were evaluated as they are now, after their last epoch."""
     runs = []
     for run in arm["runs"]:
-        found = evaluation_file.read(Path(run["folder"]))
+        found = read(Path(run["folder"]))
         if found is None:
             continue
         if found["origin"].get("epochs") is None:
@@ -69,8 +72,7 @@ def _metric(
         values[label] = {seed: one.value for seed, one in found.items() if one.settings == sample.settings}
         if len(values[label]) < len(found):
             other.append(label)
-    reference = values[against]
-    gains = {label: difference(values[label], reference, sample.resolution) for label in comparable}
+    gains = {label: difference(values[label], values[against], sample.resolution) for label in comparable}
     return {
         "title": sample.title,
         "unit": sample.unit,
@@ -89,23 +91,16 @@ def _metric(
 
 def _reliability(runs: Sequence[Evaluated]) -> list[dict[str, Any]]:
     """The bins of all seeds together."""
-    heads = [_student(run.found["instruments"]["accuracy"])["heads"]["final"]["reliability"] for run in runs]
-    return [_pooled(bins) for bins in zip(*heads, strict=True)]
-
-
-def _pooled(bins: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    images = sum(one["images"] for one in bins)
-
-    def mean(name: str) -> float | None:
-        return sum(one["images"] * (one[name] or 0.0) for one in bins) / images if images else None
-
-    edges = {"low": bins[0]["low"], "high": bins[0]["high"]}
-    return {**edges, "images": images, "confidence": mean("confidence"), "accuracy": mean("accuracy")}
-
-
-def _student(accuracy: Mapping[str, Any]) -> Mapping[str, Any]:
-    student: Mapping[str, Any] = accuracy["models"][accuracy["measured"]["model"]]["test"]
-    return student
+    heads = [of_student(run.found["instruments"]["accuracy"])["heads"]["final"]["reliability"] for run in runs]
+    pooled = []
+    for bins in zip(*heads, strict=True):
+        images = sum(one["images"] for one in bins)
+        means = {
+            name: sum(one["images"] * (one[name] or 0.0) for one in bins) / images if images else None
+            for name in ("confidence", "accuracy")
+        }
+        pooled.append({"low": bins[0]["low"], "high": bins[0]["high"], "images": images, **means})
+    return pooled
 
 
 def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -115,7 +110,7 @@ def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         for name, instrument in one["instruments"].items():
             used.setdefault(name, []).append(instrument)
     words: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "accuracy": lambda of: f"{_student(of)['images']} test images, deepest head, after the last epoch.",
+        "accuracy": lambda of: f"{of_student(of)['images']} test images, deepest head, after the last epoch.",
         "corruptions": _corruption_words,
         "adversarial": _attack_words,
         "weight_noise": lambda of: (
@@ -158,15 +153,3 @@ def _attack_words(of: Mapping[str, Any]) -> str:
 
     kinds = dict.fromkeys(words(one["attack"]) for one in of["attacks"])
     return f"{of['images']} test images; epsilon in pixel values 0 to 255, before normalisation. {'; '.join(kinds)}."
-
-
-def _notes(stale: Sequence[str], other: Sequence[str], arms: Mapping[str, Sequence[Evaluated]]) -> list[str]:
-    notes = []
-    if stale:
-        notes.append(f"Measured before the run was finished, and left out: {'; '.join(stale)}.")
-    if other:
-        notes.append(f"Measured with other settings, and left out there: {', '.join(dict.fromkeys(other))}.")
-    missing = [label for label, runs in arms.items() if not runs]
-    if missing:
-        notes.append(f"Not evaluated: {', '.join(missing)}.")
-    return notes

@@ -11,7 +11,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty
 from typing import Any, NamedTuple
 
 import torch
@@ -88,14 +87,11 @@ def plan(
     for seed in seeds:
         for label, spec in arms.items():
             folder = run_folder(out, label, seed)
-            engine = replace(spec.engine, threads=_threads_of(folder) or spec.engine.threads or threads)
+            begun = read_spec(folder).engine.threads if RunFolder(folder).spec.exists() else None
+            engine = replace(spec.engine, threads=begun or spec.engine.threads or threads)
             filled = fill_in(replace(spec, seed=seed, label=label, engine=engine), library=library)
             jobs.append(Job(label, seed, filled, folder))
     return jobs
-
-
-def _threads_of(folder: Path) -> int | None:
-    return read_spec(folder).engine.threads if RunFolder(folder).spec.exists() else None
 
 
 def run_folder(out: Path, label: str, seed: int) -> Path:
@@ -149,7 +145,11 @@ def run_all(jobs: Sequence[Job], at_once: int, callback: Callback, library: Libr
     What is wrong with an arm, or with a folder, is an error before anything starts.
     """
     for job in jobs:
-        _check_folder(job)
+        folder = RunFolder(job.folder)
+        if folder.spec.exists():
+            folder.check_holds(job.spec)
+        else:
+            folder.check_free()
     todo = [job for job in jobs if not RunFolder(job.folder).finished()]
     for job in {job.label: job for job in todo}.values():
         build_models(make_plan(job.spec, library=library))
@@ -174,14 +174,6 @@ def run_all(jobs: Sequence[Job], at_once: int, callback: Callback, library: Libr
                 if isinstance(error, BrokenProcessPool):
                     raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
                 raise
-
-
-def _check_folder(job: Job) -> None:
-    folder = RunFolder(job.folder)
-    if folder.spec.exists():
-        folder.check_holds(job.spec)
-    else:
-        folder.check_free()
 
 
 _library: Library
@@ -216,8 +208,5 @@ def _news(news: Any, futures: set[Future[None]]) -> Iterator[tuple[int, Moment]]
         done, futures = wait(futures, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
         for future in done:
             future.result()
-        while True:
-            try:
-                yield news.get_nowait()
-            except Empty:
-                break
+        while not news.empty():  # nobody else takes from it
+            yield news.get()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spacedkd.experiments.statistics import Difference, difference, holm
+from spacedkd.evaluation.confidence import difference, holm
 from spacedkd.json_form import to_json
 from spacedkd.run import Run
 
@@ -25,9 +25,9 @@ def spacing_effects(arms: Mapping[str, Sequence[Run]], numbers: Sequence[Mapping
     """
     first = {label: runs[0] for label, runs in arms.items()}
     said = dict(zip(arms, numbers, strict=True))
+    by_seed = {label: {run.seed: run.student() for run in runs} for label, runs in arms.items()}
     pairs = [(label, partner) for label in arms if (partner := _partner(label, first)) is not None]
-    resolutions = [1 / first[spaced].plan["test_images"] for spaced, _ in pairs]
-    gains = [_gain(said[a], said[b], one) for (a, b), one in zip(pairs, resolutions, strict=True)]
+    gains = [difference(by_seed[a], by_seed[b], 1 / first[a].plan["test_images"]) for a, b in pairs]
     corrected = holm([None if gain is None else gain.p for gain in gains])
     names = _names([said[spaced] for spaced, _ in pairs])
     return [
@@ -64,14 +64,6 @@ def _partner(label: str, first: Mapping[str, Run]) -> str | None:
     online = [other for other, found in alike.items() if _kind(found) == "online" and found.variant == run.variant]
     plain = [other for other, found in alike.items() if _kind(found) == "plain"]
     return next(iter(online + plain), None)
-
-
-def _gain(spaced: Mapping[str, Any], unspaced: Mapping[str, Any], resolution: float) -> Difference | None:
-    return difference(_by_seed(spaced), _by_seed(unspaced), resolution)
-
-
-def _by_seed(arm: Mapping[str, Any]) -> dict[int, float]:
-    return {run["seed"]: run["heads"]["final"]["last"] for run in arm["runs"]}
 
 
 def _names(spaced: Sequence[Mapping[str, Any]]) -> list[str]:

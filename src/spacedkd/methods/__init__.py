@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import lazy_loader
 
@@ -20,22 +21,12 @@ if TYPE_CHECKING:
 __getattr__, *_ = lazy_loader.attach(__name__, submodules=["losses"])
 
 
-class _Methods(Mapping[str, type[Any]]):
-    def __getitem__(self, name: str) -> type[Any]:
-        found: type[Any] = load_object(method_names.METHODS[name])
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(method_names.METHODS)
-
-    def __len__(self) -> int:
-        return len(method_names.METHODS)
-
-    def __contains__(self, name: object) -> bool:
-        return name in method_names.METHODS
+class _Methods(UserDict[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        return load_object(self.data[name])
 
 
-METHODS: Mapping[str, type[Any]] = _Methods()
+METHODS: Mapping[str, type[Any]] = _Methods(method_names.METHODS)
 """Frozen dataclasses that follow `Method`, each with a `card` that says what it is."""
 
 
@@ -54,11 +45,9 @@ def describe(method: Method) -> MethodSpec:
     >>> describe(METHODS["none"]())
     MethodSpec(name='none', options={})
     """
-    options = cast(Any, method)
-    if not is_dataclass(options):
-        raise UserError(
-            f"{type(method).__name__} must be a dataclass, so that its options can be written into the spec."
-        )
+    kind: Any = type(method)
+    if not is_dataclass(kind):
+        raise UserError(f"{kind.__name__} must be a dataclass, so that its options can be written into the spec.")
     ours = {place: name for name, place in method_names.METHODS.items()}
-    place = qualified_name(type(method))
-    return MethodSpec(ours.get(place, place), to_json(options))
+    place = qualified_name(kind)
+    return MethodSpec(ours.get(place, place), to_json(method))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ from spacedkd.models.heads import Prediction
 class BAN(KD):
     """Generations of one architecture."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="generations of one network, each taught by the one before",
         paper="Furlanello et al., Born-Again Neural Networks, ICML 2018",
         kind="chain",

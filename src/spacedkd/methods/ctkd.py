@@ -15,7 +15,6 @@ image, is not here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.method import Card
@@ -25,7 +24,7 @@ from spacedkd.methods.method import Card
 class CTKD(Hinton):
     """KD at a temperature that is learned against the student."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="KD whose temperature is learned against the student, more and more so",
         paper="Li et al., Curriculum Temperature for Knowledge Distillation, AAAI 2023",
         kind="teacher",

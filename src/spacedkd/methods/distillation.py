@@ -92,9 +92,8 @@ class Distillation:
         if self.logit_weight:
             terms["logit"] = self.logit_weight * self.logit_term(student, teacher, labels, progress)
         if self.feature_weight and features:
-            terms["feature"] = self.feature_weight * FEATURE_LOSSES[self.feature_loss](
-                student.features, teacher.features
-            )
+            apart = FEATURE_LOSSES[self.feature_loss](student.features, teacher.features)
+            terms["feature"] = self.feature_weight * apart
         return terms
 
     def logit_term(self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress) -> Tensor:
@@ -102,7 +101,9 @@ class Distillation:
         z_s, z_t = student.logits, teacher.logits
         if self.standardise:
             z_s, z_t = standardised(z_s), standardised(z_t)
-        temperature = self._temperature(student, progress)
+        temperature: Temperature = self.temperature
+        if self.curriculum and student.heat is not None:
+            temperature = learned_temperature(student.heat, curriculum(progress.epoch + 1, self.curriculum))
         if self.logit_loss == DECOUPLED:
             target, others = decoupled_kl(z_s, z_t, labels, temperature)
             apart = self.target_weight * target + self.others_weight * others
@@ -122,11 +123,6 @@ class Distillation:
         """Nothing, but made of whatever a loss leaves out: processes that share gradients wait for all of them."""
         nothing = 0 * prediction.features.sum()
         return nothing if prediction.heat is None else nothing + 0 * prediction.heat.sum()
-
-    def _temperature(self, student: Prediction, progress: Progress) -> Temperature:
-        if not self.curriculum or student.heat is None:
-            return self.temperature
-        return learned_temperature(student.heat, curriculum(progress.epoch + 1, self.curriculum))
 
 
 def ramp_up(epoch: int, epochs: float) -> float:

@@ -14,7 +14,6 @@ the largest share is the target.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.method import Card
@@ -24,7 +23,7 @@ from spacedkd.methods.method import Card
 class DKD(Hinton):
     """KD with the target class and the others apart."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="KD with the target class and the other classes weighted apart",
         paper="Zhao et al., Decoupled Knowledge Distillation, CVPR 2022",
         kind="teacher",

@@ -19,19 +19,19 @@ from the first view alone, with label_weight, logit_weight, feature_weight and t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from spacedkd.data.stream import Batch, View
 from spacedkd.errors import check_between
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.memory import LastBatch, check_indices
-from spacedkd.methods.method import Card, Ingredients, Models, Progress
-from spacedkd.methods.taught import Taught
+from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
+from spacedkd.methods.one_network import Taught
 
 MEMORY = "last batch"
 
@@ -40,7 +40,7 @@ MEMORY = "last batch"
 class DLB(Taught):
     """A network that agrees with itself of a step ago."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="a network's predictions for the last batch, seen again, are pulled towards those of a step ago",
         paper="Shen et al., Self-Distillation from the Last Mini-Batch for Consistency Regularization, CVPR 2022",
         kind="self",
@@ -65,7 +65,7 @@ class DLB(Taught):
         again = (View(step - 1, view=1),) if role == self.chain[0] and step > 0 else ()
         return (View(step), *again)
 
-    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         check_indices(batch.indices, "dlb")
         memory = cast(LastBatch, models[MEMORY])
         (now,) = models[role](batch.inputs)

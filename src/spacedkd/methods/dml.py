@@ -19,16 +19,14 @@ leader learns from the labels alone. The student, the last to learn, is reported
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
 
 from spacedkd.data.stream import Batch
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Models, Progress
+from spacedkd.methods.method import Card, Losses, Models, Progress
 from spacedkd.methods.peers import Peers
 
 
@@ -36,7 +34,7 @@ from spacedkd.methods.peers import Peers
 class DML(Peers):
     """Networks that pull each other's predictions together."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="two networks or more learn side by side, each from the labels and from all the others",
         paper="Zhang et al., Deep Mutual Learning, CVPR 2018",
         kind="peers",
@@ -55,7 +53,7 @@ class DML(Peers):
     def listens(self, role: str) -> bool:
         return self.reverse or role != self.roles[0]
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         (own,) = models[role](batch.inputs)
         label = cross_entropy(own.logits, batch.labels)
         if not self.listens(role):

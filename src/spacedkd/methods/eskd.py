@@ -12,25 +12,21 @@ distillation is the other half of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
-
-from torch import Tensor
 
 from spacedkd.data.stream import Batch
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Models, Progress
+from spacedkd.methods.method import Card, Losses, Models, Progress
 
 
 @dataclass(frozen=True)
 class ESKD(Hinton):
     """KD from a teacher whose training stops early."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="KD from a teacher that stops learning early",
         paper="Cho and Hariharan, On the Efficacy of Knowledge Distillation, ICCV 2019",
         kind="teacher",
@@ -51,7 +47,7 @@ class ESKD(Hinton):
     def learns_for(self, role: str) -> Duration:
         return self.teacher_for if role == self.chain[0] else super().learns_for(role)
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         listens = progress.step < self.distil_for.in_steps(progress.steps_per_epoch, progress.total_steps)
         if role == self.chain[0] or listens:
             return super().losses(role, models, batch, progress)

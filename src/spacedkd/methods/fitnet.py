@@ -15,7 +15,7 @@ to the hint alone. `feature_loss` names other distances, and a `logit_weight` ad
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 from torch import nn
 
@@ -28,7 +28,7 @@ from spacedkd.models.hints import find_hint, hinted_pair
 class FitNet(KD):
     """Hints from a middle layer."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="a middle layer of the student is pulled towards the teacher's, through a regressor",
         paper="Romero et al., FitNets: Hints for Thin Deep Nets, ICLR 2015",
         kind="teacher",

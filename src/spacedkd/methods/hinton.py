@@ -12,7 +12,6 @@ T^2 keeps the soft gradient as large as at T = 1. Logits z are [B, C]; the KL is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from spacedkd.methods.kd import KD
 from spacedkd.methods.method import Card
@@ -22,7 +21,7 @@ from spacedkd.methods.method import Card
 class Hinton(KD):
     """Logits alone, at a high temperature."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="a teacher network teaches a student network by its softened logits",
         paper="Hinton et al., Distilling the Knowledge in a Neural Network, 2015",
         kind="teacher",

@@ -14,18 +14,17 @@ the whole batch, neither squared nor averaged; `feature_loss` and `logit_loss` n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from spacedkd.data.stream import Batch
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.models.heads import Classifier, adapter, feature_width
 
 
@@ -33,7 +32,7 @@ from spacedkd.models.heads import Classifier, adapter, feature_width
 class KD(Distillation, Method):
     """A chain of networks, each taught by the one before it; here it is as short as can be, a teacher and a student."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="a teacher network teaches a student network by its logits and pooled features",
         paper="Sun et al., Spaced Knowledge Distillation, ICML 2025",
         kind="teacher",
@@ -59,8 +58,7 @@ class KD(Distillation, Method):
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         networks = {role: self.network(role, given) for role in self.chain}
-        first = self.chain[0]
-        models: dict[str, nn.Module] = {first: Classifier(networks[first])}
+        models: dict[str, nn.Module] = {self.chain[0]: Classifier(networks[self.chain[0]])}
         for ahead, role in pairwise(self.chain):
             bridge = None
             if self.feature_weight:
@@ -76,7 +74,7 @@ class KD(Distillation, Method):
         """Whether a network is trained already and stays as it is."""
         return role == self.chain[0] and not self.teacher_learns
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.chain[0]:
             (teacher,) = models[role](batch.inputs)
             return {"label": cross_entropy(teacher.logits, batch.labels)}

@@ -24,19 +24,18 @@ the student replays it; the target is made of both at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd.data.inputs import Inputs
 from spacedkd.data.stream import Batch, View
 from spacedkd.errors import UserError
 from spacedkd.methods.losses import soft_label, target_class
-from spacedkd.methods.method import Card, Models, Progress
+from spacedkd.methods.method import Card, Losses, Models, Progress
 from spacedkd.methods.peers import Peers
 
 
@@ -44,7 +43,7 @@ from spacedkd.methods.peers import Peers
 class KDCL(Peers):
     """Networks that learn from what they say together."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="networks that see different views of an image learn from one target made of all their logits",
         paper="Guo et al., Online Knowledge Distillation via Collaborative Learning, CVPR 2020",
         kind="peers",
@@ -66,24 +65,19 @@ class KDCL(Peers):
             return (View(step),)
         return [View(step, view=self.roles.index(one)) for one in (role, *self.others(role))]
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         (own,) = models[role](batch.inputs)
-        heard = [self.heard(other, models, images) for other, images in self._shown(role, batch)]
-        logits = torch.stack([own.logits.detach(), *(peer.logits for peer in heard)])
-        target = TARGETS[self.target](logits, batch.labels)
-        return self.terms(own, own._replace(logits=target), batch.labels, progress)
-
-    def _shown(self, role: str, batch: Batch) -> list[tuple[str, Inputs]]:
-        """The images the other networks see."""
         others = self.others(role)
-        if not self.own_views:
-            return [(other, batch.inputs) for other in others]
-        if len(batch.others) != len(others):
+        views = [seen.inputs for seen in batch.others] if self.own_views else [batch.inputs] * len(others)
+        if len(views) != len(others):
             raise UserError(
                 f"Method kdcl shows each of {self.peers} networks its own view, and this batch has "
                 f"{1 + len(batch.others)}: give the others' as Batch.others, or set own_views=false."
             )
-        return [(other, seen.inputs) for other, seen in zip(others, batch.others, strict=True)]
+        heard = [self.heard(other, models, images) for other, images in zip(others, views, strict=True)]
+        logits = torch.stack([own.logits.detach(), *(peer.logits for peer in heard)])
+        target = TARGETS[self.target](logits, batch.labels)
+        return self.terms(own, own._replace(logits=target), batch.labels, progress)
 
 
 @torch.no_grad()
@@ -143,12 +137,16 @@ def linear_weights(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _bisected(start: Tensor, way: Tensor, y: Tensor, most: Tensor) -> Tensor:
     """How far along a way [B, C] the cross-entropy falls; its slope there is sum (softmax(z) - y) way."""
+
+    def falls_at(far: Tensor) -> Tensor:
+        return ((start + far * way).softmax(1) - y).mul(way).sum() <= 0
+
     low, high = torch.zeros_like(most), most
-    if ((start + high * way).softmax(1) - y).mul(way).sum() <= 0:
+    if falls_at(high):
         return high
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        falls = ((start + middle * way).softmax(1) - y).mul(way).sum() <= 0
+        falls = falls_at(middle)
         low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
     return low
 

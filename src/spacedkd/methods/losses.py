@@ -17,17 +17,24 @@ from spacedkd.errors import UserError
 Temperature = float | Tensor
 
 
-def check_alike(student: Tensor, teacher: Tensor, what: str = "logits", temperature: Temperature = 1.0) -> None:
-    """Refuse tensors that would be compared after a silent broadcast, and a temperature of nothing.
-
-    A learned temperature is a tensor and not looked at: a GPU would be kept waiting for it.
-    """
+def alike(student: Tensor, teacher: Tensor, what: str) -> tuple[Tensor, Tensor]:
+    """Both, the teacher's without gradient; tensors that would be compared after a silent broadcast are refused."""
     if student.shape != teacher.shape:
         raise UserError(
             f"The student's {what} {[*student.shape]} and the teacher's {[*teacher.shape]} must have the same shape."
         )
+    return student, teacher.detach()
+
+
+def softened(student: Tensor, teacher: Tensor, temperature: Temperature) -> tuple[Tensor, Tensor]:
+    """Both logits divided by the temperature, the teacher's without gradient.
+
+    A learned temperature is a tensor and not looked at: a GPU would be kept waiting for it.
+    """
+    student, teacher = alike(student, teacher, "logits")
     if not isinstance(temperature, Tensor) and not 0 < temperature < math.inf:
         raise UserError(f"A temperature must be above 0 and finite, got {temperature:g}. The paper uses 3.")
+    return student / temperature, teacher / temperature
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -37,10 +44,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def kl(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
     """KL divergence from teacher to student: 1/B sum_b sum_c p_t (log p_t - log p_s), p = softmax(z/T)."""
-    check_alike(student, teacher, temperature=temperature)
-    log_p_s = F.log_softmax(student / temperature, dim=1)
-    log_p_t = F.log_softmax(teacher.detach() / temperature, dim=1)
-    return F.kl_div(log_p_s, log_p_t, reduction="batchmean", log_target=True)
+    s, t = softened(student, teacher, temperature)
+    return F.kl_div(s.log_softmax(1), t.log_softmax(1), reduction="batchmean", log_target=True)
 
 
 def kl_over_classes(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
@@ -50,9 +55,8 @@ def kl_over_classes(student: Tensor, teacher: Tensor, temperature: Temperature) 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
     """-1/B sum_b sum_c p_t log p_s: the KL plus the teacher's entropy, so with the same gradient."""
-    check_alike(student, teacher, temperature=temperature)
-    p_t = F.softmax(teacher.detach() / temperature, dim=1)
-    return -(p_t * F.log_softmax(student / temperature, dim=1)).sum(1).mean()
+    s, t = softened(student, teacher, temperature)
+    return -(t.softmax(1) * s.log_softmax(1)).sum(1).mean()
 
 
 def probability_kl(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
@@ -61,10 +65,8 @@ def probability_kl(student: Tensor, teacher: Tensor, temperature: Temperature) -
     It feeds probabilities where log-probabilities belong. The result is not a divergence: its minimum puts all
     mass on the teacher's first choice, and its gradient is a few percent of the KL's.
     """
-    check_alike(student, teacher, temperature=temperature)
-    p_s = F.softmax(student / temperature, dim=1)
-    p_t = F.softmax(teacher.detach() / temperature, dim=1)
-    return F.kl_div(p_s, p_t, reduction="batchmean")
+    s, t = softened(student, teacher, temperature)
+    return F.kl_div(s.softmax(1), t.softmax(1), reduction="batchmean")
 
 
 def standardised(logits: Tensor) -> Tensor:
@@ -89,17 +91,15 @@ def decoupled_kl(student: Tensor, teacher: Tensor, labels: Tensor, temperature: 
     KL(b_t -> b_s) and KL(q_t -> q_s), each a mean over the batch. For every image
     KL(p_t -> p_s) = KL(b_t -> b_s) + (1 - p_t,y) KL(q_t -> q_s).
     """
-    check_alike(student, teacher, temperature=temperature)
     target = target_class(labels)[:, None]
-    log_b_s, log_q_s = _decoupled(student / temperature, target)
-    log_b_t, log_q_t = _decoupled(teacher.detach() / temperature, target)
-    binary = F.kl_div(log_b_s, log_b_t, reduction="batchmean", log_target=True)
-    return binary, F.kl_div(log_q_s, log_q_t, reduction="batchmean", log_target=True)
+    both = (_decoupled(one, target) for one in softened(student, teacher, temperature))
+    binary, others = (F.kl_div(s, t, reduction="batchmean", log_target=True) for s, t in zip(*both, strict=True))
+    return binary, others
 
 
 def _decoupled(softened: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """log b [B, 2] and log q [B, C - 1]; sums of probabilities stay logarithms, so none of them underflows."""
-    log_p = F.log_softmax(softened, dim=1)
+    log_p = softened.log_softmax(1)
     classes = torch.arange(log_p.shape[1] - 1, device=log_p.device)
     others = log_p.gather(1, classes + (classes >= target))
     rest = others.logsumexp(1, keepdim=True)
@@ -111,46 +111,39 @@ def feature_norm(student: Tensor, teacher: Tensor) -> Tensor:
 
     Its gradient has norm 1 whatever the batch size, and is zero where both are equal.
     """
-    check_alike(student, teacher, "features")
-    return torch.dist(student, teacher.detach())
+    return torch.dist(*alike(student, teacher, "features"))
 
 
 def feature_mse(student: Tensor, teacher: Tensor) -> Tensor:
     """The mean squared difference over batch and features."""
-    check_alike(student, teacher, "features")
-    return F.mse_loss(student, teacher.detach())
+    return F.mse_loss(*alike(student, teacher, "features"))
 
 
 def feature_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
     """The squared difference summed over batch and features: what the paper's loss table calls MSE (sum)."""
-    check_alike(student, teacher, "features")
-    return F.mse_loss(student, teacher.detach(), reduction="sum")
+    return F.mse_loss(*alike(student, teacher, "features"), reduction="sum")
 
 
 def feature_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
     """Student features read as logits, raw teacher features as class weights, as in the paper code's CE option."""
-    check_alike(student, teacher, "features")
-    return F.cross_entropy(student, teacher.detach())
+    return F.cross_entropy(*alike(student, teacher, "features"))
 
 
 def feature_masked_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
     """The squared difference summed where either side is positive, as in a widely used BYOT re-implementation."""
-    check_alike(student, teacher, "features")
-    teacher = teacher.detach()
+    student, teacher = alike(student, teacher, "features")
     active = (student > 0) | (teacher > 0)
     return ((student - teacher).square() * active).sum()
 
 
 def feature_l1(student: Tensor, teacher: Tensor) -> Tensor:
     """The mean absolute difference over batch and features."""
-    check_alike(student, teacher, "features")
-    return F.l1_loss(student, teacher.detach())
+    return F.l1_loss(*alike(student, teacher, "features"))
 
 
 def feature_smooth_l1(student: Tensor, teacher: Tensor) -> Tensor:
     """The mean of d^2/2 where the difference d is below 1, of |d| - 1/2 where it is above."""
-    check_alike(student, teacher, "features")
-    return F.smooth_l1_loss(student, teacher.detach())
+    return F.smooth_l1_loss(*alike(student, teacher, "features"))
 
 
 LogitLoss = Callable[[Tensor, Tensor, Temperature], Tensor]

@@ -13,7 +13,6 @@ the option compares standardised logits with `--set method.standardise=true`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.method import Card
@@ -23,7 +22,7 @@ from spacedkd.methods.method import Card
 class LSKD(Hinton):
     """KD on standardised logits."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="KD whose logits are brought to mean 0 and deviation 1 before they are compared",
         paper="Sun et al., Logit Standardization in Knowledge Distillation, CVPR 2024",
         kind="teacher",

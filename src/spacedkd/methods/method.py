@@ -14,10 +14,8 @@ from spacedkd.schedule import Schedule
 from spacedkd.spec import NetworkSpec
 
 Models = Mapping[str, nn.Module]
-
-
-def _as_is(rows: Tensor) -> Tensor:
-    return rows
+Losses = Mapping[str, Tensor]
+"""named and weighted; a role learns from their sum"""
 
 
 class Progress(NamedTuple):
@@ -26,7 +24,7 @@ class Progress(NamedTuple):
     step: int
     steps_per_epoch: int
     total_steps: int
-    gather: Callable[[Tensor], Tensor] = _as_is
+    gather: Callable[[Tensor], Tensor] = lambda rows: rows
     """the rows of all processes together, for what must be remembered of the whole batch"""
 
     @property
@@ -57,7 +55,6 @@ class MakeNetwork(Protocol):
         will not learn, so it must be trained already, for the classes of the data. Of the others only the first and
         the last role start from trained weights.
         """
-        ...
 
 
 class Ingredients(NamedTuple):
@@ -79,13 +76,13 @@ class Card(NamedTuple):
     """What a list of methods says of one."""
 
     about: str
-    paper: str
-    """authors, title, venue and year"""
     kind: str
     """who teaches: a teacher, the network itself, or peers"""
     weights: str
     """of the losses by default"""
-    source: str
+    paper: str = ""
+    """authors, title, venue and year"""
+    source: str = ""
     """where the definition is from: the authors' code, the paper, a re-implementation or a reconstruction"""
     when_spaced: Mapping[str, Any] = {}
     """options that make the method one that can be spaced"""
@@ -101,7 +98,6 @@ class Method(Protocol):
     @property
     def roles(self) -> Sequence[str]:
         """From the one that leads to the one that follows; names are the method's own, places are what counts."""
-        ...
 
     @property
     def learners(self) -> Mapping[str, str]:
@@ -122,11 +118,9 @@ class Method(Protocol):
         A model that is nobody's learner stands still. Memory is such a model: its buffers are whatever the method
         writes there, and they are saved with all the others.
         """
-        ...
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         """The named, weighted losses of one turn; the role learns from their sum."""
-        ...
 
     def views(self, role: str, step: int) -> Sequence[View]:
         """What a turn looks at: `batch` is the first, `batch.others` are the rest."""

@@ -9,15 +9,13 @@ With logits z [B, C] and labels y [B]:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from spacedkd.data.stream import Batch
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.models.heads import Classifier
 
 
@@ -25,19 +23,12 @@ from spacedkd.models.heads import Classifier
 class NoKD(Method):
     """L = CE(z, y)."""
 
-    card: ClassVar = Card(
-        about="labels alone, no teacher: the baseline",
-        paper="",
-        kind="nobody",
-        weights="1 CE",
-        source="",
-    )
-
+    card = Card(about="labels alone, no teacher: the baseline", kind="nobody", weights="1 CE")
     roles = ("student",)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         return {"student": Classifier(given.network("student"))}
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         (prediction,) = models[role](batch.inputs)
         return {"label": cross_entropy(prediction.logits, batch.labels)}

@@ -20,7 +20,7 @@ network itself. Three variants:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,8 +31,8 @@ from torch.nn import functional as F
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, check_between
 from spacedkd.methods.distillation import ramp_up
-from spacedkd.methods.losses import Temperature, check_alike, cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.methods.losses import Temperature, cross_entropy, softened
+from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import OneNetwork
 from spacedkd.models.branches import Branches, Fusion, Gate
 from spacedkd.models.heads import Prediction
@@ -42,7 +42,7 @@ from spacedkd.models.heads import Prediction
 class ONE(OneNetwork):
     """Branches on one trunk; teacher and student are two roles of the same network."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="branches on one trunk are taught by their ensemble, which a gate weighs image by image",
         paper="Lan et al., Knowledge Distillation by On-the-Fly Native Ensemble, NeurIPS 2018",
         kind="self",
@@ -80,7 +80,7 @@ class ONE(OneNetwork):
         others = [given.network(f"branch {k}", fresh=True, like=student) for k in range(2, self.branches + 1)]
         return self.with_snapshot(Branches(network, others, given.sample, self.join))
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         views = (batch.inputs, *(other.inputs for other in batch.others))
         follows = role == self.roles[-1]
         if follows and self.variant == "snapshot":
@@ -114,6 +114,5 @@ class ONE(OneNetwork):
 
 def padded_kl(student: Tensor, teacher: Tensor, temperature: Temperature, padding: float) -> Tensor:
     """1/B sum_b sum_c q (log q - log p_s), q = softmax(z_t/T) + padding; q sums to a little more than one."""
-    check_alike(student, teacher, temperature=temperature)
-    q = F.softmax(teacher.detach() / temperature, dim=1) + padding
-    return F.kl_div(F.log_softmax(student / temperature, dim=1), q, reduction="batchmean")
+    s, t = softened(student, teacher, temperature)
+    return F.kl_div(s.log_softmax(1), t.softmax(1) + padding, reduction="batchmean")

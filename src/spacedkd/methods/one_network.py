@@ -1,8 +1,10 @@
-"""One network that is teacher and student in one, and the ways in which its learning can be spaced.
+"""One network that learns in its own way, and how that can be spaced: from itself, or as the teacher of another.
 
-plain      no spacing: one role, one update for each batch
+plain      no spacing: one role, one update for each batch; this is the method itself
 live       the teacher's part of the network learns s steps, then the whole of it replays them
 snapshot   the same, but the replay learns from a frozen copy of the network made when it begins
+taught     the teacher learns by the method, and a student network is taught by it as in `kd`: the form the paper
+           spaces. Only the teacher's turns advance what the method remembers
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from typing import Literal
 
 from torch import nn
 
+from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
-from spacedkd.methods.method import Method, Models
+from spacedkd.methods.kd import KD
+from spacedkd.methods.method import Losses, Method, Models, Progress
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,35 @@ class OneNetwork(Distillation, Method):
 
     def with_snapshot(self, network: nn.Module) -> dict[str, nn.Module]:
         """The models of a method that has one network, and a copy of it where the variant needs one."""
-        network = self.equipped(network)
-        return (
-            {"network": network, "snapshot": deepcopy(network)} if self.variant == "snapshot" else {"network": network}
-        )
+        models = {"network": self.equipped(network)}
+        return models | ({"snapshot": deepcopy(models["network"])} if self.variant == "snapshot" else {})
 
     def take_over(self, role: str, models: Models) -> None:
         if self.variant == "snapshot" and role == self.roles[-1]:
             models["snapshot"].load_state_dict(models["network"].state_dict())
+
+
+@dataclass(frozen=True)
+class Taught(KD):
+    """What methods by which one network learns alone share; the weights are those of a taught student's loss."""
+
+    variant: Literal["plain", "taught"] = "plain"
+    """the method alone, or the method as the teacher of a student"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.teacher_learns:
+            raise UserError("This method says how a teacher learns; for one that stands still use --method kd.")
+
+    @property
+    def chain(self) -> Sequence[str]:
+        return ("student",) if self.variant == "plain" else ("teacher", "student")
+
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
+        if role == self.chain[0]:
+            return self.own_losses(role, models, batch, progress)
+        return super().losses(role, models, batch, progress)
+
+    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
+        """What the method itself learns from."""
+        raise NotImplementedError

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,14 +28,9 @@ def options(method: type[Any]) -> Iterator[Option]:
     """The options of a method, its own first, then those it shares with others."""
     said = {name: text for kind in reversed(method.__mro__) for name, text in sentences(kind).items()}
     values = to_json(method())
-    own = [field.name for kind in method.__mro__ for field in _fields_in(kind)]
-    for name in dict.fromkeys(own):
-        yield Option(name, values[name], said.get(name, ""))
-
-
-def _fields_in(kind: type[Any]) -> list[Any]:
-    own = inspect.get_annotations(kind)
-    return [field for field in fields(kind) if field.name in own] if is_dataclass(kind) else []
+    for name in dict.fromkeys(name for kind in method.__mro__ for name in inspect.get_annotations(kind)):
+        if name in values:
+            yield Option(name, values[name], said.get(name, ""))
 
 
 def cited(paper: str) -> str:

@@ -25,7 +25,7 @@ The definition is from shaoeric's re-implementation and the paper's abstract. Wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar
@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch, View
 from spacedkd.errors import check_between
-from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
 from spacedkd.methods.one import ONE
 from spacedkd.models.branches import Fusion, Gate
 from spacedkd.models.ema import ema_update
@@ -46,7 +46,7 @@ from spacedkd.models.heads import Prediction
 class PCL(ONE):
     """Branches on one trunk, an ensemble of their features, and the moving average of them all."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="branches on one trunk are taught by a classifier of all their features and by each other's averages",
         paper="Wu and Gong, Peer Collaborative Learning for Online Knowledge Distillation, AAAI 2021",
         kind="self",
@@ -77,7 +77,7 @@ class PCL(ONE):
     def views(self, role: str, step: int) -> Sequence[View]:
         return [View(step, view) for view in range(self.branches if self.own_views else 1)]
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.roles[0]:
             decay = min(1 - 1 / (progress.step + 1), self.decay)
             ema_update(models["mean"], models["network"], decay, share=lambda row: progress.gather(row[None])[0])

@@ -66,10 +66,9 @@ class Peers(Distillation, Method):
             )
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        peers = {
-            role: self.equipped(model) if self.listens(role) else model
-            for role, model in classifiers(self.roles, given).items()
-        }
+        peers = classifiers(self.roles, given)
+        for role in filter(self.listens, self.roles):
+            peers[role] = self.equipped(peers[role])
         if self.refresh_peers:
             return peers
         snapshots = {_snapshot(role): deepcopy(model) for role, model in peers.items()}
@@ -91,9 +90,8 @@ class Peers(Distillation, Method):
     @torch.no_grad()
     def heard(self, other: str, models: Models, inputs: Inputs) -> Prediction:
         """What another network says of them."""
-        prediction: Prediction
-        (prediction,) = models[other if self.refresh_peers else _snapshot(other)](inputs)
-        return prediction
+        said: Sequence[Prediction] = models[other if self.refresh_peers else _snapshot(other)](inputs)
+        return said[0]
 
 
 def _snapshot(role: str) -> str:

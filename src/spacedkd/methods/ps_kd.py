@@ -16,9 +16,8 @@ the memory alone; label_weight, logit_weight, feature_weight and temperature are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +26,8 @@ from spacedkd.data.stream import Batch
 from spacedkd.errors import check_between
 from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
-from spacedkd.methods.method import Card, Ingredients, Models, Progress
-from spacedkd.methods.taught import Taught
+from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
+from spacedkd.methods.one_network import Taught
 
 MEMORY = "predictions"
 
@@ -37,7 +36,7 @@ MEMORY = "predictions"
 class PSKD(Taught):
     """A network that trusts its own past more and more."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="a network's labels are mixed, more and more, with its own predictions of an epoch ago",
         paper="Kim et al., Self-Knowledge Distillation with Progressive Refinement of Targets, ICCV 2021",
         kind="self",
@@ -56,7 +55,7 @@ class PSKD(Taught):
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         return {**super().models(given), MEMORY: bank_for(given, "ps-kd")}
 
-    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         check_indices(batch.indices, "ps-kd")
         bank = cast(Bank, models[MEMORY])
         (own,) = models[role](batch.inputs)

@@ -20,16 +20,15 @@ o and f are detached in the distillation terms, but the trunk learns from every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import OneNetwork
 from spacedkd.models.exits import Align, EarlyExits
 
@@ -38,7 +37,7 @@ from spacedkd.models.exits import Align, EarlyExits
 class SelfKD(OneNetwork):
     """Early exits on one network; teacher and student are two roles of it."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="one network's deepest classifier teaches its early exits: three of a ResNet, eleven of a ViT",
         paper="Zhang et al., Be Your Own Teacher, ICCV 2019",
         kind="self",
@@ -60,7 +59,7 @@ class SelfKD(OneNetwork):
         network = given.network(self.roles[-1])
         return self.with_snapshot(EarlyExits(network, given.sample, compared if self.feature_weight else "none"))
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role != self.roles[-1]:
             (deepest,) = models["network"](batch.inputs, shallow=False)
             return {"label": self.deepest_weight * cross_entropy(deepest.logits, batch.labels)}

@@ -19,19 +19,18 @@ code, is the online schedule but for the order: here the shadow learns first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, check_between
 from spacedkd.methods.kd import KD
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
 from spacedkd.models.heads import Prediction
 from spacedkd.models.shadow import WithShadow
 
@@ -40,7 +39,7 @@ from spacedkd.models.shadow import WithShadow
 class SHAKE(KD):
     """A shadow between teacher and student, which both teach."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="student and a shadow head on the teacher teach each other",
         paper="Li and Jin, Shadow Knowledge Distillation, NeurIPS 2022",
         kind="teacher",
@@ -75,35 +74,26 @@ class SHAKE(KD):
         teacher: nn.Module = models[ahead].network  # type: ignore[assignment]
         return {**models, ahead: WithShadow(teacher, given.sample, fixed=not self.teacher_learns)}
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         ahead, behind = self.chain
         with torch.set_grad_enabled(role == ahead):
             teacher, shadow = (normalised(said) for said in models[ahead](batch.inputs))
         with torch.set_grad_enabled(role == behind):
             (student,) = (normalised(said) for said in models[behind](batch.inputs))
         if role == behind:
-            return self._of_student(student, teacher, shadow, batch.labels, progress)
-        losses = {"label": cross_entropy(teacher.logits, batch.labels)} if self.teacher_learns else {}
-        return losses | self._of_shadow(student, teacher, shadow, batch.labels, progress)
-
-    def _of_student(
-        self, student: Prediction, teacher: Prediction, shadow: Prediction, labels: Tensor, progress: Progress
-    ) -> dict[str, Tensor]:
-        terms = self.terms(student, shadow._replace(features=teacher.features), labels, progress)
-        if self.teacher_weight:
-            terms["teacher logit"] = self.teacher_weight * self.logit_term(student, teacher, labels, progress)
-        return terms
-
-    def _of_shadow(
-        self, student: Prediction, teacher: Prediction, shadow: Prediction, labels: Tensor, progress: Progress
-    ) -> dict[str, Tensor]:
-        terms = {
-            "shadow logit": self.logit_term(shadow, student, labels, progress),
+            losses = self.terms(student, shadow._replace(features=teacher.features), batch.labels, progress)
+            if self.teacher_weight:
+                apart = self.logit_term(student, teacher, batch.labels, progress)
+                losses["teacher logit"] = self.teacher_weight * apart
+            return losses
+        of_shadow = {
+            "shadow logit": self.logit_term(shadow, student, batch.labels, progress),
             "shadow mse": F.mse_loss(shadow.logits, teacher.logits.detach()),
         }
         if self.shadow_label:
-            terms["shadow label"] = cross_entropy(shadow.logits, labels)
-        return {name: self.logit_weight * term for name, term in terms.items()}
+            of_shadow["shadow label"] = cross_entropy(shadow.logits, batch.labels)
+        losses = {"label": cross_entropy(teacher.logits, batch.labels)} if self.teacher_learns else {}
+        return losses | {name: self.logit_weight * term for name, term in of_shadow.items()}
 
 
 def normalised(said: Prediction) -> Prediction:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
@@ -28,7 +27,7 @@ from spacedkd.spec import NetworkSpec
 class TAKD(KD):
     """A chain of networks that get smaller."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="a chain of networks that get smaller, each taught by the one before",
         paper="Mirzadeh et al., Improved Knowledge Distillation via Teacher Assistant, AAAI 2020",
         kind="chain",

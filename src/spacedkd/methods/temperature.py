@@ -51,17 +51,5 @@ def curriculum(epoch: int, epochs: float) -> float:
 
 def learned_temperature(heat: Tensor, strength: float) -> Tensor:
     """T of theta; the gradient that reaches theta is multiplied by `strength`, which is negative."""
-    return COLDEST + RANGE * torch.sigmoid(_Scaled.apply(heat, strength)[0])
-
-
-class _Scaled(torch.autograd.Function):
-    """The identity, whose gradient is multiplied by a factor."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * ctx.factor, None
+    value = heat.detach()
+    return COLDEST + RANGE * torch.sigmoid(value + strength * (heat - value))[0]

@@ -26,9 +26,9 @@ peer write in its own turn would be cheaper, but every turn of a student is a re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ from spacedkd.json_form import check_fields
 from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
-from spacedkd.methods.method import Card, Ingredients, Method, Models, Progress
+from spacedkd.methods.method import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.methods.peers import classifiers, peer_roles
 
 
@@ -48,7 +48,7 @@ from spacedkd.methods.peers import classifiers, peer_roles
 class TSB(Method):
     """Peers that learn from each other's accumulated predictions; a reconstruction, see the module."""
 
-    card: ClassVar = Card(
+    card = Card(
         about="RECONSTRUCTION: peers learn from each other's predictions accumulated over time; sourced neighbour: pcl",
         paper="Li et al., Online Knowledge Distillation by Temporal-Spatial Boosting, WACV 2022",
         kind="peers",
@@ -81,19 +81,19 @@ class TSB(Method):
         return peer_roles(self.peers)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        return {
-            **classifiers(self.roles, given),
-            **{memory_of(role): bank_for(given, "tsb-like") for role in self.roles},
-        }
+        memories = {memory_of(role): bank_for(given, "tsb-like") for role in self.roles}
+        return {**classifiers(self.roles, given), **memories}
 
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         check_indices(batch.indices, "tsb-like")
         (own,) = models[role](batch.inputs)
         if role == self.roles[0]:
             self._remember(role, own.logits, models, batch, progress)
         others = [cast(Bank, models[memory_of(other)]) for other in self.roles if other != role]
         target, visited = self._target(others, batch)
-        soft = self.temperature**2 * kl_to(target, own.logits / self.temperature, visited)
+        log_p = (own.logits / self.temperature).log_softmax(1)
+        apart = F.kl_div(log_p, target, reduction="none").sum(1)
+        soft = self.temperature**2 * (apart * visited).mean()
         return {"label": cross_entropy(own.logits, batch.labels), "logit": ramp_up(progress.epoch, self.ramp) * soft}
 
     @torch.no_grad()
@@ -102,25 +102,19 @@ class TSB(Method):
         for role in self.roles:
             said = logits if role == leader else models[role](batch.inputs)[0].logits
             bank = cast(Bank, models[memory_of(role)])
-            accumulate(bank, batch.indices, (said / self.temperature).softmax(1), self.mu, progress)
+            p = (said / self.temperature).softmax(1)
+            bank.write(batch.indices, self.mu * bank.read(batch.indices) + (1 - self.mu) * p, progress)
 
     def _target(self, others: Sequence[Bank], batch: Batch) -> tuple[Tensor, Tensor]:
         """What the others remember of each image, q [B, C], and whether any does [B]."""
         memories = torch.stack([accumulated(bank, batch.indices, self.mu) for bank in others])
         visited = others[0].seen(batch.indices) > 0  # all banks are written together
-        if self.spatial == "uniform":
-            return memories.mean(0), visited
-        return integrated(memories, batch.labels), visited
+        return memories.mean(0) if self.spatial == "uniform" else integrated(memories, batch.labels), visited
 
 
 def memory_of(role: str) -> str:
     """The name of a peer's bank among the models."""
     return f"memory of {role}"
-
-
-def accumulate(bank: Bank, indices: Tensor, probabilities: Tensor, mu: float, progress: Progress) -> None:
-    """M <- mu M + (1 - mu) p for these images."""
-    bank.write(indices, mu * bank.read(indices) + (1 - mu) * probabilities, progress)
 
 
 def accumulated(bank: Bank, indices: Tensor, mu: float) -> Tensor:
@@ -135,9 +129,3 @@ def integrated(memories: Tensor, labels: Tensor) -> Tensor:
     y = soft_label(labels, memories.shape[2])
     scores = (memories.clamp_min(torch.finfo(memories.dtype).tiny).log() * y).sum(2)
     return (scores.softmax(0)[:, :, None] * memories).sum(0)
-
-
-def kl_to(target: Tensor, softened: Tensor, counts: Tensor) -> Tensor:
-    """1/B sum_b sum_c q (log q - log softmax(z)) over the images b that count."""
-    each = F.kl_div(softened.log_softmax(1), target.detach(), reduction="none").sum(1)
-    return (each * counts).mean()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd.experiments.metrics import metrics, usual
+from spacedkd.experiments.evaluation_file import metrics, usual
 from spacedkd.report.numbers import estimate, percent
 from spacedkd.report.tables import Table, in_words
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from spacedkd.data.stream import in_order
-from spacedkd.evaluation import accuracy
+from spacedkd.evaluation.scores import correct
 from spacedkd.training.setup import Setup
 
 Scores = dict[str, dict[str, float]]
@@ -28,7 +28,7 @@ def measure(setup: Setup, model: nn.Module, module: nn.Module) -> Scores:
         mine = items if fabric.world_size == 1 else items.subset(rows)
         shown = in_order(mine, max(256, spec.batch_size), spec.engine.workers)
         moved = (batch.to(fabric.device, setup.channels_last) for batch in shown)
-        counts = accuracy.correct(model, heads, moved)
+        counts = correct(model, heads, moved)
         totals = {head: int(fabric.all_reduce(count, reduce_op="sum")) for head, count in counts.items()}  # type: ignore[arg-type]
         scores[part] = {head: total / len(items) for head, total in totals.items()}
     model.train(was_training)

@@ -19,7 +19,7 @@ from spacedkd.data.datasets import RunData
 from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
-from spacedkd.evaluation.accuracy import Predict
+from spacedkd.evaluation.scores import Predict
 from spacedkd.json_form import to_json
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
