@@ -127,7 +127,7 @@ def test_a_pair_without_a_common_seed_has_costs_but_no_picture(tmp_path: Path) -
 
 
 def arms(methods: int) -> list[FakeArm]:
-    every = [replace(arm, method=f"m{n}", label=f"{arm.label} {n}") for n in range(methods) for arm in (ONLINE, SPACED)]
+    every = [replace(arm, method=f"own:m{n}", label=f"{arm.label} {n}") for n in range(methods) for arm in (ONLINE, SPACED)]
     return [FakeArm("no KD", [0.5, 0.6, 0.7], "none", roles=("student",)), *every]
 
 
@@ -137,6 +137,6 @@ def test_what_is_said_of_each_of_very_many_arms_is_folded_away(tmp_path: Path) -
     assert summaries == [1, 1]
     assert page.text.count("Show the other 29") == 1
     assert "spaced 1.5ep, 17 arms" in page.text
-    assert "17 did worse (m0, m1" in page.text
+    assert "17 did worse (own:m0, own:m1" in page.text
     few = Page(page_of(tmp_path / "few", *arms(2)))
     assert "more" not in [attributes.get("class") for attributes in few.all("details")]
