@@ -187,10 +187,7 @@ AUGMENTATIONS = {
         varies=False,
     ),
     "self-cifar": Named(
-        "crop by 4 with gray, mirror, AutoAugment, Cutout 16",
-        transform=_self_cifar,
-        constants=CIFAR10,
-        varies=False,
+        "crop by 4 with gray, mirror, AutoAugment, Cutout 16", transform=_self_cifar, constants=CIFAR10, varies=False
     ),
     "vit": Named(
         "224 px, random resized crop, mirror, RandAugment, random erasing; evaluated on the whole image",

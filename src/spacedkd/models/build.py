@@ -170,10 +170,7 @@ def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made
         _save_own(network, spec, shown, folder, made_by or spec.name)
         return
     described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
-    described |= {
-        "num_classes": len(shown.classes),
-        "input_size": (_shape(spec, shown)[0], *_seen_size(spec, shown)),
-    }
+    described |= {"num_classes": len(shown.classes), "input_size": (_shape(spec, shown)[0], *_seen_size(spec, shown))}
     if shown.normalisation is not None:
         described |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
     arguments = {name: value for name, value in _arguments(spec, shown).items() if name not in _ONLY_ONCE}
