@@ -22,9 +22,8 @@ from timm.data.auto_augment import RandAugment
 from torch import Tensor
 from torchvision import transforms as T
 
-from spacedkd.data.batchwise import apply, draw
+from spacedkd.data.changes import GRAY, apply, cifar_policy, cutout, draw
 from spacedkd.data.images import Constants, Fit, ImageSet
-from spacedkd.data.policy import GRAY, cifar_policy, cutout
 from spacedkd.data_spec import AugmentSpec
 from spacedkd.errors import unknown
 from spacedkd.seeds import seed_for

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spacedkd.data import augmentations
 from spacedkd.data.augmentations import Augmentation, BatchWise
-from spacedkd.data.batchwise import Mix
+from spacedkd.data.changes import Mix
 from spacedkd.data.found import Found, check_test_part, classes_of
 from spacedkd.data.images import Constants, Encoded, Images
 from spacedkd.data.inputs import Labelled, Shown

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from spacedkd.data.augmentations import Augmentation, BatchWise
-from spacedkd.data.batchwise import Mix
+from spacedkd.data.changes import Mix
 from spacedkd.data.images import Images as Images
 from spacedkd.data.images import ImageSet
 from spacedkd.data.inputs import Inputs, Labelled, to_device
