@@ -168,6 +168,11 @@ class Named(NamedTuple):
     crops_an_eighth: bool = False
     """of the side images have, so that the crop is decided when that is known"""
 
+    @property
+    def colour(self) -> bool:
+        """Whether one channel will not do."""
+        return self.transform is not None or self.constants is not None
+
 
 AUGMENTATIONS = {
     "plain": Named("--crop, --flip and --rotate as asked, and nothing else", AugmentSpec()),

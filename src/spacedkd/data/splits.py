@@ -15,7 +15,7 @@ from spacedkd.data.changes import Mix
 from spacedkd.data.found import Found, check_test_part, classes_of
 from spacedkd.data.images import Constants, Encoded, Images
 from spacedkd.data.inputs import Labelled, Shown
-from spacedkd.data.reading import MEMORY_LIMIT, Form, keep
+from spacedkd.data.reading import MEMORY_LIMIT, keep
 from spacedkd.data.stream import Stream, TrainingStream
 from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
@@ -137,17 +137,7 @@ class Splits(Data[Images | Encoded]):
 def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Splits:
     """What was found, cut into parts and kept as a filled-in spec asks for; nothing is varied yet."""
     check_test_part(found, spec)
-    assert spec.augmentation is not None
-    chosen = augmentations.named(spec.augmentation)
     classes = classes_of(found)
-    form = Form(
-        classes.names,
-        fit=None if spec.image_size is None else chosen.fit(spec.image_size),
-        fits_first=chosen.fits_first,
-        colour=chosen.transform is not None or chosen.constants is not None,
-        skip_bad=spec.skip_bad,
-        memory_limit=memory_limit,
-    )
     labels = test_labels = classes.number(found.train)
     rows = torch.arange(len(labels))
     if spec.test_part is not None:
@@ -156,12 +146,12 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
         test_labels = classes.number(found.test)
         test_rows = torch.arange(len(test_labels))
     rows = rows[evenly(labels[rows], spec.train_limit, len(classes.names))]
-    train, note = keep(found.train, rows, labels, form)
-    test, test_note = keep(found.test or found.train, test_rows, test_labels, form)
-    mean, std = chosen.constants or _measured(train)
+    train, note = keep(found.train, rows, labels, spec, memory_limit)
+    test, test_note = keep(found.test or found.train, test_rows, test_labels, spec, memory_limit)
+    mean, std = augmentations.named(spec.augmentation or "").constants or _measured(train)
     return Splits(
-        replace(train, mean=mean, std=std),
-        replace(test, mean=mean, std=std),
+        replace(train, classes=classes.names, mean=mean, std=std),
+        replace(test, classes=classes.names, mean=mean, std=std),
         labels=classes.labels,
         notes=tuple(line for line in (classes.note, note, test_note) if line),
     )
