@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from hashlib import sha256
@@ -21,7 +21,7 @@ from torch import Tensor
 from spacedkd.data.augmentations import named
 from spacedkd.data.found import Part
 from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
-from spacedkd.data.stored import BadImage, Stored, decode
+from spacedkd.data.stored import BadImage, Stored, decode, first_size
 from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
 from spacedkd.files import cache_folder, write_json
@@ -56,14 +56,6 @@ def into_memory(stored: Stored, rows: list[int], fit: Fit | None, limit: int) ->
     except SizesDiffer:
         return None
     return torch.from_numpy(pixels), bad
-
-
-def first_size(stored: Stored, rows: Iterable[int]) -> tuple[int, int] | None:
-    """Width and height of the first image that can be read; None if none can."""
-    for row in rows:
-        with suppress(BadImage):
-            return decode(stored.read(row)).size
-    return None
 
 
 def unreadable(stored: Stored, rows: list[int]) -> Reasons:
