@@ -21,7 +21,7 @@ from torch import nn
 
 from spacedkd.methods.kd import KD
 from spacedkd.methods.method import Card, Ingredients
-from spacedkd.models.hints import find_hint, hinted_pair
+from spacedkd.models.taps import find_hint, hinted_pair
 
 
 @dataclass(frozen=True)

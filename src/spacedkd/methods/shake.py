@@ -32,8 +32,8 @@ from spacedkd.errors import UserError, check_between
 from spacedkd.methods.kd import KD
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.method import Card, Ingredients, Models, Progress
+from spacedkd.models.exits import WithShadow
 from spacedkd.models.heads import Prediction
-from spacedkd.models.shadow import WithShadow
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
-from spacedkd.models.heads import Prediction, final, looking
+from spacedkd.models.heads import Prediction, final, looking, watching
 from spacedkd.models.input_size import at_own_size
-from spacedkd.models.watching import watching
 
 
 @dataclass(frozen=True)
