@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,28 +33,17 @@ CIFAR10: Constants = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 IMAGENET: Constants = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-class Augmentation(Protocol):
-    """Anything that varies training images."""
+@dataclass(frozen=True)
+class BatchWise:
+    """Shifted crop, mirror and rotation of a whole batch as one look-up, which a GPU can do."""
 
-    batchwise: bool
-    """whether a GPU can do it"""
+    augment: AugmentSpec = AugmentSpec()
 
     def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
         """The images at some `places` of the global batch that consists of `rows`; float32 [B, C, H, W].
 
         What a place gets depends on the seed and the place alone.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class BatchWise:
-    """Shifted crop, mirror and rotation of a whole batch as one look-up."""
-
-    augment: AugmentSpec = AugmentSpec()
-    batchwise = True
-
-    def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
         changes = draw(self.augment, len(rows), seed).rows(places)
         return images.normalised(apply(images.fitted(rows[places]), changes))
 
@@ -68,7 +57,6 @@ class ImageByImage:
 
     name: str
     size: int
-    batchwise = False
 
     def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
         transform = _transform(self.name, self.size)
@@ -78,6 +66,9 @@ class ImageByImage:
                 seed_generators(seed_for(seed, place))
                 varied.append(transform(images.open(row)))
         return torch.stack(varied)
+
+
+Augmentation = BatchWise | ImageByImage
 
 
 @lru_cache(maxsize=8)
@@ -141,14 +132,6 @@ def _posterize(image: Image.Image, bits: int, **options: object) -> Image.Image:
     return ImageOps.posterize(image, bits) if bits > 0 else image.point(lambda level: 0)
 
 
-def _middle(size: int) -> Fit:
-    return Fit(size, size)
-
-
-def _middle_of_larger(size: int) -> Fit:
-    return Fit(size, round(size * 256 / 224))
-
-
 class Named(NamedTuple):
     """An augmentation by name; it has either batch-wise changes or a transform of single images."""
 
@@ -159,14 +142,18 @@ class Named(NamedTuple):
     """mean and deviation; None measures those of the training images"""
     size: int | None = None
     """what the network sees unless asked otherwise; None is what the data has"""
-    fit: Callable[[int], Fit] = _middle
-    """for evaluation, and before the changes of batch-wise augmentations"""
+    shorter: float | None = 1.0
+    """how long the shorter side is made, for each pixel of the middle that is seen then; None squeezes both sides"""
     fits_first: bool = True
     """whether training images may be kept in the fitted size"""
     varies: bool = True
     """whether --crop, --flip and --rotate may change it"""
     crops_an_eighth: bool = False
     """of the side images have, so that the crop is decided when that is known"""
+
+    def fit(self, size: int) -> Fit:
+        """For evaluation, and before the changes of batch-wise augmentations."""
+        return Fit(size, None if self.shorter is None else round(size * self.shorter))
 
     @property
     def colour(self) -> bool:
@@ -186,7 +173,7 @@ AUGMENTATIONS = {
         transform=_imagenet,
         constants=IMAGENET,
         size=224,
-        fit=_middle_of_larger,
+        shorter=256 / 224,
         fits_first=False,
         varies=False,
     ),
@@ -198,7 +185,7 @@ AUGMENTATIONS = {
         transform=_vit,
         constants=IMAGENET,
         size=224,
-        fit=Fit,
+        shorter=None,
         fits_first=False,
         varies=False,
     ),

@@ -115,7 +115,7 @@ class Splits(Data[Images | Encoded]):
         def moved(images: Images | Encoded | None) -> Any:
             return images.to(device) if isinstance(images, Images) and images.instant else images
 
-        train = moved(self.train) if self.augmentation.batchwise else self.train
+        train = moved(self.train) if isinstance(self.augmentation, BatchWise) else self.train
         return replace(self, train=train, test=moved(self.test), holdout=moved(self.holdout))
 
     def as_asked(self, spec: DataSpec) -> Splits:

@@ -55,7 +55,7 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
     if make is not None or is_own(spec.name):
         name = spec.name if make is None or is_own(spec.name) else qualified_name(make)
         with seeded(seed):  # the first look too: lazy layers draw their weights then
-            network = _made_by(make, name, spec.options)
+            network = _make(make, name, spec.options)
             tried(network, name, shown)
         if spec.weights is not None:
             load_weights(network, spec.weights, shown.classes)
@@ -64,7 +64,7 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
     return _build_timm(spec, shown, seed)
 
 
-def _made_by(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.Module:
+def _make(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.Module:
     """The module a function makes, given or named."""
     make = load_object(name) if make is None else make
     if not callable(make):
@@ -221,9 +221,7 @@ def load_student(folder: str | Path, network: MakeModule | None = None) -> nn.Mo
         return opened.eval()
     try:
         with seeded(0):
-            built = _made_by(
-                network, known["made_by"] if network is None else qualified_name(network), known["options"]
-            )
+            built = _make(network, known["made_by"] if network is None else qualified_name(network), known["options"])
     except UserError as error:
         way_out = "" if network is not None else " Give the function that makes it: load_student(folder, network=...)."
         raise UserError(f"The student in {folder} cannot be made again. {error}{way_out}") from error

@@ -11,9 +11,9 @@ tokens [B, D]        Linear, LayerNorm; where only one side has tokens, the othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from timm.models.pit import PoolingVisionTransformer
@@ -37,27 +37,19 @@ class Reading(NamedTuple):
     """from shallow to deep, [B, C, H, W] or [B, D]; the deepest is read by the network's own head"""
 
 
-class Taps(Protocol):
-    """Runs the body of a network and reads it on the way. Knows the network by names only, so copies stay apart."""
-
-    def __call__(self, network: Any, images: Tensor) -> Reading: ...
+Taps = Callable[[Any, Tensor], Reading]
+"""Runs the body of a network and reads it on the way. Knows the network by names only, so copies stay apart."""
 
 
-@dataclass(frozen=True)
-class Intermediates:
+def intermediates(network: Any, images: Tensor) -> Reading:
     """Maps after every stage or block, as timm gives them."""
-
-    def __call__(self, network: Any, images: Tensor) -> Reading:
-        return Reading(*network.forward_intermediates(images))
+    return Reading(*network.forward_intermediates(images))
 
 
-@dataclass(frozen=True)
-class ClassTokens:
+def class_tokens(network: Any, images: Tensor) -> Reading:
     """The class token after every block, of a network whose classifier reads that token."""
-
-    def __call__(self, network: Any, images: Tensor) -> Reading:
-        last, inner = network.forward_intermediates(images, return_prefix_tokens=True, output_fmt="NLC")
-        return Reading(last, [prefix[:, 0] for _, prefix in inner])
+    last, inner = network.forward_intermediates(images, return_prefix_tokens=True, output_fmt="NLC")
+    return Reading(last, [prefix[:, 0] for _, prefix in inner])
 
 
 @dataclass(frozen=True)
@@ -108,13 +100,12 @@ def _candidates(network: nn.Module) -> Iterator[Taps]:
         return
     if isinstance(network, PoolingVisionTransformer):
         # Between stages the class token changes its width, so it is taken inside them.
-        blocks = [
-            f"transformers.{s}.blocks.{b}" for s, t in enumerate(network.transformers) for b in range(len(t.blocks))
-        ]
+        depths = [len(stage.blocks) for stage in network.transformers]
+        blocks = (f"transformers.{stage}.blocks.{b}" for stage, depth in enumerate(depths) for b in range(depth))
         yield Watched(tuple(blocks), class_token=True)
     if getattr(network, "global_pool", None) == "token" and getattr(network, "num_prefix_tokens", 0):
-        yield ClassTokens()
-    yield Intermediates()
+        yield class_tokens
+    yield intermediates
     stages = [info for info in getattr(network, "feature_info", []) if info["module"]]
     yield Watched(tuple(i["module"] for i in stages), channels=tuple(i["num_chs"] for i in stages))
     yield Watched(tuple(f"blocks.{b}" for b, _ in enumerate(getattr(network, "blocks", []))))
