@@ -88,13 +88,13 @@ def seed_generators(seed: int) -> None:
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Whatever is drawn inside, everybody else's random numbers stay what they would have been."""
-    states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    states = random.getstate(), np.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        torch.default_generator.set_state(states[2])
 
 
 def _imagenet(size: int) -> Transform:

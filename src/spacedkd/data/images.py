@@ -6,11 +6,11 @@ Both give the same tensors, so which one a data set becomes is a matter of memor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -37,19 +37,10 @@ class Fit:
         return F.center_crop(resized, both)  # type: ignore[no-any-return]
 
 
-def to_bytes(image: Image.Image) -> Tensor:
-    """An image as uint8 [C, H, W]."""
-    array = np.array(image)
-    array = array[..., None] if array.ndim == 2 else array
-    return torch.from_numpy(array).permute(2, 0, 1)
-
-
-def to_image(pixels: Tensor) -> Image.Image:
-    """The inverse of `to_bytes`, for one channel (gray) or three (RGB)."""
-    array = pixels.cpu().permute(1, 2, 0).numpy()
-    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else np.ascontiguousarray(array))
-
-
+to_bytes: Callable[[Image.Image], Tensor] = F.pil_to_tensor
+"""An image as uint8 [C, H, W]."""
+to_image: Callable[[Tensor], Image.Image] = F.to_pil_image
+"""The inverse, for one channel (gray) or three (RGB)."""
 Constants = tuple[tuple[float, ...], tuple[float, ...]]
 
 
@@ -131,7 +122,7 @@ class Images(ImageSet):
         return (channels, height, width) if self.fit is None else (channels, self.fit.size, self.fit.size)
 
     def open(self, row: int) -> Image.Image:
-        return to_image(self.pixels[row])
+        return to_image(self.pixels[row].cpu())
 
     def fitted(self, rows: Tensor) -> Tensor:
         return self.pixels[rows.to(self.pixels.device)] if self.fit is None else super().fitted(rows)

@@ -62,6 +62,7 @@ class Items:
         return replace(self, rows=self.rows[rows])
 
     def labelled(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        """What a network is evaluated on, and the labels."""
         chosen = self.rows[rows].tolist()
         return self.batch(chosen, [seed_for(0, "evaluation", row) for row in chosen], "in evaluation")
 

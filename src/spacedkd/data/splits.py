@@ -13,15 +13,16 @@ from spacedkd.data import augmentations
 from spacedkd.data.augmentations import Augmentation, BatchWise
 from spacedkd.data.changes import Mix
 from spacedkd.data.found import Found, check_test_part, classes_of
-from spacedkd.data.images import Constants, Encoded, Images
-from spacedkd.data.inputs import Labelled, Shown
+from spacedkd.data.images import Constants, Encoded, Images, ImageSet
+from spacedkd.data.inputs import Shown
+from spacedkd.data.items import Items
 from spacedkd.data.reading import MEMORY_LIMIT, keep
 from spacedkd.data.stream import Stream, TrainingStream
 from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
 
-P = TypeVar("P", bound=Labelled)
+P = TypeVar("P", bound=ImageSet | Items)
 
 
 class Data(ABC, Generic[P]):
@@ -148,7 +149,7 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     rows = rows[evenly(labels[rows], spec.train_limit, len(classes.names))]
     train, note = keep(found.train, rows, labels, spec, memory_limit)
     test, test_note = keep(found.test or found.train, test_rows, test_labels, spec, memory_limit)
-    mean, std = augmentations.named(spec.augmentation or "").constants or _measured(train)
+    mean, std = augmentations.named(spec.augmentation or "").constants or measured(train)
     return Splits(
         replace(train, classes=classes.names, mean=mean, std=std),
         replace(test, classes=classes.names, mean=mean, std=std),
@@ -157,15 +158,13 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     )
 
 
-def _measured(images: Images | Encoded) -> Constants:
-    """Those of the training images, where they are in memory; ImageNet's, where all would have to be decoded."""
-    return statistics(images.pixels) if isinstance(images, Images) else augmentations.IMAGENET
-
-
-def statistics(pixels: Tensor) -> Constants:
-    """Mean and deviation of each channel, of pixels in 0 .. 1, exact from a histogram of the bytes."""
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]).double()
+def measured(images: Images | Encoded) -> Constants:
+    """Mean and deviation of each channel, of pixels in 0 .. 1; ImageNet's, where all would have to be decoded."""
+    if isinstance(images, Encoded):
+        return augmentations.IMAGENET
+    levels = torch.arange(256, dtype=torch.float64) / 255  # exact, from a histogram of the bytes
+    channels = images.pixels.unbind(1)
+    counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in channels]).double()
     share = counts / counts.sum(1, keepdim=True)
     mean = share @ levels
     std = (share @ levels.square() - mean.square()).clamp(min=0).sqrt()

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,20 +22,6 @@ def first_line(error: Exception) -> str:
 
 class BadImage(Exception):
     """Why an image cannot be read; a part of a sentence that begins with its name."""
-
-
-class Stored(Protocol):
-    """Encoded images, none of them read yet."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, row: int) -> bytes: ...
-
-    def name(self, row: int) -> str:
-        """What a user finds the image by."""
-
-    def stamp(self) -> str | None:
-        """Changes whenever an image does; None if that cannot be known."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +40,11 @@ class Files:
             raise BadImage(f"cannot be read: {error.strerror}") from None
 
     def name(self, row: int) -> str:
+        """What a user finds the image by."""
         return str(self.paths[row].as_py())
 
     def stamp(self) -> str:
+        """Changes whenever an image does."""
         return stamp_of(self.paths.to_pylist())
 
 
@@ -85,7 +72,12 @@ class Cells:
         return f"row {row} of {self.table}"
 
     def stamp(self) -> str | None:
+        """None if the table lies in no file."""
         return stamp_of(self.files) if self.files else None
+
+
+Stored = Files | Cells
+"""encoded images, none of them read yet"""
 
 
 def stamp_of(paths: Iterable[str]) -> str:

@@ -19,7 +19,8 @@ from spacedkd.data.augmentations import Augmentation, BatchWise
 from spacedkd.data.changes import Mix
 from spacedkd.data.images import Images as Images
 from spacedkd.data.images import ImageSet
-from spacedkd.data.inputs import Inputs, Labelled, to_device
+from spacedkd.data.inputs import Inputs, to_device
+from spacedkd.data.items import Items
 from spacedkd.data_spec import AugmentSpec
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
@@ -215,7 +216,7 @@ def _raised(made: Iterator[Batch | _Refused]) -> Iterator[Batch]:
 class InOrder:
     """Every item once, nothing left to chance, for evaluation."""
 
-    def __init__(self, part: Labelled, batch_size: int) -> None:
+    def __init__(self, part: ImageSet | Items, batch_size: int) -> None:
         self.part, self.places = part, torch.arange(len(part)).split(batch_size)
         self.steps_per_epoch = len(self.places)
 
@@ -226,7 +227,7 @@ class InOrder:
         return Batch(*self.part.labelled(self.places[step]), self.places[step])
 
 
-def in_order(part: Labelled, batch_size: int, workers: int = 0) -> Iterator[Batch]:
+def in_order(part: ImageSet | Items, batch_size: int, workers: int = 0) -> Iterator[Batch]:
     """Every item once, nothing left to chance; `workers` are asked only where showing takes time."""
     stream = InOrder(part, batch_size)
     every = ((View(step),) for step in range(stream.steps_per_epoch))

@@ -59,17 +59,13 @@ class Branch(nn.Module):
         for name in fork.tail[0].split("."):
             for parameter in [own for own, _ in holder.named_parameters(recurse=False)]:
                 holder.register_parameter(parameter, None)
-            for child in _until(name, holder):
+            children = [child for child, _ in holder.named_children()]
+            for child in children[: children.index(name)]:
                 holder.add_module(child, nn.Identity())
             holder = holder.get_submodule(name)
 
     def forward(self, shared: Tensor) -> Prediction:
         return final(self.network, self._fork.run_tail(self.network, shared))
-
-
-def _until(name: str, holder: nn.Module) -> list[str]:
-    children = [child for child, _ in holder.named_children()]
-    return children[: children.index(name)]
 
 
 def find_fork(network: nn.Module, image: Inputs) -> Fork:

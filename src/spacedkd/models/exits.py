@@ -101,7 +101,6 @@ class EarlyExits(nn.Module):
     def __init__(self, network: nn.Module, image: Inputs, align: Align = "all") -> None:
         super().__init__()
         self.network = network
-        image = at_own_size(network, image)
         self._taps, (last, inner) = find_taps(network, image)
         with looking(network):
             deepest = final(network, last)
@@ -146,8 +145,8 @@ class ShadowHead(nn.Module):
     def __init__(self, maps: Sequence[Tensor], features: Tensor) -> None:
         super().__init__()
         c1, c2, c3 = (found.shape[1] for found in maps)
-        strides = [_stride(above, below) for above, below in pairwise(maps)]
         is_map = maps[0].ndim == 4
+        strides = [-(-above.shape[-1] // below.shape[-1]) if is_map else 1 for above, below in pairwise(maps)]
         self.downs = nn.ModuleList([_layer(is_map, c1, c2, 3, strides[0]), _layer(is_map, c2, c3, 3, strides[1])])
         self.laterals = nn.ModuleList([_layer(is_map, c2, c2, 1), _layer(is_map, c3, c3, 1)])
         self.last = _layer(is_map, c3, features.shape[1], 3, clipped=bool(torch.all(features >= 0)))
@@ -170,10 +169,6 @@ def _layer(is_map: bool, width: int, out: int, kernel: int, stride: int = 1, cli
     return nn.Sequential(conv, nn.BatchNorm2d(out), *relu)
 
 
-def _stride(above: Tensor, below: Tensor) -> int:
-    return -(-above.shape[-1] // below.shape[-1]) if above.ndim == 4 else 1
-
-
 def _fitted(maps: Tensor, like: Tensor) -> Tensor:
     """Maps at the size of others; only odd sizes need it."""
     return maps if maps.shape[2:] == like.shape[2:] else F.adaptive_avg_pool2d(maps, (like.shape[2], like.shape[3]))
@@ -191,7 +186,7 @@ class WithShadow(nn.Module):
         super().__init__()
         self.network = network.requires_grad_(not fixed)
         self._fixed = fixed
-        self._taps, (last, inner) = find_taps(network, at_own_size(network, image), "SHAKE")
+        self._taps, (last, inner) = find_taps(network, image, "SHAKE")
         with looking(network):
             features = final(network, last).features
         if len(inner) < READ:
@@ -217,9 +212,8 @@ class WithShadow(nn.Module):
         """What the network's classifier says of features; it does not learn from it."""
         found: Any = self.network.get_classifier()  # type: ignore[operator]
         layers: list[Any] = [found] if isinstance(found, nn.Module) else [*found]
-        if not all(isinstance(layer, nn.Linear | nn.Conv2d) for layer in layers) or any(
-            layer.weight[0].numel() != features.shape[1] for layer in layers
-        ):
+        linear = all(isinstance(layer, nn.Linear | nn.Conv2d) for layer in layers)
+        if not linear or any(layer.weight[0].numel() != features.shape[1] for layer in layers):
             raise UserError(f"{type(self.network).__name__} has no linear classifier that a shadow could borrow.")
         return torch.stack([_unmoved(layer, features) for layer in layers]).mean(0)
 

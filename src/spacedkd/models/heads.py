@@ -11,7 +11,7 @@ deepest first. A network may be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -52,14 +52,11 @@ def watching(modules: Iterable[nn.Module], handed_on: Callable[[Tensor], Tensor]
     def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         next(one for one in reversed(seen) if one.module is module).left = output
 
-    handles = []
-    for module in modules:
-        handles += [module.register_forward_pre_hook(enter, with_kwargs=True), module.register_forward_hook(leave)]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(leave))
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class Prediction(NamedTuple):
@@ -139,19 +136,15 @@ def _classifying(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
     """
     names: tuple[str, ...] | None = getattr(network, "_classifying", None)
     if names is None:
-        with looking(network), watching(_linear_layers(network)) as seen:
+        with looking(network), watching(filter(_is_linear, network.modules())) as seen:
             logits, features = understood(call(network, inputs), type(network).__name__)
         names = () if features is not None else _giving(logits, seen, network)
         network._classifying = names  # type: ignore[assignment]
     return [network.get_submodule(name) for name in names]
 
 
-def _linear_layers(network: nn.Module) -> list[nn.Module]:
-    return [
-        layer
-        for layer in network.modules()
-        if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1))
-    ]
+def _is_linear(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1))
 
 
 def _giving(logits: Tensor, seen: Sequence[Pass], network: nn.Module) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ class Watched:
 
 def find_taps(network: nn.Module, image: Inputs, what: str = "self KD") -> tuple[Taps, Reading]:
     """The best taps a network has, with what they read from an example image; `what` it is for, should it have none."""
+    image = at_own_size(network, image)
     with looking(network):
         own = call(network, image)
         for taps in _candidates(network):
@@ -133,7 +134,7 @@ def find_hint(network: nn.Module, image: Inputs, number: int | None = None) -> H
 
     That is the second of four stages and the sixth of twelve blocks. Of more than four stages the last four count.
     """
-    taps, (_, inner) = find_taps(network, at_own_size(network, image), "feature distillation of a middle layer")
+    taps, (_, inner) = find_taps(network, image, "feature distillation of a middle layer")
     several, kind = (len(inner), "blocks") if is_blocks(inner) else (min(len(inner), STAGES), "stages")
     number = max(several // 2, 1) if number is None else number
     if not 1 <= number <= several:
