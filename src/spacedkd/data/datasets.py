@@ -105,8 +105,8 @@ def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: fl
     if names and others and names != others:
         raise UserError(f"The two datasets have different classes: {_first_that_differs(names, others)}.")
     train, test = (Items(d, torch.arange(len(d)), collate, len(names or others) or None) for d in pair)
-    for what, part in (("training", train), ("test", test)):
-        _check_repeats(what, part)
+    _check_repeats("training", train)
+    _check_repeats("test", test)
     if not holdout:
         return DatasetSplits(train, test, None, names or others)
     kept, aside = held_out(len(train), holdout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -60,9 +61,7 @@ _TABLE = ("image_column", "label_column", *_SPLITS, "test_part", "skip_bad")
 
 SOURCES = {
     "digits": Source(
-        "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn",
-        disk.digits,
-        "digits",
+        "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn", disk.digits, "digits"
     ),
     "cifar10": Source("32x32 photographs, 10 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
     "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
@@ -121,7 +120,8 @@ KEPT = 2
 T = TypeVar("T")
 
 _WHERE = "source root class_list image_column label_column train_split test_split test_part".split()
-_HOW_KEPT = "augmentation image_size train_limit skip_bad".split()
+_found_by = attrgetter(*_WHERE)
+_kept_by = attrgetter(*_WHERE, "augmentation", "image_size", "train_limit", "skip_bad")
 """what decides which images are read, and in what form; the rest says how they are varied and cut"""
 
 
@@ -150,7 +150,7 @@ class Library:
     def load(self, spec: DataSpec) -> Splits:
         """The data set a spec asks for, with every image checked; what a user should know is told."""
         spec = self.filled(spec)
-        return _recent(self._read, _values(spec, [*_WHERE, *_HOW_KEPT]), lambda: self._kept(spec)).as_asked(spec)
+        return _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
 
     def _source(self, spec: DataSpec) -> Source:
         if spec.source not in self._sources:
@@ -158,7 +158,7 @@ class Library:
         return self._sources[spec.source]
 
     def _find(self, spec: DataSpec) -> Found:
-        return _recent(self._found, _values(spec, _WHERE), lambda: self._source(spec).find(spec))
+        return _recent(self._found, _found_by(spec), lambda: self._source(spec).find(spec))
 
     def _kept(self, spec: DataSpec) -> Splits:
         kept = read_parts(self._find(spec), spec, self.memory_limit)
@@ -192,10 +192,6 @@ def _complete(spec: DataSpec) -> bool:
     if spec.augmentation is None or spec.image_size is None:
         return False
     return spec.augment is not None or augmentations.named(spec.augmentation).augment is None
-
-
-def _values(spec: DataSpec, names: list[str]) -> Hashable:
-    return tuple(getattr(spec, name) for name in names)
 
 
 def _recent(kept: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:

@@ -137,6 +137,7 @@ def _falls(kept: list[Tensor]) -> bool:
 
 
 READ = 3
+"""stages or blocks that a shadow reads"""
 
 
 class ShadowHead(nn.Module):
