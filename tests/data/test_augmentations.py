@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 from spacedkd import AugmentSpec, Images
 from spacedkd.data import augmentations
 from spacedkd.data.augmentations import AUGMENTATIONS, ImageByImage, generators_kept, seed_generators
-from spacedkd.data.batchwise import apply, draw
+from spacedkd.data.changes import apply, draw
 from spacedkd.seeds import seed_for
 from tests.data.on_disk import picture
 

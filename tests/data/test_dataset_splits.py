@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data.datasets import DatasetSplits, of_datasets
+from spacedkd.data.datasets import DatasetSplits, RunData, of_datasets
 from spacedkd.data.inputs import count, tensors
 from spacedkd.data.sources import load
-from spacedkd.data.splits import Data
 from spacedkd.data.stream import in_order
 from tests.data.own_datasets import CLASSES, KINDS, Named, Pictures, Sentences, bits, jitter, padded
 
@@ -32,7 +31,10 @@ class WithClasses(Pictures):
 
 
 def test_both_kinds_of_data_are_asked_in_one_way() -> None:
-    both: list[Data] = [load(DataSpec("digits", holdout=0.25)), of_datasets((points(40), points(12, 1)), holdout=0.25)]
+    both: list[RunData] = [
+        load(DataSpec("digits", holdout=0.25)),
+        of_datasets((points(40), points(12, 1)), holdout=0.25),
+    ]
     sizes = {"test": 898, "holdout": 225}, {"test": 12, "holdout": 10}
     for data, classes, parts in zip(both, (10, 0), sizes, strict=True):
         assert {name: len(part) for name, part in data.evaluated().items()} == parts

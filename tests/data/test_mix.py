@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, DataSpec, TrainingStream
-from spacedkd.data.batchwise import Mix
+from spacedkd.data.changes import Mix
 from spacedkd.data.sources import load
 
 

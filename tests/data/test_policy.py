@@ -10,10 +10,9 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
-from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
-from spacedkd.data import policy
-from spacedkd.data.policy import CHANGES, PAIRS, cifar_policy, cutout
+from spacedkd.data import changes as policy
+from spacedkd.data.changes import CHANGES, PAIRS, cifar_policy, cutout
 from tests.data.on_disk import picture
 
 GRAY = (128, 128, 128)
@@ -61,9 +60,38 @@ def test_every_change_at_every_level(name: str, sign: int, monkeypatch: pytest.M
         assert np.array_equal(got, np.array(expected(name, level, sign))), level
 
 
-def test_the_pairs_are_torchvisions() -> None:
-    theirs = AutoAugment(AutoAugmentPolicy.CIFAR10)._get_policies(AutoAugmentPolicy.CIFAR10)
-    assert list(PAIRS) == theirs
+# (change, probability, level) twice, as published.
+PUBLISHED = (
+    (("Invert", 0.1, None), ("Contrast", 0.2, 6)),
+    (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9)),
+    (("Sharpness", 0.8, 1), ("Sharpness", 0.9, 3)),
+    (("ShearY", 0.5, 8), ("TranslateY", 0.7, 9)),
+    (("AutoContrast", 0.5, None), ("Equalize", 0.9, None)),
+    (("ShearY", 0.2, 7), ("Posterize", 0.3, 7)),
+    (("Color", 0.4, 3), ("Brightness", 0.6, 7)),
+    (("Sharpness", 0.3, 9), ("Brightness", 0.7, 9)),
+    (("Equalize", 0.6, None), ("Equalize", 0.5, None)),
+    (("Contrast", 0.6, 7), ("Sharpness", 0.6, 5)),
+    (("Color", 0.7, 7), ("TranslateX", 0.5, 8)),
+    (("Equalize", 0.3, None), ("AutoContrast", 0.4, None)),
+    (("TranslateY", 0.4, 3), ("Sharpness", 0.2, 6)),
+    (("Brightness", 0.9, 6), ("Color", 0.2, 8)),
+    (("Solarize", 0.5, 2), ("Invert", 0.0, None)),
+    (("Equalize", 0.2, None), ("AutoContrast", 0.6, None)),
+    (("Equalize", 0.2, None), ("Equalize", 0.6, None)),
+    (("Color", 0.9, 9), ("Equalize", 0.6, None)),
+    (("AutoContrast", 0.8, None), ("Solarize", 0.2, 8)),
+    (("Brightness", 0.1, 3), ("Color", 0.7, 0)),
+    (("Solarize", 0.4, 5), ("AutoContrast", 0.9, None)),
+    (("TranslateY", 0.9, 9), ("TranslateY", 0.7, 9)),
+    (("AutoContrast", 0.9, None), ("Solarize", 0.8, 3)),
+    (("Equalize", 0.8, None), ("Invert", 0.1, None)),
+    (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, None)),
+)
+
+
+def test_the_pairs_are_the_published_ones() -> None:
+    assert tuple(PAIRS) == PUBLISHED
 
 
 def test_pairs_are_drawn_evenly_and_changes_with_their_probability(monkeypatch: pytest.MonkeyPatch) -> None:

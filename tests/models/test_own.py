@@ -17,9 +17,9 @@ from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec
 from spacedkd.data.inputs import Inputs, Shown
 from spacedkd.models.branches import Branches, Gate
 from spacedkd.models.build import build, load_student, save
+from spacedkd.models.exits import WithShadow
 from spacedkd.models.heads import feature_width
-from spacedkd.models.hints import find_hint
-from spacedkd.models.shadow import WithShadow
+from spacedkd.models.taps import find_hint
 from spacedkd.models.weights import check_trained, keep_normalisation
 
 CLASSES = ("cat", "dog", "fox")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.models.shadow import ShadowHead, WithShadow
+from spacedkd.models.exits import ShadowHead, WithShadow
 from spacedkd.models.taps import find_taps
 
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +22,8 @@ from timm.data.auto_augment import RandAugment
 from torch import Tensor
 from torchvision import transforms as T
 
-from spacedkd.data.batchwise import apply, draw
+from spacedkd.data.changes import GRAY, apply, cifar_policy, cutout, draw
 from spacedkd.data.images import Constants, Fit, ImageSet
-from spacedkd.data.policy import GRAY, cifar_policy, cutout
 from spacedkd.data_spec import AugmentSpec
 from spacedkd.errors import unknown
 from spacedkd.seeds import seed_for
@@ -34,28 +33,17 @@ CIFAR10: Constants = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 IMAGENET: Constants = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-class Augmentation(Protocol):
-    """Anything that varies training images."""
+@dataclass(frozen=True)
+class BatchWise:
+    """Shifted crop, mirror and rotation of a whole batch as one look-up, which a GPU can do."""
 
-    batchwise: bool
-    """whether a GPU can do it"""
+    augment: AugmentSpec = AugmentSpec()
 
     def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
         """The images at some `places` of the global batch that consists of `rows`; float32 [B, C, H, W].
 
         What a place gets depends on the seed and the place alone.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class BatchWise:
-    """Shifted crop, mirror and rotation of a whole batch as one look-up."""
-
-    augment: AugmentSpec = AugmentSpec()
-    batchwise = True
-
-    def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
         changes = draw(self.augment, len(rows), seed).rows(places)
         return images.normalised(apply(images.fitted(rows[places]), changes))
 
@@ -69,7 +57,6 @@ class ImageByImage:
 
     name: str
     size: int
-    batchwise = False
 
     def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
         transform = _transform(self.name, self.size)
@@ -79,6 +66,9 @@ class ImageByImage:
                 seed_generators(seed_for(seed, place))
                 varied.append(transform(images.open(row)))
         return torch.stack(varied)
+
+
+Augmentation = BatchWise | ImageByImage
 
 
 @lru_cache(maxsize=8)
@@ -98,13 +88,13 @@ def seed_generators(seed: int) -> None:
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Whatever is drawn inside, everybody else's random numbers stay what they would have been."""
-    states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    states = random.getstate(), np.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        torch.default_generator.set_state(states[2])
 
 
 def _imagenet(size: int) -> Transform:
@@ -142,14 +132,6 @@ def _posterize(image: Image.Image, bits: int, **options: object) -> Image.Image:
     return ImageOps.posterize(image, bits) if bits > 0 else image.point(lambda level: 0)
 
 
-def _middle(size: int) -> Fit:
-    return Fit(size, size)
-
-
-def _middle_of_larger(size: int) -> Fit:
-    return Fit(size, round(size * 256 / 224))
-
-
 class Named(NamedTuple):
     """An augmentation by name; it has either batch-wise changes or a transform of single images."""
 
@@ -160,14 +142,23 @@ class Named(NamedTuple):
     """mean and deviation; None measures those of the training images"""
     size: int | None = None
     """what the network sees unless asked otherwise; None is what the data has"""
-    fit: Callable[[int], Fit] = _middle
-    """for evaluation, and before the changes of batch-wise augmentations"""
+    shorter: float | None = 1.0
+    """how long the shorter side is made, for each pixel of the middle that is seen then; None squeezes both sides"""
     fits_first: bool = True
     """whether training images may be kept in the fitted size"""
     varies: bool = True
     """whether --crop, --flip and --rotate may change it"""
     crops_an_eighth: bool = False
     """of the side images have, so that the crop is decided when that is known"""
+
+    def fit(self, size: int) -> Fit:
+        """For evaluation, and before the changes of batch-wise augmentations."""
+        return Fit(size, None if self.shorter is None else round(size * self.shorter))
+
+    @property
+    def colour(self) -> bool:
+        """Whether one channel will not do."""
+        return self.transform is not None or self.constants is not None
 
 
 AUGMENTATIONS = {
@@ -182,22 +173,19 @@ AUGMENTATIONS = {
         transform=_imagenet,
         constants=IMAGENET,
         size=224,
-        fit=_middle_of_larger,
+        shorter=256 / 224,
         fits_first=False,
         varies=False,
     ),
     "self-cifar": Named(
-        "crop by 4 with gray, mirror, AutoAugment, Cutout 16",
-        transform=_self_cifar,
-        constants=CIFAR10,
-        varies=False,
+        "crop by 4 with gray, mirror, AutoAugment, Cutout 16", transform=_self_cifar, constants=CIFAR10, varies=False
     ),
     "vit": Named(
         "224 px, random resized crop, mirror, RandAugment, random erasing; evaluated on the whole image",
         transform=_vit,
         constants=IMAGENET,
         size=224,
-        fit=Fit,
+        shorter=None,
         fits_first=False,
         varies=False,
     ),

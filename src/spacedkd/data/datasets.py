@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 
 from spacedkd.data.inputs import Shown, tensors
 from spacedkd.data.items import Collate, Items, MapStyle, check_map_style, form_of
-from spacedkd.data.splits import Splits, description, held_out
+from spacedkd.data.splits import Data, Splits, held_out
 from spacedkd.data.stream import Batch, Shuffled, smoothed
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
@@ -64,61 +64,28 @@ class DatasetStream(Shuffled):
 
 
 @dataclass(frozen=True)
-class DatasetSplits:
-    """A pair of datasets, to train on and to test on; `holdout` is cut from the first on request."""
+class DatasetSplits(Data[Items]):
+    """A pair of datasets, to train on and to test on. Items are made where the dataset makes them, on any device."""
 
     train: Items
     test: Items
     holdout: Items | None = None
     names: tuple[str, ...] = ()
     """of the classes, where the datasets say so"""
-    mixed = False
 
     @cached_property
     def shown(self) -> Shown:
         return Shown(self.test.labelled(torch.arange(2) % len(self.test))[0], self.names)
 
-    @property
-    def count(self) -> int:
-        return len(self.train)
-
-    def stream(
-        self,
-        batch_size: int,
-        seed: int,
-        drop_last: bool = False,
-        label_smoothing: float = 0.0,
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> DatasetStream:
-        return DatasetStream(
-            self.train,
-            batch_size,
-            seed,
-            drop_last=drop_last,
-            rank=rank,
-            ranks=ranks,
-            label_smoothing=label_smoothing,
-        )
-
-    def evaluated(self) -> dict[str, Items]:
-        return {"test": self.test} | ({"holdout": self.holdout} if self.holdout is not None else {})
-
-    def to(self, device: torch.device) -> DatasetSplits:
-        """Items are made where the dataset makes them."""
-        return self
-
-    def describe(self) -> dict[str, Any]:
-        return description(self.names, tuple(range(len(self.names))), {"train": self.train, **self.evaluated()})
+    def _stream(self, batch_size: int, seed: int, cut: dict[str, Any]) -> DatasetStream:
+        return DatasetStream(self.train, batch_size, seed, **cut)
 
     def with_classes(self, count: int) -> DatasetSplits:
         """For a network that tells so many classes apart, which then have numbers for names; labels are checked."""
         if self.names and len(self.names) != count:
             raise UserError(f"The network tells {count} classes apart, and the dataset has {len(self.names)} of them.")
-        parts = (self.train, self.test, self.holdout)
-        train, test, holdout = (None if part is None else replace(part, classes=count) for part in parts)
-        assert train is not None
-        assert test is not None
+        train, test = (replace(part, classes=count) for part in (self.train, self.test))
+        holdout = None if self.holdout is None else replace(self.holdout, classes=count)
         return DatasetSplits(train, test, holdout, self.names or tuple(str(number) for number in range(count)))
 
 
@@ -138,8 +105,8 @@ def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: fl
     if names and others and names != others:
         raise UserError(f"The two datasets have different classes: {_first_that_differs(names, others)}.")
     train, test = (Items(d, torch.arange(len(d)), collate, len(names or others) or None) for d in pair)
-    for what, part in (("training", train), ("test", test)):
-        _check_repeats(what, part)
+    _check_repeats("training", train)
+    _check_repeats("test", test)
     if not holdout:
         return DatasetSplits(train, test, None, names or others)
     kept, aside = held_out(len(train), holdout)

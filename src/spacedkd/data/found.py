@@ -59,17 +59,19 @@ def refuse_unread(spec: DataSpec, read: Collection[str]) -> None:
 
 def choose(place: str, parts: Collection[str], spec: DataSpec) -> tuple[str, str | None]:
     """The names of the part to train on and of the part to test on, if there is one."""
-    train = _asked(place, parts, spec.train_split) or _the_one_to_train_on(place, parts)
-    test = _asked(place, parts, spec.test_split) or _the_one_to_test_on(place, parts, train, spec)
+    for name in (spec.train_split, spec.test_split):
+        if name is not None and name not in parts:
+            raise unknown(f"part of {place}", name, parts)
+    train = spec.train_split or _the_one_to_train_on(place, parts)
+    likely = sorted(part for part in parts if part.lower() in TEST and part != train)
+    if len(likely) > 1 and spec.test_split is None and spec.test_part is None:
+        raise UserError(
+            f"{place} has more than one part to test on ({', '.join(likely)}): say which with --test-split NAME."
+        )
+    test = spec.test_split or next(iter(likely), None)
     if test == train:
         raise UserError(f"The part {train} of {place} cannot be trained on and tested on: give another --test-split.")
     return train, test
-
-
-def _asked(place: str, parts: Collection[str], name: str | None) -> str | None:
-    if name is not None and name not in parts:
-        raise unknown(f"part of {place}", name, parts)
-    return name
 
 
 def _the_one_to_train_on(place: str, parts: Collection[str]) -> str:
@@ -82,15 +84,6 @@ def _the_one_to_train_on(place: str, parts: Collection[str]) -> str:
         f"{place} has no part called train (it has {', '.join(sorted(parts))}): say which one to train on with "
         "--train-split NAME."
     )
-
-
-def _the_one_to_test_on(place: str, parts: Collection[str], train: str, spec: DataSpec) -> str | None:
-    likely = sorted(part for part in parts if part.lower() in TEST and part != train)
-    if len(likely) > 1 and spec.test_part is None:
-        raise UserError(
-            f"{place} has more than one part to test on ({', '.join(likely)}): say which with --test-split NAME."
-        )
-    return likely[0] if likely else None
 
 
 def check_test_part(found: Found, spec: DataSpec) -> None:

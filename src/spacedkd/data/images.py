@@ -5,11 +5,12 @@ Both give the same tensors, so which one a data set becomes is a matter of memor
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Self
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -36,64 +37,11 @@ class Fit:
         return F.center_crop(resized, both)  # type: ignore[no-any-return]
 
 
-def to_bytes(image: Image.Image) -> Tensor:
-    """An image as uint8 [C, H, W]."""
-    array = np.array(image)
-    array = array[..., None] if array.ndim == 2 else array
-    return torch.from_numpy(array).permute(2, 0, 1)
-
-
-def to_image(pixels: Tensor) -> Image.Image:
-    """The inverse of `to_bytes`, for one channel (gray) or three (RGB)."""
-    array = pixels.cpu().permute(1, 2, 0).numpy()
-    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else np.ascontiguousarray(array))
-
-
+to_bytes: Callable[[Image.Image], Tensor] = F.pil_to_tensor
+"""An image as uint8 [C, H, W]."""
+to_image: Callable[[Tensor], Image.Image] = F.to_pil_image
+"""The inverse, for one channel (gray) or three (RGB)."""
 Constants = tuple[tuple[float, ...], tuple[float, ...]]
-
-
-class ImageSet(Protocol):
-    """N labelled images and how a network is shown them when nothing is left to chance."""
-
-    @property
-    def labels(self) -> Tensor:
-        """[N] int64"""
-
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-
-    @property
-    def mean(self) -> tuple[float, ...]:
-        """of each channel, of pixels in 0 .. 1"""
-
-    @property
-    def std(self) -> tuple[float, ...]: ...
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of what a network is shown."""
-
-    @property
-    def instant(self) -> bool:
-        """Whether showing a batch is one look-up, so that workers would only cost time."""
-
-    def open(self, row: int) -> Image.Image:
-        """One image as it is stored."""
-
-    def fitted(self, rows: Tensor) -> Tensor:
-        """uint8 [B, C, H, W] in the size a network sees."""
-
-    def shown(self, rows: Tensor) -> Tensor:
-        """float32 [B, C, H, W], normalised: what a network is evaluated on."""
-
-    def normalised(self, pixels: Tensor) -> Tensor: ...
-
-    def labelled(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """What a network is evaluated on, and the labels."""
-
-    def subset(self, rows: Tensor) -> ImageSet: ...
-
-    def __len__(self) -> int: ...
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -108,31 +56,56 @@ def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
         return 255 * torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
-class _Normalised:
-    """What all image sets share."""
+class ImageSet(ABC):
+    """N labelled images and how a network is shown them when nothing is left to chance."""
 
-    labels: Tensor
+    labels: Tensor  # [N] int64
+    classes: tuple[str, ...]
     mean: tuple[float, ...]
+    """of each channel, of pixels in 0 .. 1"""
     std: tuple[float, ...]
+    fit: Fit | None
+    """brings one image to the size a network sees; None if all have it"""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of what a network is shown."""
+
+    @abstractmethod
+    def open(self, row: int) -> Image.Image:
+        """One image as it is stored."""
+
+    @abstractmethod
+    def subset(self, rows: Tensor) -> Self: ...
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def fitted(self, rows: Tensor) -> Tensor:
-        raise NotImplementedError
+    @property
+    def instant(self) -> bool:
+        """Whether showing a batch is one look-up, so that workers would only cost time."""
+        return self.fit is None
 
-    def shown(self, rows: Tensor) -> Tensor:
-        return self.normalised(self.fitted(rows))
+    def fitted(self, rows: Tensor) -> Tensor:
+        """uint8 [B, C, H, W] in the size a network sees."""
+        assert self.fit is not None
+        return torch.stack([to_bytes(self.fit(self.open(row))) for row in rows.tolist()])
 
     def normalised(self, pixels: Tensor) -> Tensor:
         return normalise(pixels, self.mean, self.std)
 
+    def shown(self, rows: Tensor) -> Tensor:
+        """float32 [B, C, H, W], normalised: what a network is evaluated on."""
+        return self.normalised(self.fitted(rows))
+
     def labelled(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What a network is evaluated on, and the labels."""
         return self.shown(rows), self.labels[rows.to(self.labels.device)]
 
 
 @dataclass(frozen=True)
-class Images(_Normalised):
+class Images(ImageSet):
     """A data set in memory: N images as bytes, with what normalises them."""
 
     pixels: Tensor  # [N, C, H, W] uint8
@@ -148,27 +121,21 @@ class Images(_Normalised):
         channels, height, width = self.pixels.shape[1:]
         return (channels, height, width) if self.fit is None else (channels, self.fit.size, self.fit.size)
 
-    @property
-    def instant(self) -> bool:
-        return self.fit is None
-
     def open(self, row: int) -> Image.Image:
-        return to_image(self.pixels[row])
+        return to_image(self.pixels[row].cpu())
 
     def fitted(self, rows: Tensor) -> Tensor:
-        if self.fit is None:
-            return self.pixels[rows.to(self.pixels.device)]
-        return torch.stack([to_bytes(self.fit(self.open(row))) for row in rows.tolist()])
+        return self.pixels[rows.to(self.pixels.device)] if self.fit is None else super().fitted(rows)
 
-    def to(self, device: torch.device) -> Images:
+    def to(self, device: torch.device) -> Self:
         return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device))
 
-    def subset(self, rows: Tensor) -> Images:
+    def subset(self, rows: Tensor) -> Self:
         return replace(self, pixels=self.pixels[rows], labels=self.labels[rows])
 
 
 @dataclass(frozen=True)
-class Encoded(_Normalised):
+class Encoded(ImageSet):
     """A data set too large or too uneven for memory: files or table cells, decoded when asked for."""
 
     stored: Stored
@@ -183,15 +150,8 @@ class Encoded(_Normalised):
     def shape(self) -> tuple[int, int, int]:
         return 3, self.fit.size, self.fit.size
 
-    @property
-    def instant(self) -> bool:
-        return False
-
     def open(self, row: int) -> Image.Image:
         return decode(self.stored.read(int(self.rows[row])))
 
-    def fitted(self, rows: Tensor) -> Tensor:
-        return torch.stack([to_bytes(self.fit(self.open(row))) for row in rows.tolist()])
-
-    def subset(self, rows: Tensor) -> Encoded:
+    def subset(self, rows: Tensor) -> Self:
         return replace(self, rows=self.rows[rows], labels=self.labels[rows])

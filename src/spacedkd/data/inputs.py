@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,21 +21,6 @@ class Shown(NamedTuple):
     """empty where the data does not say"""
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """mean and deviation of each channel, where images are normalised with them"""
-
-
-class Labelled(Protocol):
-    """Labelled items that are shown without chance."""
-
-    @property
-    def instant(self) -> bool:
-        """Whether showing a batch is one look-up, so that workers would only cost time."""
-
-    def __len__(self) -> int: ...
-
-    def labelled(self, rows: Tensor) -> tuple[Inputs, Tensor]:
-        """What a network is evaluated on, and the labels."""
-
-    def subset(self, rows: Tensor) -> Labelled: ...
 
 
 def tensors(inputs: Inputs) -> Iterable[Tensor]:

@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from spacedkd.data.augmentations import generators_kept, seed_generators
 from spacedkd.data.inputs import Inputs, tensors
+from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
 
@@ -61,6 +62,7 @@ class Items:
         return replace(self, rows=self.rows[rows])
 
     def labelled(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        """What a network is evaluated on, and the labels."""
         chosen = self.rows[rows].tolist()
         return self.batch(chosen, [seed_for(0, "evaluation", row) for row in chosen], "in evaluation")
 
@@ -90,8 +92,7 @@ def _collated(items: list[Any], rows: Sequence[int], when: str) -> Any:
     try:
         return default_collate(items)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"Items like {forms[0]} do not fit into a batch ({reason}): {way_out}.") from None
+        raise UserError(f"Items like {forms[0]} do not fit into a batch ({first_line(error)}): {way_out}.") from None
 
 
 def form_of(item: Any) -> str:

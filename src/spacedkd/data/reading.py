@@ -10,17 +10,19 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from contextlib import suppress
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from spacedkd.data.augmentations import named
 from spacedkd.data.found import Part
 from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
-from spacedkd.data.stored import BadImage, Stored, decode
+from spacedkd.data.stored import BadImage, Stored, decode, first_size
+from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
 from spacedkd.files import cache_folder, write_json
 
@@ -36,75 +38,57 @@ class SizesDiffer(Exception):
     """The images do not fit into one array."""
 
 
-def into_memory(stored: Stored, rows: Tensor, fit: Fit | None, limit: int) -> tuple[Tensor, Reasons] | None:
+def into_memory(stored: Stored, rows: list[int], fit: Fit | None, limit: int) -> tuple[Tensor, Reasons] | None:
     """uint8 [N, 3, H, W], zeros where an image cannot be read; None if there are too many or their sizes differ."""
-    chosen = rows.tolist()
-    width, height = (fit.size, fit.size) if fit is not None else _first_size(stored, chosen)
-    if len(chosen) * 3 * height * width > limit:
+    width, height = (fit.size, fit.size) if fit is not None else first_size(stored, rows) or (1, 1)
+    if len(rows) * 3 * height * width > limit:
         return None
-    pixels = np.zeros((len(chosen), 3, height, width), dtype=np.uint8)
-    bad: Reasons = {}
+    pixels = np.zeros((len(rows), 3, height, width), dtype=np.uint8)
 
-    def read(place: int) -> None:
-        try:
-            image = decode(stored.read(chosen[place]))
-        except BadImage as reason:
-            bad[place] = str(reason)
-            return
+    def put(place: int, image: Image.Image) -> None:
         image = image if fit is None else fit(image)
         if image.size != (width, height):
             raise SizesDiffer
         pixels[place] = np.asarray(image).transpose(2, 0, 1)
 
     try:
-        in_threads(read, len(chosen), "Reading images", _threads(stored, chosen))
+        bad = _decoded(stored, rows, "Reading images", put)
     except SizesDiffer:
         return None
     return torch.from_numpy(pixels), bad
 
 
-def _first_size(stored: Stored, rows: list[int]) -> tuple[int, int]:
-    for row in rows:
-        try:
-            return decode(stored.read(row)).size
-        except BadImage:
-            continue
-    return 1, 1
-
-
-def unreadable(stored: Stored, rows: Tensor) -> Reasons:
+def unreadable(stored: Stored, rows: list[int]) -> Reasons:
     """Which images cannot be read. The verdict is remembered until a file changes."""
-    memory = _memory(stored, rows)
-    if memory is not None and memory.is_file():
+    stamp = stored.stamp()
+    key = "" if stamp is None else sha256(stamp.encode() + np.array(rows, dtype=np.int64).tobytes()).hexdigest()[:32]
+    memory = cache_folder("checked") / f"{key}.json"
+    if key and memory.is_file():
         return {int(place): reason for place, reason in json.loads(memory.read_text()).items()}
-    chosen = rows.tolist()
+    bad = _decoded(stored, rows, "Checking images, once", lambda place, image: None, smaller=True)
+    if key:
+        with suppress(OSError):  # a home that cannot be written to costs the check again, nothing else
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_json(memory, bad)
+    return bad
+
+
+def _decoded(
+    stored: Stored, rows: list[int], title: str, use: Callable[[int, Image.Image], None], smaller: bool = False
+) -> Reasons:
+    """Every image is used, with its place; those that cannot be read are given back with the reason."""
     bad: Reasons = {}
 
     def read(place: int) -> None:
         try:
-            decode(stored.read(chosen[place]), smaller=True)
+            image = decode(stored.read(rows[place]), smaller=smaller)
         except BadImage as reason:
             bad[place] = str(reason)
+        else:
+            use(place, image)
 
-    in_threads(read, len(chosen), "Checking images, once", _threads(stored, chosen))
-    if memory is not None:
-        _remember(memory, bad)
+    in_threads(read, len(rows), title, _threads(stored, rows))
     return bad
-
-
-def _memory(stored: Stored, rows: Tensor) -> Path | None:
-    stamp = stored.stamp()
-    if stamp is None:
-        return None
-    return cache_folder("checked") / f"{sha256(stamp.encode() + rows.numpy().tobytes()).hexdigest()[:32]}.json"
-
-
-def _remember(memory: Path, bad: Reasons) -> None:
-    try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        write_json(memory, bad)
-    except OSError:
-        pass  # a home that cannot be written to costs the check again, nothing else
 
 
 def in_threads(work: Callable[[int], None], count: int, title: str, threads: int) -> None:
@@ -133,10 +117,8 @@ def in_threads(work: Callable[[int], None], count: int, title: str, threads: int
 def _threads(stored: Stored, rows: list[int]) -> int:
     """One for small images: they spend their time in Python, where threads only wait for each other."""
     for row in rows:
-        try:
+        with suppress(BadImage):
             return cores() if len(stored.read(row)) > SMALL_BYTES else 1
-        except BadImage:
-            continue
     return 1
 
 
@@ -148,37 +130,30 @@ MEMORY_LIMIT = 4 << 30
 """a part of more decoded bytes is decoded while training"""
 
 
-@dataclass(frozen=True)
-class Form:
-    """In what form images are wanted."""
+def keep(
+    part: Part, rows: Tensor, labels: Tensor, spec: DataSpec, memory_limit: int
+) -> tuple[Images | Encoded, str | None]:
+    """The images at `rows` of a part in the form a filled-in spec wants, and a line on those left out.
 
-    classes: tuple[str, ...]
-    fit: Fit | None
-    """None takes the size they have"""
-    fits_first: bool
-    """whether the fitted size is all that is ever asked for"""
-    colour: bool
-    """whether one channel will not do"""
-    skip_bad: bool = False
-    memory_limit: int = MEMORY_LIMIT
-
-
-def keep(part: Part, rows: Tensor, labels: Tensor, form: Form) -> tuple[Images | Encoded, str | None]:
-    """The images at `rows` of a part, and a line on those left out; they still lack what normalises them."""
+    They still lack the names of the classes, and what normalises them.
+    """
+    chosen = named(spec.augmentation or "")
+    fit = None if spec.image_size is None else chosen.fit(spec.image_size)
+    first, later = (fit, None) if chosen.fits_first else (None, fit)
     if isinstance(part.images, np.ndarray):
-        return _array(part.name, part.images[rows.numpy()], labels[rows], form), None
-    read = into_memory(part.images, rows, form.fit if form.fits_first else None, form.memory_limit)
-    bad = unreadable(part.images, rows) if read is None else read[1]
-    note = _left_out(part.images, rows, bad, form.skip_bad)
+        pixels = _pixels(part.name, part.images[rows.numpy()], chosen.colour, fit, chosen.fits_first)
+        return Images(pixels, labels[rows], (), (), (), later), None
+    read = into_memory(part.images, rows.tolist(), first, memory_limit)
+    bad = unreadable(part.images, rows.tolist()) if read is None else read[1]
+    note = _left_out(part.images, rows, bad, spec.skip_bad)
     good = torch.tensor([place for place in range(len(rows)) if place not in bad], dtype=torch.int64)
     if len(good) == 0:
         raise UserError(f"{part.name} has no image that can be read, first {part.images.name(int(rows[0]))}.")
-    chosen = rows[good]
+    rows = rows[good]
     if read is not None:
-        pixels = read[0][good] if bad else read[0]
-        return Images(pixels, labels[chosen], form.classes, (), (), None if form.fits_first else form.fit), note
-    assert form.fit is not None
-    return Encoded(part.images, chosen, labels[chosen], form.classes, (), (), form.fit), note
+        return Images(read[0][good] if bad else read[0], labels[rows], (), (), (), later), note
+    assert fit is not None
+    return Encoded(part.images, rows, labels[rows], (), (), (), fit), note
 
 
 def _left_out(stored: Stored, rows: Tensor, bad: Reasons, skip: bool) -> str | None:
@@ -192,20 +167,16 @@ def _left_out(stored: Stored, rows: Tensor, bad: Reasons, skip: bool) -> str | N
     raise UserError(f"{name} {bad[first]}.{others} Mend or remove them, or leave them out with --skip-bad True.")
 
 
-def _array(name: str, array: np.ndarray, labels: Tensor, form: Form) -> Images:
+def _pixels(name: str, array: np.ndarray, colour: bool, fit: Fit | None, fits_first: bool) -> Tensor:
     pixels = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
     channels, height, width = pixels.shape[1:]
-    moves = form.fit is not None and (form.fit.size, form.fit.size) != (height, width)
-    if (form.colour or moves) and channels not in (1, 3):
+    moves = fit is not None and (fit.size, fit.size) != (height, width)
+    if (colour or moves) and channels not in (1, 3):
         raise UserError(f"The {name} images have {channels} channels: resizing and this augmentation need 1 or 3.")
-    if form.colour and channels == 1:
+    if colour and channels == 1:
         pixels = pixels.expand(-1, 3, -1, -1).contiguous()
-    if form.fits_first and form.fit is not None and moves:
-        pixels = _fitted(pixels, form.fit)
-    return Images(pixels, labels, form.classes, (), (), None if form.fits_first else form.fit)
-
-
-def _fitted(pixels: Tensor, fit: Fit) -> Tensor:
+    if fit is None or not (moves and fits_first):
+        return pixels
     fitted = torch.empty(len(pixels), pixels.shape[1], fit.size, fit.size, dtype=torch.uint8)
 
     def one(row: int) -> None:

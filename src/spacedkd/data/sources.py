@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from spacedkd.data import arrays, augmentations, folders, tables
+from spacedkd.data import augmentations, disk, tables
 from spacedkd.data.found import Found, refuse_unread
 from spacedkd.data.reading import MEMORY_LIMIT, tell
 from spacedkd.data.splits import Splits as Splits
 from spacedkd.data.splits import read_parts
-from spacedkd.data.stored import BadImage, decode
+from spacedkd.data.stored import first_size
 from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError, unknown
 
@@ -23,33 +24,26 @@ SMALL = 96
 """photographs are larger than this, and want another augmentation than small pictures"""
 
 
-class Suits(NamedTuple):
-    """What a data set gets where a spec leaves it open."""
-
-    augmentation: str
-    image_size: int | None = None
-
-
 class Source(NamedTuple):
     """A data set by name, or a kind of place."""
 
     about: str
     find: Callable[[DataSpec], Found]
-    suits: Suits | None = None
-    """None looks at an image first"""
+    suits: str | None = None
+    """the augmentation it gets where a spec names none; None looks at an image first"""
     reads: tuple[str, ...] = ()
     """which of the fields of a DataSpec that say where images lie it looks at"""
 
 
 def _tiny_imagenet(spec: DataSpec) -> Found:
     layout = "the wnids.txt, train/WNID/images and val/val_annotations.txt of tiny-imagenet-200.zip"
-    place = folders.under_root(spec, ("tiny-imagenet-200", "tiny-imagenet"), "wnids.txt", layout)
-    return folders.tiny_imagenet(spec, place)
+    place = disk.under_root(spec, ("tiny-imagenet-200", "tiny-imagenet"), "wnids.txt", layout)
+    return disk.tiny_imagenet(spec, place)
 
 
 def _imagenet(spec: DataSpec) -> Found:
-    place = folders.under_root(spec, ("imagenet", "imagenet-1k"), "train", "train/WNID and val/WNID folders")
-    return folders.class_folders(spec, place)
+    place = disk.under_root(spec, ("imagenet", "imagenet-1k"), "train", "train/WNID and val/WNID folders")
+    return disk.class_folders(spec, place)
 
 
 def _imagenet_100(spec: DataSpec) -> Found:
@@ -67,39 +61,31 @@ _TABLE = ("image_column", "label_column", *_SPLITS, "test_part", "skip_bad")
 
 SOURCES = {
     "digits": Source(
-        "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn",
-        arrays.digits,
-        Suits("digits"),
+        "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn", disk.digits, "digits"
     ),
-    "cifar10": Source(
-        "32x32 photographs, 10 classes, 50 000 + 10 000 images", arrays.cifar10, Suits("cifar"), ("root",)
-    ),
-    "cifar100": Source(
-        "32x32 photographs, 100 classes, 50 000 + 10 000 images", arrays.cifar100, Suits("cifar"), ("root",)
-    ),
+    "cifar10": Source("32x32 photographs, 10 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
+    "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
     "tiny-imagenet": Source(
         "64x64 photographs, 200 classes, 100 000 + 10 000 images",
         _tiny_imagenet,
-        Suits("tiny-imagenet"),
+        "tiny-imagenet",
         ("root", *_SPLITS, "skip_bad"),
     ),
-    "imagenet-100": Source(
-        "ImageNet with the classes of --class-list", _imagenet_100, Suits("imagenet"), ("root", *_CLASSES)
-    ),
+    "imagenet-100": Source("ImageNet with the classes of --class-list", _imagenet_100, "imagenet", ("root", *_CLASSES)),
     "imagenet-1k": Source(
-        "ImageNet, 1000 classes, 1 281 167 + 50 000 images", _imagenet, Suits("imagenet"), ("root", *_CLASSES)
+        "ImageNet, 1000 classes, 1 281 167 + 50 000 images", _imagenet, "imagenet", ("root", *_CLASSES)
     ),
 }
 """all but digits lie in --root; the cifars are downloaded there where they are missing"""
 
-_FOLDER = Source("train and val (or test) folders with a folder for each class", folders.class_folders, None, _CLASSES)
+_FOLDER = Source("train and val (or test) folders with a folder for each class", disk.class_folders, None, _CLASSES)
 _TINY_IMAGENET = Source(
-    "Tiny-ImageNet in its official layout", folders.tiny_imagenet, Suits("tiny-imagenet"), (*_SPLITS, "skip_bad")
+    "Tiny-ImageNet in its official layout", disk.tiny_imagenet, "tiny-imagenet", (*_SPLITS, "skip_bad")
 )
 _PARQUET = Source("an image and a label column; also a folder of such files", tables.parquet, None, _TABLE)
 _SAVED = Source("what Hugging Face datasets saved to disk", tables.saved_to_disk, None, _TABLE)
 _HUB = Source("a data set on the Hugging Face hub; OWNER/NAME:CONFIGURATION picks one", tables.hub, None, _TABLE)
-_NPZ = Source("arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_train, y_test", arrays.npz, Suits("plain"))
+_NPZ = Source("arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_train, y_test", disk.npz, "plain")
 PLACES = {"FOLDER": _FOLDER, "FILE.parquet": _PARQUET, "FILE.npz": _NPZ, "OWNER/NAME": _HUB}
 
 
@@ -134,7 +120,8 @@ KEPT = 2
 T = TypeVar("T")
 
 _WHERE = "source root class_list image_column label_column train_split test_split test_part".split()
-_HOW_KEPT = "augmentation image_size train_limit skip_bad".split()
+_found_by = attrgetter(*_WHERE)
+_kept_by = attrgetter(*_WHERE, "augmentation", "image_size", "train_limit", "skip_bad")
 """what decides which images are read, and in what form; the rest says how they are varied and cut"""
 
 
@@ -151,7 +138,7 @@ class Library:
         """The spec with the augmentation, its changes and the image size that suit its data, where it names none."""
         source = self._source(spec)
         refuse_unread(spec, source.reads)
-        full = spec if _complete(spec) else self._filled(spec, source.suits or what_suits(self._find(spec)))
+        full = spec if _complete(spec) else self._filled(spec, source)
         chosen = augmentations.named(full.augmentation or "")
         if full.augment != chosen.augment and not chosen.varies:
             raise UserError(
@@ -163,7 +150,7 @@ class Library:
     def load(self, spec: DataSpec) -> Splits:
         """The data set a spec asks for, with every image checked; what a user should know is told."""
         spec = self.filled(spec)
-        return _recent(self._read, _values(spec, [*_WHERE, *_HOW_KEPT]), lambda: self._kept(spec)).as_asked(spec)
+        return _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
 
     def _source(self, spec: DataSpec) -> Source:
         if spec.source not in self._sources:
@@ -171,7 +158,7 @@ class Library:
         return self._sources[spec.source]
 
     def _find(self, spec: DataSpec) -> Found:
-        return _recent(self._found, _values(spec, _WHERE), lambda: self._source(spec).find(spec))
+        return _recent(self._found, _found_by(spec), lambda: self._source(spec).find(spec))
 
     def _kept(self, spec: DataSpec) -> Splits:
         kept = read_parts(self._find(spec), spec, self.memory_limit)
@@ -179,15 +166,15 @@ class Library:
             tell(line)
         return kept
 
-    def _filled(self, spec: DataSpec, suits: Suits) -> DataSpec:
-        usual = augmentations.named(suits.augmentation)
-        name = spec.augmentation or (suits.augmentation if spec.augment is None or usual.varies else "plain")
+    def _filled(self, spec: DataSpec, source: Source) -> DataSpec:
+        suits, side = (source.suits, None) if source.suits else what_suits(self._find(spec))
+        usual = augmentations.named(suits)
+        name = spec.augmentation or (suits if spec.augment is None or usual.varies else "plain")
         chosen = augmentations.named(name)
         changes = spec.augment or chosen.augment
         if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:
-            side = suits.image_size or usual.size or _side(self._find(spec))
-            changes = replace(chosen.augment, crop=side // 8)
-        size = spec.image_size or chosen.size or suits.image_size or usual.size
+            changes = replace(chosen.augment, crop=(side or usual.size or min(_size(self._find(spec)))) // 8)
+        size = spec.image_size or chosen.size or side or usual.size
         return replace(spec, augmentation=name, augment=changes, image_size=size)
 
 
@@ -207,10 +194,6 @@ def _complete(spec: DataSpec) -> bool:
     return spec.augment is not None or augmentations.named(spec.augmentation).augment is None
 
 
-def _values(spec: DataSpec, names: list[str]) -> Hashable:
-    return tuple(getattr(spec, name) for name in names)
-
-
 def _recent(kept: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
     """What is kept under a key, or made and kept; those not asked for the longest make room before that."""
     value = kept.pop(key) if key in kept else None
@@ -220,24 +203,18 @@ def _recent(kept: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
     return kept[key]
 
 
-def _side(found: Found) -> int:
-    images = found.train.images
-    return int(min(images.shape[1:3] if isinstance(images, np.ndarray) else _size(found)))
-
-
 def _size(found: Found) -> tuple[int, int]:
     """Width and height of the first training image that can be read."""
     images = found.train.images
-    assert not isinstance(images, np.ndarray)  # arrays say what suits them
-    for row in range(len(images)):
-        try:
-            return decode(images.read(row)).size
-        except BadImage:
-            continue
-    raise UserError(f"{found.place} has no training image that can be read.")
+    if isinstance(images, np.ndarray):
+        return images.shape[2], images.shape[1]
+    size = first_size(images, range(len(images)))
+    if size is None:
+        raise UserError(f"{found.place} has no training image that can be read.")
+    return size
 
 
-def what_suits(found: Found) -> Suits:
-    """Small pictures are shifted and mirrored; photographs get what is usual for ImageNet."""
+def what_suits(found: Found) -> tuple[str, int | None]:
+    """Small pictures are shifted and mirrored at their own size; photographs get what is usual for ImageNet."""
     size = _size(found)
-    return Suits("small", min(size)) if max(size) <= SMALL else Suits("imagenet")
+    return ("small", min(size)) if max(size) <= SMALL else ("imagenet", None)

@@ -2,86 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from spacedkd.data import augmentations
 from spacedkd.data.augmentations import Augmentation, BatchWise
-from spacedkd.data.batchwise import Mix
+from spacedkd.data.changes import Mix
 from spacedkd.data.found import Found, check_test_part, classes_of
-from spacedkd.data.images import Constants, Encoded, Images
-from spacedkd.data.inputs import Labelled, Shown
-from spacedkd.data.reading import MEMORY_LIMIT, Form, keep
+from spacedkd.data.images import Constants, Encoded, Images, ImageSet
+from spacedkd.data.inputs import Shown
+from spacedkd.data.items import Items
+from spacedkd.data.reading import MEMORY_LIMIT, keep
 from spacedkd.data.stream import Stream, TrainingStream
 from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
 
+P = TypeVar("P", bound=ImageSet | Items)
 
-class Data(Protocol):
-    """What a run learns from and is measured on."""
+
+class Data(ABC, Generic[P]):
+    """What a run learns from and is measured on; `holdout` is cut from the part to train on where one is asked for."""
+
+    train: P
+    test: P
+    holdout: P | None
+    labels: tuple[int | str, ...] = ()
+    """as the data writes them, in the order of the classes; numbers if there are none"""
+    notes: tuple[str, ...] = ()
+    """what a user should know"""
 
     @property
+    @abstractmethod
     def shown(self) -> Shown:
         """What a network is built for."""
 
     @property
     def mixed(self) -> bool:
         """Whether the stream mixes inputs and labels."""
+        return False
 
     @property
     def count(self) -> int:
         """How many items there are to train on."""
-
-    def stream(
-        self,
-        batch_size: int,
-        seed: int,
-        drop_last: bool = False,
-        label_smoothing: float = 0.0,
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> Stream: ...
-
-    def evaluated(self) -> Mapping[str, Labelled]:
-        """The parts accuracy is measured on: test, and holdout if one was asked for."""
-
-    def to(self, device: torch.device) -> Data:
-        """On a device as far as that helps."""
-
-    def describe(self) -> dict[str, Any]:
-        """As JSON: the classes with their numbers and labels, how many items there are, and what was noted."""
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The parts of a data set of images, and how the first is varied; `holdout` is cut from it on request."""
-
-    train: Images | Encoded
-    test: Images | Encoded
-    holdout: Images | Encoded | None = None
-    augmentation: Augmentation = BatchWise()
-    mix: Mix | None = None
-    labels: tuple[int | str, ...] = ()
-    """as the data writes them, in the order of the classes"""
-    notes: tuple[str, ...] = ()
-    """what a user should know"""
-
-    @property
-    def shown(self) -> Shown:
-        train = self.train
-        return Shown(train.shown(torch.arange(2)), train.classes, (train.mean, train.std))
-
-    @property
-    def mixed(self) -> bool:
-        return self.mix is not None
-
-    @property
-    def count(self) -> int:
         return len(self.train)
 
     def stream(
@@ -92,29 +59,65 @@ class Splits:
         label_smoothing: float = 0.0,
         rank: int = 0,
         ranks: int = 1,
-    ) -> TrainingStream:
-        return TrainingStream(
-            self.train, batch_size, seed, self.augmentation, drop_last, rank, ranks, self.mix, label_smoothing
-        )
+    ) -> Stream:
+        """The batches to train on; one rank's slice of each."""
+        cut = {"drop_last": drop_last, "label_smoothing": label_smoothing, "rank": rank, "ranks": ranks}
+        return self._stream(batch_size, seed, cut)
 
-    def to(self, device: torch.device) -> Splits:
-        """On a device as far as that helps: images in memory, unless they are varied one by one."""
+    @abstractmethod
+    def _stream(self, batch_size: int, seed: int, cut: dict[str, Any]) -> Stream: ...
 
-        def moved(images: Images | Encoded) -> Images | Encoded:
-            return images.to(device) if isinstance(images, Images) and images.instant else images
+    def to(self, device: torch.device) -> Self:
+        """On a device as far as that helps."""
+        return self
 
-        return replace(
-            self,
-            train=moved(self.train) if self.augmentation.batchwise else self.train,
-            test=moved(self.test),
-            holdout=None if self.holdout is None else moved(self.holdout),
-        )
-
-    def evaluated(self) -> dict[str, Images | Encoded]:
-        return {"test": self.test} | ({"holdout": self.holdout} if self.holdout is not None else {})
+    def evaluated(self) -> dict[str, P]:
+        """The parts accuracy is measured on: test, and holdout if one was asked for."""
+        return {"test": self.test} | ({} if self.holdout is None else {"holdout": self.holdout})
 
     def describe(self) -> dict[str, Any]:
-        return description(self.train.classes, self.labels, {"train": self.train, **self.evaluated()}, self.notes)
+        """As JSON: the classes with their numbers and labels, how many items there are, and what was noted."""
+        names = self.shown.classes
+        pairs = zip(names, self.labels or range(len(names)), strict=True)
+        return {
+            "classes": [{"number": n, "name": name, "label": label} for n, (name, label) in enumerate(pairs)],
+            "items": {name: len(part) for name, part in ({"train": self.train} | self.evaluated()).items()},
+            "notes": [*self.notes],
+        }
+
+
+@dataclass(frozen=True)
+class Splits(Data[Images | Encoded]):
+    """The parts of a data set of images, and how the first is varied."""
+
+    train: Images | Encoded
+    test: Images | Encoded
+    holdout: Images | Encoded | None = None
+    augmentation: Augmentation = BatchWise()
+    mix: Mix | None = None
+    labels: tuple[int | str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> Shown:
+        train = self.train
+        return Shown(train.shown(torch.arange(2)), train.classes, (train.mean, train.std))
+
+    @property
+    def mixed(self) -> bool:
+        return self.mix is not None
+
+    def _stream(self, batch_size: int, seed: int, cut: dict[str, Any]) -> TrainingStream:
+        return TrainingStream(self.train, batch_size, seed, self.augmentation, mix=self.mix, **cut)
+
+    def to(self, device: torch.device) -> Splits:
+        """Images in memory are moved, unless they are varied one by one."""
+
+        def moved(images: Images | Encoded | None) -> Any:
+            return images.to(device) if isinstance(images, Images) and images.instant else images
+
+        train = moved(self.train) if isinstance(self.augmentation, BatchWise) else self.train
+        return replace(self, train=train, test=moved(self.test), holdout=moved(self.holdout))
 
     def as_asked(self, spec: DataSpec) -> Splits:
         """With the holdout, the augmentation and the mixing of a filled-in spec."""
@@ -132,67 +135,36 @@ class Splits:
         )
 
 
-def description(
-    names: tuple[str, ...], labels: tuple[int | str, ...], parts: Mapping[str, Labelled], notes: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """What `Data.describe` gives."""
-    pairs = zip(names, labels, strict=True)
-    return {
-        "classes": [{"number": n, "name": name, "label": label} for n, (name, label) in enumerate(pairs)],
-        "items": {name: len(part) for name, part in parts.items()},
-        "notes": list(notes),
-    }
-
-
 def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Splits:
     """What was found, cut into parts and kept as a filled-in spec asks for; nothing is varied yet."""
     check_test_part(found, spec)
     classes = classes_of(found)
-    labels = classes.number(found.train)
-    rows, test_rows = torch.arange(len(labels)), None
+    labels = test_labels = classes.number(found.train)
+    rows = torch.arange(len(labels))
     if spec.test_part is not None:
         rows, test_rows = tested(labels, spec.test_part)
-    rows = rows[evenly(labels[rows], spec.train_limit, len(classes.names))]
-    form = _form(spec, classes.names, memory_limit)
-    train, note = keep(found.train, rows, labels, form)
-    if found.test is None:
-        assert test_rows is not None
-        test, test_note = keep(found.train, test_rows, labels, form)
-    else:
+    if found.test is not None:
         test_labels = classes.number(found.test)
-        test, test_note = keep(found.test, torch.arange(len(test_labels)), test_labels, form)
-    assert spec.augmentation is not None
-    mean, std = augmentations.named(spec.augmentation).constants or _measured(train)
+        test_rows = torch.arange(len(test_labels))
+    rows = rows[evenly(labels[rows], spec.train_limit, len(classes.names))]
+    train, note = keep(found.train, rows, labels, spec, memory_limit)
+    test, test_note = keep(found.test or found.train, test_rows, test_labels, spec, memory_limit)
+    mean, std = augmentations.named(spec.augmentation or "").constants or measured(train)
     return Splits(
-        replace(train, mean=mean, std=std),
-        replace(test, mean=mean, std=std),
+        replace(train, classes=classes.names, mean=mean, std=std),
+        replace(test, classes=classes.names, mean=mean, std=std),
         labels=classes.labels,
         notes=tuple(line for line in (classes.note, note, test_note) if line),
     )
 
 
-def _form(spec: DataSpec, classes: tuple[str, ...], memory_limit: int) -> Form:
-    assert spec.augmentation is not None
-    chosen = augmentations.named(spec.augmentation)
-    return Form(
-        classes,
-        fit=None if spec.image_size is None else chosen.fit(spec.image_size),
-        fits_first=chosen.fits_first,
-        colour=chosen.transform is not None or chosen.constants is not None,
-        skip_bad=spec.skip_bad,
-        memory_limit=memory_limit,
-    )
-
-
-def _measured(images: Images | Encoded) -> Constants:
-    """Those of the training images, where they are in memory; ImageNet's, where all would have to be decoded."""
-    return statistics(images.pixels) if isinstance(images, Images) else augmentations.IMAGENET
-
-
-def statistics(pixels: Tensor) -> Constants:
-    """Mean and deviation of each channel, of pixels in 0 .. 1, exact from a histogram of the bytes."""
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]).double()
+def measured(images: Images | Encoded) -> Constants:
+    """Mean and deviation of each channel, of pixels in 0 .. 1; ImageNet's, where all would have to be decoded."""
+    if isinstance(images, Encoded):
+        return augmentations.IMAGENET
+    levels = torch.arange(256, dtype=torch.float64) / 255  # exact, from a histogram of the bytes
+    channels = images.pixels.unbind(1)
+    counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in channels]).double()
     share = counts / counts.sum(1, keepdim=True)
     mean = share @ levels
     std = (share @ levels.square() - mean.square()).clamp(min=0).sqrt()

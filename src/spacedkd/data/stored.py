@@ -5,32 +5,23 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
 
+def first_line(error: Exception) -> str:
+    """What an error says, or what it is called if it says nothing."""
+    return (str(error).splitlines() or [""])[0].strip() or type(error).__name__
+
+
 class BadImage(Exception):
     """Why an image cannot be read; a part of a sentence that begins with its name."""
-
-
-class Stored(Protocol):
-    """Encoded images, none of them read yet."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, row: int) -> bytes: ...
-
-    def name(self, row: int) -> str:
-        """What a user finds the image by."""
-
-    def stamp(self) -> str | None:
-        """Changes whenever an image does; None if that cannot be known."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +40,11 @@ class Files:
             raise BadImage(f"cannot be read: {error.strerror}") from None
 
     def name(self, row: int) -> str:
+        """What a user finds the image by."""
         return str(self.paths[row].as_py())
 
     def stamp(self) -> str:
+        """Changes whenever an image does."""
         return stamp_of(self.paths.to_pylist())
 
 
@@ -79,7 +72,12 @@ class Cells:
         return f"row {row} of {self.table}"
 
     def stamp(self) -> str | None:
+        """None if the table lies in no file."""
         return stamp_of(self.files) if self.files else None
+
+
+Stored = Files | Cells
+"""encoded images, none of them read yet"""
 
 
 def stamp_of(paths: Iterable[str]) -> str:
@@ -95,15 +93,8 @@ def stamp_of(paths: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-_PIL_FAILS_WITH: Sequence[type[Exception]] = (
-    OSError,
-    SyntaxError,  # a broken PNG
-    ValueError,
-    EOFError,
-    IndexError,
-    struct.error,
-    Image.DecompressionBombError,
-)
+# A broken PNG is a SyntaxError.
+_PIL_FAILS_WITH = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, Image.DecompressionBombError)
 
 
 def decode(data: bytes, smaller: bool = False) -> Image.Image:
@@ -121,8 +112,16 @@ def decode(data: bytes, smaller: bool = False) -> Image.Image:
         return _rgb(image)
     except UnidentifiedImageError:
         raise BadImage("is not an image") from None
-    except tuple(_PIL_FAILS_WITH) as error:
-        raise BadImage(f"cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}") from None
+    except _PIL_FAILS_WITH as error:
+        raise BadImage(f"cannot be read: {first_line(error)}") from None
+
+
+def first_size(stored: Stored, rows: Iterable[int]) -> tuple[int, int] | None:
+    """Width and height of the first image that can be read; None if none can."""
+    for row in rows:
+        with suppress(BadImage):
+            return decode(stored.read(row)).size
+    return None
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from spacedkd.data.augmentations import Augmentation, BatchWise
-from spacedkd.data.batchwise import Mix
+from spacedkd.data.changes import Mix
 from spacedkd.data.images import Images as Images
 from spacedkd.data.images import ImageSet
-from spacedkd.data.inputs import Inputs, Labelled, to_device
+from spacedkd.data.inputs import Inputs, to_device
+from spacedkd.data.items import Items
 from spacedkd.data_spec import AugmentSpec
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
@@ -92,11 +93,11 @@ class Shuffled:
                 "BatchNorm needs two on each: use "
                 f"{'a larger' if batch_size < 2 * ranks else '--drop-last True or another'} --batch-size."
             )
-        self._order = lru_cache(maxsize=ORDERS_KEPT)(self._shuffled)
 
-    def _shuffled(self, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed_for(self.seed, "order", epoch))
-        return torch.randperm(self.count, generator=generator)
+    @staticmethod
+    @lru_cache(maxsize=ORDERS_KEPT)
+    def _order(count: int, seed: int, epoch: int) -> Tensor:
+        return torch.randperm(count, generator=torch.Generator().manual_seed(seed_for(seed, "order", epoch)))
 
     def size(self, step: int) -> int:
         return min(self.batch_size, self.count - step % self.steps_per_epoch * self.batch_size)
@@ -104,18 +105,11 @@ class Shuffled:
     def rows(self, step: int) -> tuple[Tensor, Tensor]:
         """The items of the global batch of a step, and the places in it that are this rank's."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        rows = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        rows = self._order(self.count, self.seed, epoch)[place * self.batch_size : (place + 1) * self.batch_size]
         return rows, torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
 
     def draw_seed(self, step: int, view: int) -> int:
         return seed_for(self.seed, "augment", *((step, view) if view else (step,)))
-
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key != "_order"}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._order = lru_cache(maxsize=ORDERS_KEPT)(self._shuffled)
 
 
 def smoothed(labels: Tensor, classes: int, smoothing: float) -> Tensor:
@@ -150,12 +144,12 @@ class TrainingStream(Shuffled):
 
     def batch(self, step: int, view: int = 0) -> Batch:
         rows, mine = self.rows(step)
-        seed, classes = self.draw_seed(step, view), len(self.images.classes)
+        seed = self.draw_seed(step, view)
         if self.mix is None:
             inputs, labels = self.augmentation.train(self.images, rows, mine, seed), self._labels(rows[mine])
         else:
             inputs, labels = self._mixed(self.mix, rows, mine, seed, seed_for(self.seed, "mix", step))
-        return Batch(inputs, smoothed(labels, classes, self.label_smoothing), rows[mine])
+        return Batch(inputs, smoothed(labels, len(self.images.classes), self.label_smoothing), rows[mine])
 
     def _mixed(self, mix: Mix, rows: Tensor, mine: Tensor, seed: int, mix_seed: int) -> tuple[Tensor, Tensor]:
         mixing = mix.draw(len(rows), *self.images.shape[1:], seed=mix_seed)
@@ -222,7 +216,7 @@ def _raised(made: Iterator[Batch | _Refused]) -> Iterator[Batch]:
 class InOrder:
     """Every item once, nothing left to chance, for evaluation."""
 
-    def __init__(self, part: Labelled, batch_size: int) -> None:
+    def __init__(self, part: ImageSet | Items, batch_size: int) -> None:
         self.part, self.places = part, torch.arange(len(part)).split(batch_size)
         self.steps_per_epoch = len(self.places)
 
@@ -233,7 +227,7 @@ class InOrder:
         return Batch(*self.part.labelled(self.places[step]), self.places[step])
 
 
-def in_order(part: Labelled, batch_size: int, workers: int = 0) -> Iterator[Batch]:
+def in_order(part: ImageSet | Items, batch_size: int, workers: int = 0) -> Iterator[Batch]:
     """Every item once, nothing left to chance; `workers` are asked only where showing takes time."""
     stream = InOrder(part, batch_size)
     every = ((View(step),) for step in range(stream.steps_per_epoch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
 from spacedkd.data.reading import tell
-from spacedkd.data.stored import Cells
+from spacedkd.data.stored import Cells, first_line
 from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError, unknown
 
@@ -38,8 +38,7 @@ def parquet(spec: DataSpec) -> Found:
     by_part: dict[str, list[Path]] = {}
     for file in files:
         by_part.setdefault(_part_name(file, place, spec), []).append(file)
-    train, test = choose(str(place), by_part, spec)
-    return _found(str(place), {name: _read(by_part[name], spec) for name in (train, test) if name}, train, test, spec)
+    return _found(str(place), by_part, lambda files: _read(files, spec), spec)
 
 
 def _part_name(file: Path, place: Path, spec: DataSpec) -> str:
@@ -65,8 +64,7 @@ def _read(files: Sequence[Path], spec: DataSpec) -> Table:
             return _of_dataset(loaded.select_columns([image, label]))
         return Table(pa.concat_tables([pq.read_table(name, columns=[image, label]) for name in names]), tuple(names))
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{names[0]} cannot be read as parquet: {reason} Check that it is whole.") from None
+        raise UserError(f"{names[0]} cannot be read as parquet: {first_line(error)} Check that it is whole.") from None
 
 
 def saved_to_disk(spec: DataSpec) -> Found:
@@ -75,11 +73,10 @@ def saved_to_disk(spec: DataSpec) -> Found:
 
     try:
         return _of_datasets(spec.source, datasets.load_from_disk(spec.source), spec)
+    except UserError:
+        raise
     except (OSError, ValueError, pa.ArrowException) as error:
-        if isinstance(error, UserError):
-            raise
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{spec.source} cannot be read as a saved data set: {reason}") from None
+        raise UserError(f"{spec.source} cannot be read as a saved data set: {first_line(error)}") from None
 
 
 def hub(spec: DataSpec) -> Found:
@@ -92,26 +89,25 @@ def hub(spec: DataSpec) -> Found:
     try:
         loaded = datasets.load_dataset(name, configuration or None)
     except Exception as error:  # the hub's client has many kinds of errors, and none is ours to mend
-        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
             f"There is no folder or file {spec.source} here, and as a name on the Hugging Face hub it does not load: "
-            f"{reason}"
+            f"{first_line(error)}"
         ) from None
     return _of_datasets(spec.source, loaded, spec)
 
 
 def _of_datasets(place: str, loaded: Any, spec: DataSpec) -> Found:
     parts: Mapping[str, Any] = loaded if isinstance(loaded, Mapping) else {"train": loaded}
-    train, test = choose(place, parts, spec)
-    return _found(place, {name: _of_dataset(parts[name]) for name in (train, test) if name}, train, test, spec)
+    return _found(place, parts, _of_dataset, spec)
 
 
 def _of_dataset(part: Any) -> Table:
-    files = tuple(file["filename"] for file in part.cache_files)
-    return Table(part.with_format("arrow")[:], files)
+    return Table(part.with_format("arrow")[:], tuple(file["filename"] for file in part.cache_files))
 
 
-def _found(place: str, tables: Mapping[str, Table], train: str, test: str | None, spec: DataSpec) -> Found:
+def _found(place: str, parts: Mapping[str, Any], read: Callable[[Any], Table], spec: DataSpec) -> Found:
+    train, test = choose(place, parts, spec)
+    tables = {name: read(parts[name]) for name in (train, test) if name}
     schema = tables[train].columns.schema
     image, label = _image_column(place, schema, spec), _label_column(place, schema, spec)
 
@@ -173,8 +169,7 @@ def _class_labels(schema: pa.Schema) -> dict[str, Sequence[str]]:
     try:
         declared = datasets.Features.from_arrow_schema(schema)
     except (ValueError, TypeError, KeyError) as error:
-        reason = str(error).splitlines()[0]
         raise UserError(
-            f"The table's own description of its columns (metadata 'huggingface') is bad: {reason}"
+            f"The table's own description of its columns (metadata 'huggingface') is bad: {first_line(error)}"
         ) from None
     return {name: kind.names for name, kind in declared.items() if isinstance(kind, datasets.ClassLabel)}

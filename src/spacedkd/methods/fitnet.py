@@ -5,7 +5,7 @@
 
 F are the maps [B, C, H, W] behind the second of four stages, or the class tokens [B, D] behind a ViT's middle block;
 `hint` and `teacher_hint` name others, counted from 1. The regressor r belongs to the student: a convolution of the
-stride or size that fits, BatchNorm and ReLU for maps, Linear and LayerNorm for tokens (`models/hints.py`), so that
+stride or size that fits, BatchNorm and ReLU for maps, Linear and LayerNorm for tokens (`models/taps.py`), so that
 the two may be different architectures. This is the one-stage form of benchmarks; the paper first trains the student up
 to the hint alone. `feature_loss` names other distances, and a `logit_weight` adds KD.
 
@@ -21,7 +21,7 @@ from torch import nn
 
 from spacedkd.methods.kd import KD
 from spacedkd.methods.method import Card, Ingredients
-from spacedkd.models.hints import find_hint, hinted_pair
+from spacedkd.models.taps import find_hint, hinted_pair
 
 
 @dataclass(frozen=True)

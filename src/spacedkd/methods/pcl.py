@@ -38,8 +38,8 @@ from spacedkd.errors import check_between
 from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
 from spacedkd.methods.one import ONE
 from spacedkd.models.branches import Fusion, Gate
-from spacedkd.models.ema import ema_update
 from spacedkd.models.heads import Prediction
+from spacedkd.models.weights import ema_update
 
 
 @dataclass(frozen=True)

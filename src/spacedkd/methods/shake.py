@@ -1,7 +1,7 @@
 """Shadow knowledge distillation (Li and Jin, NeurIPS 2022): student and a shadow of the teacher teach each other.
 
 A small shadow head reads the teacher's last three stages (blocks of a ViT) and classifies with the teacher's own
-classifier (`models/shadow.py`). z are logits [B, C] of student, teacher and shadow; all are compared, and meet the
+classifier (`models/exits.py`). z are logits [B, C] of student, teacher and shadow; all are compared, and meet the
 labels, as n(z) = 3.1415 (z - mean z) / sqrt(var z + 1e-7) over the classes of one image:
 
     teacher's turn   CE(t, y) + T^2 KL(s -> p; T) + CE(p, y) + MSE(p, t)       s = n(z_s), t = n(z_t), p = n(z_shadow)
@@ -31,8 +31,8 @@ from spacedkd.errors import UserError, check_between
 from spacedkd.methods.kd import KD
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
+from spacedkd.models.exits import WithShadow
 from spacedkd.models.heads import Prediction
-from spacedkd.models.shadow import WithShadow
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
-from spacedkd.models.heads import Prediction, final, looking
+from spacedkd.models.heads import Prediction, final, looking, watching
 from spacedkd.models.input_size import at_own_size
-from spacedkd.models.watching import watching
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,13 @@ class Branch(nn.Module):
         for name in fork.tail[0].split("."):
             for parameter in [own for own, _ in holder.named_parameters(recurse=False)]:
                 holder.register_parameter(parameter, None)
-            for child in _until(name, holder):
+            children = [child for child, _ in holder.named_children()]
+            for child in children[: children.index(name)]:
                 holder.add_module(child, nn.Identity())
             holder = holder.get_submodule(name)
 
     def forward(self, shared: Tensor) -> Prediction:
         return final(self.network, self._fork.run_tail(self.network, shared))
-
-
-def _until(name: str, holder: nn.Module) -> list[str]:
-    children = [child for child, _ in holder.named_children()]
-    return children[: children.index(name)]
 
 
 def find_fork(network: nn.Module, image: Inputs) -> Fork:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import timm
 import torch
@@ -18,13 +18,16 @@ from torch import Tensor, nn
 
 from spacedkd.data.inputs import Shown
 from spacedkd.errors import UserError, unknown
-from spacedkd.json_form import qualified_name
+from spacedkd.files import write_json
+from spacedkd.json_form import load_object, qualified_name
 from spacedkd.models import small_resnet
 from spacedkd.models.heads import looking
-from spacedkd.models.input_size import Resize, Size, at_own_size, parse_size, show_through, why_untiled
-from spacedkd.models.own import MakeModule, is_own, made, reason, tried
-from spacedkd.models.weights import described, load_weights, weights_file
+from spacedkd.models.input_size import Resize, at_own_size, parse_size, show_through, why_untiled
+from spacedkd.models.weights import described, is_own, load_weights, reason, tried, weights_file
 from spacedkd.spec import NetworkSpec
+
+MakeModule = Callable[..., nn.Module]
+_given_out: WeakSet[nn.Module] = WeakSet()
 
 
 @contextmanager
@@ -52,7 +55,7 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
     if make is not None or is_own(spec.name):
         name = spec.name if make is None or is_own(spec.name) else qualified_name(make)
         with seeded(seed):  # the first look too: lazy layers draw their weights then
-            network = made(make, name, spec.options)
+            network = _make(make, name, spec.options)
             tried(network, name, shown)
         if spec.weights is not None:
             load_weights(network, spec.weights, shown.classes)
@@ -61,10 +64,31 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
     return _build_timm(spec, shown, seed)
 
 
+def _make(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.Module:
+    """The module a function makes, given or named."""
+    make = load_object(name) if make is None else make
+    if not callable(make):
+        raise UserError(f"Network {name} must be a function that makes an nn.Module, got {type(make).__name__}.")
+    try:
+        network = make(**options)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"Network {name} cannot be built: {reason(error)}") from error
+    if not isinstance(network, nn.Module):
+        raise UserError(f"Network {name} must make an nn.Module, got {type(network).__name__}.")
+    if network in _given_out:
+        raise UserError(f"Network {name} gave out the same module twice: it must make a new one whenever it is called.")
+    if not any(True for _ in network.parameters()):
+        raise UserError(f"Network {name} has no parameters, so there is nothing to train.")
+    _given_out.add(network)
+    return network
+
+
 def _build_timm(spec: NetworkSpec, shown: Shown, seed: int) -> nn.Module:
     if not timm.is_model(spec.name):
         raise unknown("network", spec.name, available())
-    shape, size = _shape(spec, shown), _seen_size(spec, shown)
+    size = _seen(spec, shown)[1:]
     with seeded(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a misfit that timm warns of ends in an error below
         network = _created(spec, shown)
@@ -72,14 +96,14 @@ def _build_timm(spec: NetworkSpec, shown: Shown, seed: int) -> nn.Module:
         load_weights(network, spec.weights, shown.classes)
     if untiled := why_untiled(network, size):
         raise _misfit(spec, shown, untiled)
-    if size != shape[1:]:
+    if size != tuple(shown.sample.shape[2:]):  # type: ignore[union-attr]
         show_through(network, Resize(size))
     _try(network, spec, shown)
     return network
 
 
-def _shape(spec: NetworkSpec, shown: Shown) -> tuple[int, int, int]:
-    """Channels, height and width of the images."""
+def _seen(spec: NetworkSpec, shown: Shown) -> tuple[int, int, int]:
+    """Channels, height and width of images when the network sees them."""
     if not isinstance(shown.sample, Tensor) or shown.sample.ndim != 4:
         raise UserError(
             f"Network {spec.name} is timm's and looks at images [N, channels, height, width], and the data shows "
@@ -90,20 +114,15 @@ def _shape(spec: NetworkSpec, shown: Shown) -> tuple[int, int, int]:
             f"The data does not say how many classes there are, and network {spec.name} must know: give the dataset an "
             "attribute `classes`, or a function that makes the network, as package.module:function or network=."
         )
-    channels, height, width = shown.sample.shape[1:]
-    return channels, height, width
-
-
-def _seen_size(spec: NetworkSpec, shown: Shown) -> Size:
-    """The size images have when the network sees them."""
     asked = spec.options.get("input_size")
-    return _shape(spec, shown)[1:] if asked is None else parse_size(asked)
+    channels, height, width = shown.sample.shape[1:]
+    return channels, *((height, width) if asked is None else parse_size(asked))
 
 
-def _usual_size(spec: NetworkSpec) -> tuple[Size, bool]:
+def _usual_size(spec: NetworkSpec) -> tuple[list[int], bool]:
     """The size a network was made for, and whether it must be told of any other."""
     usual = timm.get_pretrained_cfg(spec.name) or timm.models.PretrainedCfg(input_size=(3, 224, 224))
-    return tuple(usual.input_size[1:]), bool(usual.fixed_input_size)
+    return [*usual.input_size[1:]], bool(usual.fixed_input_size)
 
 
 def _arguments(spec: NetworkSpec, shown: Shown) -> dict[str, Any]:
@@ -111,12 +130,12 @@ def _arguments(spec: NetworkSpec, shown: Shown) -> dict[str, Any]:
     for name in ("num_classes", "in_chans"):
         if name in spec.options:
             raise UserError(f"{name} of a network follows from the data: leave it out of the options of {spec.name}.")
-    size = _seen_size(spec, shown)
+    channels, *size = _seen(spec, shown)
     usual, is_fixed = _usual_size(spec)
-    img_size = size[0] if size[0] == size[1] else [*size]  # some networks understand squares only
+    img_size = size[0] if size[0] == size[1] else size  # some networks understand squares only
     fixed = {"img_size": img_size} if is_fixed and size != usual else {}
     given = {name: value for name, value in spec.options.items() if name != "input_size"}
-    return {"num_classes": len(shown.classes), "in_chans": _shape(spec, shown)[0], **fixed, **given}
+    return {"num_classes": len(shown.classes), "in_chans": channels, **fixed, **given}
 
 
 def _created(spec: NetworkSpec, shown: Shown) -> nn.Module:
@@ -125,10 +144,9 @@ def _created(spec: NetworkSpec, shown: Shown) -> nn.Module:
         return network
     except UserError:
         raise
-    except (TypeError, ValueError, AssertionError) as error:
-        raise _misfit(spec, shown, reason(error)) from None
     except Exception as error:  # the hub, a proxy, a disk: what fetches weights fails in many ways
-        if not (spec.options.get("pretrained") or spec.options.get("checkpoint_path")):
+        fetched = spec.options.get("pretrained") or spec.options.get("checkpoint_path")
+        if not fetched or isinstance(error, TypeError | ValueError | AssertionError):
             raise _misfit(spec, shown, reason(error)) from None
         raise UserError(
             f"The weights of {spec.name} cannot be loaded: {reason(error)} Leave them out to start from random "
@@ -150,7 +168,7 @@ def _try(network: nn.Module, spec: NetworkSpec, shown: Shown) -> None:
 
 
 def _misfit(spec: NetworkSpec, shown: Shown, why: str) -> UserError:
-    size = "x".join(str(side) for side in (_shape(spec, shown)[0], *_seen_size(spec, shown)))
+    size = "x".join(str(side) for side in _seen(spec, shown))
     return UserError(f"Network {spec.name} cannot be built for {size} images: {why}")
 
 
@@ -170,10 +188,7 @@ def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made
         _save_own(network, spec, shown, folder, made_by or spec.name)
         return
     described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
-    described |= {
-        "num_classes": len(shown.classes),
-        "input_size": (_shape(spec, shown)[0], *_seen_size(spec, shown)),
-    }
+    described |= {"num_classes": len(shown.classes), "input_size": _seen(spec, shown)}
     if shown.normalisation is not None:
         described |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
     arguments = {name: value for name, value in _arguments(spec, shown).items() if name not in _ONLY_ONCE}
@@ -182,18 +197,13 @@ def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made
 
 def _save_own(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made_by: str) -> None:
     mean, std = shown.normalisation or (None, None)
-    known = {
-        "made_by": made_by,
-        "options": dict(spec.options),
-        "label_names": [*shown.classes],
-        "mean": mean,
-        "std": std,
-    }
+    origin = {"made_by": made_by, "options": dict(spec.options)}
+    known = {**origin, "label_names": [*shown.classes], "mean": mean, "std": std}
     folder.mkdir(parents=True, exist_ok=True)
     # Cloned, because some networks have one weight in two places.
     weights = {key: value.clone() for key, value in network.state_dict().items()}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "config.json", known)
 
 
 def load_student(folder: str | Path, network: MakeModule | None = None) -> nn.Module:
@@ -211,7 +221,7 @@ def load_student(folder: str | Path, network: MakeModule | None = None) -> nn.Mo
         return opened.eval()
     try:
         with seeded(0):
-            built = made(network, known["made_by"] if network is None else qualified_name(network), known["options"])
+            built = _make(network, known["made_by"] if network is None else qualified_name(network), known["options"])
     except UserError as error:
         way_out = "" if network is not None else " Give the function that makes it: load_student(folder, network=...)."
         raise UserError(f"The student in {folder} cannot be made again. {error}{way_out}") from error

@@ -10,8 +10,9 @@ deepest first. A network may be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,41 @@ from torch import Tensor, nn
 from spacedkd.data.inputs import Inputs, call
 from spacedkd.errors import UserError
 from spacedkd.models.input_size import at_own_size
-from spacedkd.models.watching import Pass, watching
+
+
+@dataclass(eq=False)
+class Pass:
+    """One call of a module."""
+
+    module: nn.Module
+    entered: Tensor
+    """its first argument"""
+    left: Any = None
+    """what it gave out"""
+
+
+@contextmanager
+def watching(modules: Iterable[nn.Module], handed_on: Callable[[Tensor], Tensor] | None = None) -> Iterator[list[Pass]]:
+    """What passes through the modules while this lasts, in the order in which they are called.
+
+    The modules are given what `handed_on` makes of what enters. Hooks do not outlive this: copies of a network must
+    not share them.
+    """
+    seen: list[Pass] = []
+
+    def enter(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        entered = args[0] if args else next(iter(named.values()))
+        seen.append(Pass(module, entered))
+        return None if handed_on is None else ((handed_on(entered), *args[1:]), named)
+
+    def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        next(one for one in reversed(seen) if one.module is module).left = output
+
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(leave))
+        yield seen
 
 
 class Prediction(NamedTuple):
@@ -64,9 +99,8 @@ class Classifier(nn.Module):
 
 def is_timm(network: nn.Module) -> bool:
     """Whether a network can be taken apart the way timm's can."""
-    return all(
-        callable(getattr(network, part, None)) for part in ("forward_features", "forward_head", "get_classifier")
-    )
+    parts = ("forward_features", "forward_head", "get_classifier")
+    return all(callable(getattr(network, part, None)) for part in parts)
 
 
 def understood(answer: Any, name: str) -> tuple[Tensor, Tensor | None]:
@@ -102,19 +136,15 @@ def _classifying(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
     """
     names: tuple[str, ...] | None = getattr(network, "_classifying", None)
     if names is None:
-        with looking(network), watching(_linear_layers(network)) as seen:
+        with looking(network), watching(filter(_is_linear, network.modules())) as seen:
             logits, features = understood(call(network, inputs), type(network).__name__)
         names = () if features is not None else _giving(logits, seen, network)
         network._classifying = names  # type: ignore[assignment]
     return [network.get_submodule(name) for name in names]
 
 
-def _linear_layers(network: nn.Module) -> list[nn.Module]:
-    return [
-        layer
-        for layer in network.modules()
-        if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1))
-    ]
+def _is_linear(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1))
 
 
 def _giving(logits: Tensor, seen: Sequence[Pass], network: nn.Module) -> tuple[str, ...]:
@@ -160,11 +190,16 @@ def looking(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def feature_width(network: nn.Module, sample: Inputs) -> int:
-    """How many numbers a network's pooled features have, seen on an example."""
+def _example(network: nn.Module, sample: Inputs) -> Prediction:
+    prediction: Prediction
     with looking(network):
         (prediction,) = Classifier(network)(sample)
-    width = prediction.features.shape[1]
+    return prediction
+
+
+def feature_width(network: nn.Module, sample: Inputs) -> int:
+    """How many numbers a network's pooled features have, seen on an example."""
+    width = _example(network, sample).features.shape[1]
     if width == 0:
         raise UserError(
             f"{type(network).__name__} does not show its features: no linear layer of it gives out its logits. Let it "
@@ -175,9 +210,7 @@ def feature_width(network: nn.Module, sample: Inputs) -> int:
 
 def class_count(network: nn.Module, sample: Inputs) -> int:
     """How many classes a network tells apart, seen on an example."""
-    with looking(network):
-        (prediction,) = Classifier(network)(sample)
-    return int(prediction.logits.shape[1])
+    return int(_example(network, sample).logits.shape[1])
 
 
 def adapter(student: int, teacher: int) -> nn.Module:

@@ -9,7 +9,7 @@ code's reading, which scales the channels by the square root of the factor. `res
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet, make_blocks
@@ -61,26 +61,19 @@ class SmallResNet(ResNet):
             self.init_weights(zero_init_last=zero_init_last)
 
 
-class _Variant(NamedTuple):
-    block: type[BasicBlock] | type[Bottleneck]
-    layers: tuple[int, ...]
-    width: float = 64
-    about: str = ""
-
-
 _R18 = (2, 2, 2, 2)
-_VARIANTS = {
-    "resnet18_small": _Variant(BasicBlock, _R18, about="11 220 132 parameters at 100 classes."),
-    "resnet34_small": _Variant(BasicBlock, (3, 4, 6, 3)),
-    "resnet50_small": _Variant(Bottleneck, (3, 4, 6, 3), about="23 705 252 parameters at 100 classes."),
-    "resnet101_small": _Variant(Bottleneck, (3, 4, 23, 3), about="42 697 380 parameters at 100 classes."),
+_VARIANTS: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...], float]] = {
+    "resnet18_small": (BasicBlock, _R18, 64),  # 11 220 132 parameters at 100 classes
+    "resnet34_small": (BasicBlock, (3, 4, 6, 3), 64),
+    "resnet50_small": (Bottleneck, (3, 4, 6, 3), 64),  # 23 705 252
+    "resnet101_small": (Bottleneck, (3, 4, 23, 3), 64),  # 42 697 380
     # As the paper's code rounds: int(64 sqrt(2)) = 90, int(128 sqrt(2)) = 181, ... channels.
-    "resnet18x2": _Variant(BasicBlock, _R18, 64 * 2**0.5, "2 times the parameters of resnet18_small."),
-    "resnet18x4": _Variant(BasicBlock, _R18, 64 * 4**0.5, "4 times the parameters of resnet18_small."),
-    "resnet18x8": _Variant(BasicBlock, _R18, 64 * 8**0.5, "8 times the parameters of resnet18_small."),
-    "resnet18_small_w128": _Variant(BasicBlock, _R18, 128, "2 times the channels of resnet18_small."),
-    "resnet18_small_w256": _Variant(BasicBlock, _R18, 256, "4 times the channels of resnet18_small."),
-    "resnet18_small_w512": _Variant(BasicBlock, _R18, 512, "8 times the channels of resnet18_small."),
+    "resnet18x2": (BasicBlock, _R18, 64 * 2**0.5),
+    "resnet18x4": (BasicBlock, _R18, 64 * 4**0.5),
+    "resnet18x8": (BasicBlock, _R18, 64 * 8**0.5),
+    "resnet18_small_w128": (BasicBlock, _R18, 128),
+    "resnet18_small_w256": (BasicBlock, _R18, 256),
+    "resnet18_small_w512": (BasicBlock, _R18, 512),
 }
 NAMES = tuple(_VARIANTS)
 
@@ -99,15 +92,15 @@ _CFG = {
 default_cfgs = generate_default_cfgs(dict.fromkeys(NAMES, _CFG))
 
 
-def _register(name: str, variant: _Variant) -> None:
+def _register(name: str) -> None:
     def entry(pretrained: bool = False, **options: Any) -> SmallResNet:
-        asked = {"block": variant.block, "layers": variant.layers, "width": variant.width, **options}
+        asked = {**dict(zip(("block", "layers", "width"), _VARIANTS[name], strict=True)), **options}
         network: SmallResNet = build_model_with_cfg(SmallResNet, name, pretrained, **asked)
         return network
 
-    entry.__name__, entry.__doc__ = name, variant.about
+    entry.__name__ = name
     register_model(entry)
 
 
-for _name, _variant in _VARIANTS.items():
-    _register(_name, _variant)
+for _name in NAMES:
+    _register(_name)

@@ -1,13 +1,19 @@
-"""Where the inner features of a network can be read, for exits to sit on.
+"""Where the inner features of a network can be read, for exits to sit on; a middle layer as a hint (FitNets).
 
 Through timm's `forward_intermediates` where a network has it, else by watching its blocks or stages at work.
+
+A regressor carries a student's hint to its teacher's:
+
+maps [B, C, H, W]    a convolution that also brings H and W to the teacher's, BatchNorm, and ReLU where the teacher's
+                     maps are nowhere negative
+tokens [B, D]        Linear, LayerNorm; where only one side has tokens, the other's maps are pooled
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from timm.models.pit import PoolingVisionTransformer
@@ -15,8 +21,11 @@ from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs, call
 from spacedkd.errors import UserError
-from spacedkd.models.heads import final, is_timm, looking
-from spacedkd.models.watching import watching
+from spacedkd.models.heads import Prediction, final, is_timm, looking, watching
+from spacedkd.models.input_size import at_own_size
+
+STAGES = 4
+"""the most that are read, the last ones"""
 
 
 class Reading(NamedTuple):
@@ -28,27 +37,19 @@ class Reading(NamedTuple):
     """from shallow to deep, [B, C, H, W] or [B, D]; the deepest is read by the network's own head"""
 
 
-class Taps(Protocol):
-    """Runs the body of a network and reads it on the way. Knows the network by names only, so copies stay apart."""
-
-    def __call__(self, network: Any, images: Tensor) -> Reading: ...
+Taps = Callable[[Any, Tensor], Reading]
+"""Runs the body of a network and reads it on the way. Knows the network by names only, so copies stay apart."""
 
 
-@dataclass(frozen=True)
-class Intermediates:
+def intermediates(network: Any, images: Tensor) -> Reading:
     """Maps after every stage or block, as timm gives them."""
-
-    def __call__(self, network: Any, images: Tensor) -> Reading:
-        return Reading(*network.forward_intermediates(images))
+    return Reading(*network.forward_intermediates(images))
 
 
-@dataclass(frozen=True)
-class ClassTokens:
+def class_tokens(network: Any, images: Tensor) -> Reading:
     """The class token after every block, of a network whose classifier reads that token."""
-
-    def __call__(self, network: Any, images: Tensor) -> Reading:
-        last, inner = network.forward_intermediates(images, return_prefix_tokens=True, output_fmt="NLC")
-        return Reading(last, [prefix[:, 0] for _, prefix in inner])
+    last, inner = network.forward_intermediates(images, return_prefix_tokens=True, output_fmt="NLC")
+    return Reading(last, [prefix[:, 0] for _, prefix in inner])
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Watched:
 
 def find_taps(network: nn.Module, image: Inputs, what: str = "self KD") -> tuple[Taps, Reading]:
     """The best taps a network has, with what they read from an example image; `what` it is for, should it have none."""
+    image = at_own_size(network, image)
     with looking(network):
         own = call(network, image)
         for taps in _candidates(network):
@@ -99,13 +101,12 @@ def _candidates(network: nn.Module) -> Iterator[Taps]:
         return
     if isinstance(network, PoolingVisionTransformer):
         # Between stages the class token changes its width, so it is taken inside them.
-        blocks = [
-            f"transformers.{s}.blocks.{b}" for s, t in enumerate(network.transformers) for b in range(len(t.blocks))
-        ]
+        depths = [len(stage.blocks) for stage in network.transformers]
+        blocks = (f"transformers.{stage}.blocks.{b}" for stage, depth in enumerate(depths) for b in range(depth))
         yield Watched(tuple(blocks), class_token=True)
     if getattr(network, "global_pool", None) == "token" and getattr(network, "num_prefix_tokens", 0):
-        yield ClassTokens()
-    yield Intermediates()
+        yield class_tokens
+    yield intermediates
     stages = [info for info in getattr(network, "feature_info", []) if info["module"]]
     yield Watched(tuple(i["module"] for i in stages), channels=tuple(i["num_chs"] for i in stages))
     yield Watched(tuple(f"blocks.{b}" for b, _ in enumerate(getattr(network, "blocks", []))))
@@ -113,3 +114,90 @@ def _candidates(network: nn.Module) -> Iterator[Taps]:
 
 def _readable(inner: list[Tensor]) -> bool:
     return len(inner) > 1 and all(isinstance(found, Tensor) and found.ndim in (2, 4) for found in inner)
+
+
+def is_blocks(inner: list[Tensor]) -> bool:
+    """Whether a network repeats one block: what it shows are vectors, or maps of one shape throughout."""
+    return inner[0].ndim == 2 or len({found.shape for found in inner}) == 1
+
+
+class Hint(NamedTuple):
+    """Where a network is read, and what is there for an example."""
+
+    taps: Taps
+    place: int
+    found: Tensor  # [B, C, H, W] or [B, D]
+
+
+def find_hint(network: nn.Module, image: Inputs, number: int | None = None) -> Hint:
+    """The hint behind a stage or block, counted from 1; without a number the one in the middle.
+
+    That is the second of four stages and the sixth of twelve blocks. Of more than four stages the last four count.
+    """
+    taps, (_, inner) = find_taps(network, image, "feature distillation of a middle layer")
+    several, kind = (len(inner), "blocks") if is_blocks(inner) else (min(len(inner), STAGES), "stages")
+    number = max(several // 2, 1) if number is None else number
+    if not 1 <= number <= several:
+        raise UserError(f"hint must be from 1 to {several}, the {kind} of {type(network).__name__}, got {number}.")
+    place = len(inner) - several + number - 1
+    return Hint(taps, place, inner[place])
+
+
+class Hinted(nn.Module):
+    """A network whose features are its hint; a student's comes through its regressor, towards the teacher's."""
+
+    head_names: tuple[str, ...] = ("final",)
+
+    def __init__(self, network: nn.Module, hint: Hint, pooled: bool, regressor: nn.Module | None = None) -> None:
+        super().__init__()
+        self.network = network
+        self.regressor = regressor
+        self._taps, self._place, self._pooled = hint.taps, hint.place, pooled
+
+    def forward(self, images: Tensor, adapted: bool = True) -> tuple[Prediction, ...]:
+        """Not `adapted`, the hint is the network's own."""
+        last, inner = self._taps(self.network, at_own_size(self.network, images))
+        hint = _pooled(inner[self._place]) if self._pooled else inner[self._place]
+        if self.regressor is not None and adapted:
+            hint = self.regressor(hint)
+        return (final(self.network, last)._replace(features=hint),)
+
+
+def hinted_pair(teacher: nn.Module, student: nn.Module, hints: tuple[Hint, Hint]) -> tuple[Hinted, Hinted]:
+    """Teacher and student with hints of one shape."""
+    of_teacher, of_student = hints
+    pooled = of_teacher.found.ndim != of_student.found.ndim
+    ahead, behind = (_pooled(hint.found) if pooled else hint.found for hint in hints)
+    return Hinted(teacher, of_teacher, pooled), Hinted(student, of_student, pooled, regressor(behind, ahead))
+
+
+def regressor(student: Tensor, teacher: Tensor) -> nn.Module:
+    """A new regressor between hints like these."""
+    width, target = student.shape[1], teacher.shape[1]
+    if student.ndim == 2:
+        return nn.Sequential(nn.Linear(width, target), nn.LayerNorm(target))
+    layers = [_resizing(student, teacher), nn.BatchNorm2d(target)]
+    return nn.Sequential(*layers, *([nn.ReLU()] if torch.all(teacher >= 0) else []))
+
+
+def _resizing(student: Tensor, teacher: Tensor) -> nn.Module:
+    """mdistiller's convolutions for half, twice and other sizes, with its stride of 2 taken to other whole ratios."""
+    channels = (student.shape[1], teacher.shape[1])
+    (h, w), (height, width) = student.shape[2:], teacher.shape[2:]
+    if h > height and (h % height, w) == (0, width * (h // height)):
+        return nn.Conv2d(*channels, 3, stride=h // height, padding=1)
+    if height > h and (height % h, width) == (0, w * (height // h)):
+        times = height // h
+        return nn.ConvTranspose2d(*channels, times + 2 * (times // 2), stride=times, padding=times // 2)
+    if h >= height and w >= width:
+        return nn.Conv2d(*channels, (1 + h - height, 1 + w - width))
+    if h <= height and w <= width:
+        return nn.ConvTranspose2d(*channels, (1 + height - h, 1 + width - w))
+    raise UserError(
+        f"The student's hint has maps of {h}x{w} and the teacher's of {height}x{width}: one must fit into the other. "
+        "Choose other layers: --set method.hint=1 --set method.teacher_hint=1."
+    )
+
+
+def _pooled(hint: Tensor) -> Tensor:
+    return hint.mean((2, 3)) if hint.ndim == 4 else hint

@@ -1,21 +1,88 @@
-"""Trained weights to start from: of a finished run, or from a file."""
+"""Weights: whether a network of one's own works with those it has, and trained ones from a run, a file, an average."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 from safetensors.torch import load_file
 from timm.models import load_state_dict
 from torch import Tensor, nn
 
+from spacedkd.data.inputs import Inputs, Shown, call, count
+from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError
+from spacedkd.models.heads import Classifier, looking, understood
 from spacedkd.models.input_size import Normalisation, Renormalise, show_through
-from spacedkd.models.own import is_own
 from spacedkd.spec import NetworkSpec
+
+
+def is_own(name: str) -> bool:
+    """Whether a network's name is that of a function, `package.module:function`, and none of timm's."""
+    return ":" in name
+
+
+def tried(network: nn.Module, name: str, shown: Shown) -> None:
+    """Show a network two items, so that a misfit shows before training and not in it."""
+    several, what = count(shown.sample), _shapes(shown.sample)
+    try:
+        with looking(network):
+            answer = call(network, shown.sample)
+    except Exception as error:
+        raise UserError(f"Network {name} fails on {what}: {reason(error)}") from error
+    logits, features = understood(answer, name)
+    if logits.ndim != 2 or len(logits) != several or not logits.is_floating_point():
+        raise UserError(
+            f"Network {name} must give float logits [{several}, classes] for {what}, got {_shapes(logits)}."
+        )
+    if features is not None and (features.ndim < 2 or len(features) != several or not features.is_floating_point()):
+        raise UserError(f"Network {name} must give float features [{several}, width], got {_shapes(features)}.")
+    if shown.classes and logits.shape[1] != len(shown.classes):
+        raise UserError(
+            f"Network {name} tells {logits.shape[1]} classes apart, and the data has {len(shown.classes)}: "
+            "let it give as many logits."
+        )
+    if not torch.isfinite(logits).all():
+        raise UserError(f"Network {name} answers with what is not a number (NaN or infinity) to {what}.")
+    _check_reading(network, name, shown.sample, logits)
+
+
+def _check_reading(network: nn.Module, name: str, sample: Inputs, logits: Tensor) -> None:
+    """Refuse a network that looks like timm's and is not."""
+    try:
+        with looking(network):
+            (read,) = Classifier(network)(sample)
+        same = torch.allclose(read.logits, logits, rtol=1e-3, atol=1e-5)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        same = False
+    if not same:
+        raise UserError(
+            f"Network {name} has timm's forward_features, forward_head and get_classifier, but is not read by them as "
+            "timm's are: give them other names."
+        )
+
+
+def _shapes(inputs: Inputs) -> str:
+    """What goes into a network, in a few words.
+
+    >>> _shapes(torch.zeros(2, 5)), _shapes({"tokens": torch.zeros(2, 7).long()})
+    ('float32 [2, 5]', 'tokens int64 [2, 7]')
+    """
+    if isinstance(inputs, Tensor):
+        return f"{str(inputs.dtype).removeprefix('torch.')} {[*inputs.shape]}"
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{key} {_shapes(one)}" for key, one in inputs.items())
+    return ", ".join(_shapes(one) for one in inputs)
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error, as a sentence."""
+    return first_line(error).removesuffix(".") + "."
+
 
 _RUN = ("student/model.safetensors", "model.safetensors")
 """where weights lie in a run folder, and in the student's folder inside it"""
@@ -34,11 +101,10 @@ def load_weights(network: nn.Module, place: str, classes: Sequence[str]) -> None
     unknown = [key for key in found if key not in expected]
     missing = [key for key in expected if key not in found]
     shapes = [key for key in found if key in expected and found[key].shape != expected[key].shape]
-    if unknown or missing or shapes:
-        first = (*missing, *unknown, *shapes)[0]
+    if wrong := (*missing, *unknown, *shapes):
         raise UserError(
             f"The weights in {place} are those of another network than {type(network).__name__} as asked for: "
-            f"{len(missing)} missing, {len(unknown)} unknown, {len(shapes)} of another shape, first {first!r}."
+            f"{len(missing)} missing, {len(unknown)} unknown, {len(shapes)} of another shape, first {wrong[0]!r}."
         )
     network.load_state_dict(found)
 
@@ -91,13 +157,12 @@ def described(description: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(description.read_text(encoding="utf-8"))
         return found
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{description} does not describe the weights beside it: {reason}. Name their file.") from None
+        why = first_line(error)
+        raise UserError(f"{description} does not describe the weights beside it: {why}. Name their file.") from None
 
 
 def _check_classifier(network: nn.Module, found: Mapping[str, Tensor], place: str, classes: int) -> None:
-    described: dict[str, Any] = getattr(network, "pretrained_cfg", {})
-    names = described.get("classifier") or ()
+    names = getattr(network, "pretrained_cfg", {}).get("classifier") or ()
     for name in [names] if isinstance(names, str) else names:
         bias = found.get(f"{name}.bias")
         if bias is not None and len(bias) != classes:
@@ -145,3 +210,20 @@ def _other_classes(place: str, theirs: int, ours: int) -> UserError:
         f"The weights of {place} tell {theirs} classes apart, and the data has {ours}: "
         "it must know the same classes. Train it on this data first."
     )
+
+
+@torch.no_grad()
+def ema_update(
+    average: nn.Module, module: nn.Module, decay: float, share: Callable[[Tensor], Tensor] = lambda value: value
+) -> None:
+    """average <- d average + (1 - d) module, weights and statistics such as BatchNorm's; whole numbers are copied.
+
+    Processes have statistics of their own; `share` makes one of them everybody's.
+    """
+    for mine, theirs in zip(average.parameters(), module.parameters(), strict=True):
+        mine.lerp_(theirs.to(mine.dtype), 1 - decay)
+    for kept, current in zip(average.buffers(), module.buffers(), strict=True):
+        if kept.is_floating_point():
+            kept.lerp_(share(current).to(kept.dtype), 1 - decay)
+        else:
+            kept.copy_(current)

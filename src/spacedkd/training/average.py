@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from spacedkd.models.ema import ema_update
+from spacedkd.models.weights import ema_update
 
 
 def update_average(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:
