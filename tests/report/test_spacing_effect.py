@@ -9,7 +9,7 @@ from typing import Any
 from spacedkd.experiments.comparison import compare
 from spacedkd.report.arms import read_arms
 from spacedkd.report.page import render
-from spacedkd.report.spacing_effect import caution, cost, headline, one_role
+from spacedkd.report.spacing import caution, cost, headline, one_role
 from spacedkd.schedule import Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page

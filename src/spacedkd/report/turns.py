@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from spacedkd.duration import Duration, in_steps
 from spacedkd.json_form import to_json
 from spacedkd.report.arms import Arm, colours
-from spacedkd.report.axes import Panel, Point, Tick, stroke, tick_values
-from spacedkd.report.markup import Markup, tag, text
+from spacedkd.report.axes import Panel, Point, label, tick_values, ticks
+from spacedkd.report.markup import Markup, tag
 from spacedkd.report.numbers import count, counted, listed, plain
 from spacedkd.run import Run
 from spacedkd.schedule import Schedule, Segment, Spaced, segments
@@ -111,12 +111,10 @@ def _picture(table: Timetable, alike: Sequence[Timetable]) -> Markup:
     per_epoch = table.run.steps_per_epoch
     finest = _finest(panel)
     drawn = _strokes(table, finest, table.run.total_steps)
+    epochs = tick_values(0, panel.y[1] / per_epoch, whole=panel.y[1] > 2 * per_epoch)
     frame = panel.frame(
-        [Tick(turn, count(turn)) for turn in tick_values(*panel.x, most=4)],
-        [
-            Tick(epoch * per_epoch, plain(epoch))
-            for epoch in tick_values(0, panel.y[1] / per_epoch, whole=panel.y[1] > 2 * per_epoch)
-        ],
+        ticks(*panel.x, count, most=4),
+        [(epoch * per_epoch, plain(epoch)) for epoch in epochs],
         "turn (one optimizer update)",
         "step, in epochs",
     )
@@ -138,6 +136,11 @@ def _finest(panel: Panel) -> float:
 
 def _paths(drawn: Sequence[Stroke], finest: float, panel: Panel, class_of: Mapping[str, str]) -> list[Markup]:
     """One path for each role and kind; a band is wider than those of followers on top of it, so that all show."""
+
+    def path(role: str, found: Sequence[Stroke], width: float) -> Markup:
+        lines = "".join(panel.path(one.points) for one in found)
+        return tag("path", d=lines, class_=f"band {class_of[role]}", stroke_width=width)
+
     bands: dict[str, list[Stroke]] = {}
     blocks: dict[str, list[Stroke]] = {}
     for one in drawn:
@@ -145,15 +148,8 @@ def _paths(drawn: Sequence[Stroke], finest: float, panel: Panel, class_of: Mappi
     paths = []
     for place, (role, found) in enumerate(bands.items()):
         covering = sum(_coincide(found[0], later[0], finest) for later in [*bands.values()][place + 1 :])
-        width = LINE + 4 * covering
-        paths.append(tag("path", d=_lines(found, panel), class_=f"band {class_of[role]}", stroke_width=width))
-    for role, found in blocks.items():
-        paths.append(tag("path", d=_lines(found, panel), class_=f"band {class_of[role]}", stroke_width=LINE))
-    return paths
-
-
-def _lines(found: Sequence[Stroke], panel: Panel) -> str:
-    return "".join(stroke(panel.place(one.points)) for one in found)
+        paths.append(path(role, found, LINE + 4 * covering))
+    return paths + [path(role, found, LINE) for role, found in blocks.items()]
 
 
 def _coincide(one: Stroke, other: Stroke, finest: float) -> bool:
@@ -175,9 +171,9 @@ def _enlarged(table: Timetable, schedule: Spaced, panel: Panel, class_of: Mappin
     epochs = steps / table.run.steps_per_epoch
     words = f"first {plain(epochs)} epochs" if epochs >= 0.5 else f"first {counted(steps, 'step')}"
     box = tag("rect", class_="inset", x=left, y=top, width=right - left, height=bottom - top, rx=3)
-    title = tag("text", text(words), class_="tick", x=left + 7, y=top + 14)
     finest = _finest(inner)
-    return tag("g", box, title, *_paths(_strokes(table, finest, steps), finest, inner, class_of))
+    paths = _paths(_strokes(table, finest, steps), finest, inner, class_of)
+    return tag("g", box, label(words, left + 7, top + 14), *paths)
 
 
 def _description(table: Timetable) -> str:

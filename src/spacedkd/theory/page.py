@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spacedkd.report.look import STYLE
 from spacedkd.report.markup import NOTHING, Markup, document, grid, legend, note, panel, section, tag, text
 from spacedkd.report.numbers import PLUS_MINUS, count
 from spacedkd.theory import plots, words
 from spacedkd.theory.words import Found
 
-OWN_STYLE = """
+STYLE = """
 path.online { stroke: var(--ink); stroke-dasharray: 5 3; stroke-width: 1.8; }
 path.one-of-4 { stroke: var(--middle-1); } path.two-of-4 { stroke: var(--student); }
 path.three-of-4 { stroke: var(--middle-2); } path.four-of-4 { stroke: var(--leader); }
@@ -32,7 +31,7 @@ def write_theory_page(path: Path, found: Found, command: str) -> None:
 def render_theory(found: Found, command: str) -> str:
     """The page as text."""
     sections = (_stated(), _gap(found), _steps(found), _traces(found), _numbers(found), _making(found, command))
-    return document(TITLE, STYLE + OWN_STYLE, _opening(found), sections)
+    return document(TITLE, _opening(found), sections, STYLE)
 
 
 def _opening(found: Found) -> Markup:
@@ -217,7 +216,7 @@ def _single(found: Found, name: str) -> str:
 def _legend(found: Found, online: str = "") -> Markup:
     one = max(found["settings"], key=lambda setting: len(setting["intervals"]))
     spaced = {_name(one, place): plots.line_class(place) for place in range(len(one["intervals"]))}
-    return legend([*([(online, "online")] if online else []), *spaced.items()], dashed=True)
+    return legend([*([(online, "online")] if online else []), *spaced.items()], "all")
 
 
 def _text(sentences: str) -> Markup:
