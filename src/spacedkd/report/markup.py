@@ -11,7 +11,6 @@ from itertools import zip_longest
 from typing import Literal, NewType
 
 from spacedkd.report.look import STYLE
-from spacedkd.report.numbers import counted, listed
 from spacedkd.report.tables import Cell, Table
 
 Markup = NewType("Markup", str)
@@ -64,18 +63,10 @@ def note(sentences: str) -> Markup:
     return tag("p", text(sentences), class_="note")
 
 
-def with_code(sentence: str, word: str) -> Markup:
-    """A sentence in which one word is typed on the command line, and so must not be broken."""
-    before, found, after = sentence.partition(word)
-    return tag("p", text(before), tag("code", text(found)) if found else NOTHING, text(after))
-
-
-def judged(sentence: str, verdict: str | None) -> Sequence[Markup]:
-    """A sentence whose last `better` or `worse` has a colour."""
-    if verdict not in ("better", "worse"):
-        return (text(sentence),)
-    before, found, after = sentence.rpartition(verdict)
-    return (text(before), tag("b", text(found), class_=verdict), text(after))
+def marked(sentence: str, word: str, name: str, class_: str | None = None) -> Sequence[Markup]:
+    """A sentence in which the last `word` is an element of its own."""
+    before, found, after = sentence.rpartition(word)
+    return text(before), tag(name, text(found), class_=class_) if found else NOTHING, text(after)
 
 
 def figure(picture: Markup, caption: str) -> Markup:
@@ -92,13 +83,6 @@ def grid(panels: Sequence[Markup], caption: str) -> Markup:
 
 def panel(title: str, below: str, picture: Markup) -> Markup:
     return tag("div", tag("h3", text(title), tag("small", text(below))), picture, class_="panel")
-
-
-def panel_of(labels: Sequence[str], what: str, picture: Markup) -> Markup:
-    """A panel that several arms share: named by them, or by what they share where they are too many for a title."""
-    if len(labels) < 4:
-        return panel(listed(labels), what, picture)
-    return panel(f"{what}, {counted(len(labels), 'arm')}", listed(labels), picture)
 
 
 def document(title: str, opening: Markup, sections: Iterable[Markup], more_style: str = "") -> str:

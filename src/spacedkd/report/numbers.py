@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 THIN_SPACE = "\N{THIN SPACE}"
@@ -76,8 +76,7 @@ def percent_tick(part: float, signed: bool = False) -> str:
     >>> percent_tick(0.05, signed=True)
     '+5'
     """
-    number = plain(round(100 * part, 6))
-    return f"+{number}" if signed and part > 0 else number
+    return ("+" if signed and part > 0 else "") + plain(round(100 * part, 6))
 
 
 def seconds(value: float) -> str:
@@ -102,10 +101,14 @@ def counted(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def spread(values: Sequence[float]) -> str:
-    """Where values lie: the one they share, or the lowest and the highest."""
-    low, high = min(values), max(values)
-    return plain(low) if low == high else f"{plain(low)} to {plain(high)}"
+def spread(values: Sequence[float], write: Callable[[float], str] = plain) -> str:
+    """Where values lie: the one they share, or the lowest and the highest.
+
+    >>> spread([2, 2]), spread([3, 1, 2])
+    ('2', '1 to 3')
+    """
+    low, high = write(min(values)), write(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def listed(words: Sequence[str]) -> str:

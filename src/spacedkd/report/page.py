@@ -20,15 +20,13 @@ from spacedkd.report.markup import (
     folded_if,
     grid,
     html_table,
-    judged,
     legend,
+    marked,
     note,
     panel,
-    panel_of,
     section,
     tag,
     text,
-    with_code,
 )
 from spacedkd.report.numbers import count, counted, plain
 
@@ -60,13 +58,14 @@ def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int
     found = tag("ul", *findings) if findings else NOTHING
     caution = words.caution([arm.numbers["difference"] for arm in arms])
     pairs = comparison["spacing"]
+    left_out = f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out."
     outcome = tag(
         "div",
         tag("p", text(words.headline(arms, against))),
         tag("p", text(spacing.headline(pairs))) if len(pairs) > 1 else NOTHING,
         *folded_if(len(arms) > MANY, f"{counted(len(findings), 'arm')} against {against}, one by one", found),
         note(caution) if caution else NOTHING,
-        note(words.left_out(unfinished)) if unfinished else NOTHING,
+        note(left_out) if unfinished else NOTHING,
         class_="outcome",
     )
     return tag(
@@ -79,8 +78,9 @@ def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int
 
 
 def _finding(arm: Arm, against: str) -> Markup:
-    difference = arm.numbers["difference"]
-    return tag("li", *judged(words.finding(arm, against), difference and words.verdict(difference)))
+    sentence, difference = words.finding(arm, against), arm.numbers["difference"]
+    verdict = difference and words.verdict(difference)
+    return tag("li", *(marked(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [text(sentence)]))
 
 
 def _results(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
@@ -118,8 +118,7 @@ def _curves(arms: Sequence[Arm]) -> Markup:
 
 def _turns(arms: Sequence[Arm]) -> Markup:
     found = turns.timetables(arms)
-    pictures = turns.pictures(found)
-    panels = [panel_of(table.labels, table.words, picture) for table, picture in zip(found, pictures, strict=True)]
+    panels = [panel(*table.titles, picture) for table, picture in zip(found, turns.pictures(found), strict=True)]
     caption = (
         "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
         "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
@@ -138,7 +137,7 @@ def _costs(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
     return section(
         "cost",
         "Cost",
-        with_code(words.extra_cost(arms, against), "--equal-cost"),
+        tag("p", *marked(words.extra_cost(arms, against), "--equal-cost", "code")),
         *folded_if(len(arms) > MANY, "What a run of each took", table, note(said)),
     )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spacedkd.duration import Duration, in_steps
-from spacedkd.json_form import to_json
+from spacedkd.duration import in_steps, steps_of
 from spacedkd.report.arms import Arm, colours
 from spacedkd.report.axes import Panel, Point, label, tick_values, ticks
 from spacedkd.report.markup import Markup, tag
@@ -55,17 +53,23 @@ class Timetable:
         return self.arms[0].numbers["schedule"] or "every step once"
 
     @property
+    def titles(self) -> tuple[str, str]:
+        """The arms and what they share; the other way round where they are too many for a title."""
+        if len(self.arms) < 4:
+            return listed(self.labels), self.words
+        return f"{self.words}, {counted(len(self.arms), 'arm')}", listed(self.labels)
+
+    @property
     def most_turns(self) -> int:
         return len(self.run.roles) * self.run.total_steps
 
 
 def timetables(arms: Sequence[Arm]) -> list[Timetable]:
     """Every distinct schedule, with the arms that followed it."""
-    found: dict[str, list[Arm]] = {}
+    found: dict[tuple[object, ...], list[Arm]] = {}
     for arm in arms:
         run = arm.first
-        key = json.dumps([to_json(_schedule(run)), [*run.roles], run.steps_per_epoch, run.total_steps])
-        found.setdefault(key, []).append(arm)
+        found.setdefault((_schedule(run), *run.roles, run.steps_per_epoch, run.total_steps), []).append(arm)
     return [Timetable(_schedule(alike[0].first), alike) for alike in found.values()]
 
 
@@ -89,7 +93,7 @@ def strokes(blocks: Iterable[Segment], finest: float) -> list[Stroke]:
         before = current.get(block.role)
         if before and start[0] - before.points[-1][0] < finest and start[1] == before.points[-1][1]:
             before.merged = True
-            if len(before.points) > 1 and before.points[-1][0] - before.points[-2][0] < finest:
+            if before.points[-1][0] - before.points[-2][0] < finest:
                 before.points.pop()
             before.points.append(end)
         else:
@@ -160,8 +164,7 @@ def _coincide(one: Stroke, other: Stroke, finest: float) -> bool:
 
 def _enlarged(table: Timetable, schedule: Spaced, panel: Panel, class_of: Mapping[str, str]) -> Markup:
     """The first few intervals, in the corner that a run of many small blocks leaves empty."""
-    interval = int(Duration.parse(schedule.interval).amount)
-    steps = min(ENLARGED * interval, table.run.total_steps)
+    steps = min(ENLARGED * steps_of(schedule.interval), table.run.total_steps)
     left, top = panel.to_x(0.58 * panel.x[1]), panel.to_y(0.46 * panel.y[1])
     right, bottom = panel.to_x.stop - 2, panel.to_y.start - 6
     inner = Panel(

@@ -48,14 +48,13 @@ def finding(arm: Arm, against: str) -> str:
 
 def headline(arms: Sequence[Arm], against: str) -> str:
     """The outcome in one breath."""
-    others = [arm for arm in arms if arm.label != against]
-    if not others:
-        number = arms[0].numbers["last"]
-        return f"One arm only, so nothing is compared: {against} reached {estimate(number)} %."
+    if len(arms) == 1:
+        return f"One arm only, so nothing is compared: {against} reached {estimate(arms[0].numbers['last'])} %."
     judged: dict[str | None, list[str]] = {}
-    for arm in others:
+    for arm in arms:
         difference = arm.numbers["difference"]
-        judged.setdefault(difference and verdict(difference), []).append(arm.label)
+        if arm.label != against:
+            judged.setdefault(difference and verdict(difference), []).append(arm.label)
     unknown = judged.pop(None, [])
     if not judged:
         return f"No interval can be given: no arm shares two seeds with {against}, so none is called better or worse."
@@ -86,8 +85,7 @@ def setting(arms: Sequence[Arm]) -> str:
     specs = [arm.first.spec for arm in arms]
     data = listed(_distinct([data_name(spec) for spec in specs]))
     networks = listed(_distinct([_networks(arm) for arm in arms]))
-    seeds = spread([len(arm.runs) for arm in arms])
-    epochs = spread([spec.epochs for spec in specs])
+    seeds, epochs = spread([len(arm.runs) for arm in arms]), spread([spec.epochs for spec in specs])
     each = "each with" if len(arms) > 1 else "with"
     return (
         f"{counted(len(arms), 'arm')} trained {networks} on {data} "
@@ -98,13 +96,9 @@ def setting(arms: Sequence[Arm]) -> str:
 def title(arms: Sequence[Arm]) -> str:
     specs = [arm.first.spec for arm in arms]
     networks = _distinct([spec.network.name for spec in specs])
-    data = _distinct([_source(spec) for spec in specs])
+    data = listed(_distinct([_source(spec) for spec in specs]))
     subject = networks[0] if len(networks) == 1 else counted(len(networks), "network")
-    return (
-        f"{subject} on {listed(data)}: {counted(len(arms), 'arm')} compared"
-        if len(arms) > 1
-        else f"{subject} on {data[0]}"
-    )
+    return f"{subject} on {data}" + (f": {counted(len(arms), 'arm')} compared" if len(arms) > 1 else "")
 
 
 def data_name(spec: RunSpec) -> str:
@@ -120,14 +114,11 @@ def network_name(network: NetworkSpec) -> str:
 
 def best_epoch(chosen_on: Sequence[str]) -> str:
     """On which images the best epoch was chosen, and whether that is fair."""
-    honest = "on images held out of training"
-    peeking = "on the test images themselves, so it peeks at the test set and flatters every arm"
-    parts = {"test": peeking, "holdout": honest}
-    return (
-        "The best epoch was chosen "
-        + ", or for other arms ".join(parts.get(part, f"on {part}") for part in chosen_on)
-        + "."
-    )
+    parts = {
+        "test": "on the test images themselves, so it peeks at the test set and flatters every arm",
+        "holdout": "on images held out of training",
+    }
+    return f"The best epoch was chosen {', or for other arms '.join(parts[part] for part in chosen_on)}."
 
 
 def extra_cost(arms: Sequence[Arm], against: str) -> str:
@@ -153,10 +144,6 @@ def environments(arms: Sequence[Arm]) -> list[str]:
     if len(found) == 1:
         return [f"Environment of every run: {next(iter(found))}."]
     return [f"Environment of {listed(_distinct(labels))}: {words}." for words, labels in found.items()]
-
-
-def left_out(unfinished: int) -> str:
-    return f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out."
 
 
 def _few(labels: Sequence[str]) -> str:

@@ -31,29 +31,30 @@ def power(exponent: float) -> str:
     return "1" if exponent == 0 else f"10{f'{exponent:.0f}'.translate(_SUPERSCRIPTS)}"
 
 
-def _logs(times: Sequence[int], values: Sequence[float]) -> list[Point]:
-    return [(t, math.log10(value)) for t, value in zip(times, values, strict=True) if value > 0]
-
-
 def gaps(one: Found) -> Markup:
     """u over training, of the online teacher and of the spaced ones, on a logarithmic axis."""
     times = one["times"]
-    online = _logs(times, one["gap"])
-    spaced = [_logs(times, interval["gap"]) for interval in one["intervals"]]
+    online, *spaced = (
+        [(t, math.log10(value)) for t, value in zip(times, of["gap"], strict=True) if value > 0]
+        for of in (one, *one["intervals"])
+    )
     values = [y for points in (online, *spaced) for _, y in points]
     panel = Panel((0, times[-1]), (math.floor(min(values)), math.ceil(max(values))), right=12)
     frame = panel.frame(_time_ticks(panel), _log_ticks(panel), "student's update t", "teacher gap u, mean over runs")
-    ahead = [
-        panel.line(thinned(points, MOST_POINTS), f"all {line_class(place)}")
-        for place, points in enumerate(spaced)
-        if points
-    ]
     words = (
         f"Teacher gap over training, {one['setting']['name']}: online from {one['gap'][0]:.2g} to {one['gap'][-1]:.2g}."
     )
-    return panel.draw(
-        words, frame, *ahead, panel.line(thinned(online, MOST_POINTS), "all online"), _near_mark(panel, one)
-    )
+    drawn = panel.line(thinned(online, MOST_POINTS), "all online"), _near_mark(panel, one)
+    return panel.draw(words, frame, *_lines(panel, spaced), *drawn)
+
+
+def _lines(panel: Panel, curves: Sequence[Sequence[Point]]) -> list[Markup]:
+    """One for each interval."""
+    return [
+        panel.line(thinned(points, MOST_POINTS), f"all {line_class(place)}")
+        for place, points in enumerate(curves)
+        if points
+    ]
 
 
 def _near_mark(panel: Panel, one: Found) -> Markup:
@@ -65,9 +66,9 @@ def _near_mark(panel: Panel, one: Found) -> Markup:
     return tag("line", class_="mark", x1=x, x2=x, y1=panel.top, y2=panel.height - panel.bottom)
 
 
-def example(one: Found, interval: int) -> Markup:
+def example(one: Found) -> Markup:
     """A few dozen steps of a single run: u(t) goes up and down, u(k(t)) stays for an interval."""
-    start, gap = one["example"]["start"], one["example"]["gap"]
+    start, gap, interval = one["example"]["start"], one["example"]["gap"], one["intervals"][1]["interval"]
     points = [(start + n, value) for n, value in enumerate(gap)]
     last = start + len(gap) - 1
     held: list[Point] = []
@@ -95,23 +96,15 @@ def changes(one: Found, near: bool = False) -> Markup:
     panel = Panel((times[0] if near else 0, times[-1]), rounded(min(values), max(values)), left=40, right=12)
     frame = panel.frame(_time_ticks(panel), ticks(*panel.y), "student's update t", "trace against online KD, %")
     zero = tag("line", class_="mark", x1=panel.left, x2=panel.width - panel.right, y1=panel.to_y(0), y2=panel.to_y(0))
-    lines = [
-        panel.line(thinned(points, MOST_POINTS), f"all {line_class(place)}") for place, points in enumerate(curves)
-    ]
     ends = ", ".join(
         f"{interval_name(one['setting'], interval['interval'])} {signed_percent(interval['change'][-1])}"
         for interval in shown
     )
-    return panel.draw(
-        f"Trace of spaced students against online KD over training, {one['setting']['name']}; at the end: {ends}.",
-        frame,
-        zero,
-        *lines,
-        NOTHING if near else _near_mark(panel, one),
-    )
+    words = f"Trace of spaced students against online KD over training, {one['setting']['name']}; at the end: {ends}."
+    return panel.draw(words, frame, zero, *_lines(panel, curves), NOTHING if near else _near_mark(panel, one))
 
 
-def bars(one: Found, window: str = "near") -> Markup:
+def bars(one: Found) -> Markup:
     """For every statement and interval: how many cases clearly held, were too close to tell, were clearly broken."""
     rows: list[Markup] = []
     top, said = 0.0, []
@@ -119,7 +112,7 @@ def bars(one: Found, window: str = "near") -> Markup:
         rows.append(label(title, 2, top + 14, class_="group"))
         top += 20
         for interval in one["intervals"]:
-            verdict = interval["verdicts"][window]
+            verdict = interval["verdicts"]["near"]
             if verdict is None:
                 continue
             spaced = interval_name(one["setting"], interval["interval"])
@@ -133,9 +126,8 @@ def bars(one: Found, window: str = "near") -> Markup:
 
 def _bar(name: str, held: float, broken: float, top: float) -> Markup:
     start, width = 74.0, 196.0
-    parts = [("held", held), ("open", 1 - held - broken), ("broken", broken)]
     pieces, x = [], start
-    for kind, value in parts:
+    for kind, value in (("held", held), ("open", 1 - held - broken), ("broken", broken)):
         if value > 0:
             pieces.append(tag("rect", class_=kind, x=x, y=top + 2, width=max(value * width, 0.1), height=12))
         x += value * width
