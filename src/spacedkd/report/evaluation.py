@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spacedkd.report.arms import Arm
+from spacedkd.report import Arm
 from spacedkd.report.axes import Panel
 from spacedkd.report.markup import NOTHING, Markup, folded, grid, note, panel, section, tag, text
 from spacedkd.report.measures import Measure, levels_panels, table

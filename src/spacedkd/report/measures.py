@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spacedkd.report.arms import Arm
+from spacedkd.report import Arm
 from spacedkd.report.axes import Panel, domain, rounded
 from spacedkd.report.markup import NOTHING, Markup, framed_table, panel, tag, text
 from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, bounds, count, percent, plain, points

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.json_form import to_json
-from spacedkd.report import plots, spacing, tables, turns, words
-from spacedkd.report.arms import Arm, all_colours, read_arms
+from spacedkd.report import Arm, all_colours, plots, read_arms, spacing, tables, turns, words
 from spacedkd.report.evaluation import evaluation_sections
 from spacedkd.report.markup import (
     MANY,

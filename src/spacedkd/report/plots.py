@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spacedkd.report.arms import Arm, colours
+from spacedkd.report import Arm, colours
 from spacedkd.report.axes import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
 from spacedkd.report.markup import NOTHING, Markup, figure, join, tag, text
 from spacedkd.report.numbers import bounds, estimate, percent, percent_tick, plain, points

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
-from spacedkd.report import plots, tables, words
-from spacedkd.report.arms import Arm
+from spacedkd.report import Arm, plots, tables, words
 from spacedkd.report.axes import Panel, domain, rounded
 from spacedkd.report.markup import NOTHING, Markup, grid, html_table, note, panel, section, tag, text
 from spacedkd.report.numbers import TIMES, bounds, counted, estimate, listed, plain, ratio

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from spacedkd.report.arms import Arm
+from spacedkd.report import Arm
 from spacedkd.report.numbers import TIMES, count, counted, estimate, listed, p_value, points, ratio, spread
 from spacedkd.spec import NetworkSpec, RunSpec
 
