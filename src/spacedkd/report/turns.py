@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spacedkd.duration import in_steps, steps_of
+from spacedkd.json_form import to_json
 from spacedkd.report import Arm, colours
 from spacedkd.report.axes import Panel, Point, label, tick_values, ticks
 from spacedkd.report.markup import Markup, tag
@@ -62,10 +64,11 @@ class Timetable:
 
 def timetables(arms: Sequence[Arm]) -> list[Timetable]:
     """Every distinct schedule, with the arms that followed it."""
-    found: dict[tuple[object, ...], list[Arm]] = {}
+    found: dict[str, list[Arm]] = {}
     for arm in arms:
         run = arm.first
-        found.setdefault((_schedule(run), *run.roles, run.steps_per_epoch, run.total_steps), []).append(arm)
+        key = json.dumps([to_json(_schedule(run)), [*run.roles], run.steps_per_epoch, run.total_steps])
+        found.setdefault(key, []).append(arm)
     return [Timetable(_schedule(alike[0].first), alike) for alike in found.values()]
 
 
