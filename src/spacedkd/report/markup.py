@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import zip_longest
+from pathlib import Path
 from typing import Literal, NewType
 
-from spacedkd.report.look import STYLE
 from spacedkd.report.tables import Cell, Table
 
 Markup = NewType("Markup", str)
 """text that is safe to put into the page as it stands"""
 
 NOTHING = Markup("")
+STYLE = "\n" + Path(__file__).with_name("look.css").read_text(encoding="utf-8")
+"""light and dark, in colours that colour-blind readers can tell apart (Okabe-Ito)"""
 MANY = 12
 """so many arms are more than a reader takes in at once: what is said of each is folded away"""
 SHOWN = 6
