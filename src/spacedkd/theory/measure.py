@@ -15,18 +15,16 @@ Expectations are over the order of the data. Traces are exact, with no linearisa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spacedkd.errors import UserError
-from spacedkd.evaluation.confidence import confidence_interval
+from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval, half_width
 from spacedkd.theory.training import Course, Setting, train
-from spacedkd.theory.verdicts import Sides, follows, part, verdict
 from spacedkd.theory.wide_network import Curvatures
 
 Callback = Callable[[str, int, int], None]
@@ -35,25 +33,6 @@ NEAR = 0.01
 """of its first loss, and less, is left to a teacher near convergence"""
 ROUNDING = 1e-22
 """a loss below this is no more than rounding"""
-
-
-def default_settings(problems: int = 16, orders: int = 24, steps: int = 1500, seed: int = 0) -> list[Setting]:
-    """Two activations whose second derivatives differ in kind, and one of them with small steps but more of them."""
-    if steps < 2:
-        raise UserError(f"The theory experiment needs at least 2 steps, got {steps}.")
-    base = Setting(problems=problems, orders=orders, seed=seed)
-    return [
-        _long(replace(base, name="tanh", activation="tanh"), steps),
-        _long(replace(base, name="gelu", activation="gelu"), steps),
-        _long(replace(base, name="tanh, small rate", activation="tanh", rate=base.rate / 4), 2 * steps),
-    ]
-
-
-def _long(setting: Setting, steps: int) -> Setting:
-    """Half an epoch, one and a half, six, and offline."""
-    epoch = setting.samples // setting.batch_size
-    wanted = (epoch // 2, 3 * epoch // 2, 6 * epoch, steps)
-    return replace(setting, steps=steps, intervals=tuple(sorted({min(one, steps) for one in wanted})))
 
 
 def measure(settings: Sequence[Setting], callback: Callback) -> dict[str, Any]:
@@ -187,3 +166,82 @@ def _example(course: Course, length: int = 48) -> dict[str, Any]:
     below = torch.nonzero(loss < NEAR * loss[0])
     start = min(int(below[0]) if len(below) else steps, max(0, steps - length))
     return {"start": start, "gap": gap[start : start + length + 1].tolist()}
+
+
+class Sides(NamedTuple):
+    """Left and right of an inequality `left <= right`, each [times, problems, orders]."""
+
+    left: Tensor
+    right: Tensor
+    unit: Literal["ratio", "part"]
+    scale: Tensor | None = None  # what a difference is a part of; the right side where it is not given
+
+    def at(self, rows: list[bool]) -> Sides:
+        return Sides(self.left[rows], self.right[rows], self.unit, None if self.scale is None else self.scale[rows])
+
+    def changes(self) -> Tensor:
+        """log(left / right), or (left - right) / scale."""
+        if self.unit == "ratio":
+            return (self.left / self.right).log()
+        return (self.left - self.right) / (self.right if self.scale is None else self.scale)
+
+    def holds_between_means(self) -> Tensor:
+        """Over orders: [times, problems]."""
+        return self.left.mean(-1) <= self.right.mean(-1)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How often `left <= right` was seen.
+
+    An expectation is over orders, so there is one inequality for each problem and time. It is held or broken where the
+    paired 95 % interval of the difference lies on one side of zero; chance alone breaks 2.5 % of those that are equal.
+    """
+
+    held: float
+    broken: float
+    means: float  # part in which the mean of the left is not above the mean of the right, clearly or not
+    single: float  # part of all single runs and times with left <= right
+    problems_held: float  # part of problems, by the change averaged over all times; surer, as there is more to average
+    problems_broken: float
+    change: ConfidenceInterval  # over problems: geometric mean of left / right, or mean of (left - right) / scale
+    unit: str
+
+
+def verdict(sides: Sides) -> Verdict:
+    """Count, over problems and times."""
+    held, broken = _clear(sides.left - sides.right)
+    change = sides.changes().mean(0)  # [problems, orders]
+    problems_held, problems_broken = _clear(change)
+    per_problem = change.mean(-1)
+    return Verdict(
+        held=part(held),
+        broken=part(broken),
+        means=part(sides.holds_between_means()),
+        single=part(sides.left <= sides.right),
+        problems_held=part(problems_held),
+        problems_broken=part(problems_broken),
+        change=confidence_interval((per_problem.exp() if sides.unit == "ratio" else per_problem).tolist()),
+        unit=sides.unit,
+    )
+
+
+def _clear(differences: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the mean over orders, the last dimension, is clearly below and clearly above zero."""
+    orders = differences.shape[-1]
+    mean = differences.mean(-1)
+    half = half_width(1.0, orders) * differences.std(-1) / orders**0.5
+    return mean + half < 0, mean - half > 0
+
+
+def follows(premise: Sides, conclusions: Mapping[str, Sides]) -> dict[str, float] | None:
+    """Where the premise holds between means: how often each conclusion does. None if the premise never holds."""
+    holds = premise.holds_between_means()
+    if not bool(holds.any()):
+        return None
+    return {name: part(sides.holds_between_means()[holds]) for name, sides in conclusions.items()}
+
+
+def part(true: Tensor) -> float:
+    """The part of entries that are true."""
+    return float(true.to(torch.float64).mean())

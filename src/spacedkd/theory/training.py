@@ -7,7 +7,7 @@ k(t) = ceil(t / s) s for the interval s. The teacher never looks at a student, s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
@@ -71,6 +71,25 @@ class Setting:
     @property
     def parameters(self) -> int:
         return self.width * (self.inputs + 2) + 1
+
+
+def default_settings(problems: int = 16, orders: int = 24, steps: int = 1500, seed: int = 0) -> list[Setting]:
+    """Two activations whose second derivatives differ in kind, and one of them with small steps but more of them."""
+    if steps < 2:
+        raise UserError(f"The theory experiment needs at least 2 steps, got {steps}.")
+    base = Setting(problems=problems, orders=orders, seed=seed)
+    return [
+        _long(replace(base, name="tanh", activation="tanh"), steps),
+        _long(replace(base, name="gelu", activation="gelu"), steps),
+        _long(replace(base, name="tanh, small rate", activation="tanh", rate=base.rate / 4), 2 * steps),
+    ]
+
+
+def _long(setting: Setting, steps: int) -> Setting:
+    """Half an epoch, one and a half, six, and offline."""
+    epoch = setting.samples // setting.batch_size
+    wanted = (epoch // 2, 3 * epoch // 2, 6 * epoch, steps)
+    return replace(setting, steps=steps, intervals=tuple(sorted({min(one, steps) for one in wanted})))
 
 
 class Course(NamedTuple):
@@ -161,10 +180,10 @@ def train(setting: Setting, callback: Callback) -> Course:
         raise UserError(
             f"Setting {setting.name!r} does not converge: the teacher's loss ends at {worst:.3g}. Lower its rate."
         )
-    teacher, gap = _teacher_history(setting, runs, star, tell)
+    teacher, gap = _teacher_history(runs, star, tell)
     times = _times(setting)
     ahead = [teacher_ahead(interval, setting.steps) for interval in (1, *setting.intervals)]
-    students = _students(setting, runs, teacher, ahead, {*times}, tell)
+    students = _students(runs, teacher, ahead, times, tell)
     measured = [[k[t - 1] for t in times] for k in ahead[1:]]
     return Course(setting, times, measured, teacher, gap, runs.y, students, limit)
 
@@ -176,9 +195,10 @@ def _times(setting: Setting) -> list[int]:
     return odd if odd[-1] == setting.steps else [*odd, setting.steps]
 
 
-def _teacher_history(setting: Setting, runs: _Runs, star: Networks, tell: Callable[[], None]) -> tuple[Tensor, Tensor]:
+def _teacher_history(runs: _Runs, star: Networks, tell: Callable[[], None]) -> tuple[Tensor, Tensor]:
     """The teacher's run once more, to the bit, now that phi* is known."""
-    networks, said, gaps = runs.start, [], []
+    setting, networks = runs.setting, runs.start
+    said, gaps = [], []
     for step in range(setting.steps + 1):
         said.append(outputs(networks, runs.x, setting.activation))
         gaps.append(linearised(star, networks.minus(star), runs.x, setting.activation))
@@ -189,10 +209,10 @@ def _teacher_history(setting: Setting, runs: _Runs, star: Networks, tell: Callab
 
 
 def _students(
-    setting: Setting, runs: _Runs, teacher: Tensor, ahead: list[list[int]], times: set[int], tell: Callable[[], None]
+    runs: _Runs, teacher: Tensor, ahead: list[list[int]], times: list[int], tell: Callable[[], None]
 ) -> Curvatures:
     """Every student begins where its teacher began and learns (1 - alpha) y + alpha g_phi_k(t)."""
-    networks = Networks(*(part.expand(len(ahead), *part.shape) for part in runs.start))
+    setting, networks = runs.setting, Networks(*(part.expand(len(ahead), *part.shape) for part in runs.start))
     found = []
     for t in range(1, setting.steps + 1):
         x, rows = runs.batch(t - 1)
