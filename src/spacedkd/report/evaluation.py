@@ -113,16 +113,9 @@ def _bar(area: Panel, one: Mapping[str, Any], most: int) -> Markup:
     sure, right = percent(one["confidence"]), percent(one["accuracy"])
     title = f"{count(one['images'])} images: confidence {sure} %, right {right} %"
     left, end, top = area.to_x(one["low"]), area.to_x(one["high"]), area.to_y(one["accuracy"])
-    return tag(
-        "rect",
-        tag("title", text(title)),
-        class_="bar",
-        x=left + 0.8,
-        y=top,
-        width=end - left - 1.6,
-        height=area.to_y(0) - top,
-        fill_opacity=f"{0.25 + 0.75 * min(1.0, 10 * one['images'] / most):.2f}",
-    )
+    shape = {"x": left + 0.8, "y": top, "width": end - left - 1.6, "height": area.to_y(0) - top}
+    opacity = f"{0.25 + 0.75 * min(1.0, 10 * one['images'] / most):.2f}"
+    return tag("rect", tag("title", text(title)), class_="bar", **shape, fill_opacity=opacity)
 
 
 def _corruptions(evaluation: Evaluation) -> Markup:

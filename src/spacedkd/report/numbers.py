@@ -52,6 +52,12 @@ def p_value(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
+def with_p(difference: Mapping[str, Any]) -> str:
+    """The interval of a difference in points, and the p of its test where there is one."""
+    p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
+    return f"{points(difference['low'])} to {points(difference['high'])}{p}"
+
+
 def count(value: float) -> str:
     """A whole number.
 
@@ -77,10 +83,6 @@ def percent_tick(part: float, signed: bool = False) -> str:
     '+5'
     """
     return ("+" if signed and part > 0 else "") + plain(round(100 * part, 6))
-
-
-def seconds(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else count(value)
 
 
 def ratio(value: float) -> str:

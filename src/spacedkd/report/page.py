@@ -77,8 +77,7 @@ def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int
 
 
 def _finding(arm: Arm, against: str) -> Markup:
-    sentence, difference = words.finding(arm, against), arm.numbers["difference"]
-    verdict = difference and words.verdict(difference)
+    sentence, verdict = words.finding(arm, against), words.verdict(arm.numbers["difference"])
     return tag("li", *(marked(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [text(sentence)]))
 
 

@@ -69,7 +69,7 @@ def headline(pairs: Sequence[Pair]) -> str:
 
 
 def _of_one(pair: Pair) -> str:
-    judged, name = _verdict(pair), pair["name"]
+    judged, name = words.verdict(pair["difference"]), pair["name"]
     if judged is None:
         return f"No interval can be given for {name} spaced against unspaced: they do not share two seeds."
     if judged == "no clear difference":
@@ -111,12 +111,8 @@ def caution(pairs: Sequence[Pair]) -> str | None:
     return f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for {for_whom}."
 
 
-def _verdict(pair: Pair) -> str | None:
-    return pair["difference"] and words.verdict(pair["difference"])
-
-
 def _named(pairs: Sequence[Pair], judged: str | None) -> list[str]:
-    return [pair["name"] for pair in pairs if _verdict(pair) == judged]
+    return [pair["name"] for pair in pairs if words.verdict(pair["difference"]) == judged]
 
 
 def _did(names: Sequence[str], what: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spacedkd.report.numbers import DASH, PLUS_MINUS, TIMES, count, estimate, p_value, percent, points, ratio, seconds
+from spacedkd.report.numbers import DASH, PLUS_MINUS, TIMES, count, estimate, p_value, percent, points, ratio, with_p
 from spacedkd.report.words import how, leader_name, verdict
 from spacedkd.run import Run
 
@@ -193,10 +193,8 @@ def _difference(difference: Mapping[str, Any] | None, absent: str = "no shared s
     mean, judged = points(difference["mean"]), verdict(difference)
     if judged is None:
         return Cell(mean, strong=True, below="1 shared seed: no interval")
-    p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
-    below = f"{points(difference['low'])} to {points(difference['high'])}{p}"
     short = f"{mean} {PLUS_MINUS} {percent((difference['high'] - difference['low']) / 2)}"
-    return Cell(mean, short=short, strong=True, verdict=judged, below=below)
+    return Cell(mean, short=short, strong=True, verdict=judged, below=with_p(difference))
 
 
 def _p(difference: Mapping[str, Any] | None) -> Cell:
@@ -204,6 +202,7 @@ def _p(difference: Mapping[str, Any] | None) -> Cell:
 
 
 def _cost(cost: Mapping[str, float], base: Mapping[str, float], name: str) -> Cell:
-    written = seconds(cost[name]) if name == "seconds" else count(cost[name])
-    times = f"{TIMES}{ratio(cost[name] / base[name])}" if base[name] else ""
-    return Cell(written, short=f"{cost[name]:.{1 if name == 'seconds' else 0}f}", below=times)
+    value, in_seconds = cost[name], name == "seconds"
+    written = f"{value:.1f}" if in_seconds and value < 100 else count(value)
+    times = f"{TIMES}{ratio(value / base[name])}" if base[name] else ""
+    return Cell(written, short=f"{value:.1f}" if in_seconds else f"{value:.0f}", below=times)

@@ -7,13 +7,13 @@ from pathlib import PurePath
 from typing import Any
 
 from spacedkd.report import Arm
-from spacedkd.report.numbers import TIMES, count, counted, estimate, listed, p_value, points, ratio, spread
+from spacedkd.report.numbers import TIMES, count, counted, estimate, listed, points, ratio, spread, with_p
 from spacedkd.spec import NetworkSpec, RunSpec
 
 
-def verdict(difference: Mapping[str, Any]) -> str | None:
-    """`better` or `worse` where the whole interval is on one side of zero; None where one seed gives no interval."""
-    if difference["low"] is None or difference["high"] is None:
+def verdict(difference: Mapping[str, Any] | None) -> str | None:
+    """`better` or `worse` where the whole interval is on one side of zero; None where seeds are too few for one."""
+    if difference is None or difference["low"] is None:
         return None
     if difference["low"] > 0:
         return "better"
@@ -41,9 +41,7 @@ def finding(arm: Arm, against: str) -> str:
     gain = f"{pair}: {points(difference['mean'])} points"
     if judged is None:
         return f"{gain} on the only seed they share; one seed gives no interval, so this may be chance."
-    p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
-    bounds = f"95 % interval {points(difference['low'])} to {points(difference['high'])}"
-    return f"{gain} ({bounds}{p}, {counted(difference['n'], 'seed')}): {judged}."
+    return f"{gain} (95 % interval {with_p(difference)}, {counted(difference['n'], 'seed')}): {judged}."
 
 
 def headline(arms: Sequence[Arm], against: str) -> str:
@@ -52,9 +50,8 @@ def headline(arms: Sequence[Arm], against: str) -> str:
         return f"One arm only, so nothing is compared: {against} reached {estimate(arms[0].numbers['last'])} %."
     judged: dict[str | None, list[str]] = {}
     for arm in arms:
-        difference = arm.numbers["difference"]
         if arm.label != against:
-            judged.setdefault(difference and verdict(difference), []).append(arm.label)
+            judged.setdefault(verdict(arm.numbers["difference"]), []).append(arm.label)
     unknown = judged.pop(None, [])
     if not judged:
         return f"No interval can be given: no arm shares two seeds with {against}, so none is called better or worse."
