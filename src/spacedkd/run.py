@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from spacedkd.spec import RunSpec, read_spec
 
 Curve = Mapping[float, float]
 """accuracy after each evaluated epoch"""
-_WRITTEN = ("accuracy", "best_chosen_on", "cost", "seconds", "plan", "environment", "fingerprint")
 # Neither what a run is called, nor its seed, nor where and how often it is measured decides its last accuracy.
 _IRRELEVANT = ("label", "seed", "engine", "schedule", "evaluate_every", "save_every", "log_every")
 
@@ -127,7 +126,7 @@ def read_run(folder: Path | str) -> Run:
     spec = read_spec(folder)
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
-        run = Run(folder, spec, **{name: written[name] for name in _WRITTEN})
+        run = Run(folder, spec, **{field.name: written[field.name] for field in fields(Run)[2:]})
         run.student()
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path} cannot be read as a result: {error!r}. Resume the run without it.") from None
@@ -161,13 +160,11 @@ def summarise(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], str
 
 def _summary(found: Sequence[Mapping[str, Any]], judge: str) -> dict[str, dict[str, dict[str, float]]]:
     last: dict[str, dict[str, float]] = found[-1]["accuracy"]
-    scores: dict[str, dict[str, dict[str, float]]] = {part: {} for part in last}
-    for head in last[judge]:
-        best = max(found, key=lambda entry: entry["accuracy"][judge][head])
-        for part in last:
-            scores[part][head] = {
-                "last": last[part][head],
-                "best": best["accuracy"][part][head],
-                "best_epoch": best["epoch"],
-            }
-    return scores
+    best = {head: max(found, key=lambda entry: entry["accuracy"][judge][head]) for head in last[judge]}
+    return {
+        part: {
+            head: {"last": heads[head], "best": one["accuracy"][part][head], "best_epoch": one["epoch"]}
+            for head, one in best.items()
+        }
+        for part, heads in last.items()
+    }

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from spacedkd.experiments.comparison import compare, describe
-from spacedkd.report.arms import read_arms
-from spacedkd.report.intervals import groups
+from spacedkd.report import read_arms
 from spacedkd.report.page import render
+from spacedkd.report.spacing import groups
 from spacedkd.report.tables import comparison_tables
 from spacedkd.run import read_run
 from spacedkd.schedule import Ahead, Spaced

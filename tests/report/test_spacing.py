@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from spacedkd.experiments.comparison import compare
-from spacedkd.report.arms import read_arms
-from spacedkd.report.intervals import groups
+from spacedkd.report import read_arms
+from spacedkd.report.spacing import groups
 from spacedkd.schedule import Ahead, Offline, Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page

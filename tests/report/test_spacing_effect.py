@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.experiments.comparison import compare
-from spacedkd.report.arms import read_arms
+from spacedkd.report import read_arms
 from spacedkd.report.page import render
-from spacedkd.report.spacing_effect import caution, cost, headline, one_role
+from spacedkd.report.spacing import caution, cost, headline, one_role
 from spacedkd.schedule import Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page
@@ -127,7 +127,9 @@ def test_a_pair_without_a_common_seed_has_costs_but_no_picture(tmp_path: Path) -
 
 
 def arms(methods: int) -> list[FakeArm]:
-    every = [replace(arm, method=f"own:m{n}", label=f"{arm.label} {n}") for n in range(methods) for arm in (ONLINE, SPACED)]
+    every = [
+        replace(arm, method=f"own:m{n}", label=f"{arm.label} {n}") for n in range(methods) for arm in (ONLINE, SPACED)
+    ]
     return [FakeArm("no KD", [0.5, 0.6, 0.7], "none", roles=("student",)), *every]
 
 

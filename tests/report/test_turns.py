@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spacedkd.experiments.comparison import compare
-from spacedkd.report.arms import Arm, all_colours, read_arms
+from spacedkd.report import Arm, all_colours, read_arms
 from spacedkd.report.turns import Stroke, pictures, strokes, timetables
 from spacedkd.schedule import Ahead, Offline, Online, Schedule, Segment, Spaced, Window, segments
 from tests.report.fake_runs import FakeArm, write_runs

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from spacedkd import UserError
-from spacedkd.theory.measure import default_settings, measure
-from spacedkd.theory.training import LONGER, Course, Setting, _Runs, teacher_ahead, train
-from spacedkd.theory.verdicts import Sides, follows, verdict
+from spacedkd.theory.measure import Sides, follows, measure, verdict
+from spacedkd.theory.training import LONGER, Course, Setting, _Runs, default_settings, teacher_ahead, train
 from spacedkd.theory.wide_network import Networks
 
 TINY = Setting(

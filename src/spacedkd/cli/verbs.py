@@ -181,8 +181,9 @@ def theory(
 
     from spacedkd.files import write_json
     from spacedkd.theory import words
-    from spacedkd.theory.measure import default_settings, measure
+    from spacedkd.theory.measure import measure
     from spacedkd.theory.page import write_theory_page
+    from spacedkd.theory.training import default_settings
     from spacedkd.training.folder import make_folder
 
     settings = default_settings(problems, orders, steps, seed)

@@ -1,17 +1,18 @@
-"""Where a value lands in a picture: scales, ticks and the frame of a panel."""
+"""Where a value lands in a picture: scales, ticks, the frame of a panel, and the marks that several pictures share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from spacedkd.report.markup import NOTHING, Markup, join, tag, text
-from spacedkd.report.numbers import percent_tick
+from spacedkd.report.markup import NOTHING, Markup, join, pixels, tag, text
+from spacedkd.report.numbers import bounds, percent, percent_tick, plain
 
 Point = tuple[float, float]
+Tick = tuple[float, str]
 
 
 class Scale(NamedTuple):
@@ -27,42 +28,38 @@ class Scale(NamedTuple):
         return self.start + part * (self.stop - self.start)
 
 
-class Tick(NamedTuple):
-    value: float
-    label: str
-
-
-def tick_values(low: float, high: float, most: int = 6, whole: bool = False) -> list[float]:
+def tick_values(low: float, high: float, most: int = 6, whole: bool = False, outside: bool = False) -> list[float]:
     """Round numbers from `low` to `high`, as many as there may be; `whole` allows no part of one.
+
+    Those `outside` begin and end at or beyond the range.
 
     >>> tick_values(0.47, 0.98), tick_values(0, 12, whole=True)
     ([0.5, 0.6, 0.7, 0.8, 0.9], [0.0, 5.0, 10.0])
     """
-    for step in _round_steps((high - low) / most, whole):
-        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    digits = (1, 2, 5) if whole else (1, 2, 2.5, 5)
+    powers = count(math.floor(math.log10((high - low) / most)))
+    begin, end, slack = (math.floor, math.ceil, 1e-9) if outside else (math.ceil, math.floor, -1e-9)
+    for step in (max(digit * 10.0**power, whole) for power in powers for digit in digits):
+        first, last = begin(low / step + slack), end(high / step - slack)
         if last - first < most:
             return [round(number * step, 12) for number in range(first, last + 1)]
     raise AssertionError("steps grow until they fit")
 
 
-def rounded(low: float, high: float, most: int = 6) -> tuple[float, float]:
+def ticks(
+    low: float, high: float, write: Callable[[float], str] = plain, most: int = 6, whole: bool = False
+) -> list[Tick]:
+    return [(value, write(value)) for value in tick_values(low, high, most, whole)]
+
+
+def rounded(low: float, high: float) -> tuple[float, float]:
     """A range that begins and ends with a tick.
 
     >>> rounded(0.08, 0.89)
     (0.0, 1.0)
     """
-    for step in _round_steps((high - low) / most):
-        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-        if last - first < most:
-            return first * step, last * step
-    raise AssertionError("steps grow until they fit")
-
-
-def _round_steps(about: float, whole: bool = False) -> Iterator[float]:
-    """Numbers that begin with 1, 2, 2.5 or 5, from a little below `about` up."""
-    nice = (1, 2, 5) if whole else (1, 2, 2.5, 5)
-    for power in count(math.floor(math.log10(about))):
-        yield from (max(digit * 10.0**power, whole) for digit in nice)
+    values = tick_values(low, high, outside=True)
+    return values[0], values[-1]
 
 
 def domain(values: Iterable[float], least: float, most: float) -> tuple[float, float]:
@@ -94,8 +91,11 @@ class Panel:
     def to_y(self) -> Scale:
         return Scale(*self.y, self.height - self.bottom, self.top)
 
-    def place(self, points: Iterable[Point]) -> list[Point]:
-        return [(self.to_x(x), self.to_y(y)) for x, y in points]
+    def path(self, points: Iterable[Point]) -> str:
+        return "M" + "L".join(f"{pixels(self.to_x(x))} {pixels(self.to_y(y))}" for x, y in points)
+
+    def line(self, points: Iterable[Point], class_: str) -> Markup:
+        return tag("path", d=self.path(points), class_=class_)
 
     def draw(self, description: str, *content: Markup) -> Markup:
         box = f"0 0 {self.width:g} {self.height:g}"
@@ -104,52 +104,53 @@ class Panel:
     def frame(self, x_ticks: Sequence[Tick], y_ticks: Sequence[Tick], x_title: str, y_title: str) -> Markup:
         """Grid, ticks and titles; the title of the y axis lies flat above it, where it can be read."""
         floor, end = self.height - self.bottom, self.width - self.right
-        rows = [
-            join(
-                tag("line", class_="grid", x1=self.left, x2=end, y1=self.to_y(value), y2=self.to_y(value)),
-                tag("text", text(label), class_="tick", x=self.left - 6, y=self.to_y(value) + 4, text_anchor="end"),
-            )
-            for value, label in y_ticks
+        parts = []
+        for y, words in ((self.to_y(value), words) for value, words in y_ticks):
+            parts.append(tag("line", class_="grid", x1=self.left, x2=end, y1=y, y2=y))
+            parts.append(label(words, self.left - 6, y + 4, "end"))
+        for x, words in ((self.to_x(value), words) for value, words in x_ticks):
+            parts.append(tag("line", class_="axis", x1=x, x2=x, y1=floor, y2=floor + 4))
+            parts.append(label(words, x, floor + 16, "middle"))
+        parts.append(tag("line", class_="axis", x1=self.left, x2=end, y1=floor, y2=floor))
+        titles = label(x_title, (self.left + end) / 2, self.height - 5, "middle"), label(y_title, 2, 11)
+        return join(*parts, *titles)
+
+    def percent_ticks(self) -> list[Tick]:
+        """Of a y axis of accuracies."""
+        return ticks(*self.y, percent_tick)
+
+    def estimate(
+        self,
+        place: float,
+        value: Mapping[str, Any],
+        title: str,
+        radius: float,
+        seeds: Mapping[int, float] | None = None,
+    ) -> Markup:
+        """A mean with its 95 % interval, as far as the panel goes, and small dots for its seeds beside it."""
+        x, parts = self.to_x(place), []
+        if interval := bounds(value):
+            low, high = (self.to_y(min(max(bound, self.y[0]), self.y[1])) for bound in interval)
+            parts.append(tag("line", class_="confidence", x1=x, x2=x, y1=low, y2=high))
+        parts += [
+            dot("seed", x + 7, self.to_y(reached), 2.2, f"seed {seed}: {percent(reached)}")
+            for seed, reached in (seeds or {}).items()
         ]
-        columns = [
-            join(
-                tag("line", class_="axis", x1=self.to_x(value), x2=self.to_x(value), y1=floor, y2=floor + 4),
-                tag("text", text(label), class_="tick", x=self.to_x(value), y=floor + 16, text_anchor="middle"),
-            )
-            for value, label in x_ticks
-        ]
-        titles = [
-            tag("line", class_="axis", x1=self.left, x2=end, y1=floor, y2=floor),
-            tag("text", text(x_title), class_="tick", x=(self.left + end) / 2, y=self.height - 5, text_anchor="middle"),
-            tag("text", text(y_title), class_="tick", x=2, y=11),
-        ]
-        return join(*rows, *columns, *titles)
+        return join(*parts, dot("mean", x, self.to_y(value["mean"]), radius, title))
 
 
-def percent_ticks(panel: Panel) -> list[Tick]:
-    """Of a y axis of accuracies."""
-    return [Tick(value, percent_tick(value)) for value in tick_values(*panel.y)]
+def label(words: str, x: float | str, y: float, anchor: str | None = None, class_: str = "tick") -> Markup:
+    return tag("text", text(words), class_=class_, x=x, y=y, text_anchor=anchor)
 
 
-def confidence_bar(panel: Panel, x: float, bounds: tuple[float, float] | None) -> Markup:
-    """An upright line from bound to bound, as far as the panel goes."""
-    if bounds is None:
-        return NOTHING
-    low, high = (panel.to_y(min(max(value, panel.y[0]), panel.y[1])) for value in bounds)
-    return tag("line", class_="confidence", x1=x, x2=x, y1=low, y2=high)
+def dot(class_: str, x: float | str, y: float, radius: float, title: str = "") -> Markup:
+    return tag("circle", tag("title", text(title)) if title else NOTHING, class_=class_, cx=x, cy=y, r=radius)
 
 
-def line(places: Sequence[Point], class_: str) -> Markup:
-    return tag("path", d=stroke(places), class_=class_)
-
-
-def stroke(places: Sequence[Point]) -> str:
-    """The path through places.
-
-    >>> stroke([(0, 0), (10.04, 5)])
-    'M0 0L10 5'
-    """
-    return "M" + "L".join(f"{round(x, 1):g} {round(y, 1):g}" for x, y in places)
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """No more points than a small picture can show; the last one stays."""
+    kept = list(points[:: -(-len(points) // most)])
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
 
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spacedkd.report import plots
-from spacedkd.report.arms import Arm
-from spacedkd.report.axes import Panel, Tick
+from spacedkd.report import Arm
+from spacedkd.report.axes import Panel
 from spacedkd.report.markup import NOTHING, Markup, folded, grid, note, panel, section, tag, text
-from spacedkd.report.measures import Measure, measures, table
-from spacedkd.report.numbers import count, percent_tick
+from spacedkd.report.measures import Measure, levels_panels, table
+from spacedkd.report.numbers import count, percent, percent_tick
 
 GLANCE = ("accuracy/top1", "accuracy/nll", "accuracy/ece", "corruptions/mean", "adversarial/mean")
 FLATNESS = ("weight_noise/mean", "curvature/trace", "curvature/largest")
+LEVELS = "Solid: mean of the arm over seeds, with its 95 % interval. Dashed: mean of {}. Levels are evenly spread."
 
 
 class Evaluation(NamedTuple):
@@ -27,16 +27,18 @@ class Evaluation(NamedTuple):
     def of(self, instrument: str) -> dict[str, Measure]:
         return {key: one for key, one in self.measured.items() if key.startswith(f"{instrument}/")}
 
-    def settings(self, instrument: str) -> Markup:
-        return note(self.found["settings"][instrument])
-
     def table(self, name: str, shown: Iterable[Measure]) -> Markup:
         return table(name, [*shown], self.arms, self.against)
 
-    def response(self, points: Mapping[float, Measure], x_title: str, y_title: str, said: str) -> Markup:
-        """A picture for each arm of how accuracy falls, with what the pictures show."""
-        pictures = plots.levels_panels(self.arms, self.against, points, x_title, y_title)
-        return grid(pictures, f"{said} {plots.LEVELS.format(self.against)}") if pictures else NOTHING
+    def section(self, instrument: str, name: str, title: str, *content: Markup) -> Markup:
+        return section(name, title, note(self.found["settings"][instrument]), *content)
+
+    def response(self, at: str, clean: str, x_title: str, said: str, y_title: str = "accuracy, %") -> Markup:
+        """How accuracy falls with the levels of the measures `at`/level, from the clean measure on, for each arm."""
+        levels = {0.0: self.measured[clean]}
+        levels |= {float(key.split("/")[2]): one for key, one in self.of(at).items() if not key.endswith("/loss")}
+        pictures = levels_panels(self.arms, self.against, levels, x_title, y_title)
+        return grid(pictures, f"{said} {LEVELS.format(self.against)}") if pictures else NOTHING
 
 
 def evaluation_sections(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> list[Markup]:
@@ -44,7 +46,8 @@ def evaluation_sections(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> l
     found = comparison.get("evaluation")
     if found is None:
         return []
-    evaluation = Evaluation(found, measures(found["metrics"]), arms, comparison["against"])
+    measured = {key: Measure(**one) for key, one in found["metrics"].items()}
+    evaluation = Evaluation(found, measured, arms, comparison["against"])
     sections = {
         "accuracy": _calibration,
         "corruptions": _corruptions,
@@ -71,8 +74,12 @@ def _glance(evaluation: Evaluation) -> Markup:
 
 def _calibration(evaluation: Evaluation) -> Markup:
     mine, bins = evaluation.of("accuracy"), evaluation.found["reliability"]
+    errors = {
+        label: f"expected calibration error {one['estimate']['mean']:.3f}"
+        for label, one in mine["accuracy/ece"].arms.items()
+    }
     pictures = [
-        panel(arm.label, _sure(mine["accuracy/ece"], arm), _reliability(arm, bins[arm.label]))
+        panel(arm.label, errors.get(arm.label, ""), _reliability(arm, bins[arm.label]))
         for arm in evaluation.arms
         if arm.label in bins
     ]
@@ -82,110 +89,79 @@ def _calibration(evaluation: Evaluation) -> Markup:
         "Bins with few images are pale."
     )
     classes = evaluation.of("accuracy/class")
-    return section(
+    return evaluation.section(
+        "accuracy",
         "calibration",
         "Accuracy and calibration",
-        evaluation.settings("accuracy"),
         evaluation.table("Accuracy and calibration", (one for key, one in mine.items() if key not in classes)),
         grid(pictures, caption),
         folded("Every class", evaluation.table("Top-1 of each class", classes.values())),
     )
 
 
-def _sure(error: Measure, arm: Arm) -> str:
-    mine = error.arms.get(arm.label)
-    return "" if mine is None else f"expected calibration error {mine['estimate']['mean']:.3f}"
-
-
 def _reliability(arm: Arm, bins: Sequence[Mapping[str, Any]]) -> Markup:
     area = Panel((0, 1), (0, 1), right=14)
     most = max(one["images"] for one in bins)
     bars = [_bar(area, one, most) for one in bins if one["images"]]
-    ticks = [Tick(value, percent_tick(value)) for value in (0, 0.25, 0.5, 0.75, 1)]
+    ticks = [(value, percent_tick(value)) for value in (0, 0.25, 0.5, 0.75, 1)]
     frame = area.frame(ticks, ticks, "confidence, %", "accuracy, %")
     diagonal = tag("line", class_="mark", x1=area.to_x(0), y1=area.to_y(0), x2=area.to_x(1), y2=area.to_y(1))
     return area.draw(f"Reliability of {arm.label}.", frame, *bars, diagonal)
 
 
 def _bar(area: Panel, one: Mapping[str, Any], most: int) -> Markup:
-    title = f"{count(one['images'])} images: confidence {_pct(one['confidence'])}, right {_pct(one['accuracy'])}"
-    left, right, top = area.to_x(one["low"]), area.to_x(one["high"]), area.to_y(one["accuracy"])
-    return tag(
-        "rect",
-        tag("title", text(title)),
-        class_="bar",
-        x=left + 0.8,
-        y=top,
-        width=right - left - 1.6,
-        height=area.to_y(0) - top,
-        fill_opacity=f"{0.25 + 0.75 * min(1.0, 10 * one['images'] / most):.2f}",
-    )
-
-
-def _pct(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    sure, right = percent(one["confidence"]), percent(one["accuracy"])
+    title = f"{count(one['images'])} images: confidence {sure} %, right {right} %"
+    left, end, top = area.to_x(one["low"]), area.to_x(one["high"]), area.to_y(one["accuracy"])
+    shape = {"x": left + 0.8, "y": top, "width": end - left - 1.6, "height": area.to_y(0) - top}
+    opacity = f"{0.25 + 0.75 * min(1.0, 10 * one['images'] / most):.2f}"
+    return tag("rect", tag("title", text(title)), class_="bar", **shape, fill_opacity=opacity)
 
 
 def _corruptions(evaluation: Evaluation) -> Markup:
-    mine = evaluation.of("corruptions")
-    by_severity = evaluation.of("corruptions/severity")
-    points = {float(key.rpartition("/")[2]): one for key, one in by_severity.items()}
-    kinds = [
-        one for key, one in mine.items() if key.count("/") == 1 and key not in ("corruptions/clean", "corruptions/mean")
-    ]
+    mine, by_severity = evaluation.of("corruptions"), evaluation.of("corruptions/severity")
+    said = "Mean accuracy over all corruptions."
+    shown = ("corruptions/mean", *by_severity)
+    kinds = [key for key in mine if key.count("/") == 1 and key not in ("corruptions/clean", "corruptions/mean")]
     each = [one for key, one in mine.items() if key.count("/") == 2 and key not in by_severity]
-    return section(
+    return evaluation.section(
+        "corruptions",
         "corruptions",
         "Corrupted images",
-        evaluation.settings("corruptions"),
-        evaluation.response(
-            {0.0: mine["corruptions/clean"], **points},
-            "severity (0: clean)",
-            "accuracy, %",
-            "Mean accuracy over all corruptions.",
-        ),
-        evaluation.table("Accuracy on corrupted images", [mine["corruptions/mean"], *by_severity.values(), *kinds]),
+        evaluation.response("corruptions/severity", "corruptions/clean", "severity (0: clean)", said),
+        evaluation.table("Accuracy on corrupted images", (mine[key] for key in (*shown, *kinds))),
         folded("Every corruption at every severity", evaluation.table("Each severity", each)),
     )
 
 
 def _adversarial(evaluation: Evaluation) -> Markup:
     mine = evaluation.of("adversarial")
-    names = list(dict.fromkeys(key.split("/")[1] for key in mine if key.count("/") == 2))
+    names = [key.split("/")[1] for key in mine if key.count("/") == 2]
     drawn = "bim" if "bim" in names else names[0]
-    points = {float(key.rpartition("/")[2]): one for key, one in evaluation.of(f"adversarial/{drawn}").items()}
-    return section(
+    said = f"Accuracy under {drawn.upper()}."
+    return evaluation.section(
+        "adversarial",
         "adversarial",
         "Adversarial images",
-        evaluation.settings("adversarial"),
-        evaluation.response(
-            {0.0: mine["adversarial/clean"], **points},
-            "epsilon, pixel values",
-            "accuracy, %",
-            f"Accuracy under {drawn.upper()}.",
-        ),
+        evaluation.response(f"adversarial/{drawn}", "adversarial/clean", "epsilon, pixel values", said),
         evaluation.table("Accuracy under attack", mine.values()),
     )
 
 
 def _weight_noise(evaluation: Evaluation) -> Markup:
     mine = evaluation.of("weight_noise")
-    grids = []
-    for kind in ("absolute", "relative"):
-        points = {
-            float(key.split("/")[2]): one
-            for key, one in evaluation.of(f"weight_noise/{kind}").items()
-            if key.endswith("/accuracy")
-        }
-        clean = {0.0: mine["weight_noise/clean/accuracy"]}
-        said = f"{kind.capitalize()} noise on all weights."
-        grids.append(evaluation.response({**clean, **points}, f"{kind} noise", "training accuracy, %", said))
-    summary = ("weight_noise/clean/accuracy", "weight_noise/clean/loss", "weight_noise/mean")
+    clean, y_title = "weight_noise/clean/accuracy", "training accuracy, %"
+    grids = [
+        evaluation.response(f"weight_noise/{kind.lower()}", clean, f"{kind.lower()} noise", said, y_title)
+        for kind in ("Absolute", "Relative")
+        for said in [f"{kind} noise on all weights."]
+    ]
+    summary = (clean, "weight_noise/clean/loss", "weight_noise/mean")
     rest = [one for key, one in mine.items() if key not in summary]
-    return section(
+    return evaluation.section(
+        "weight_noise",
         "noise",
         "Noise on the weights",
-        evaluation.settings("weight_noise"),
         *grids,
         evaluation.table("With noise on the weights", (mine[key] for key in summary)),
         folded("Every level", evaluation.table("Each level of noise", rest)),
@@ -193,9 +169,5 @@ def _weight_noise(evaluation: Evaluation) -> Markup:
 
 
 def _curvature(evaluation: Evaluation) -> Markup:
-    return section(
-        "curvature",
-        "Curvature",
-        evaluation.settings("curvature"),
-        evaluation.table("Curvature", evaluation.of("curvature").values()),
-    )
+    shown = evaluation.table("Curvature", evaluation.of("curvature").values())
+    return evaluation.section("curvature", "curvature", "Curvature", shown)

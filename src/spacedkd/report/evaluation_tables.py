@@ -39,27 +39,26 @@ def of_evaluation(found: Found, calibration: bool) -> Iterator[Table]:
     """A table for each instrument."""
     instruments = found["instruments"]
     yield from _accuracy(instruments["accuracy"], calibration)
-    for name, table in (
-        ("corruptions", _corruptions),
-        ("adversarial", _adversarial),
-        ("weight_noise", _weight_noise),
-        ("curvature", _curvature),
-    ):
-        if name in instruments:
-            yield table(instruments[name])
+    tables = {
+        "corruptions": _corruptions,
+        "adversarial": _adversarial,
+        "weight_noise": _weight_noise,
+        "curvature": _curvature,
+    }
+    yield from (table(instruments[name]) for name, table in tables.items() if name in instruments)
 
 
 def _accuracy(found: Found, calibration: bool) -> Iterator[Table]:
-    models = found["models"]
-    yield _top1(models)
-    student = models[found["measured"]["model"]]["test"]
+    yield _top1(found["models"])
+    student = found["models"][found["measured"]["model"]]["test"]
     rows = []
     for head, one in student["heads"].items():
         top5 = "" if one["top5"] is None else percent(one["top5"])
         numbers = f"{one['nll']:.3f}", f"{one['ece']:.3f}", percent(one["agrees_with_final"])
         rows.append([head, percent(one["top1"]), top5, *numbers])
     agreement = [f"chooses what the {name} chooses: {percent(share)} %" for name, share in student["agreement"].items()]
-    hardest = sorted((share, name) for name, share in _classes(found, student).items())[:3]
+    classes = zip(student["heads"]["final"]["per_class"], found["class_names"], strict=True)
+    hardest = sorted((share, name) for share, name in classes if share is not None)[:3]
     words = ", ".join(f"{name} {percent(share)}" for share, name in hardest)
     columns = ("head", "top-1", "top-5", "NLL", "ECE", "as the deepest head")
     caption = "; ".join([*agreement, f"hardest classes: {words}"])
@@ -79,42 +78,26 @@ def _top1(models: Found) -> Table:
     return in_words("accuracy in percent", ("model", "images", *heads), rows, left=2)
 
 
-def _classes(found: Found, student: Found) -> dict[str, float]:
-    pairs = zip(found["class_names"], student["heads"]["final"]["per_class"], strict=True)
-    return {name: share for name, share in pairs if share is not None}
-
-
 def _reliability(student: Found) -> Table:
-    rows = [
-        [
-            f"{percent(one['low'])} to {percent(one['high'])}",
-            str(one["images"]),
-            percent(one["confidence"]),
-            percent(one["accuracy"]),
-        ]
-        for one in student["heads"]["final"]["reliability"]
-        if one["images"]
-    ]
+    rows = []
+    for one in (found for found in student["heads"]["final"]["reliability"] if found["images"]):
+        low, high, *means = (percent(one[name]) for name in ("low", "high", "confidence", "accuracy"))
+        rows.append([f"{low} to {high}", str(one["images"]), *means])
     columns = ("confidence", "images", "mean confidence", "accuracy")
     caption = f"{student['bins']} bins of equal width; ECE is the mean gap, weighted by images"
     return in_words("reliability of the deepest head", columns, rows, caption)
 
 
 def _corruptions(found: Found) -> Table:
-    severities = found["severities"]
-
-    def row(name: str, values: list[float], mean: float) -> list[str]:
-        return [name, *(percent(value) for value in values), percent(mean)]
-
+    names, severities = found["names"], found["severities"]
+    accuracy = {(one["name"], one["severity"]): one["accuracy"]["final"] for one in found["found"]}
     rows = []
-    for name in found["names"]:
-        values = [one["accuracy"]["final"] for one in found["found"] if one["name"] == name]
-        rows.append(row(name, values, sum(values) / len(values)))
-    by_severity = [
-        [one["accuracy"]["final"] for one in found["found"] if one["severity"] == severity] for severity in severities
-    ]
-    rows.append(row("mean", [sum(values) / len(values) for values in by_severity], found["mean"]["final"]))
-    columns = ("corruption", *(f"severity {s}" for s in severities), "mean")
+    for name in names:
+        values = [accuracy[name, severity] for severity in severities]
+        rows.append([name, *map(percent, values), percent(sum(values) / len(values))])
+    means = [sum(accuracy[name, severity] for name in names) / len(names) for severity in severities]
+    rows.append(["mean", *map(percent, means), percent(found["mean"]["final"])])
+    columns = ("corruption", *(f"severity {severity}" for severity in severities), "mean")
     enlarged = f"images were enlarged {found['enlarged']}x while they were corrupted, then brought back"
     caption = enlarged if found["enlarged"] > 1 else ""
     return in_words("accuracy on corrupted images, percent", columns, rows, caption)

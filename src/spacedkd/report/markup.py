@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import NewType
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal, NewType
 
-from spacedkd.report.numbers import counted, listed
 from spacedkd.report.tables import Cell, Table
 
 Markup = NewType("Markup", str)
 """text that is safe to put into the page as it stands"""
 
 NOTHING = Markup("")
-_ALONE = {"meta", "br"}
+STYLE = "\n" + Path(__file__).with_name("look.css").read_text(encoding="utf-8")
+"""light and dark, in colours that colour-blind readers can tell apart (Okabe-Ito)"""
 MANY = 12
 """so many arms are more than a reader takes in at once: what is said of each is folded away"""
 SHOWN = 6
 """panels that stay open where there are too many"""
-# A page holds text from specs; whatever slipped through escaping could still load and run nothing.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def text(value: object) -> Markup:
@@ -45,16 +45,16 @@ def tag(name: str, /, *content: Markup, **attributes: str | float | None) -> Mar
     '<line x1="0" stroke-width="1.5" class="&quot;"></line>'
     """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_written(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value if isinstance(value, str) else pixels(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return Markup(f"<{name}{written}>" + ("" if name in _ALONE else f"{join(*content)}</{name}>"))
+    return Markup(f"<{name}{written}>" + ("" if name == "meta" else f"{join(*content)}</{name}>"))
 
 
-def _written(value: str | float) -> str:
-    """Coordinates to a tenth of a pixel: finer cannot be seen and makes the page longer."""
-    return value if isinstance(value, str) else f"{round(value, 1):g}"
+def pixels(value: float) -> str:
+    """To a tenth of a pixel: finer cannot be seen and makes the page longer."""
+    return f"{round(value, 1):g}"
 
 
 def section(name: str, title: str, *content: Markup) -> Markup:
@@ -65,18 +65,10 @@ def note(sentences: str) -> Markup:
     return tag("p", text(sentences), class_="note")
 
 
-def with_code(sentence: str, word: str) -> Markup:
-    """A sentence in which one word is typed on the command line, and so must not be broken."""
-    before, found, after = sentence.partition(word)
-    return tag("p", text(before), tag("code", text(found)) if found else NOTHING, text(after))
-
-
-def judged(sentence: str, verdict: str | None) -> Sequence[Markup]:
-    """A sentence whose last `better` or `worse` has a colour."""
-    if verdict not in ("better", "worse"):
-        return (text(sentence),)
-    before, found, after = sentence.rpartition(verdict)
-    return (text(before), tag("b", text(found), class_=verdict), text(after))
+def marked(sentence: str, word: str, name: str, class_: str | None = None) -> Sequence[Markup]:
+    """A sentence in which the last `word` is an element of its own."""
+    before, found, after = sentence.rpartition(word)
+    return text(before), tag(name, text(found), class_=class_) if found else NOTHING, text(after)
 
 
 def figure(picture: Markup, caption: str) -> Markup:
@@ -85,37 +77,28 @@ def figure(picture: Markup, caption: str) -> Markup:
 
 def grid(panels: Sequence[Markup], caption: str) -> Markup:
     """Panels side by side; of very many the first few, the others folded away."""
-    if len(panels) <= MANY:
-        return figure(_side_by_side(panels), caption)
-    rest = folded(f"Show the other {len(panels) - SHOWN}", _side_by_side(panels[SHOWN:]))
-    return tag("figure", _side_by_side(panels[:SHOWN]), tag("figcaption", text(caption)), rest)
-
-
-def _side_by_side(panels: Sequence[Markup]) -> Markup:
-    return tag("div", *panels, class_="panels")
+    open_ = len(panels) if len(panels) <= MANY else SHOWN
+    shown, rest = (tag("div", *some, class_="panels") for some in (panels[:open_], panels[open_:]))
+    more = [folded(f"Show the other {len(panels) - open_}", rest)] if open_ < len(panels) else []
+    return tag("figure", shown, tag("figcaption", text(caption)), *more)
 
 
 def panel(title: str, below: str, picture: Markup) -> Markup:
     return tag("div", tag("h3", text(title), tag("small", text(below))), picture, class_="panel")
 
 
-def panel_of(labels: Sequence[str], what: str, picture: Markup) -> Markup:
-    """A panel that several arms share: named by them, or by what they share where they are too many for a title."""
-    if len(labels) < 4:
-        return panel(listed(labels), what, picture)
-    return panel(f"{what}, {counted(len(labels), 'arm')}", listed(labels), picture)
-
-
-def document(title: str, style: str, opening: Markup, sections: Iterable[Markup]) -> str:
+def document(title: str, opening: Markup, sections: Iterable[Markup], more_style: str = "") -> str:
     """A whole page in one file; nothing in it may be fetched or run."""
+    # A page holds text from specs; whatever slipped through escaping could still load and run nothing.
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", text(title)),
-        tag("style", Markup(style)),
+        tag("style", Markup(STYLE + more_style)),
     )
     body = tag("body", opening, tag("main", *sections))
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
@@ -129,15 +112,13 @@ def folded_if(many: bool, summary: str, *content: Markup) -> Sequence[Markup]:
     return (folded(summary, *content),) if many else content
 
 
-def legend(colours: Iterable[tuple[str, str]], dashed: bool) -> Markup:
+def legend(colours: Iterable[tuple[str, str]], kind: Literal["all", "band"]) -> Markup:
     """Names, each with the class of its lines."""
-
-    def key(class_: str) -> Markup:
-        stroke = f"all {class_}" if dashed else f"band {class_}"
-        line = tag("path", d="M0 5L30 5", class_=stroke, stroke_width=3)
-        return tag("svg", line, viewBox="0 0 30 10", aria_hidden="true")
-
-    return tag("ul", *(tag("li", key(class_), text(role)) for role, class_ in colours), class_="legend")
+    items = []
+    for name, class_ in colours:
+        line = tag("path", d="M0 5L30 5", class_=f"{kind} {class_}", stroke_width=3)
+        items.append(tag("li", tag("svg", line, viewBox="0 0 30 10", aria_hidden="true"), text(name)))
+    return tag("ul", *items, class_="legend")
 
 
 def html_table(table: Table) -> Markup:
@@ -153,8 +134,7 @@ def framed_table(
 ) -> Markup:
     """A table that scrolls inside its own frame where the screen is narrow."""
     head = tag("tr", *(tag("th", text(title), scope="col") for title in heads))
-    classes = ["named" if one else None for one in marked] or [None] * len(rows)
-    body = [tag("tr", *row, class_=class_) for row, class_ in zip(rows, classes, strict=True)]
+    body = [tag("tr", *row, class_="named" if is_marked else None) for row, is_marked in zip_longest(rows, marked)]
     table = tag("table", tag("caption", text(name), class_="unseen"), tag("thead", head), tag("tbody", *body))
     hint = tag("p", text("Scroll the table sideways for more columns."), class_="note hint", aria_hidden="true")
     label = f"{name}, scrolls sideways"
@@ -168,10 +148,13 @@ def _head_cell(cell: Cell) -> Markup:
 def _cell(cell: Cell) -> Markup:
     if cell.absent:
         return tag("td", text(cell.text), class_="none")
-    main = text(cell.text)
+    parts = [text(cell.text)]
     if cell.strong or cell.half is not None:
-        main = tag("b" if cell.strong else "span", main)
-    half = NOTHING if cell.half is None else tag("span", text(f" {cell.half}"), class_="half")
-    verdict = cell.verdict and tag("span", text(cell.verdict), class_=f"verdict {cell.verdict.split()[0]}")
-    below = NOTHING if cell.below is None else tag("small", text(cell.below))
-    return tag("td", main, half, verdict or NOTHING, below)
+        parts = [tag("b" if cell.strong else "span", *parts)]
+    if cell.half is not None:
+        parts.append(tag("span", text(f" {cell.half}"), class_="half"))
+    if cell.verdict:
+        parts.append(tag("span", text(cell.verdict), class_=f"verdict {cell.verdict.split()[0]}"))
+    if cell.below is not None:
+        parts.append(tag("small", text(cell.below)))
+    return tag("td", *parts)

@@ -1,4 +1,4 @@
-"""Tables of measured numbers: a line for each number, a column for each arm."""
+"""Measured numbers, all arms side by side: tables with a line for each number, pictures of how accuracy falls."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spacedkd.report.arms import Arm
-from spacedkd.report.markup import Markup, framed_table, tag, text
-from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, count, percent, points
-from spacedkd.report.words import verdict
+from spacedkd.report import Arm
+from spacedkd.report.axes import Panel, domain, rounded
+from spacedkd.report.markup import NOTHING, Markup, framed_table, panel, tag, text
+from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, bounds, count, percent, plain, points
+from spacedkd.report.words import how, verdict
 
 
 @dataclass(frozen=True)
@@ -18,19 +19,20 @@ class Measure:
     """One number as all arms have it."""
 
     title: str
-    is_percent: bool
+    unit: str
+    """percent or number"""
     better: str | None
     """high, low, or None where neither is"""
     arms: Mapping[str, Mapping[str, Any]]
 
     def written(self, value: float, near: float) -> str:
         """A value with as many decimals as give the number `near` three digits; percent always with one."""
-        if self.is_percent:
+        if self.unit == "percent":
             return percent(value)
         return count(value) if abs(near) >= 1000 else f"{value:.{_decimals(near)}f}".replace("-", MINUS)
 
     def signed(self, value: float, near: float) -> str:
-        if self.is_percent:
+        if self.unit == "percent":
             return points(value)
         return ("+" if value > 0 else "") + self.written(value, near)
 
@@ -53,12 +55,6 @@ def _decimals(near: float) -> int:
     return max(0, 2 - math.floor(math.log10(abs(near)))) if near else 3
 
 
-def measures(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Measure]:
-    return {
-        key: Measure(one["title"], one["unit"] == "percent", one["better"], one["arms"]) for key, one in metrics.items()
-    }
-
-
 def table(name: str, shown: Sequence[Measure], arms: Sequence[Arm], against: str) -> Markup:
     """A line for each measure; arms that have none of them get no column."""
     columns = [arm for arm in arms if any(arm.label in one.arms for one in shown)]
@@ -68,7 +64,7 @@ def table(name: str, shown: Sequence[Measure], arms: Sequence[Arm], against: str
 
 
 def _title(measure: Measure) -> Markup:
-    unit = ", %" if measure.is_percent else ""
+    unit = ", %" if measure.unit == "percent" else ""
     hint = [tag("small", text("lower is better"))] if measure.better == "low" else []
     return tag("th", text(measure.title + unit), *hint, scope="row")
 
@@ -81,9 +77,8 @@ def _cell(measure: Measure, found: Mapping[str, Any] | None) -> Markup:
     half = ""
     if value["low"] is not None:
         half = f" {PLUS_MINUS} {measure.written((value['high'] - value['low']) / 2, near)}"
-    mean = tag("b", text(measure.written(near, near)))
     below = [] if difference is None else [_difference(measure, difference, near)]
-    return tag("td", mean, tag("span", text(half), class_="half"), *below)
+    return tag("td", tag("b", text(measure.written(near, near))), tag("span", text(half), class_="half"), *below)
 
 
 def _difference(measure: Measure, difference: Mapping[str, Any], near: float) -> Markup:
@@ -94,3 +89,37 @@ def _difference(measure: Measure, difference: Mapping[str, Any], near: float) ->
     bounds = f" ({measure.signed(difference['low'], near)} to {measure.signed(difference['high'], near)})"
     mean = text(gain) if judged is None else tag("b", text(f"{gain} {judged}"), class_=judged)
     return tag("small", mean, tag("span", text(bounds), class_="range"))
+
+
+def levels_panels(
+    arms: Sequence[Arm], against: str, at: Mapping[float, Measure], x_title: str, y_title: str
+) -> list[Markup]:
+    """A picture for each arm that was measured at the levels of the reference, all on the same axes.
+
+    Levels lie evenly in their order. Where the reference was not measured, the first arm that was takes its place.
+    """
+    of = {arm.label: [level for level in sorted(at) if arm.label in at[level].arms] for arm in arms}
+    levels = next((mine for mine in (of[against], *of.values()) if len(mine) > 1), [])
+    if not levels:
+        return []
+    found = {
+        label: [at[level].arms[label]["estimate"] for level in levels]
+        for label, mine in of.items()
+        if {*levels} <= {*mine}
+    }
+    values = [v for estimates in found.values() for one in estimates for v in (one["mean"], *(bounds(one) or ()))]
+    area = Panel((-0.2, len(levels) - 0.8), rounded(*domain(values, 0, 1)), right=14)
+    frame = area.frame([*enumerate(map(plain, levels))], area.percent_ticks(), x_title, y_title)
+    means = {label: [(place, one["mean"]) for place, one in enumerate(estimates)] for label, estimates in found.items()}
+    dashed = area.line(means[against], "all leader") if against in means else NOTHING
+
+    def picture(label: str) -> Markup:
+        dots = [
+            area.estimate(place, one, f"{at[level].title}: {percent(one['mean'])} %", 3.6)
+            for place, (level, one) in enumerate(zip(levels, found[label], strict=True))
+        ]
+        said = ", ".join(f"{plain(level)}: {percent(y)} %" for level, (_, y) in zip(levels, means[label], strict=True))
+        lines = NOTHING if label == against else dashed, area.line(means[label], "all student")
+        return area.draw(f"Accuracy of {label} at each level. {said}.", frame, *lines, *dots)
+
+    return [panel(arm.label, how(arm.numbers), picture(arm.label)) for arm in arms if arm.label in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 THIN_SPACE = "\N{THIN SPACE}"
@@ -52,6 +52,12 @@ def p_value(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
+def with_p(difference: Mapping[str, Any]) -> str:
+    """The interval of a difference in points, and the p of its test where there is one."""
+    p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
+    return f"{points(difference['low'])} to {points(difference['high'])}{p}"
+
+
 def count(value: float) -> str:
     """A whole number.
 
@@ -76,12 +82,7 @@ def percent_tick(part: float, signed: bool = False) -> str:
     >>> percent_tick(0.05, signed=True)
     '+5'
     """
-    number = plain(round(100 * part, 6))
-    return f"+{number}" if signed and part > 0 else number
-
-
-def seconds(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else count(value)
+    return ("+" if signed and part > 0 else "") + plain(round(100 * part, 6))
 
 
 def ratio(value: float) -> str:
@@ -102,10 +103,14 @@ def counted(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def spread(values: Sequence[float]) -> str:
-    """Where values lie: the one they share, or the lowest and the highest."""
-    low, high = min(values), max(values)
-    return plain(low) if low == high else f"{plain(low)} to {plain(high)}"
+def spread(values: Sequence[float], write: Callable[[float], str] = plain) -> str:
+    """Where values lie: the one they share, or the lowest and the highest.
+
+    >>> spread([2, 2]), spread([3, 1, 2])
+    ('2', '1 to 3')
+    """
+    low, high = write(min(values)), write(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def listed(words: Sequence[str]) -> str:

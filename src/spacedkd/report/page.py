@@ -8,30 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.json_form import to_json
-from spacedkd.report import forest, intervals, plots, spacing_effect, tables, turns, words
-from spacedkd.report.arms import Arm, all_colours, read_arms
+from spacedkd.report import Arm, all_colours, plots, read_arms, spacing, tables, turns, words
 from spacedkd.report.evaluation import evaluation_sections
-from spacedkd.report.look import STYLE
 from spacedkd.report.markup import (
     MANY,
     NOTHING,
     Markup,
     document,
-    figure,
     folded,
     folded_if,
     grid,
     html_table,
-    join,
-    judged,
     legend,
+    marked,
     note,
     panel,
-    panel_of,
     section,
     tag,
     text,
-    with_code,
 )
 from spacedkd.report.numbers import count, counted, plain
 
@@ -46,15 +40,15 @@ def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int =
     """The page as text."""
     sections = [
         _results(comparison, arms),
-        spacing_effect.section_of(comparison, arms),
+        spacing.effect_section(comparison, arms),
         _curves(arms),
-        _intervals(arms),
+        spacing.interval_section(arms),
         _turns(arms),
         _costs(comparison, arms),
         *evaluation_sections(comparison, arms),
         _making(arms, comparison["measured"]),
     ]
-    return document(words.title(arms), STYLE, _opening(arms, comparison, unfinished), sections)
+    return document(words.title(arms), _opening(arms, comparison, unfinished), sections)
 
 
 def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int) -> Markup:
@@ -62,14 +56,15 @@ def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int
     findings = [_finding(arm, against) for arm in arms if arm.label != against]
     found = tag("ul", *findings) if findings else NOTHING
     caution = words.caution([arm.numbers["difference"] for arm in arms])
-    spacing = comparison["spacing"] if len(comparison["spacing"]) > 1 else []
+    pairs = comparison["spacing"]
+    left_out = f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out."
     outcome = tag(
         "div",
         tag("p", text(words.headline(arms, against))),
-        tag("p", text(spacing_effect.headline(spacing))) if spacing else NOTHING,
+        tag("p", text(spacing.headline(pairs))) if len(pairs) > 1 else NOTHING,
         *folded_if(len(arms) > MANY, f"{counted(len(findings), 'arm')} against {against}, one by one", found),
         note(caution) if caution else NOTHING,
-        note(words.left_out(unfinished)) if unfinished else NOTHING,
+        note(left_out) if unfinished else NOTHING,
         class_="outcome",
     )
     return tag(
@@ -82,8 +77,8 @@ def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int
 
 
 def _finding(arm: Arm, against: str) -> Markup:
-    difference = arm.numbers["difference"]
-    return tag("li", *judged(words.finding(arm, against), difference and words.verdict(difference)))
+    sentence, verdict = words.finding(arm, against), words.verdict(arm.numbers["difference"])
+    return tag("li", *(marked(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [text(sentence)]))
 
 
 def _results(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
@@ -96,32 +91,15 @@ def _results(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
         said += "The ensemble is the mean of all heads. "
     if any(arm.numbers["leader"] for arm in arms):
         said += f"The {words.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
-    numbers, reached = html_table(tables.results(comparison)), _accuracies(arms, against)
-    gained = _differences(arms, against)
+    numbers, reached = html_table(tables.results(comparison)), plots.accuracies(arms, against)
+    base = next(arm for arm in arms if arm.label == against)
+    rows = [plots.gain(a.label, a.numbers["difference"], a, base) for a in arms if a.numbers["difference"] is not None]
+    caption = "Paired by seed. A line that crosses zero is no clear difference."
+    gained = plots.gains(f"Difference against {against}, points", rows, caption)
     shown = (numbers, tag("div", reached, gained, class_="pair"))
     if len(arms) > MANY:
         shown = (reached, folded(f"All numbers, and differences against {against}", numbers, gained))
     return section("results", "Results", note(said + words.best_epoch(comparison["best_chosen_on"])), *shown)
-
-
-def _accuracies(arms: Sequence[Arm], against: str) -> Markup:
-    rows = forest.accuracy_rows(arms, against)
-    level = next(row.mean for row in rows if row.reference)
-    described = "; ".join(f"{row.label} {row.written} %" for row in rows)
-    caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
-    picture = forest.forest(rows, 0, 1, level, f"Accuracy after the last epoch: {described}.")
-    return figure(join(tag("h3", text("Accuracy after the last epoch, %")), picture), caption)
-
-
-def _differences(arms: Sequence[Arm], against: str) -> Markup:
-    rows = forest.difference_rows(arms, against)
-    if not rows:
-        return NOTHING
-    described = "; ".join(f"{row.label} {row.written}" for row in rows)
-    title = f"Difference against {against}, points"
-    picture = forest.forest(rows, -1, 1, 0, f"{title}: {described}.")
-    caption = "Paired by seed. A line that crosses zero is no clear difference."
-    return figure(join(tag("h3", text(title)), picture), caption)
 
 
 def _curves(arms: Sequence[Arm]) -> Markup:
@@ -133,36 +111,18 @@ def _curves(arms: Sequence[Arm]) -> Markup:
     )
     if any(arm.first.leader is not None and arm.first.shares_one_model for arm in arms):
         caption += "In self KD both roles are one network, measured during the turns of either."
-    return section("curves", "Learning curves", legend(all_colours(arms), dashed=True), grid(panels, caption))
-
-
-def _intervals(arms: Sequence[Arm]) -> Markup:
-    found = intervals.groups(arms)
-    if not found:
-        return NOTHING
-    pictures = intervals.interval_panels(found)
-    panels = [panel(group.title, group.data, picture) for group, picture in zip(found, pictures, strict=True)]
-    caption = (
-        "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
-        "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
-    )
-    if not all(intervals.to_scale(group.spacings) for group in found):
-        caption += "Where intervals differ too much for one scale they are evenly spread in their order."
-    return section("intervals", "Accuracy against interval", grid(panels, caption))
+    return section("curves", "Learning curves", legend(all_colours(arms), "all"), grid(panels, caption))
 
 
 def _turns(arms: Sequence[Arm]) -> Markup:
     found = turns.timetables(arms)
-    pictures = turns.pictures(found)
-    panels = [panel_of(table.labels, table.words, picture) for table, picture in zip(found, pictures, strict=True)]
+    panels = [panel(*table.titles, picture) for table, picture in zip(found, turns.pictures(found), strict=True)]
     caption = (
         "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
         "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
         "fast to draw."
     )
-    return section(
-        "turns", "Who learned which step when", legend(all_colours(arms), dashed=False), grid(panels, caption)
-    )
+    return section("turns", "Who learned which step when", legend(all_colours(arms), "band"), grid(panels, caption))
 
 
 def _costs(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
@@ -175,7 +135,7 @@ def _costs(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
     return section(
         "cost",
         "Cost",
-        with_code(words.extra_cost(arms, against), "--equal-cost"),
+        tag("p", *marked(words.extra_cost(arms, against), "--equal-cost", "code")),
         *folded_if(len(arms) > MANY, "What a run of each took", table, note(said)),
     )
 

@@ -1,30 +1,17 @@
-"""How accuracy develops: over the epochs of each arm, and as images or weights get harder."""
+"""The pictures of accuracies: over the epochs of each arm, and arms side by side, each a dot and an interval."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from spacedkd.report.arms import Arm, colours
-from spacedkd.report.axes import (
-    Panel,
-    Point,
-    Tick,
-    apart,
-    confidence_bar,
-    domain,
-    line,
-    percent_ticks,
-    rounded,
-    tick_values,
-)
-from spacedkd.report.markup import NOTHING, Markup, join, panel, tag, text
-from spacedkd.report.measures import Measure
-from spacedkd.report.numbers import bounds, percent, plain
-from spacedkd.report.words import how
+from spacedkd.report import Arm, colours
+from spacedkd.report.axes import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
+from spacedkd.report.markup import NOTHING, Markup, figure, join, tag, text
+from spacedkd.report.numbers import bounds, estimate, percent, percent_tick, plain, points
 from spacedkd.run import Curve
 
 MOST_POINTS = 160
-LEVELS = "Solid: mean of the arm over seeds, with its 95 % interval. Dashed: mean of {}. Levels are evenly spread."
 
 
 def curves(arms: Sequence[Arm]) -> list[Markup]:
@@ -41,13 +28,12 @@ def _curves_of(arm: Arm, area: Panel) -> Markup:
     for role in reversed(arm.first.roles):  # the dashed leader lies over the student, so that equal curves both show
         by_seed = [run.curves[role] for run in arm.runs if role in run.curves]
         if len(by_seed) > 1:
-            thin += [line(area.place(_thinned(curve)), f"one {class_of[role]}") for curve in by_seed]
+            thin += [area.line(_points(curve), f"one {class_of[role]}") for curve in by_seed]
         if mean := _mean(by_seed):
-            thick.append(line(area.place(_thinned(mean)), f"all {class_of[role]}"))
+            thick.append(area.line(_points(mean), f"all {class_of[role]}"))
             ends.append((role, max(mean.items())))
     described = ", ".join(f"{role} {percent(value)} % after {plain(epoch)} epochs" for role, (epoch, value) in ends)
-    epochs = [Tick(value, plain(value)) for value in tick_values(*area.x, whole=area.x[1] > 2)]
-    frame = area.frame(epochs, percent_ticks(area), "epoch", "accuracy, %")
+    frame = area.frame(ticks(*area.x, whole=area.x[1] > 2), area.percent_ticks(), "epoch", "accuracy, %")
     labels = _end_labels([(class_of[role], end) for role, end in ends], area)
     return area.draw(f"Learning curves of {arm.label}: {described}.", frame, *thin, *thick, *labels)
 
@@ -56,7 +42,7 @@ def _end_labels(ends: Sequence[tuple[str, Point]], area: Panel) -> list[Markup]:
     """The last value of each line at its end, moved apart where two would touch."""
     heights = apart([area.to_y(value) for _, (_, value) in ends], 13, area.top, area.height - area.bottom)
     return [
-        tag("text", text(percent(value)), class_=f"end {class_}", x=area.to_x(epoch) + 5, y=height + 4)
+        label(percent(value), area.to_x(epoch) + 5, height + 4, class_=f"end {class_}")
         for (class_, (epoch, value)), height in zip(ends, heights, strict=True)
     ]
 
@@ -67,69 +53,80 @@ def _mean(by_seed: Sequence[Curve]) -> Curve:
     return {epoch: sum(curve[epoch] for curve in by_seed) / len(by_seed) for epoch in shared}
 
 
-def _thinned(curve: Curve) -> list[Point]:
-    """No more points than a small picture can show; the last one stays."""
-    found = sorted(curve.items())
-    kept = found[:: -(-len(found) // MOST_POINTS)]
-    return kept if kept[-1] == found[-1] else [*kept, found[-1]]
+def _points(curve: Curve) -> list[Point]:
+    return thinned(sorted(curve.items()), MOST_POINTS)
 
 
-def levels_panels(
-    arms: Sequence[Arm], against: str, points: Mapping[float, Measure], x_title: str, y_title: str
-) -> list[Markup]:
-    """A picture for each arm that was measured at the levels of the reference, all on the same axes.
+class Row(NamedTuple):
+    """One arm of a dot-and-interval picture."""
 
-    Levels lie evenly in their order. Where the reference was not measured, the first arm that was takes its place.
+    label: str
+    value: Mapping[str, Any]
+    seeds: Mapping[int, float]
+    written: str
+    reference: bool = False
+
+
+def accuracies(arms: Sequence[Arm], against: str) -> Markup:
+    """The last accuracy of every arm."""
+    lasts = {arm.label: arm.numbers["last"] for arm in arms}
+    rows = [Row(a.label, lasts[a.label], a.by_seed, estimate(lasts[a.label]), a.label == against) for a in arms]
+    described = "; ".join(f"{row.label} {row.written} %" for row in rows)
+    picture = _forest(rows, 0, 1, lasts[against]["mean"], f"Accuracy after the last epoch: {described}.")
+    caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
+    return figure(join(tag("h3", text("Accuracy after the last epoch, %")), picture), caption)
+
+
+def gains(title: str, rows: Sequence[Row], caption: str) -> Markup:
+    """Differences in points around zero, or nothing where there are none."""
+    if not rows:
+        return NOTHING
+    described = "; ".join(f"{row.label} {row.written}" for row in rows)
+    return figure(join(tag("h3", text(title)), _forest(rows, -1, 1, 0, f"{title}: {described}.")), caption)
+
+
+def gain(name: str, difference: Mapping[str, Any], arm: Arm, base: Arm) -> Row:
+    """An arm's gains over another one, seed by seed."""
+    seeds = {seed: value - base.by_seed[seed] for seed, value in arm.by_seed.items() if seed in base.by_seed}
+    return Row(name, difference, seeds, points(difference["mean"]))
+
+
+def _forest(rows: Sequence[Row], least: float, most: float, mark: float, description: str) -> Markup:
+    """A dot and an interval for each row, small dots for its seeds, a dashed line at `mark`.
+
+    Places are in percent of the width, so that the picture fits any screen and its text keeps its size.
     """
-    of = {arm.label: [level for level in sorted(points) if arm.label in points[level].arms] for arm in arms}
-    levels = next((mine for mine in (of[against], *of.values()) if len(mine) > 1), [])
-    if not levels:
-        return []
-    measured = [arm for arm in arms if {*levels} <= {*of[arm.label]}]
-    values = [v for level in levels for arm in measured for v in _values(points[level], arm.label)]
-    area = Panel((-0.2, len(levels) - 0.8), rounded(*domain(values, 0, 1)), right=14)
-    reference = next((arm for arm in measured if arm.label == against), None)
-    dashed = NOTHING if reference is None else line(area.place(_means(points, levels, reference)), "all leader")
-    frame = area.frame(
-        [Tick(place, plain(level)) for place, level in enumerate(levels)],
-        percent_ticks(area),
-        x_title,
-        y_title,
-    )
-    return [
-        panel(
-            arm.label,
-            how(arm.numbers),
-            _picture(area, frame, NOTHING if arm is reference else dashed, points, levels, arm),
-        )
-        for arm in measured
+    values = [v for row in rows for v in (*(bounds(row.value) or ()), *row.seeds.values(), row.value["mean"])]
+    scale = Scale(*domain([*values, mark], least, most), 2, 98)
+    signed = least < 0
+    marks = {tick: percent_tick(tick, signed) for tick in tick_values(scale.low, scale.high)}
+    lines = [_upright(scale(tick), "grid") for tick in marks] + [_upright(scale(mark), "mark")]
+    drawn = [_forest_row(row, scale, lines, signed) for row in rows]
+    labels = [label(words, f"{scale(tick):.2f}%", 13, "middle") for tick, words in marks.items()]
+    axis = tag("div", _strip(labels), class_="row axis-row")
+    return tag("div", *drawn, axis, class_="forest narrow" if signed else "forest", role="img", aria_label=description)
+
+
+def _upright(place: float, class_: str) -> Markup:
+    return tag("line", class_=class_, x1=f"{place:.2f}%", x2=f"{place:.2f}%", y1=0, y2="100%")
+
+
+def _forest_row(row: Row, scale: Scale, lines: Sequence[Markup], signed: bool) -> Markup:
+    marks = [*lines]
+    if interval := bounds(row.value):
+        low, high = (f"{min(max(scale(value), 0), 100):.2f}%" for value in interval)
+        marks.append(tag("line", class_="confidence", x1=low, x2=high, y1=12, y2=12))
+    marks.append(dot("mean", f"{scale(row.value['mean']):.2f}%", 12, 4.5))
+    write = points if signed else percent
+    marks += [
+        dot("seed", f"{scale(value):.2f}%", 24, 2.4, f"seed {seed}: {write(value)}")
+        for seed, value in row.seeds.items()
     ]
+    name = tag("span", text(row.label), class_="name")
+    value = tag("span", text(row.written), class_="value")
+    return tag("div", name, _strip(marks), value, class_="row named" if row.reference else "row")
 
 
-def _picture(
-    area: Panel, frame: Markup, dashed: Markup, points: Mapping[float, Measure], levels: Sequence[float], arm: Arm
-) -> Markup:
-    means = _means(points, levels, arm)
-    dots = [_dot(area, place, points[level], arm.label) for place, level in enumerate(levels)]
-    said = ", ".join(f"{plain(level)}: {percent(mean)} %" for level, (_, mean) in zip(levels, means, strict=True))
-    solid = line(area.place(means), "all student")
-    return area.draw(f"Accuracy of {arm.label} at each level. {said}.", frame, dashed, solid, *dots)
-
-
-def _means(points: Mapping[float, Measure], levels: Sequence[float], arm: Arm) -> list[Point]:
-    return [(float(place), points[level].arms[arm.label]["estimate"]["mean"]) for place, level in enumerate(levels)]
-
-
-def _values(measure: Measure, label: str) -> list[float]:
-    found = measure.arms[label]["estimate"]
-    return [found["mean"], *(bounds(found) or ())]
-
-
-def _dot(area: Panel, place: float, measure: Measure, label: str) -> Markup:
-    found = measure.arms[label]["estimate"]
-    x = area.to_x(place)
-    title = tag("title", text(f"{measure.title}: {percent(found['mean'])} %"))
-    return join(
-        confidence_bar(area, x, bounds(found)),
-        tag("circle", title, class_="mean", cx=x, cy=area.to_y(found["mean"]), r=3.6),
-    )
+def _strip(marks: Sequence[Markup]) -> Markup:
+    """A drawing as high as its row, so that the lines of the grid run on through a label of several lines."""
+    return tag("span", tag("svg", *marks), class_="strip")

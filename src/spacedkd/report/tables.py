@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spacedkd.report.numbers import DASH, PLUS_MINUS, TIMES, count, estimate, p_value, percent, points, ratio, seconds
+from spacedkd.report.numbers import DASH, PLUS_MINUS, TIMES, count, estimate, p_value, percent, points, ratio, with_p
 from spacedkd.report.words import how, leader_name, verdict
 from spacedkd.run import Run
 
@@ -78,23 +78,21 @@ def results(comparison: Mapping[str, Any]) -> Table:
     """Accuracies in percent of every arm; a page leaves out the columns that no arm fills."""
     arms, against = comparison["arms"], comparison["against"]
     leader = leader_name(arms)
-    shown = {
-        "last": Column("Last epoch", "last epoch"),
-        "best": Column("Best epoch", "best"),
-        "ensemble": Column("Ensemble, last", None),
-        "ensemble_best": Column("Ensemble, best", None),
-        "leader": Column(leader.capitalize(), leader),
+    names = {
+        "last": ("Last epoch", "last epoch"),
+        "best": ("Best epoch", "best"),
+        "ensemble": ("Ensemble, last", None),
+        "ensemble_best": ("Ensemble, best", None),
+        "leader": (leader.capitalize(), leader),
     }
-    shown = {
-        key: column if any(arm[key] for arm in arms) else column._replace(title=None) for key, column in shown.items()
-    }
+    shown = [Column(title if any(arm[key] for arm in arms) else None, short) for key, (title, short) in names.items()]
     several = len(arms) > 1
     compared = [Column(f"Difference vs {against}, points", f"vs {against}"), Column(None, "p")] if several else []
     seeds = sorted({arm["last"]["n"] for arm in arms})
     return Table(
         "accuracy of the student on the test images, percent",
-        [Column("Arm", "arm", left=True), *shown.values(), *compared, Column("Seeds", None)],
-        [_results_row(arm, [*shown], against, several) for arm in arms],
+        [Column("Arm", "arm", left=True), *shown, *compared, Column("Seeds", None)],
+        [_results_row(arm, [*names], against, several) for arm in arms],
         f"deepest head; {PLUS_MINUS} half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the "
         f"paired t-test; best epoch chosen on {', '.join(comparison['best_chosen_on'])} images",
         name="Results",
@@ -127,21 +125,17 @@ def costs(comparison: Mapping[str, Any]) -> Table:
 def spacing(comparison: Mapping[str, Any]) -> Table:
     """Every spaced arm beside its unspaced partner, with what the difference is and how much more it took."""
     pairs, arms = comparison["spacing"], {arm["label"]: arm for arm in comparison["arms"]}
-    several = len(pairs) > 1
     ratios = {name: COSTS[name] for name in pairs[0]["cost_ratio"]}
     rows = []
     for pair in pairs:
-        p = pair["p_holm"]
-        corrected = Cell(DASH if p is None else p_value(p).removeprefix("p = "))
-        reached = [_estimate(arms[pair[form]]["last"], brief=True) for form in ("unspaced", "spaced")]
-        times = [ratio(pair["cost_ratio"][name]) for name in ratios]
+        p, times = pair["p_holm"], [ratio(pair["cost_ratio"][name]) for name in ratios]
         rows.append(
             [
                 Cell(pair["name"], below=f"{pair['spaced']} vs {pair['unspaced']}"),
-                *reached,
+                *(_estimate(arms[pair[form]]["last"], brief=True) for form in ("unspaced", "spaced")),
                 _difference(pair["difference"]),
                 _p(pair["difference"]),
-                corrected,
+                Cell(DASH if p is None else p_value(p).removeprefix("p = ")),
                 *(Cell(f"{TIMES}{many}", short=f"x{many}") for many in times),
             ]
         )
@@ -151,7 +145,7 @@ def spacing(comparison: Mapping[str, Any]) -> Table:
         Column("Spaced", "spaced"),
         Column("Difference, points", "difference"),
         Column(None, "p"),
-        Column("p, Holm" if several else None, None),
+        Column("p, Holm" if len(pairs) > 1 else None, None),
         *(Column(title, None if name == "forward_images" else short) for name, (title, short) in ratios.items()),
     ]
     return Table(
@@ -199,11 +193,8 @@ def _difference(difference: Mapping[str, Any] | None, absent: str = "no shared s
     mean, judged = points(difference["mean"]), verdict(difference)
     if judged is None:
         return Cell(mean, strong=True, below="1 shared seed: no interval")
-    p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
-    low, high = points(difference["low"]), points(difference["high"])
-    half = percent((difference["high"] - difference["low"]) / 2)
-    short = f"{mean} {PLUS_MINUS} {half}"
-    return Cell(mean, short=short, strong=True, verdict=judged, below=f"{low} to {high}{p}")
+    short = f"{mean} {PLUS_MINUS} {percent((difference['high'] - difference['low']) / 2)}"
+    return Cell(mean, short=short, strong=True, verdict=judged, below=with_p(difference))
 
 
 def _p(difference: Mapping[str, Any] | None) -> Cell:
@@ -211,6 +202,7 @@ def _p(difference: Mapping[str, Any] | None) -> Cell:
 
 
 def _cost(cost: Mapping[str, float], base: Mapping[str, float], name: str) -> Cell:
-    written = seconds(cost[name]) if name == "seconds" else count(cost[name])
-    times = f"{TIMES}{ratio(cost[name] / base[name])}" if base[name] else ""
-    return Cell(written, short=f"{cost[name]:.{1 if name == 'seconds' else 0}f}", below=times)
+    value, in_seconds = cost[name], name == "seconds"
+    written = f"{value:.1f}" if in_seconds and value < 100 else count(value)
+    times = f"{TIMES}{ratio(value / base[name])}" if base[name] else ""
+    return Cell(written, short=f"{value:.1f}" if in_seconds else f"{value:.0f}", below=times)

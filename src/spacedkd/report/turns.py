@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spacedkd.duration import Duration, in_steps
+from spacedkd.duration import in_steps, steps_of
 from spacedkd.json_form import to_json
-from spacedkd.report.arms import Arm, colours
-from spacedkd.report.axes import Panel, Point, Tick, stroke, tick_values
-from spacedkd.report.markup import Markup, tag, text
+from spacedkd.report import Arm, colours
+from spacedkd.report.axes import Panel, Point, label, tick_values, ticks
+from spacedkd.report.markup import Markup, tag
 from spacedkd.report.numbers import count, counted, listed, plain
 from spacedkd.run import Run
 from spacedkd.schedule import Schedule, Segment, Spaced, segments
@@ -55,8 +55,11 @@ class Timetable:
         return self.arms[0].numbers["schedule"] or "every step once"
 
     @property
-    def most_turns(self) -> int:
-        return len(self.run.roles) * self.run.total_steps
+    def titles(self) -> tuple[str, str]:
+        """The arms and what they share; the other way round where they are too many for a title."""
+        if len(self.arms) < 4:
+            return listed(self.labels), self.words
+        return f"{self.words}, {counted(len(self.arms), 'arm')}", listed(self.labels)
 
 
 def timetables(arms: Sequence[Arm]) -> list[Timetable]:
@@ -89,7 +92,7 @@ def strokes(blocks: Iterable[Segment], finest: float) -> list[Stroke]:
         before = current.get(block.role)
         if before and start[0] - before.points[-1][0] < finest and start[1] == before.points[-1][1]:
             before.merged = True
-            if len(before.points) > 1 and before.points[-1][0] - before.points[-2][0] < finest:
+            if before.points[-1][0] - before.points[-2][0] < finest:
                 before.points.pop()
             before.points.append(end)
         else:
@@ -107,53 +110,45 @@ def pictures(tables: Sequence[Timetable]) -> list[Markup]:
 
 
 def _picture(table: Timetable, alike: Sequence[Timetable]) -> Markup:
-    panel = Panel((0, max(t.most_turns for t in alike)), (0, max(t.run.total_steps for t in alike)), right=14)
-    per_epoch = table.run.steps_per_epoch
-    finest = _finest(panel)
-    drawn = _strokes(table, finest, table.run.total_steps)
+    run, runs = table.run, [other.run for other in alike]
+    most_turns = max(len(one.roles) * one.total_steps for one in runs)
+    panel = Panel((0, most_turns), (0, max(one.total_steps for one in runs)), right=14)
+    per_epoch = run.steps_per_epoch
+    epochs = tick_values(0, panel.y[1] / per_epoch, whole=panel.y[1] > 2 * per_epoch)
     frame = panel.frame(
-        [Tick(turn, count(turn)) for turn in tick_values(*panel.x, most=4)],
-        [
-            Tick(epoch * per_epoch, plain(epoch))
-            for epoch in tick_values(0, panel.y[1] / per_epoch, whole=panel.y[1] > 2 * per_epoch)
-        ],
+        ticks(*panel.x, count, most=4),
+        [(epoch * per_epoch, plain(epoch)) for epoch in epochs],
         "turn (one optimizer update)",
         "step, in epochs",
     )
-    class_of = colours(table.run.roles)
-    parts = [frame, *_paths(drawn, finest, panel, class_of)]
-    if isinstance(table.schedule, Spaced) and (len(drawn) > CROWDED or any(s.merged for s in drawn)):
-        parts.append(_enlarged(table, table.schedule, panel, class_of))
-    return panel.draw(_description(table), *parts)
+    drawn, paths = _drawn(table, panel, run.total_steps)
+    if isinstance(table.schedule, Spaced) and (len(drawn) > CROWDED or any(one.merged for one in drawn)):
+        paths.append(_enlarged(table, table.schedule, panel))
+    who = " then ".join(run.roles) if len(run.roles) > 1 else f"{run.roles[0]} alone"
+    length = f"{plain(run.total_steps / per_epoch)} epochs"
+    return panel.draw(f"Turns of {listed(table.labels)}: {who}, {table.words}, {length}.", frame, *paths)
 
 
-def _strokes(table: Timetable, finest: float, steps: int) -> list[Stroke]:
-    return strokes(segments(table.schedule.turns(table.run.roles, range(steps))), finest)
+def _drawn(table: Timetable, panel: Panel, steps: int) -> tuple[list[Stroke], list[Markup]]:
+    """The first steps: their strokes, and a path for each role's bands, then one for each role's single blocks.
 
-
-def _finest(panel: Panel) -> float:
-    """The shortest gap that can be seen, in turns."""
-    return FINEST * (panel.x[1] - panel.x[0]) / (panel.to_x.stop - panel.to_x.start)
-
-
-def _paths(drawn: Sequence[Stroke], finest: float, panel: Panel, class_of: Mapping[str, str]) -> list[Markup]:
-    """One path for each role and kind; a band is wider than those of followers on top of it, so that all show."""
+    A band is wider than those of followers on top of it, so that all show.
+    """
+    finest = FINEST * (panel.x[1] - panel.x[0]) / (panel.to_x.stop - panel.to_x.start)  # in turns
+    drawn = strokes(segments(table.schedule.turns(table.run.roles, range(steps))), finest)
     bands: dict[str, list[Stroke]] = {}
     blocks: dict[str, list[Stroke]] = {}
     for one in drawn:
         (bands if one.merged else blocks).setdefault(one.role, []).append(one)
+    firsts = [found[0] for found in bands.values()]
+    covering = [sum(_coincide(one, later, finest) for later in firsts[n + 1 :]) for n, one in enumerate(firsts)]
+    widths = [LINE + 4 * many for many in covering] + [LINE] * len(blocks)
+    class_of = colours(table.run.roles)
     paths = []
-    for place, (role, found) in enumerate(bands.items()):
-        covering = sum(_coincide(found[0], later[0], finest) for later in [*bands.values()][place + 1 :])
-        width = LINE + 4 * covering
-        paths.append(tag("path", d=_lines(found, panel), class_=f"band {class_of[role]}", stroke_width=width))
-    for role, found in blocks.items():
-        paths.append(tag("path", d=_lines(found, panel), class_=f"band {class_of[role]}", stroke_width=LINE))
-    return paths
-
-
-def _lines(found: Sequence[Stroke], panel: Panel) -> str:
-    return "".join(stroke(panel.place(one.points)) for one in found)
+    for (role, found), width in zip([*bands.items(), *blocks.items()], widths, strict=True):
+        lines = "".join(panel.path(one.points) for one in found)
+        paths.append(tag("path", d=lines, class_=f"band {class_of[role]}", stroke_width=width))
+    return drawn, paths
 
 
 def _coincide(one: Stroke, other: Stroke, finest: float) -> bool:
@@ -162,10 +157,9 @@ def _coincide(one: Stroke, other: Stroke, finest: float) -> bool:
     return step == other_step and abs(turn - other_turn) < finest
 
 
-def _enlarged(table: Timetable, schedule: Spaced, panel: Panel, class_of: Mapping[str, str]) -> Markup:
+def _enlarged(table: Timetable, schedule: Spaced, panel: Panel) -> Markup:
     """The first few intervals, in the corner that a run of many small blocks leaves empty."""
-    interval = int(Duration.parse(schedule.interval).amount)
-    steps = min(ENLARGED * interval, table.run.total_steps)
+    steps = min(ENLARGED * steps_of(schedule.interval), table.run.total_steps)
     left, top = panel.to_x(0.58 * panel.x[1]), panel.to_y(0.46 * panel.y[1])
     right, bottom = panel.to_x.stop - 2, panel.to_y.start - 6
     inner = Panel(
@@ -175,13 +169,4 @@ def _enlarged(table: Timetable, schedule: Spaced, panel: Panel, class_of: Mappin
     epochs = steps / table.run.steps_per_epoch
     words = f"first {plain(epochs)} epochs" if epochs >= 0.5 else f"first {counted(steps, 'step')}"
     box = tag("rect", class_="inset", x=left, y=top, width=right - left, height=bottom - top, rx=3)
-    title = tag("text", text(words), class_="tick", x=left + 7, y=top + 14)
-    finest = _finest(inner)
-    return tag("g", box, title, *_paths(_strokes(table, finest, steps), finest, inner, class_of))
-
-
-def _description(table: Timetable) -> str:
-    run = table.run
-    who = " then ".join(run.roles) if len(run.roles) > 1 else f"{run.roles[0]} alone"
-    epochs = plain(run.total_steps / run.steps_per_epoch)
-    return f"Turns of {listed(table.labels)}: {who}, {table.words}, {epochs} epochs."
+    return tag("g", box, label(words, left + 7, top + 14), *_drawn(table, inner, steps)[1])

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from spacedkd.report.arms import Arm
-from spacedkd.report.numbers import TIMES, count, counted, estimate, listed, p_value, points, ratio, spread
+from spacedkd.report import Arm
+from spacedkd.report.numbers import TIMES, count, counted, estimate, listed, points, ratio, spread, with_p
 from spacedkd.spec import NetworkSpec, RunSpec
 
 
-def verdict(difference: Mapping[str, Any]) -> str | None:
-    """`better` or `worse` where the whole interval is on one side of zero; None where one seed gives no interval."""
-    if difference["low"] is None or difference["high"] is None:
+def verdict(difference: Mapping[str, Any] | None) -> str | None:
+    """`better` or `worse` where the whole interval is on one side of zero; None where seeds are too few for one."""
+    if difference is None or difference["low"] is None:
         return None
     if difference["low"] > 0:
         return "better"
@@ -41,21 +41,17 @@ def finding(arm: Arm, against: str) -> str:
     gain = f"{pair}: {points(difference['mean'])} points"
     if judged is None:
         return f"{gain} on the only seed they share; one seed gives no interval, so this may be chance."
-    p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
-    bounds = f"95 % interval {points(difference['low'])} to {points(difference['high'])}"
-    return f"{gain} ({bounds}{p}, {counted(difference['n'], 'seed')}): {judged}."
+    return f"{gain} (95 % interval {with_p(difference)}, {counted(difference['n'], 'seed')}): {judged}."
 
 
 def headline(arms: Sequence[Arm], against: str) -> str:
     """The outcome in one breath."""
-    others = [arm for arm in arms if arm.label != against]
-    if not others:
-        number = arms[0].numbers["last"]
-        return f"One arm only, so nothing is compared: {against} reached {estimate(number)} %."
+    if len(arms) == 1:
+        return f"One arm only, so nothing is compared: {against} reached {estimate(arms[0].numbers['last'])} %."
     judged: dict[str | None, list[str]] = {}
-    for arm in others:
-        difference = arm.numbers["difference"]
-        judged.setdefault(difference and verdict(difference), []).append(arm.label)
+    for arm in arms:
+        if arm.label != against:
+            judged.setdefault(verdict(arm.numbers["difference"]), []).append(arm.label)
     unknown = judged.pop(None, [])
     if not judged:
         return f"No interval can be given: no arm shares two seeds with {against}, so none is called better or worse."
@@ -86,8 +82,7 @@ def setting(arms: Sequence[Arm]) -> str:
     specs = [arm.first.spec for arm in arms]
     data = listed(_distinct([data_name(spec) for spec in specs]))
     networks = listed(_distinct([_networks(arm) for arm in arms]))
-    seeds = spread([len(arm.runs) for arm in arms])
-    epochs = spread([spec.epochs for spec in specs])
+    seeds, epochs = spread([len(arm.runs) for arm in arms]), spread([spec.epochs for spec in specs])
     each = "each with" if len(arms) > 1 else "with"
     return (
         f"{counted(len(arms), 'arm')} trained {networks} on {data} "
@@ -98,13 +93,9 @@ def setting(arms: Sequence[Arm]) -> str:
 def title(arms: Sequence[Arm]) -> str:
     specs = [arm.first.spec for arm in arms]
     networks = _distinct([spec.network.name for spec in specs])
-    data = _distinct([_source(spec) for spec in specs])
+    data = listed(_distinct([_source(spec) for spec in specs]))
     subject = networks[0] if len(networks) == 1 else counted(len(networks), "network")
-    return (
-        f"{subject} on {listed(data)}: {counted(len(arms), 'arm')} compared"
-        if len(arms) > 1
-        else f"{subject} on {data[0]}"
-    )
+    return f"{subject} on {data}" + (f": {counted(len(arms), 'arm')} compared" if len(arms) > 1 else "")
 
 
 def data_name(spec: RunSpec) -> str:
@@ -120,14 +111,11 @@ def network_name(network: NetworkSpec) -> str:
 
 def best_epoch(chosen_on: Sequence[str]) -> str:
     """On which images the best epoch was chosen, and whether that is fair."""
-    honest = "on images held out of training"
-    peeking = "on the test images themselves, so it peeks at the test set and flatters every arm"
-    parts = {"test": peeking, "holdout": honest}
-    return (
-        "The best epoch was chosen "
-        + ", or for other arms ".join(parts.get(part, f"on {part}") for part in chosen_on)
-        + "."
-    )
+    parts = {
+        "test": "on the test images themselves, so it peeks at the test set and flatters every arm",
+        "holdout": "on images held out of training",
+    }
+    return f"The best epoch was chosen {', or for other arms '.join(parts[part] for part in chosen_on)}."
 
 
 def extra_cost(arms: Sequence[Arm], against: str) -> str:
@@ -153,10 +141,6 @@ def environments(arms: Sequence[Arm]) -> list[str]:
     if len(found) == 1:
         return [f"Environment of every run: {next(iter(found))}."]
     return [f"Environment of {listed(_distinct(labels))}: {words}." for words, labels in found.items()]
-
-
-def left_out(unfinished: int) -> str:
-    return f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out."
 
 
 def _few(labels: Sequence[str]) -> str:

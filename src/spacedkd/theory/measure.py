@@ -15,17 +15,17 @@ Expectations are over the order of the data. Traces are exact, with no linearisa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spacedkd.errors import UserError
-from spacedkd.evaluation.confidence import confidence_interval
+from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval, half_width
 from spacedkd.theory.training import Course, Setting, train
-from spacedkd.theory.verdicts import Sides, follows, part, verdict
+from spacedkd.theory.wide_network import Curvatures
 
 Callback = Callable[[str, int, int], None]
 
@@ -35,73 +35,47 @@ ROUNDING = 1e-22
 """a loss below this is no more than rounding"""
 
 
-def default_settings(problems: int = 16, orders: int = 24, steps: int = 1500, seed: int = 0) -> list[Setting]:
-    """Two activations whose second derivatives differ in kind, and one of them with small steps but more of them."""
-    base = Setting(problems=problems, orders=orders, seed=seed)
-    return [
-        _long(replace(base, name="tanh", activation="tanh"), steps),
-        _long(replace(base, name="gelu", activation="gelu"), steps),
-        _long(replace(base, name="tanh, small rate", activation="tanh", rate=base.rate / 4), 2 * steps),
-    ]
-
-
-def _long(setting: Setting, steps: int) -> Setting:
-    """Half an epoch, one and a half, six, and offline."""
-    if steps < 2:
-        raise UserError(f"The theory experiment needs at least 2 steps, got {steps}.")
-    epoch = setting.samples // setting.batch_size
-    wanted = (epoch // 2, 3 * epoch // 2, 6 * epoch, steps)
-    return replace(setting, steps=steps, intervals=tuple(sorted({min(one, steps) for one in wanted})))
-
-
 def measure(settings: Sequence[Setting], callback: Callback) -> dict[str, Any]:
     """The experiment as plain JSON."""
-    return {"near": NEAR, "settings": [_measured(setting, callback) for setting in settings]}
+    return {"near": NEAR, "settings": [_judged(train(one, partial(callback, one.name))) for one in settings]}
 
 
-def _measured(setting: Setting, callback: Callback) -> dict[str, Any]:
-    return _judged(setting, train(setting, lambda done, total: callback(setting.name, done, total)))
-
-
-def _judged(setting: Setting, course: Course) -> dict[str, Any]:
-    loss = (course.teacher - course.targets).square().mean(-1) / 2  # [steps + 1, R]
-    mean_loss = loss.mean(1)
-    near = [bool(ROUNDING < mean_loss[t] < NEAR * mean_loss[0]) for t in course.times]
+def _judged(course: Course) -> dict[str, Any]:
+    setting, times = course.setting, course.times
+    error = course.teacher - course.targets  # [steps + 1, R, N]
+    loss = (error.square().mean(-1) / 2).mean(1)
+    near = [bool(ROUNDING < loss[t] < NEAR * loss[0]) for t in times]
     return {
         "setting": {**asdict(setting), "parameters": setting.parameters, "runs": setting.problems * setting.orders},
         "limit": float(course.limit.max()),
-        "times": course.times,
+        "times": times,
         "near": near,
-        "loss": mean_loss[course.times].tolist(),
-        "gap": course.gap.abs().mean((1, 2))[course.times].tolist(),
-        "error": (course.teacher - course.targets).abs().mean((1, 2))[course.times].tolist(),
-        "linear": _linear(course, near),
-        "why": _why(course, near),
-        "online_trace": _traces(setting, course, 0, course.times).mean(1).tolist(),
-        "intervals": [_interval(setting, course, place, near) for place in range(len(setting.intervals))],
-        "example": _example(setting, course),
+        "loss": loss[times].tolist(),
+        "gap": course.gap.abs().mean((1, 2))[times].tolist(),
+        "error": error.abs().mean((1, 2))[times].tolist(),
+        **_near_convergence(course, [t for t, is_near in zip(times, near, strict=True) if is_near]),
+        "online_trace": _trace(course, _students(course, slice(None), 0), times).mean(1).tolist(),
+        "intervals": [_interval(course, place, near) for place in range(len(setting.intervals))],
+        "example": _example(course),
     }
 
 
-def _linear(course: Course, near: list[bool]) -> float | None:
-    """How far the linearised gap is from the real error near convergence: mean |d - (g - y)| / mean |g - y|."""
-    rows = [t for t, is_near in zip(course.times, near, strict=True) if is_near]
-    if not rows:
-        return None
-    real = course.teacher[rows] - course.targets
-    return float((course.gap[rows] - real).abs().mean() / real.abs().mean())
+def _near_convergence(course: Course, times: list[int]) -> dict[str, Any]:
+    """How far the linearised gap is from the real error, mean |d - (g - y)| / mean |g - y|, and why S has its sign.
 
-
-def _why(course: Course, near: list[bool]) -> dict[str, float] | None:
-    """What gives the signed sum its sign: how d_i and tr grad^2 f(x_i) go with the targets, and how often S > 0."""
-    rows = [t for t, is_near in zip(course.times, near, strict=True) if is_near]
-    if not rows:
-        return None
-    gap, bend = course.gap[rows], course.students.bend[-1, 0]
+    That is: how d_i and tr grad^2 f(x_i) go with the targets, and how often S > 0.
+    """
+    if not times:
+        return {"linear": None, "why": None}
+    gap, bend = course.gap[times], course.students.bend[-1, 0]
+    real = course.teacher[times] - course.targets
     return {
-        "gap_target": float(_correlation(gap, course.targets).mean()),
-        "bend_target": float(_correlation(bend, course.targets).mean()),
-        "signed_positive": part((gap * bend).mean(-1) > 0),
+        "linear": float((gap - real).abs().mean() / real.abs().mean()),
+        "why": {
+            "gap_target": float(_correlation(gap, course.targets).mean()),
+            "bend_target": float(_correlation(bend, course.targets).mean()),
+            "signed_positive": part((gap * bend).mean(-1) > 0),
+        },
     }
 
 
@@ -111,79 +85,72 @@ def _correlation(one: Tensor, other: Tensor) -> Tensor:
     return (a * b).sum(-1) / (a.square().sum(-1) * b.square().sum(-1)).sqrt()
 
 
-def _interval(setting: Setting, course: Course, place: int, near: list[bool]) -> dict[str, Any]:
+def _interval(course: Course, place: int, near: list[bool]) -> dict[str, Any]:
     """One interval against online KD, at the times at which the two teachers are not the same."""
-    ahead = course.ahead[place]
-    apart = [k > t for k, t in zip(ahead, course.times, strict=True)]
+    apart = [k > t for k, t in zip(course.ahead[place], course.times, strict=True)]
     windows = {"near": [a and b for a, b in zip(apart, near, strict=True)], "all": apart}
-    sides = _inequalities(setting, course, place)
-    rest = {name: one for name, one in sides.items() if name != "lemma"}
+    sides = _inequalities(course, place)
+    within = {window: {name: one.at(rows) for name, one in sides.items()} for window, rows in windows.items()}
     spaced, online = sides["theorem_own"].left, sides["theorem_own"].right
     return {
-        "interval": setting.intervals[place],
+        "interval": course.setting.intervals[place],
         "verdicts": {
-            window: {name: asdict(verdict(one.at(rows))) for name, one in sides.items()} if any(rows) else None
-            for window, rows in windows.items()
+            window: {name: asdict(verdict(one)) for name, one in found.items()} if any(windows[window]) else None
+            for window, found in within.items()
         },
         "follows": {
-            window: follows(sides["lemma"].at(rows), {name: one.at(rows) for name, one in rest.items()})
-            for window, rows in windows.items()
+            window: follows(found["lemma"], {name: one for name, one in found.items() if name != "lemma"})
+            for window, found in within.items()
         },
         "gap": sides["lemma"].left.mean((1, 2)).tolist(),
         "trace": spaced.mean((1, 2)).tolist(),
         "change": ((spaced - online) / online).mean((1, 2)).tolist(),
-        "end": _end(setting, course, place),
+        "end": _end(course, place),
     }
 
 
-def _inequalities(setting: Setting, course: Course, place: int) -> dict[str, Sides]:
-    """The Lemma, the step, and the Theorem twice: at one minimum for both teachers, and each student at its own."""
+def _inequalities(course: Course, place: int) -> dict[str, Sides]:
+    """The Lemma, the step, and the Theorem twice: at one minimum for both teachers, and each student at its own.
 
-    def shaped(values: Tensor) -> Tensor:
-        return values.view(len(values), setting.problems, setting.orders)
+    The one minimum theta* is taken to be the end of online KD's student: the proof's reading.
+    """
+    every, minimum = slice(None), _students(course, -1, 0)
 
-    spaced, online = course.ahead[place], course.times
-    gap = course.gap.abs().mean(-1)
-    ours, theirs = (shaped(_at_the_minimum(setting, course, when)) for when in (spaced, online))
-    signed, signed_online = (shaped(_signed(setting, course, when)) for when in (spaced, online))
+    def both(of: Callable[[int, Sequence[int]], Tensor]) -> list[Tensor]:
+        """Of the spaced student with its teacher and of the online one: [T, problems, orders] each."""
+        sides = of(place + 1, course.ahead[place]), of(0, course.times)
+        return [values.view(len(values), course.setting.problems, course.setting.orders) for values in sides]
+
+    gap, online_gap = both(lambda _, teachers: course.gap[list(teachers)].abs().mean(-1))
+    signed, online_signed = both(
+        lambda _, teachers: course.setting.alpha * (course.gap[list(teachers)] * minimum.bend).mean(-1)
+    )
+    same, online_same = both(lambda _, teachers: _trace(course, minimum, teachers))
+    own, online_own = both(lambda student, teachers: _trace(course, _students(course, every, student), teachers))
     return {
-        "lemma": Sides(shaped(gap[spaced]), shaped(gap[online]), "ratio"),
-        "step": Sides(signed, signed_online, "part", theirs),
-        "theorem_same": Sides(ours, theirs, "part"),
-        "theorem_own": Sides(
-            shaped(_traces(setting, course, place + 1, spaced)), shaped(_traces(setting, course, 0, online)), "part"
-        ),
+        "lemma": Sides(gap, online_gap, "ratio"),
+        "step": Sides(signed, online_signed, "part", online_same),
+        "theorem_same": Sides(same, online_same, "part"),
+        "theorem_own": Sides(own, online_own, "part"),
     }
 
 
-def _traces(setting: Setting, course: Course, student: int, teachers: Sequence[int]) -> Tensor:
-    """Tr H at a student's own parameters at each time, with the teacher after so many updates: [T, R]."""
-    output, slope, bend = (part[:, student] for part in course.students)
-    return _trace(setting, course, output, slope, bend, course.teacher[list(teachers)])
+def _students(course: Course, time: int | slice, student: int) -> Curvatures:
+    return Curvatures(*(values[time, student] for values in course.students))
 
 
-def _at_the_minimum(setting: Setting, course: Course, teachers: Sequence[int]) -> Tensor:
-    """Tr H at theta*, taken to be the end of online KD's student, for both teachers: the proof's reading."""
-    output, slope, bend = (part[-1, 0] for part in course.students)
-    return _trace(setting, course, output, slope, bend, course.teacher[list(teachers)])
+def _trace(course: Course, at: Curvatures, teachers: Sequence[int], alpha: float | None = None) -> Tensor:
+    """Tr H at a student's parameters, with the teacher after so many updates: [T, R]."""
+    alpha = course.setting.alpha if alpha is None else alpha
+    beta = at.output - (1 - alpha) * course.targets - alpha * course.teacher[list(teachers)]
+    return (at.slope + beta * at.bend).mean(-1)
 
 
-def _trace(setting: Setting, course: Course, output: Tensor, slope: Tensor, bend: Tensor, said: Tensor) -> Tensor:
-    beta = output - (1 - setting.alpha) * course.targets - setting.alpha * said
-    return (slope + beta * bend).mean(-1)
-
-
-def _signed(setting: Setting, course: Course, teachers: Sequence[int]) -> Tensor:
-    """S(phi) at theta*, as the proof prints it: [T, R]."""
-    return setting.alpha * (course.gap[list(teachers)] * course.students.bend[-1, 0]).mean(-1)
-
-
-def _end(setting: Setting, course: Course, place: int) -> dict[str, Any]:
+def _end(course: Course, place: int) -> dict[str, Any]:
     """The trace of the task's own Hessian, mean |grad f|^2 + (f - y) tr grad^2 f, at the end, against online KD's."""
-    plain = replace(setting, alpha=0.0)
-    last = [course.times[-1]]
-    online, spaced = (_traces(plain, course, one, last * len(course.times))[-1:] for one in (0, place + 1))
-    change = ((spaced - online) / online).view(setting.problems, setting.orders)
+    ends = (_students(course, -1, student) for student in (0, place + 1))
+    online, spaced = (_trace(course, end, course.times[-1:], alpha=0.0) for end in ends)
+    change = ((spaced - online) / online).view(course.setting.problems, course.setting.orders)
     return {
         "online": float(online.mean()),
         "spaced": float(spaced.mean()),
@@ -192,10 +159,89 @@ def _end(setting: Setting, course: Course, place: int) -> dict[str, Any]:
     }
 
 
-def _example(setting: Setting, course: Course, length: int = 48) -> dict[str, Any]:
+def _example(course: Course, length: int = 48) -> dict[str, Any]:
     """The first run's gap step by step near convergence: what single runs look like."""
-    gap = course.gap[:, 0].abs().mean(-1)
+    gap, steps = course.gap[:, 0].abs().mean(-1), course.setting.steps
     loss = (course.teacher[:, 0] - course.targets[0]).square().mean(-1)
     below = torch.nonzero(loss < NEAR * loss[0])
-    start = min(int(below[0]) if len(below) else setting.steps, max(0, setting.steps - length))
+    start = min(int(below[0]) if len(below) else steps, max(0, steps - length))
     return {"start": start, "gap": gap[start : start + length + 1].tolist()}
+
+
+class Sides(NamedTuple):
+    """Left and right of an inequality `left <= right`, each [times, problems, orders]."""
+
+    left: Tensor
+    right: Tensor
+    unit: Literal["ratio", "part"]
+    scale: Tensor | None = None  # what a difference is a part of; the right side where it is not given
+
+    def at(self, rows: list[bool]) -> Sides:
+        return Sides(self.left[rows], self.right[rows], self.unit, None if self.scale is None else self.scale[rows])
+
+    def changes(self) -> Tensor:
+        """log(left / right), or (left - right) / scale."""
+        if self.unit == "ratio":
+            return (self.left / self.right).log()
+        return (self.left - self.right) / (self.right if self.scale is None else self.scale)
+
+    def holds_between_means(self) -> Tensor:
+        """Over orders: [times, problems]."""
+        return self.left.mean(-1) <= self.right.mean(-1)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How often `left <= right` was seen.
+
+    An expectation is over orders, so there is one inequality for each problem and time. It is held or broken where the
+    paired 95 % interval of the difference lies on one side of zero; chance alone breaks 2.5 % of those that are equal.
+    """
+
+    held: float
+    broken: float
+    means: float  # part in which the mean of the left is not above the mean of the right, clearly or not
+    single: float  # part of all single runs and times with left <= right
+    problems_held: float  # part of problems, by the change averaged over all times; surer, as there is more to average
+    problems_broken: float
+    change: ConfidenceInterval  # over problems: geometric mean of left / right, or mean of (left - right) / scale
+    unit: str
+
+
+def verdict(sides: Sides) -> Verdict:
+    """Count, over problems and times."""
+    held, broken = _clear(sides.left - sides.right)
+    change = sides.changes().mean(0)  # [problems, orders]
+    problems_held, problems_broken = _clear(change)
+    per_problem = change.mean(-1)
+    return Verdict(
+        held=part(held),
+        broken=part(broken),
+        means=part(sides.holds_between_means()),
+        single=part(sides.left <= sides.right),
+        problems_held=part(problems_held),
+        problems_broken=part(problems_broken),
+        change=confidence_interval((per_problem.exp() if sides.unit == "ratio" else per_problem).tolist()),
+        unit=sides.unit,
+    )
+
+
+def _clear(differences: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the mean over orders, the last dimension, is clearly below and clearly above zero."""
+    orders = differences.shape[-1]
+    mean = differences.mean(-1)
+    half = half_width(1.0, orders) * differences.std(-1) / orders**0.5
+    return mean + half < 0, mean - half > 0
+
+
+def follows(premise: Sides, conclusions: Mapping[str, Sides]) -> dict[str, float] | None:
+    """Where the premise holds between means: how often each conclusion does. None if the premise never holds."""
+    holds = premise.holds_between_means()
+    if not bool(holds.any()):
+        return None
+    return {name: part(sides.holds_between_means()[holds]) for name, sides in conclusions.items()}
+
+
+def part(true: Tensor) -> float:
+    """The part of entries that are true."""
+    return float(true.to(torch.float64).mean())

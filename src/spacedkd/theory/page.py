@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from spacedkd.report.look import STYLE
 from spacedkd.report.markup import NOTHING, Markup, document, grid, legend, note, panel, section, tag, text
 from spacedkd.report.numbers import PLUS_MINUS, count
 from spacedkd.theory import plots, words
 from spacedkd.theory.words import Found
 
-OWN_STYLE = """
+STYLE = """
 path.online { stroke: var(--ink); stroke-dasharray: 5 3; stroke-width: 1.8; }
 path.one-of-4 { stroke: var(--middle-1); } path.two-of-4 { stroke: var(--student); }
 path.three-of-4 { stroke: var(--middle-2); } path.four-of-4 { stroke: var(--leader); }
@@ -32,56 +32,49 @@ def write_theory_page(path: Path, found: Found, command: str) -> None:
 def render_theory(found: Found, command: str) -> str:
     """The page as text."""
     sections = (_stated(), _gap(found), _steps(found), _traces(found), _numbers(found), _making(found, command))
-    return document(TITLE, STYLE + OWN_STYLE, _opening(found), sections)
+    return document(TITLE, _opening(found), sections, STYLE)
 
 
 def _opening(found: Found) -> Markup:
-    findings = [
-        tag("li", tag("b", text(f"{title}: ")), text(words.finding(found, name)), text("."))
-        for name, title in words.STATEMENTS.items()
-    ]
+    findings = [_item(title, f"{words.finding(found, name)}.") for name, title in words.STATEMENTS.items()]
     case = (
         "A case is one problem (data and first weights) at one time near convergence, with expectations over the order "
         "of the data. Clear means that the paired 95 % interval lies on one side of zero; of statements about equal "
         "sides, chance alone breaks 2.5 %. Ranges are over settings and intervals."
     )
+    setting = (
+        "The paper argues that a teacher which learns ahead of its student leads the student to a flatter "
+        "minimum. This page measures each step of that argument in the setting it is made in."
+    )
     return tag(
         "header",
         tag("p", text("Spaced knowledge distillation, theory experiment"), class_="kind"),
         tag("h1", text(TITLE)),
-        tag(
-            "p",
-            text(
-                "The paper argues that a teacher which learns ahead of its student leads the student to a flatter "
-                "minimum. This page measures each step of that argument in the setting it is made in."
-            ),
-            class_="setting",
-        ),
-        tag("div", tag("p", text(words.headline(found))), tag("ul", *findings), note(case), class_="outcome"),
+        tag("p", text(setting), class_="setting"),
+        tag("div", _text(words.headline(found)), tag("ul", *findings), note(case), class_="outcome"),
     )
 
 
+def _item(title: str, sentence: str) -> Markup:
+    return tag("li", tag("b", text(f"{title}: ")), text(sentence))
+
+
 def _stated() -> Markup:
-    items = [
-        tag("li", tag("b", text(f"{title}: ")), text(f"{words.MEANINGS[name]}."))
-        for name, title in words.STATEMENTS.items()
-    ]
-    formulas = [tag("div", text(formula)) for formula in words.FORMULAS]
+    items = [_item(title, f"{words.MEANINGS[name]}.") for name, title in words.STATEMENTS.items()]
     return section(
         "stated",
         "What is stated",
-        tag("p", text(words.SETTING)),
-        tag("div", *formulas, class_="formula"),
+        _text(words.SETTING),
+        tag("div", *(tag("div", text(formula)) for formula in words.FORMULAS), class_="formula"),
         tag("ol", *items),
-        tag("p", text("Three places in the proof deserve a look.")),
+        _text("Three places in the proof deserve a look."),
         tag("ul", *(tag("li", text(place)) for place in (words.ABSOLUTE, words.SIGN, words.SAME))),
     )
 
 
 def _gap(found: Found) -> Markup:
-    panels = [panel(one["setting"]["name"], _described(one), plots.gaps(one)) for one in found["settings"]]
-    second = [
-        panel(f"{one['setting']['name']}, one run", f"interval {_name(one, 1)}", plots.example(one, _interval(one, 1)))
+    examples = [
+        panel(f"{one['setting']['name']}, one run", f"interval {_name(one, 1)}", plots.example(one))
         for one in found["settings"]
         if len(one["intervals"]) > 1
     ]
@@ -90,43 +83,40 @@ def _gap(found: Found) -> Markup:
         "the dashed upright line its loss is under 1 % of the first one: near convergence. Bottom: the first run, step "
         "by step. The gap of a single run goes up and down with the batches: the inequality is one about means."
     )
+    finding, every = words.finding(found, "lemma"), words.verdicts(found, "lemma")
+    single = words.shares(every, "single") if every else "no"
     return section(
         "gap",
         "The Lemma: is the teacher ahead nearer its minimum?",
-        _text(f"{_sentence('lemma', found)} In single runs u(k) ≤ u(t) holds in {_single(found, 'lemma')} % of cases."),
-        _legend(found, online="u(t), online"),
-        grid([*panels, *second], caption),
+        _text(f"{finding[0].upper()}{finding[1:]}. In single runs u(k) ≤ u(t) holds in {single} % of cases."),
+        _legend(found, ("u(t), online", "online")),
+        grid([*_panels(found, plots.gaps), *examples], caption),
     )
 
 
 def _steps(found: Found) -> Markup:
-    panels = [panel(one["setting"]["name"], _described(one), plots.bars(one)) for one in found["settings"]]
     key = [
         tag("li", tag("span", class_=f"swatch {kind}"), text(name))
         for kind, name in (("held", "clearly held"), ("open", "too close to tell"), ("broken", "clearly broken"))
     ]
+    averaged = []
+    if words.verdicts(found, "lemma"):
+        items = [tag("li", text(words.by_problem(found, name))) for name in words.STATEMENTS]
+        averaged = [_text("Averaged over all times near convergence, which leaves less to chance:"), tag("ul", *items)]
     caption = "Near convergence. Beside each bar: clearly held / clearly broken, in percent of problems and times."
     return section(
         "steps",
         "From the Lemma to the Theorem",
         _text(words.follow_up(found)),
-        *_by_problem(found),
+        *averaged,
         _text(words.why(found)),
         _text(words.sizes(found)),
         tag("ul", *key, class_="legend"),
-        grid(panels, caption),
+        grid(_panels(found, plots.bars), caption),
     )
 
 
-def _by_problem(found: Found) -> list[Markup]:
-    if not any(words.verdicts(found, "lemma")):
-        return []
-    items = [tag("li", text(words.by_problem(found, name))) for name in words.STATEMENTS]
-    return [_text("Averaged over all times near convergence, which leaves less to chance:"), tag("ul", *items)]
-
-
 def _traces(found: Found) -> Markup:
-    panels = [panel(one["setting"]["name"], _described(one), plots.changes(one)) for one in found["settings"]]
     closer = [
         panel(f"{one['setting']['name']}, near convergence", _described(one), plots.changes(one, near=True))
         for one in found["settings"]
@@ -142,7 +132,7 @@ def _traces(found: Found) -> Markup:
         "Do spaced students end flatter?",
         *(_text(sentence) for sentence in words.ends(found)),
         _legend(found),
-        grid([*panels, *closer], caption),
+        grid([*_panels(found, plots.changes), *closer], caption),
     )
 
 
@@ -150,23 +140,13 @@ def _numbers(found: Found) -> Markup:
     names = ["setting", "interval", "trace, online", "trace, spaced", "change", "runs with a smaller one"]
     rows = []
     for one in found["settings"]:
-        for place, interval in enumerate(one["intervals"]):
-            end = interval["end"]
-            cells = [
-                _name(one, place),
-                f"{end['online']:.2f}",
-                f"{end['spaced']:.2f}",
-                words.with_half(end["change"]),
-                f"{words.share(end['smaller'])} %",
-            ]
-            rows.append(
-                tag("tr", tag("th", text(one["setting"]["name"]), scope="row"), *(tag("td", text(c)) for c in cells))
-            )
-    table = tag(
-        "table",
-        tag("thead", tag("tr", *(tag("th", text(name), scope="col") for name in names))),
-        tag("tbody", *rows),
-    )
+        for place, end in enumerate(interval["end"] for interval in one["intervals"]):
+            traces = f"{end['online']:.2f}", f"{end['spaced']:.2f}"
+            cells = [_name(one, place), *traces, words.with_half(end["change"]), f"{words.share(end['smaller'])} %"]
+            head = tag("th", text(one["setting"]["name"]), scope="row")
+            rows.append(tag("tr", head, *(tag("td", text(cell)) for cell in cells)))
+    heads = tag("tr", *(tag("th", text(name), scope="col") for name in names))
+    table = tag("table", tag("thead", heads), tag("tbody", *rows))
     said = (
         "The Hessian of the task's own loss, without a teacher in it, after the last update. The change is a mean over "
         f"problems {PLUS_MINUS} half the width of its 95 % interval."
@@ -196,28 +176,18 @@ def _described(one: Found) -> str:
     return f"learning rate {one['setting']['rate']:g}, {count(one['setting']['steps'])} updates"
 
 
-def _interval(one: Found, place: int) -> int:
-    return int(one["intervals"][place]["interval"])
+def _panels(found: Found, picture: Callable[[Found], Markup]) -> list[Markup]:
+    return [panel(one["setting"]["name"], _described(one), picture(one)) for one in found["settings"]]
 
 
 def _name(one: Found, place: int) -> str:
-    return words.interval_name(one["setting"], _interval(one, place))
+    return words.interval_name(one["setting"], one["intervals"][place]["interval"])
 
 
-def _sentence(name: str, found: Found) -> str:
-    sentence = words.finding(found, name)
-    return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def _single(found: Found, name: str) -> str:
-    every = [one["single"] for one in words.verdicts(found, name)]
-    return words.shares(every) if every else "no"
-
-
-def _legend(found: Found, online: str = "") -> Markup:
+def _legend(found: Found, *others: tuple[str, str]) -> Markup:
     one = max(found["settings"], key=lambda setting: len(setting["intervals"]))
-    spaced = {_name(one, place): plots.line_class(place) for place in range(len(one["intervals"]))}
-    return legend([*([(online, "online")] if online else []), *spaced.items()], dashed=True)
+    spaced = [(_name(one, place), plots.line_class(place)) for place in range(len(one["intervals"]))]
+    return legend([*others, *spaced], "all")
 
 
 def _text(sentences: str) -> Markup:

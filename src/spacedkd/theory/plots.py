@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from spacedkd.report.axes import Panel, Point, Tick, line, rounded, tick_values
-from spacedkd.report.markup import NOTHING, Markup, join, tag, text
-from spacedkd.report.numbers import plain
+from spacedkd.report.axes import Panel, Point, Tick, label, rounded, thinned, ticks
+from spacedkd.report.markup import NOTHING, Markup, join, tag
 from spacedkd.theory.words import STATEMENTS, interval_name, share, signed_percent
 
 Found = Mapping[str, Any]
@@ -32,30 +31,30 @@ def power(exponent: float) -> str:
     return "1" if exponent == 0 else f"10{f'{exponent:.0f}'.translate(_SUPERSCRIPTS)}"
 
 
-def _thinned(points: Sequence[Point]) -> list[Point]:
-    kept = list(points[:: -(-len(points) // MOST_POINTS)])
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
-
-
-def _logs(times: Sequence[int], values: Sequence[float]) -> list[Point]:
-    return [(t, math.log10(value)) for t, value in zip(times, values, strict=True) if value > 0]
-
-
 def gaps(one: Found) -> Markup:
     """u over training, of the online teacher and of the spaced ones, on a logarithmic axis."""
     times = one["times"]
-    online = _logs(times, one["gap"])
-    spaced = [_logs(times, interval["gap"]) for interval in one["intervals"]]
+    online, *spaced = (
+        [(t, math.log10(value)) for t, value in zip(times, of["gap"], strict=True) if value > 0]
+        for of in (one, *one["intervals"])
+    )
     values = [y for points in (online, *spaced) for _, y in points]
     panel = Panel((0, times[-1]), (math.floor(min(values)), math.ceil(max(values))), right=12)
     frame = panel.frame(_time_ticks(panel), _log_ticks(panel), "student's update t", "teacher gap u, mean over runs")
-    ahead = [
-        line(panel.place(_thinned(points)), f"all {line_class(place)}") for place, points in enumerate(spaced) if points
-    ]
     words = (
         f"Teacher gap over training, {one['setting']['name']}: online from {one['gap'][0]:.2g} to {one['gap'][-1]:.2g}."
     )
-    return panel.draw(words, frame, *ahead, line(panel.place(_thinned(online)), "all online"), _near_mark(panel, one))
+    drawn = panel.line(thinned(online, MOST_POINTS), "all online"), _near_mark(panel, one)
+    return panel.draw(words, frame, *_lines(panel, spaced), *drawn)
+
+
+def _lines(panel: Panel, curves: Sequence[Sequence[Point]]) -> list[Markup]:
+    """One for each interval."""
+    return [
+        panel.line(thinned(points, MOST_POINTS), f"all {line_class(place)}")
+        for place, points in enumerate(curves)
+        if points
+    ]
 
 
 def _near_mark(panel: Panel, one: Found) -> Markup:
@@ -67,9 +66,9 @@ def _near_mark(panel: Panel, one: Found) -> Markup:
     return tag("line", class_="mark", x1=x, x2=x, y1=panel.top, y2=panel.height - panel.bottom)
 
 
-def example(one: Found, interval: int) -> Markup:
+def example(one: Found) -> Markup:
     """A few dozen steps of a single run: u(t) goes up and down, u(k(t)) stays for an interval."""
-    start, gap = one["example"]["start"], one["example"]["gap"]
+    start, gap, interval = one["example"]["start"], one["example"]["gap"], one["intervals"][1]["interval"]
     points = [(start + n, value) for n, value in enumerate(gap)]
     last = start + len(gap) - 1
     held: list[Point] = []
@@ -78,14 +77,10 @@ def example(one: Found, interval: int) -> Markup:
         if k <= last:
             held += [(t - 1, gap[k - start]), (t, gap[k - start])]
     panel = Panel((start, last), rounded(0, max(gap)), left=44, right=12)
-    ticks = [Tick(value, plain(value)) for value in tick_values(*panel.x, most=5, whole=True)]
-    heights = [Tick(value, plain(value)) for value in tick_values(*panel.y, most=5)]
-    frame = panel.frame(ticks, heights, "student's update t", "teacher gap u, one run")
+    frame = panel.frame(_time_ticks(panel), ticks(*panel.y, most=5), "student's update t", "teacher gap u, one run")
     rises = sum(b > a for a, b in pairwise(gap))
     words = f"One run near convergence, {one['setting']['name']}: the gap rises at {rises} of {len(gap) - 1} steps."
-    return panel.draw(
-        words, frame, line(panel.place(held), f"all {line_class(1)}"), line(panel.place(points), "all online")
-    )
+    return panel.draw(words, frame, panel.line(held, f"all {line_class(1)}"), panel.line(points, "all online"))
 
 
 def changes(one: Found, near: bool = False) -> Markup:
@@ -99,64 +94,52 @@ def changes(one: Found, near: bool = False) -> Markup:
     curves = [[(one["times"][place], 100 * interval["change"][place]) for place in kept] for interval in shown]
     values = [y for points in curves for _, y in points] + [0.0]
     panel = Panel((times[0] if near else 0, times[-1]), rounded(min(values), max(values)), left=40, right=12)
-    heights = [Tick(value, plain(value)) for value in tick_values(*panel.y)]
-    frame = panel.frame(_time_ticks(panel), heights, "student's update t", "trace against online KD, %")
+    frame = panel.frame(_time_ticks(panel), ticks(*panel.y), "student's update t", "trace against online KD, %")
     zero = tag("line", class_="mark", x1=panel.left, x2=panel.width - panel.right, y1=panel.to_y(0), y2=panel.to_y(0))
-    lines = [line(panel.place(_thinned(points)), f"all {line_class(place)}") for place, points in enumerate(curves)]
     ends = ", ".join(
         f"{interval_name(one['setting'], interval['interval'])} {signed_percent(interval['change'][-1])}"
         for interval in shown
     )
-    return panel.draw(
-        f"Trace of spaced students against online KD over training, {one['setting']['name']}; at the end: {ends}.",
-        frame,
-        zero,
-        *lines,
-        NOTHING if near else _near_mark(panel, one),
-    )
+    words = f"Trace of spaced students against online KD over training, {one['setting']['name']}; at the end: {ends}."
+    return panel.draw(words, frame, zero, *_lines(panel, curves), NOTHING if near else _near_mark(panel, one))
 
 
-def bars(one: Found, window: str = "near") -> Markup:
+def bars(one: Found) -> Markup:
     """For every statement and interval: how many cases clearly held, were too close to tell, were clearly broken."""
     rows: list[Markup] = []
     top, said = 0.0, []
     for name, title in STATEMENTS.items():
-        rows.append(tag("text", text(title), class_="group", x=2, y=top + 14))
+        rows.append(label(title, 2, top + 14, class_="group"))
         top += 20
         for interval in one["intervals"]:
-            verdict = interval["verdicts"][window]
+            verdict = interval["verdicts"]["near"]
             if verdict is None:
                 continue
-            label = interval_name(one["setting"], interval["interval"])
-            rows.append(_bar(label, verdict[name]["held"], verdict[name]["broken"], top))
-            said.append(f"{title}, {label}: held {share(verdict[name]['held'])} %")
+            spaced = interval_name(one["setting"], interval["interval"])
+            rows.append(_bar(spaced, verdict[name]["held"], verdict[name]["broken"], top))
+            said.append(f"{title}, {spaced}: held {share(verdict[name]['held'])} %")
             top += 17
         top += 8
     box = f"0 0 350 {top:g}"
     return tag("svg", *rows, viewBox=box, role="img", aria_label=f"{one['setting']['name']}. {'; '.join(said)}.")
 
 
-def _bar(label: str, held: float, broken: float, top: float) -> Markup:
+def _bar(name: str, held: float, broken: float, top: float) -> Markup:
     start, width = 74.0, 196.0
-    parts = [("held", held), ("open", 1 - held - broken), ("broken", broken)]
     pieces, x = [], start
-    for kind, value in parts:
+    for kind, value in (("held", held), ("open", 1 - held - broken), ("broken", broken)):
         if value > 0:
             pieces.append(tag("rect", class_=kind, x=x, y=top + 2, width=max(value * width, 0.1), height=12))
         x += value * width
     written = f"{share(held)} / {share(broken)} %"
-    return join(
-        tag("text", text(label), class_="tick", x=start - 6, y=top + 12, text_anchor="end"),
-        *pieces,
-        tag("text", text(written), class_="tick", x=start + width + 6, y=top + 12),
-    )
+    return join(label(name, start - 6, top + 12, "end"), *pieces, label(written, start + width + 6, top + 12))
 
 
 def _time_ticks(panel: Panel) -> list[Tick]:
-    return [Tick(value, plain(value)) for value in tick_values(*panel.x, most=5, whole=True)]
+    return ticks(*panel.x, most=5, whole=True)
 
 
 def _log_ticks(panel: Panel) -> list[Tick]:
     low, high = (round(value) for value in panel.y)
     step = max(1, -(-(high - low) // 5))
-    return [Tick(value, power(value)) for value in range(low, high + 1, step)]
+    return [(value, power(value)) for value in range(low, high + 1, step)]

@@ -6,8 +6,9 @@ k(t) = ceil(t / s) s for the interval s. The teacher never looks at a student, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -72,9 +73,29 @@ class Setting:
         return self.width * (self.inputs + 2) + 1
 
 
+def default_settings(problems: int = 16, orders: int = 24, steps: int = 1500, seed: int = 0) -> list[Setting]:
+    """Two activations whose second derivatives differ in kind, and one of them with small steps but more of them."""
+    if steps < 2:
+        raise UserError(f"The theory experiment needs at least 2 steps, got {steps}.")
+    base = Setting(problems=problems, orders=orders, seed=seed)
+    return [
+        _long(replace(base, name="tanh", activation="tanh"), steps),
+        _long(replace(base, name="gelu", activation="gelu"), steps),
+        _long(replace(base, name="tanh, small rate", activation="tanh", rate=base.rate / 4), 2 * steps),
+    ]
+
+
+def _long(setting: Setting, steps: int) -> Setting:
+    """Half an epoch, one and a half, six, and offline."""
+    epoch = setting.samples // setting.batch_size
+    wanted = (epoch // 2, 3 * epoch // 2, 6 * epoch, steps)
+    return replace(setting, steps=steps, intervals=tuple(sorted({min(one, steps) for one in wanted})))
+
+
 class Course(NamedTuple):
     """Everything measured in R runs (problems times orders, orders of a problem side by side) at T times."""
 
+    setting: Setting
     times: list[int]
     ahead: list[list[int]]  # [intervals][T]: k(t)
     teacher: Tensor  # g_phi_t(x_i) after every number of updates from 0 on: [steps + 1, R, N]
@@ -145,21 +166,26 @@ class _Runs:
 def train(setting: Setting, callback: Callback) -> Course:
     """Train all teachers, then all students of all intervals side by side."""
     runs = _Runs(setting)
-    total = (LONGER + 2) * setting.steps
+    done, total = count(1), (LONGER + 2) * setting.steps
+
+    def tell() -> None:
+        callback(next(done), total)
+
     star = runs.start
     for step in range(LONGER * setting.steps):
         star = runs.taught(star, step)
-        callback(step + 1, total)
+        tell()
     limit = (outputs(star, runs.x, setting.activation) - runs.y).square().mean(-1) / 2
-    _check_converged(setting, limit)
-    teacher, gap = _teacher_history(setting, runs, star, lambda done: callback(LONGER * setting.steps + done, total))
+    if not (worst := float(limit.max())) < 1:
+        raise UserError(
+            f"Setting {setting.name!r} does not converge: the teacher's loss ends at {worst:.3g}. Lower its rate."
+        )
+    teacher, gap = _teacher_history(runs, star, tell)
     times = _times(setting)
     ahead = [teacher_ahead(interval, setting.steps) for interval in (1, *setting.intervals)]
-    students = _students(
-        setting, runs, teacher, ahead, times, lambda done: callback((LONGER + 1) * setting.steps + done, total)
-    )
+    students = _students(runs, teacher, ahead, times, tell)
     measured = [[k[t - 1] for t in times] for k in ahead[1:]]
-    return Course(times, measured, teacher, gap, runs.y, students, limit)
+    return Course(setting, times, measured, teacher, gap, runs.y, students, limit)
 
 
 def _times(setting: Setting) -> list[int]:
@@ -169,45 +195,31 @@ def _times(setting: Setting) -> list[int]:
     return odd if odd[-1] == setting.steps else [*odd, setting.steps]
 
 
-def _teacher_history(
-    setting: Setting, runs: _Runs, star: Networks, done: Callable[[int], None]
-) -> tuple[Tensor, Tensor]:
+def _teacher_history(runs: _Runs, star: Networks, tell: Callable[[], None]) -> tuple[Tensor, Tensor]:
     """The teacher's run once more, to the bit, now that phi* is known."""
-    networks, said, gaps = runs.start, [], []
+    setting, networks = runs.setting, runs.start
+    said, gaps = [], []
     for step in range(setting.steps + 1):
         said.append(outputs(networks, runs.x, setting.activation))
         gaps.append(linearised(star, networks.minus(star), runs.x, setting.activation))
         if step < setting.steps:
             networks = runs.taught(networks, step)
-            done(step + 1)
+            tell()
     return torch.stack(said), torch.stack(gaps)
 
 
 def _students(
-    setting: Setting,
-    runs: _Runs,
-    teacher: Tensor,
-    ahead: Sequence[Sequence[int]],
-    times: Sequence[int],
-    done: Callable[[int], None],
+    runs: _Runs, teacher: Tensor, ahead: list[list[int]], times: list[int], tell: Callable[[], None]
 ) -> Curvatures:
     """Every student begins where its teacher began and learns (1 - alpha) y + alpha g_phi_k(t)."""
-    networks = Networks(*(part.expand(len(ahead), *part.shape) for part in runs.start))
-    wanted, found = {*times}, []
+    setting, networks = runs.setting, Networks(*(part.expand(len(ahead), *part.shape) for part in runs.start))
+    found = []
     for t in range(1, setting.steps + 1):
         x, rows = runs.batch(t - 1)
         advice = torch.stack([teacher[k[t - 1]].gather(1, rows) for k in ahead])
         target = (1 - setting.alpha) * runs.y.gather(1, rows) + setting.alpha * advice
         networks = descended(networks, x, target, setting.rate, setting.activation)
-        if t in wanted:
+        if t in times:
             found.append(curvatures(networks, runs.x, setting.activation))
-        done(t)
+        tell()
     return Curvatures(*(torch.stack(part) for part in zip(*found, strict=True)))
-
-
-def _check_converged(setting: Setting, limit: Tensor) -> None:
-    worst = float(limit.max())
-    if not worst < 1:
-        raise UserError(
-            f"Setting {setting.name!r} does not converge: the teacher's loss ends at {worst:.3g}. Lower its rate."
-        )

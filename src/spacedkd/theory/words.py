@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spacedkd.report.numbers import MINUS, PLUS_MINUS, listed, plain
+from spacedkd.report.numbers import MINUS, PLUS_MINUS, listed, plain, spread
 
 Found = Mapping[str, Any]
 
@@ -73,9 +73,7 @@ def signed_percent(part: float) -> str:
     >>> signed_percent(0.00368), signed_percent(0)
     ('+0.37 %', '0 %')
     """
-    if part == 0:
-        return "0 %"
-    return f"{'+' if part > 0 else MINUS}{abs(100 * part):.2g} %"
+    return f"{'+' if part > 0 else MINUS if part < 0 else ''}{abs(100 * part):.2g} %"
 
 
 def with_half(change: Found) -> str:
@@ -103,28 +101,26 @@ def share(part: float) -> str:
     return ">99" if 0.995 <= part < 1 else f"{100 * part:.0f}"
 
 
-def shares(values: list[float]) -> str:
-    low, high = share(min(values)), share(max(values))
-    return low if low == high else f"{low} to {high}"
+def shares(every: Sequence[Found], name: str) -> str:
+    """From the smallest to the largest part of this name."""
+    return spread([one[name] for one in every], share)
 
 
-def verdicts(found: Found, name: str, window: str = "near") -> Iterator[Found]:
-    """Of every setting and interval that has one."""
-    for setting in found["settings"]:
-        for interval in setting["intervals"]:
-            if interval["verdicts"][window]:
-                yield interval["verdicts"][window][name]
+def verdicts(found: Found, name: str) -> list[Found]:
+    """Of every setting and interval that came near convergence."""
+    every = [interval["verdicts"]["near"] for one in found["settings"] for interval in one["intervals"]]
+    return [one[name] for one in every if one]
 
 
 def judgement(found: Found, name: str) -> str:
     """Whether a statement was contradicted anywhere, everywhere or here and there."""
-    every = list(verdicts(found, name))
+    every = verdicts(found, name)
     if not every:
         return "could not be judged"
-    held, broken = max(one["held"] for one in every), max(one["broken"] for one in every)
-    if broken <= CHANCE:
-        return "was not contradicted" if held > CHANCE else "was neither confirmed nor contradicted"
-    return "was contradicted" if held <= CHANCE else "held in some cases and failed in others"
+    held, broken = (max(one[kind] for one in every) > CHANCE for kind in ("held", "broken"))
+    if broken:
+        return "held in some cases and failed in others" if held else "was contradicted"
+    return "was not contradicted" if held else "was neither confirmed nor contradicted"
 
 
 def headline(found: Found) -> str:
@@ -139,10 +135,10 @@ def headline(found: Found) -> str:
 
 def finding(found: Found, name: str) -> str:
     """How often a statement clearly held and clearly failed."""
-    every = list(verdicts(found, name))
+    every = verdicts(found, name)
     if not every:
         return "No teacher came near convergence: give the experiment more steps."
-    held, broken = shares([one["held"] for one in every]), shares([one["broken"] for one in every])
+    held, broken = shares(every, "held"), shares(every, "broken")
     return f"clearly held in {held} % of cases, clearly broken in {broken} %, the rest too close to tell"
 
 
@@ -152,18 +148,17 @@ def follow_up(found: Found) -> str:
     every = [one for one in every if one]
     if not every:
         return "The Lemma's inequality was not seen near convergence."
-    step, same = (shares([one[name] for one in every]) for name in ("step", "theorem_same"))
     return (
         f"Taking only the cases in which the Lemma's inequality holds between the means, the step as printed holds in "
-        f"{step} % of them, depending on setting and interval, and the Theorem's inequality at one minimum in "
-        f"{same} %. Were the first a consequence of the Lemma, it would be 100 %, but for noise in the means."
+        f"{shares(every, 'step')} % of them, depending on setting and interval, and the Theorem's inequality at one "
+        f"minimum in {shares(every, 'theorem_same')} %. Were the first a consequence of the Lemma, it would be 100 %, "
+        "but for noise in the means."
     )
 
 
 def by_problem(found: Found, name: str) -> str:
     """How many problems say yes and no when all times near convergence are averaged."""
-    every = list(verdicts(found, name))
-    held, broken = (shares([one[f"problems_{kind}"] for one in every]) for kind in ("held", "broken"))
+    held, broken = (shares(verdicts(found, name), f"problems_{kind}") for kind in ("held", "broken"))
     return f"{STATEMENTS[name]}: clearly held for {held} % of problems, clearly broken for {broken} %."
 
 
@@ -173,11 +168,11 @@ def why(found: Found) -> str:
     if not every:
         return ""
     gap, bend = ([one[name] for one in every] for name in ("gap_target", "bend_target"))
-    positive = shares([one["signed_positive"] for one in every])
+    with_gap, with_bend = (spread(values, lambda r: f"{r:.2f}".replace("-", MINUS)) for values in (gap, bend))
     said = (
-        f"The signed sum is above zero in {positive} % of runs and times near convergence. With the targets, what is "
-        f"left of the teacher's error has a correlation of {_correlations(gap)}, and tr ∇²f one of "
-        f"{_correlations(bend)}."
+        f"The signed sum is above zero in {shares(every, 'signed_positive')} % of runs and times near convergence. "
+        f"With the targets, what is left of the teacher's error has a correlation of {with_gap}, and tr ∇²f one of "
+        f"{with_bend}."
     )
     if max(gap) < 0 and max(bend) < 0:
         said += (
@@ -187,15 +182,11 @@ def why(found: Found) -> str:
     return said
 
 
-def _correlations(values: list[float]) -> str:
-    low, high = (f"{value:.2f}".replace("-", MINUS) for value in (min(values), max(values)))
-    return low if low == high else f"{low} to {high}"
-
-
 def sizes(found: Found) -> str:
     """How much of a trace is at stake."""
-    same = [abs(one["change"]["mean"]) for one in verdicts(found, "theorem_same")]
-    own = [abs(one["change"]["mean"]) for one in verdicts(found, "theorem_own")]
+    same, own = (
+        [abs(one["change"]["mean"]) for one in verdicts(found, name)] for name in ("theorem_same", "theorem_own")
+    )
     if not same:
         return ""
     return (
@@ -212,16 +203,15 @@ def _range(values: list[float]) -> str:
 
 def ends(found: Found) -> list[str]:
     """One sentence for each setting: which intervals ended flatter than online KD, which sharper."""
-    return [_end_of(one) for one in found["settings"]]
-
-
-def _end_of(one: Found) -> str:
-    groups: dict[str, list[str]] = {"smaller": [], "larger": [], "not clearly different": []}
-    for interval in one["intervals"]:
-        change = interval["end"]["change"]
-        clear = change["low"] is not None and (change["low"] > 0 or change["high"] < 0)
-        kind = ("larger" if change["mean"] > 0 else "smaller") if clear else "not clearly different"
-        name = interval_name(one["setting"], interval["interval"])
-        groups[kind].append(f"{name} ({signed_percent(change['mean'])})")
-    said = [f"{kind} for {listed(names)}" for kind, names in groups.items() if names]
-    return f"{one['setting']['name']}: against online KD the trace at the end is {'; '.join(said)}."
+    sentences = []
+    for one in found["settings"]:
+        groups: dict[str, list[str]] = {"smaller": [], "larger": [], "not clearly different": []}
+        for interval in one["intervals"]:
+            change = interval["end"]["change"]
+            clear = change["low"] is not None and (change["low"] > 0 or change["high"] < 0)
+            kind = ("larger" if change["mean"] > 0 else "smaller") if clear else "not clearly different"
+            name = interval_name(one["setting"], interval["interval"])
+            groups[kind].append(f"{name} ({signed_percent(change['mean'])})")
+        said = "; ".join(f"{kind} for {listed(names)}" for kind, names in groups.items() if names)
+        sentences.append(f"{one['setting']['name']}: against online KD the trace at the end is {said}.")
+    return sentences

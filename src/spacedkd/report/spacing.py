@@ -1,0 +1,225 @@
+"""What spacing did, method by method, and accuracy against interval where arms differ in nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+from spacedkd.report import Arm, plots, tables, words
+from spacedkd.report.axes import Panel, domain, rounded
+from spacedkd.report.markup import NOTHING, Markup, grid, html_table, note, panel, section, tag, text
+from spacedkd.report.numbers import TIMES, bounds, counted, estimate, listed, plain, ratio
+from spacedkd.schedule import Spaced
+
+Pair = Mapping[str, Any]
+"""one entry of the comparison's `spacing`"""
+
+
+def effect_section(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
+    """Spaced arms beside unspaced ones, or nothing where no spaced arm has an unspaced partner."""
+    pairs: Sequence[Pair] = comparison["spacing"]
+    if not pairs:
+        return NOTHING
+    remarks = [cost(pairs), one_role(pairs), caution(pairs)]
+    by_label = {arm.label: arm for arm in arms}
+    rows = [
+        plots.gain(pair["name"], pair["difference"], by_label[pair["spaced"]], by_label[pair["unspaced"]])
+        for pair in pairs
+        if pair["difference"] is not None
+    ]
+    caption = (
+        "Right of the dashed line spacing did better. Large dot and line: mean over seeds and its 95 % interval, "
+        "paired by seed; small dots: seeds. A line that crosses zero is no clear difference."
+    )
+    corrected = f"p, Holm is corrected for all {len(pairs)} tests at once. " if len(pairs) > 1 else ""
+    reading = (
+        f"Accuracies in percent after the last epoch. {corrected}Costs are those of the spaced run as a multiple of "
+        "the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does not count as spaced."
+    )
+    return section(
+        "spacing",
+        "What spacing did",
+        tag("p", tag("b", text(headline(pairs)))),
+        *(note(remark) for remark in remarks if remark),
+        plots.gains("Spaced minus unspaced, points", rows, caption),
+        html_table(tables.spacing(comparison)),
+        note(reading),
+    )
+
+
+def headline(pairs: Sequence[Pair]) -> str:
+    """How many did better, worse, or neither; every word follows from an interval."""
+    if len(pairs) == 1:
+        return _of_one(pairs[0])
+    better, worse, unclear, unknown = (_named(pairs, word) for word in ("better", "worse", "no clear difference", None))
+    several = len({pair["method"] for pair in pairs}) == len(pairs)
+    of = f"Of {counted(len(pairs), 'method' if several else 'spaced arm')}"
+    if len(unknown) == len(pairs):
+        return f"{of}, none shares two seeds with its unspaced form, so none is called better or worse."
+    if len(unclear) == len(pairs):
+        return f"{of}, none did better or worse spaced than unspaced: every interval includes zero."
+    parts = [f"{of}, {_did(better, 'did better spaced than unspaced')}", _did(worse, "did worse")]
+    if unclear:
+        parts.append(f"{len(unclear)} showed no clear difference")
+    if unknown:
+        parts.append(f"no interval can be given for {listed(unknown)}")
+    return "; ".join(parts) + "."
+
+
+def _of_one(pair: Pair) -> str:
+    judged, name = words.verdict(pair["difference"]), pair["name"]
+    if judged is None:
+        return f"No interval can be given for {name} spaced against unspaced: they do not share two seeds."
+    if judged == "no clear difference":
+        return f"No clear difference between {name} spaced and unspaced: the interval includes zero."
+    return f"{name} did {judged} spaced than unspaced."
+
+
+def cost(pairs: Sequence[Pair]) -> str:
+    """How many updates the spaced runs took, in groups of as many."""
+    by_ratio: dict[str, list[str]] = {}
+    for pair in pairs:
+        by_ratio.setdefault(ratio(pair["cost_ratio"]["updates"]), []).append(pair["name"])
+    same = by_ratio.pop("1.0", [])
+    parts = [f"{listed(same) if len(same) < 4 else len(same)} took as many"] if same else []
+    parts += [f"{listed(names)} took {times}{TIMES} as many" for times, names in by_ratio.items()]
+    parts[0] += " updates as unspaced"
+    return f"Spaced, {'; '.join(parts)}."
+
+
+def one_role(pairs: Sequence[Pair]) -> str | None:
+    """Where spacing is not all that differs."""
+    names = [pair["name"] for pair in pairs if pair["unspaced_form"] == "plain"]
+    if not names:
+        return None
+    have = "has" if len(names) == 1 else "have"
+    return (
+        f"Unspaced, {listed(names)} {have} one role only: there the difference is that of spacing and of the second "
+        "role together."
+    )
+
+
+def caution(pairs: Sequence[Pair]) -> str | None:
+    """What many comparisons at once do to the intervals, and what is left when that is allowed for."""
+    warning = words.caution([pair["difference"] for pair in pairs])
+    if warning is None or not (_named(pairs, "better") or _named(pairs, "worse")):
+        return warning
+    left = [pair["name"] for pair in pairs if pair["p_holm"] is not None and pair["p_holm"] < 0.05]
+    for_whom = listed(left) if left else "none"
+    return f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for {for_whom}."
+
+
+def _named(pairs: Sequence[Pair], judged: str | None) -> list[str]:
+    return [pair["name"] for pair in pairs if words.verdict(pair["difference"]) == judged]
+
+
+def _did(names: Sequence[str], what: str) -> str:
+    return f"{len(names)} {what} ({listed(names)})" if names else f"none {what}"
+
+
+@dataclass(frozen=True)
+class Spacing:
+    """An arm's place on the interval axis, and what its neighbours there must share with it."""
+
+    arm: Arm
+    interval: int
+    """in steps; 0 where one network teaches itself at every update"""
+    variant: str | None = None
+    """None fits any: plain self KD is the interval 0 of every spaced variant"""
+    tail: str | None = None
+    """None fits any: blocks that divide the run leave no tail"""
+
+    @property
+    def epochs(self) -> float:
+        return self.interval / self.arm.first.steps_per_epoch
+
+    @property
+    def written(self) -> str:
+        return "1 step" if self.interval == 1 else plain(round(self.epochs, 2))
+
+
+class Group(NamedTuple):
+    """Arms that differ only in their interval, from the shortest to the longest."""
+
+    title: str
+    data: str
+    spacings: Sequence[Spacing]
+
+    @property
+    def to_scale(self) -> bool:
+        """Whether intervals can be told apart on a linear axis; offline is often forty times the next one."""
+        intervals = sorted({spacing.epochs for spacing in self.spacings})
+        nearest = min(b - a for a, b in pairwise(intervals))
+        return nearest / (intervals[-1] - intervals[0]) > 0.1
+
+
+def groups(arms: Sequence[Arm]) -> list[Group]:
+    """Every set of at least two arms with different intervals and all else equal."""
+    by_rest: dict[str, list[Spacing]] = {}
+    for arm in arms:
+        if spacing := _spacing(arm):
+            by_rest.setdefault(arm.first.all_but_spacing, []).append(spacing)
+    found: dict[tuple[str, ...], Group] = {}
+    for alike in by_rest.values():
+        for variant, tail in product(_seen([s.variant for s in alike]), _seen([s.tail for s in alike])):
+            fitting = [s for s in alike if s.variant in (None, variant) and s.tail in (None, tail)]
+            members = sorted(fitting, key=lambda spacing: spacing.interval)
+            if len({spacing.interval for spacing in members}) > 1:
+                found.setdefault(tuple(s.arm.label for s in members), _group(members, variant))
+    return [*found.values()]
+
+
+def _group(members: Sequence[Spacing], variant: str | None) -> Group:
+    spec = members[0].arm.first.spec
+    method = spec.method.name + (f" ({variant})" if variant else "")
+    return Group(f"{method}, {words.network_name(spec.network)}", words.data_name(spec), members)
+
+
+def _seen(values: Sequence[str | None]) -> list[str | None]:
+    """The distinct values, or only None where nothing else occurs."""
+    return [value for value in dict.fromkeys(values) if value is not None] or [None]
+
+
+def _spacing(arm: Arm) -> Spacing | None:
+    """None where the arm has no interval: another kind of schedule, or a single role that nobody teaches."""
+    run = arm.first
+    if not run.interval:
+        return None if run.interval is None else Spacing(arm, 0)
+    assert isinstance(run.spec.schedule, Spaced)
+    return Spacing(arm, run.interval, run.variant, run.spec.schedule.tail if run.total_steps % run.interval else None)
+
+
+def interval_section(arms: Sequence[Arm]) -> Markup:
+    """Accuracy against interval, a picture for each group, or nothing where no arms differ in the interval alone."""
+    found = groups(arms)
+    if not found:
+        return NOTHING
+    panels = [panel(one.title, one.data, _picture(one, [o for o in found if o.data == one.data])) for one in found]
+    caption = (
+        "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
+        "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
+    )
+    if not all(group.to_scale for group in found):
+        caption += "Where intervals differ too much for one scale they are evenly spread in their order."
+    return section("intervals", "Accuracy against interval", grid(panels, caption))
+
+
+def _picture(group: Group, alike: Sequence[Group]) -> Markup:
+    """Groups on the same data share their y axis; intervals too close to be told apart lie evenly in their order."""
+    arms = [spacing.arm for one in alike for spacing in one.spacings]
+    values = [v for arm in arms for v in (*(bounds(arm.numbers["last"]) or ()), *arm.by_seed.values())]
+    order = sorted({spacing.interval for spacing in group.spacings})
+    places = [s.epochs if group.to_scale else order.index(s.interval) for s in group.spacings]
+    margin = 0.08 * (max(places) - min(places))
+    area = Panel((min(places) - margin, max(places) + margin), rounded(*domain(values, 0, 1)), right=12)
+    placed = [(place, s, s.arm.numbers["last"]) for place, s in zip(places, group.spacings, strict=True)]
+    ticks = [(place, spacing.written) for place, spacing, _ in placed]
+    said = ", ".join(f"{spacing.written}: {estimate(last)} %" for _, spacing, last in placed)
+    return area.draw(
+        f"Accuracy against interval in epochs, {group.title}. {said}.",
+        area.frame(ticks, area.percent_ticks(), "interval, epochs", "accuracy, %"),
+        area.line([(place, last["mean"]) for place, _, last in placed], "all student"),
+        *(area.estimate(place, last, s.arm.label, 4.5, s.arm.by_seed) for place, s, last in placed),
+    )
