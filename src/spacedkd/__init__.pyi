@@ -59,6 +59,6 @@ from .spec import OptimizerSpec as OptimizerSpec
 from .spec import RateSpec as RateSpec
 from .spec import RunSpec as RunSpec
 from .spec import read_spec as read_spec
-from .training.learning import learning as learning
+from .training.learner import learning as learning
 from .training.loop import Moment as Moment
 from .training.loop import train as train

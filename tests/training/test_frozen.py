@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from spacedkd import NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, learning
-from spacedkd.training.accuracy import measure
+from spacedkd.training.setup import measure
 from tests.training.stepping import moved, ready, state, turn_by_turn
 
 ADAMW = OptimizerSpec("adamw", lr=1e-3, weight_decay=0.05)

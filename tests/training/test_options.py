@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, train
 from spacedkd.json_form import to_json
-from spacedkd.training.average import update_average
 from spacedkd.training.learner import Learner, make_optimizer
 from spacedkd.training.plan import make_plan
+from spacedkd.training.setup import update_average
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.training.stepping import ready
 from tests.training.stopping import train_in_parts

@@ -12,8 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from spacedkd.errors import UserError
-from spacedkd.files import write_json as write_json
-from spacedkd.journal import read_journal
+from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training.objects import Objects
@@ -65,9 +64,6 @@ class RunFolder:
 
     def finished(self) -> bool:
         return self.result.exists()
-
-    def entries(self) -> Iterator[dict[str, Any]]:
-        return read_journal(self.journal)
 
 
 def _leftover(path: Path) -> bool:

@@ -1,8 +1,9 @@
-"""One model that learns: its weights, its optimizer, and the update."""
+"""One model that learns: its weights, its optimizer, and the update; and who learns in a loop of your own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from lightning_fabric import Fabric
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, unknown
 from spacedkd.json_form import load_object
 from spacedkd.spec import OptimizerSpec
 from spacedkd.training.objects import MakeOptimizer
@@ -56,14 +57,10 @@ class Learner:
         if self.clip is not None:
             self.fabric.clip_gradients(self.model, self._step, max_norm=self.clip, error_if_nonfinite=False)
         if self.wants_closure:
-            self._lay_gradients_out()
+            for parameter in self.module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad.contiguous()  # which torch's LBFGS takes for granted
         return losses
-
-    def _lay_gradients_out(self) -> None:
-        """In the usual layout, which torch's LBFGS takes for granted."""
-        for parameter in self.module.parameters():
-            if parameter.grad is not None:
-                parameter.grad = parameter.grad.contiguous()
 
     def _closure(self, losses: Losses, compute: Callable[[], Losses], share: float) -> Callable[[], Tensor]:
         """The losses once more; as long as neither weights nor gradients have changed they are those known already."""
@@ -155,3 +152,36 @@ def _is_spared(name: str, parameter: nn.Parameter) -> bool:
     """Biases, norms, class tokens and positions; not, say, the `mlp_tokens` of a mixer, whose weights are weights."""
     own = name.rpartition(".")[2]
     return parameter.ndim < 2 or own.endswith("token") or own.startswith("pos_embed") or "position" in own
+
+
+@contextmanager
+def learning(models: Mapping[str, nn.Module], role: str) -> Iterator[nn.Module]:
+    """The role's model trains while this lasts, every other one stands still; afterwards all are as they were.
+
+    To stand still is to be in evaluation mode, so that BatchNorm's statistics stay and dropout does nothing, and to get
+    no gradients. Gives the model that learns.
+
+    >>> models = {"teacher": nn.BatchNorm1d(2), "student": nn.BatchNorm1d(2)}
+    >>> with learning(models, "student") as student:
+    ...     student.training, models["teacher"].training, models["teacher"].weight.requires_grad
+    (True, False, False)
+    >>> models["teacher"].training, models["teacher"].weight.requires_grad
+    (True, True)
+    """
+    if role not in models:
+        raise unknown("role", role, models)
+    modes = [(module, module.training) for model in models.values() for module in model.modules()]
+    gradients = [(weight, weight.requires_grad) for model in models.values() for weight in model.parameters()]
+    own = {id(weight) for weight in models[role].parameters()}  # whatever else it shares with others learns too
+    try:
+        for model in models.values():
+            model.eval()
+        models[role].train()
+        for weight, wanted in gradients:
+            weight.requires_grad_(wanted and id(weight) in own)
+        yield models[role]
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for weight, wanted in gradients:
+            weight.requires_grad_(wanted)

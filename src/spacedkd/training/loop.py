@@ -21,13 +21,12 @@ from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec
 from spacedkd.training import engine
-from spacedkd.training.accuracy import measure
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import fill_in, make_plan
 from spacedkd.training.recorder import Recorder
-from spacedkd.training.setup import Setup, set_up
+from spacedkd.training.setup import Setup, measure, set_up
 
 
 class Moment(NamedTuple):

@@ -59,10 +59,6 @@ class Turns:
         for number in range(done, len(self)):
             yield Turn(self._roles[self._places[number]], self._steps[number])
 
-    def last_steps(self) -> dict[str, int]:
-        """The step of each role's last turn; a role that never has one is not in it."""
-        return dict(self.after(0))
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -160,7 +156,7 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
     order = method.roles[::-1] if spec.follower_first else method.roles
     wanted = (turn for turn in schedule.turns(order, range(total)) if turn.step < stops.get(turn.role, total))
     turns = Turns(method.roles, wanted)
-    last_step = turns.last_steps()
+    last_step = dict(turns.after(0))  # a role that never has a turn is not in it
     if method.roles[-1] not in last_step:
         raise UserError(f"In this schedule the {method.roles[-1]} never has a turn, so nothing would be trained.")
     every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))

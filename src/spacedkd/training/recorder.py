@@ -1,22 +1,61 @@
-"""What a run leaves in its folder: its spec, its journal, its checkpoint, and in the end its student and its result."""
+"""What a run leaves in its folder (spec, journal, checkpoint, in the end student and result), and what it costs."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
+
+import torch
+from torch import nn
 
 from spacedkd.files import write_json
 from spacedkd.models import build
 from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.training import checkpoint, engine
-from spacedkd.training.accuracy import Scores
 from spacedkd.training.checkpoint import Position
-from spacedkd.training.cost import Cost
 from spacedkd.training.folder import Journal, RunFolder
-from spacedkd.training.setup import Setup
+from spacedkd.training.setup import Scores, Setup
+
+
+class Cost:
+    """Updates of each learner, and the passes and images that went through each model in its turns; counted, not said.
+
+    A forward pass that records gradients is followed by a backward pass. Evaluation is not counted.
+    """
+
+    def __init__(self, models: Mapping[str, nn.Module]) -> None:
+        self.counts: Counter[str] = Counter()
+        self._images = 0  # of the turn that is going on
+        for name, model in models.items():
+            model.register_forward_hook(lambda module, inputs, output, name=name: self._passed(name))
+
+    def _passed(self, model: str) -> None:
+        for way, passes in (("forward", 1), ("backward", int(torch.is_grad_enabled()))) if self._images else ():
+            self.counts[f"{model} {way} passes"] += passes
+            self.counts[f"{model} {way} images"] += passes * self._images
+
+    @contextmanager
+    def turn(self, learner: str, images: int) -> Iterator[None]:
+        """Count one update of `learner` on a global batch of so many images, with all the passes made for it."""
+        self._images = images
+        yield
+        self._images = 0
+        self.counts[f"{learner} updates"] += 1
+        self.counts[f"{learner} images"] += images
+
+    def summary(self) -> dict[str, Any]:
+        """Totals over all models, and the counts they come from."""
+
+        def total(ending: str) -> int:
+            return sum(count for name, count in self.counts.items() if name.endswith(ending))
+
+        kinds = ("updates", "forward passes", "backward passes", "forward images", "backward images")
+        totals = {kind.replace(" ", "_"): total(f" {kind}") for kind in kinds}
+        return {**totals, "by_model": dict(sorted(self.counts.items()))}
 
 
 class Recorder:

@@ -1,4 +1,4 @@
-"""A plan's models on its devices: who can learn, who stands still, and what moves along."""
+"""A plan's models on its devices: who can learn, who stands still, what moves along, and how good they are."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from spacedkd.data.datasets import RunData
-from spacedkd.data.stream import Stream
+from spacedkd.data.stream import Stream, in_order
+from spacedkd.evaluation.scores import correct
+from spacedkd.models.weights import ema_update
 from spacedkd.training import engine
-from spacedkd.training.average import update_average
 from spacedkd.training.learner import Learner
 from spacedkd.training.networks import build_models
 from spacedkd.training.plan import Plan, stream_of
@@ -92,3 +93,38 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
         ready["average"] = average
     stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
     return Setup(plan, fabric, data, stream, ready, learners, channels_last, average)
+
+
+def update_average(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:
+    """average <- d average + (1 - d) module, with d = min(decay, (1 + step) / (10 + step)).
+
+    The smaller d of the first steps keeps the random weights of the beginning from lingering. BatchNorm's statistics
+    are averaged like the weights they belong to.
+    """
+    ema_update(average, module, min(decay, (1 + step) / (10 + step)))
+
+
+Scores = dict[str, dict[str, float]]
+"""part of the data -> head -> accuracy"""
+
+
+def measure(setup: Setup, model: nn.Module, module: nn.Module) -> Scores:
+    """Accuracy of every head of a model on every part of the data that is not trained on; its mode is given back.
+
+    `module` is the model without what devices and precision wrap around it, and knows its heads.
+    """
+    fabric, spec = setup.fabric, setup.plan.spec
+    was_training = model.training
+    model.eval()
+    heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
+    scores = {}
+    for part, items in setup.data.evaluated().items():
+        rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
+        mine = items if fabric.world_size == 1 else items.subset(rows)
+        shown = in_order(mine, max(256, spec.batch_size), spec.engine.workers)
+        moved = (batch.to(fabric.device, setup.channels_last) for batch in shown)
+        counts = correct(model, heads, moved)
+        totals = {head: int(fabric.all_reduce(count, reduce_op="sum")) for head, count in counts.items()}  # type: ignore[arg-type]
+        scores[part] = {head: total / len(items) for head, total in totals.items()}
+    model.train(was_training)
+    return scores
