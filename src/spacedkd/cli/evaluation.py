@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from spacedkd.cli.changes import assignments, with_changes
-from spacedkd.cli.evaluation_flags import InstrumentFlags, ObjectFlags, OtherNetworkFlags
+from spacedkd.cli.evaluation_flags import InstrumentFlags, ObjectFlags, OtherNetworkFlags, make_plan
 from spacedkd.cli.flags import PLACES, Given, ImageFlags, flag, given
 from spacedkd.cli.progress import console, say, work_progress
 from spacedkd.errors import UserError
@@ -51,7 +51,7 @@ def evaluate(
 
     Example: spacedkd evaluate runs/mine --corruptions --adversarial --calibration
     """
-    plan = instruments.plan(batch_size, workers)
+    plan = make_plan(instruments, batch_size, workers)
     typed = {**given(network), **given(data), **given(own)}
     objects = _objects_of_runs(typed) if runs else {}
     if threads is not None and threads < 1:

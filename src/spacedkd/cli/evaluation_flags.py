@@ -2,168 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
-from spacedkd.cli.flags import flag
+from spacedkd.cli.flags import Flag, Given, flag
 from spacedkd.errors import UserError
 from spacedkd.evaluation import plan as planning
 from spacedkd.evaluation.plan import CURVATURE_IMAGES, NOISE_IMAGES, STEPS, Attack, Plan
 
 USUAL = Plan()
-_SETTINGS = {
-    **dict.fromkeys(("severities", "only", "cache"), ("corruptions",)),
-    **dict.fromkeys(("attacks", "epsilon", "steps", "step"), ("adversarial",)),
-    **dict.fromkeys(("noise", "relative_noise", "draws"), ("flatness",)),
-    **dict.fromkeys(("error", "products"), ("hessian",)),
-    "limit": ("corruptions", "adversarial"),
-    "train_images": ("flatness", "hessian"),
-}
-"""the instruments a flag is for"""
+_WHOLE, _NUMBERS, _NAMES = tuple[int, ...], tuple[float, ...], tuple[str, ...]
+_METAVARS = {int: "COUNT", float: "NUMBER", _WHOLE: "NUMBER ...", _NUMBERS: "NUMBER ...", _NAMES: "NAME ..."}
+_METAVARS |= {str: "NAME", Path: "FOLDER"}
 
 
-def _listed(levels: Sequence[float]) -> str:
+def _listed(levels: Iterable[float]) -> str:
     return " ".join(f"{level:g}" for level in levels)
 
 
-@dataclass(frozen=True)
-class InstrumentFlags:
-    all: Annotated[bool, flag("use every instrument", "no")] = False
-    calibration: Annotated[bool, flag("print likelihood, calibration error and the reliability diagram", "no")] = False
-    corruptions: Annotated[bool, flag("accuracy on noisy, blurred, snowy, ... images", "no")] = False
-    severities: Annotated[
-        tuple[int, ...] | None, flag("how strong corruptions are, from 1 to 5", "1 3 5", "NUMBER ...")
-    ] = None
-    only: Annotated[
-        tuple[str, ...] | None,
-        flag("these corruptions alone, or `paper` for its six", "all nineteen", "NAME ..."),
-    ] = None
-    cache: Annotated[Path | None, flag("where corrupted images are kept", "~/.cache/spacedkd/corrupted", "FOLDER")] = (
-        None
-    )
-    adversarial: Annotated[bool, flag("accuracy on images perturbed against the network", "no")] = False
-    attacks: Annotated[tuple[str, ...] | None, flag("fgsm, bim or pgd", "all three", "NAME ...")] = None
-    epsilon: Annotated[
-        tuple[float, ...] | None,
-        flag("most any pixel is changed by, of 0 to 255, before normalisation", "1 2 4 8", "NUMBER ..."),
-    ] = None
-    steps: Annotated[int | None, flag("steps of bim and pgd", STEPS, "COUNT")] = None
-    step: Annotated[float | None, flag("size of a step of bim and pgd, in pixels", "epsilon / 4", "NUMBER")] = None
-    flatness: Annotated[bool, flag("loss and accuracy on training images with noise on the weights", "no")] = False
-    noise: Annotated[tuple[float, ...] | None, flag("levels of absolute noise", _listed(USUAL.noise), "NUMBER ...")] = (
-        None
-    )
-    relative_noise: Annotated[
-        tuple[float, ...] | None,
-        flag("levels of noise relative to each tensor", _listed(USUAL.relative_noise), "NUMBER ..."),
-    ] = None
-    draws: Annotated[int | None, flag("draws of noise at each level", USUAL.draws, "COUNT")] = None
-    hessian: Annotated[
-        bool,
-        flag("trace and largest eigenvalue of the Hessian on training images: minutes for a small network", "no"),
-    ] = False
-    error: Annotated[float | None, flag("relative standard error of the trace to stop at", USUAL.error, "PART")] = None
-    products: Annotated[
-        int | None,
-        flag("most products of the Hessian with a vector for each estimate", USUAL.most_products, "COUNT"),
-    ] = None
-    limit: Annotated[
-        int | None,
-        flag("only so many test images for --corruptions and --adversarial, evenly from all classes", "all", "COUNT"),
-    ] = None
-    train_images: Annotated[
-        int | None,
-        flag(
-            "at most so many training images for --flatness and --hessian",
-            f"{NOISE_IMAGES} and {CURVATURE_IMAGES}",
-            "COUNT",
-        ),
-    ] = None
+_HESSIAN = "trace and largest eigenvalue of the Hessian on training images: minutes for a small network"
+_LIMIT = "only so many test images for --corruptions and --adversarial, evenly from all classes"
+_TRAIN_IMAGES = "at most so many training images for --flatness and --hessian"
+_INSTRUMENTS = {
+    "": [
+        Flag("all", bool, "use every instrument"),
+        Flag("calibration", bool, "print likelihood, calibration error and the reliability diagram"),
+    ],
+    "corruptions": [
+        Flag("corruptions", bool, "accuracy on noisy, blurred, snowy, ... images"),
+        Flag("severities", _WHOLE, "how strong corruptions are, from 1 to 5", "1 3 5"),
+        Flag("only", _NAMES, "these corruptions alone, or `paper` for its six", "all nineteen"),
+        Flag("cache", Path, "where corrupted images are kept", "~/.cache/spacedkd/corrupted"),
+    ],
+    "adversarial": [
+        Flag("adversarial", bool, "accuracy on images perturbed against the network"),
+        Flag("attacks", _NAMES, "fgsm, bim or pgd", "all three"),
+        Flag("epsilon", _NUMBERS, "most any pixel is changed by, of 0 to 255, before normalisation", "1 2 4 8"),
+        Flag("steps", int, "steps of bim and pgd", STEPS),
+        Flag("step", float, "size of a step of bim and pgd, in pixels", "epsilon / 4"),
+    ],
+    "flatness": [
+        Flag("flatness", bool, "loss and accuracy on training images with noise on the weights"),
+        Flag("noise", _NUMBERS, "levels of absolute noise", _listed(USUAL.noise)),
+        Flag("relative_noise", _NUMBERS, "levels of noise relative to each tensor", _listed(USUAL.relative_noise)),
+        Flag("draws", int, "draws of noise at each level", USUAL.draws),
+    ],
+    "hessian": [
+        Flag("hessian", bool, _HESSIAN),
+        Flag("error", float, "relative standard error of the trace to stop at", USUAL.error, "PART"),
+        Flag("products", int, "most products of the Hessian with a vector for each estimate", USUAL.most_products),
+    ],
+    "corruptions or --adversarial": [Flag("limit", int, _LIMIT, "all")],
+    "flatness or --hessian": [Flag("train_images", int, _TRAIN_IMAGES, f"{NOISE_IMAGES} and {CURVATURE_IMAGES}")],
+}
+"""the flags of each instrument: the one that asks for it, and its settings"""
+_NETWORK = [
+    Flag("network", str, "a timm network, measured on --data; beside runs, the function they were given"),
+    Flag("width", int, "of --network, if it is one of ours", 64, "CHANNELS"),
+    Flag("weights", str, "of --network: a .safetensors or torch file, or a run folder", "timm's own", "FILE"),
+    Flag("set", tuple, "anything else about --network: network.input_size=224, ... (may be repeated)", "", "KEY=VALUE"),
+    Flag("out", Path, "where the evaluation of --network goes", "evaluations/NAME"),
+]
+_OBJECTS = [
+    Flag("teacher", str, "makes the teacher's network"),
+    Flag("collate", str, "makes a batch of items"),
+    Flag("method", str, "the method"),
+]
+_ABOUT_OBJECTS = (
+    "Runs that were given functions in Python need the same ones again, each as package.module:name; "
+    "--network and --data are among them."
+)
 
-    def plan(self, batch_size: int, workers: int) -> Plan:
-        """What these flags ask for; a setting of an instrument that is not used is a mistake."""
-        self._check_used()
-        given: dict[str, Any] = {
-            "severities": None if self.severities is None else tuple(dict.fromkeys(self.severities)),
-            "noise": None if self.noise is None else tuple(sorted({*self.noise})),
-            "relative_noise": None if self.relative_noise is None else tuple(sorted({*self.relative_noise})),
-            "draws": self.draws,
-            "error": self.error,
-            "most_products": self.products,
-        }
-        return replace(
-            USUAL,
-            **{name: value for name, value in given.items() if value is not None},
-            corruptions=self._corruptions() if self.corruptions or self.all else (),
-            cache=self.cache,
-            attacks=self._attacks() if self.adversarial or self.all else (),
-            flatness=self.flatness or self.all,
-            hessian=self.hessian or self.all,
-            limit=self.limit,
-            train_images=self.train_images,
-            batch_size=batch_size,
-            workers=workers,
-        )
 
-    def _check_used(self) -> None:
-        for name, instruments in _SETTINGS.items():
-            given = getattr(self, name)
-            if given == ():
+def _field(one: Flag) -> tuple[str, Any, Any]:
+    """A flag as a dataclass field; None, no or an empty tuple is what it has when it is not given."""
+    if one.kind is tuple:
+        return one.field()
+    if one.kind is bool:
+        return one.name, Annotated[bool, flag(one.about, "no")], False
+    return one.name, Annotated[one.kind | None, flag(one.about, one.default, one.metavar or _METAVARS[one.kind])], None
+
+
+def _class(flags: Iterable[Flag], about: str = "") -> Any:
+    return make_dataclass("flags", map(_field, flags), frozen=True, namespace={"__doc__": about} if about else {})
+
+
+if TYPE_CHECKING:
+    InstrumentFlags = Any
+    OtherNetworkFlags = Any
+    ObjectFlags = Any
+else:
+    InstrumentFlags = _class(one for flags in _INSTRUMENTS.values() for one in flags)
+    OtherNetworkFlags = _class(_NETWORK, "A network that is no run's, measured instead of runs.")
+    ObjectFlags = _class(_OBJECTS, _ABOUT_OBJECTS)
+
+
+def make_plan(flags: Any, batch_size: int, workers: int) -> Plan:
+    """What these flags ask for; a setting of an instrument that is not used is a mistake."""
+    typed = {name: value for name, value in vars(flags).items() if value is not None and value is not False}
+    for instruments, own in _INSTRUMENTS.items():
+        used = instruments == "" or any(one in typed for one in ("all", *instruments.split(" or --")))
+        for name in (one.name for one in own if one.name in typed):
+            if typed[name] == ():
                 raise UserError(f"--{name.replace('_', '-')} needs at least one value.")
-            if given is not None and not self.all and not any(getattr(self, one) for one in instruments):
-                which = " or ".join(f"--{one}" for one in instruments)
-                raise UserError(f"--{name.replace('_', '-')} belongs to {which}: add that flag too.")
-        if (
-            self.attacks is not None
-            and {*self.attacks} == {"fgsm"}
-            and (self.steps is not None or self.step is not None)
-        ):
-            raise UserError("--steps and --step are of bim and pgd: fgsm takes one step of epsilon.")
+            if not used:
+                raise UserError(f"--{name.replace('_', '-')} belongs to --{instruments}: add that flag too.")
+    if {*typed.get("attacks", ())} == {"fgsm"} and ("steps" in typed or "step" in typed):
+        raise UserError("--steps and --step are of bim and pgd: fgsm takes one step of epsilon.")
 
-    def _corruptions(self) -> tuple[str, ...]:
-        if self.only is None:
-            return planning.CORRUPTIONS
-        return tuple(
-            dict.fromkeys(one for name in self.only for one in (planning.PAPER if name == "paper" else (name,)))
-        )
+    def ordered(name: str, usual: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(sorted({*typed.get(name, usual)}))
 
-    def _attacks(self) -> tuple[Attack, ...]:
-        steps = STEPS if self.steps is None else self.steps
-        epsilons = planning.EPSILONS if self.epsilon is None else sorted({*self.epsilon})
-        return tuple(
-            planning.attack(name, epsilon, steps, self.step)
-            for name in (planning.ATTACKS if self.attacks is None else dict.fromkeys(self.attacks))
-            for epsilon in epsilons
-        )
+    same = ("cache", "draws", "error", "limit", "train_images")
+    return replace(
+        USUAL,
+        **{name: typed[name] for name in same if name in typed},
+        severities=tuple(dict.fromkeys(typed.get("severities", USUAL.severities))),
+        corruptions=_corruptions(typed.get("only")) if flags.corruptions or flags.all else (),
+        attacks=_attacks(typed, ordered("epsilon", planning.EPSILONS)) if flags.adversarial or flags.all else (),
+        flatness=flags.flatness or flags.all,
+        noise=ordered("noise", USUAL.noise),
+        relative_noise=ordered("relative_noise", USUAL.relative_noise),
+        hessian=flags.hessian or flags.all,
+        most_products=typed.get("products", USUAL.most_products),
+        batch_size=batch_size,
+        workers=workers,
+    )
 
 
-@dataclass(frozen=True)
-class OtherNetworkFlags:
-    """A network that is no run's, measured instead of runs."""
-
-    network: Annotated[
-        str | None, flag("a timm network, measured on --data; beside runs, the function they were given", "", "NAME")
-    ] = None
-    width: Annotated[int | None, flag("of --network, if it is one of ours", 64, "CHANNELS")] = None
-    weights: Annotated[
-        str | None, flag("of --network: a .safetensors or torch file, or a run folder", "timm's own", "FILE")
-    ] = None
-    set: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
-        flag("anything else about --network: network.input_size=224, ... (may be repeated)", metavar="KEY=VALUE"),
-    ] = ()
-    out: Annotated[Path | None, flag("where the evaluation of --network goes", "evaluations/NAME", "FOLDER")] = None
+def _corruptions(only: tuple[str, ...] | None) -> tuple[str, ...]:
+    if only is None:
+        return planning.CORRUPTIONS
+    return tuple(dict.fromkeys(one for name in only for one in (planning.PAPER if name == "paper" else (name,))))
 
 
-@dataclass(frozen=True)
-class ObjectFlags:
-    """Runs that were given functions in Python need the same ones again, each as package.module:name; --network and
-    --data are among them."""
-
-    teacher: Annotated[str | None, flag("makes the teacher's network", metavar="NAME")] = None
-    collate: Annotated[str | None, flag("makes a batch of items", metavar="NAME")] = None
-    method: Annotated[str | None, flag("the method", metavar="NAME")] = None
+def _attacks(typed: Given, epsilons: Iterable[float]) -> tuple[Attack, ...]:
+    steps, step = typed.get("steps", STEPS), typed.get("step")
+    names = dict.fromkeys(typed.get("attacks", planning.ATTACKS))
+    return tuple(planning.attack(name, epsilon, steps, step) for name in names for epsilon in epsilons)
