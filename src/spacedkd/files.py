@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and where things are kept from one run to the next."""
+"""Files that are there whole or not at all, journals, and where things are kept from one run to the next."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from spacedkd.errors import UserError
 
 
 @contextmanager
@@ -34,3 +36,14 @@ def write_json(path: Path, value: Any) -> None:
 def cache_folder(*parts: str) -> Path:
     """Where what can be made again is kept, for instance ~/.cache/spacedkd/checked; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "spacedkd", *parts)
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """What happened in a run, line by line."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):  # a line cut off by a kill is not an entry yet
+                    yield json.loads(line)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as a journal: {error}.") from None

@@ -6,9 +6,12 @@ for `Online()`, and says in one line what is wrong with anything else. `from_jso
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import json
 import numbers
+import textwrap
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -92,6 +95,24 @@ def changed_fields(spec: Any) -> list[str]:
         return one.default if one.default_factory is MISSING else one.default_factory()
 
     return [one.name for one in fields(spec) if getattr(spec, one.name) != usual(one)]
+
+
+def sentences(kind: type[Any]) -> dict[str, str]:
+    """The sentence below each field of a class of ours, for help and docs; not of the classes it comes from.
+
+    >>> from spacedkd.spec import OptimizerSpec
+    >>> sentences(OptimizerSpec)["lr"]
+    'learning rate'
+    """
+    if kind.__module__.partition(".")[0] != "spacedkd":
+        return {}
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    said = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            said[ast.unparse(field.target)] = " ".join(str(below.value.value).split())
+    return said
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from typing import Any
 
 from spacedkd.duration import in_steps, steps_of
 from spacedkd.errors import UserError
-from spacedkd.journal import read_journal
+from spacedkd.files import read_journal
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Spaced
 from spacedkd.spec import RunSpec, read_spec

@@ -14,7 +14,7 @@ from spacedkd import AugmentSpec, DataSpec, Duration, OptimizerSpec, RateSpec, R
 from spacedkd.cli import main
 from spacedkd.cli.changes import changed, to_spec, with_changes
 from spacedkd.cli.flags import GROUPS, PLACES, parse
-from spacedkd.cli.networks import OURS
+from spacedkd.cli.meanings import OURS
 from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.models import small_resnet

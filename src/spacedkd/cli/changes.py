@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from spacedkd.cli.flags import PLACES, Given
-from spacedkd.cli.networks import with_networks
-from spacedkd.cli.schedule_flags import make_schedule
+from spacedkd.cli.meanings import make_schedule, with_networks
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.recipes import recipe
@@ -116,59 +115,38 @@ def assignments(written: Iterable[str]) -> Iterator[tuple[str, Any]]:
             yield place.strip(), text
 
 
-def with_changes(spec: T, changes: Iterable[tuple[str, Any]], what: str = "spec") -> T:
+def with_changes(spec: T, changes: Iterable[tuple[str, Any]]) -> T:
     """A spec with what lies at these places changed; where one place is named twice the last wins.
 
     >>> with_changes(RunSpec(), [("optimizer.lr", 0.5), ("method.temperature", 4)]).method.options
     {'temperature': 4}
     """
-    draft = _Draft(spec, {})
-    for place, value in changes:
-        _put(draft, place.split("."), place, value, what)
-    made: T = _made(draft)
+    made: T = _changed(spec, [(place.split("."), place, value) for place, value in changes], "spec")
     return made
 
 
-@dataclass
-class _Draft:
-    """A spec, or a mapping in one, and what is to be different in it."""
-
-    base: Any
-    changes: dict[str, Any]
-
-    def now(self, name: str) -> Any:
-        """What lies here, with the changes so far."""
-        if name in self.changes:
-            return self.changes[name]
-        return self.base.get(name) if isinstance(self.base, Mapping) else getattr(self.base, name, None)
-
-    def inside(self, name: str) -> _Draft | None:
-        """What lies here opened for changes, if it can be."""
-        found = self.now(name)
-        if isinstance(found, _Draft):
-            return found
+def _changed(base: Any, changes: Iterable[tuple[list[str], str, Any]], what: str) -> Any:
+    """A spec, or a mapping in one, with what lies at these paths changed, all of it at once."""
+    mapping = isinstance(base, Mapping)
+    names = [] if mapping else [one.name for one in fields(base)]
+    new: dict[str, Any] = {}
+    inside: dict[str, list[tuple[list[str], str, Any]]] = {}
+    for path, place, value in changes:
+        # A network, a method or an optimizer has options of its own: method.temperature is method.options.temperature.
+        name, *rest = ["options", *path] if "options" in names and path[0] not in names else path
+        if rest:
+            inside.setdefault(name, []).append((rest, place, value))
+        elif names and name not in names:
+            raise unknown(f"key in {what}", name, names)
+        else:
+            new[name] = value
+            inside.pop(name, None)
+    for name, deeper in inside.items():
+        found = new[name] if name in new else base.get(name) if mapping else getattr(base, name, None)
         if not isinstance(found, Mapping) and not is_dataclass(found):
-            return None
-        opened = _Draft(found, {})
-        self.changes[name] = opened
-        return opened
-
-
-def _put(draft: _Draft, path: list[str], place: str, value: Any, what: str) -> None:
-    name, *rest = path
-    names = [] if isinstance(draft.base, Mapping) else [one.name for one in fields(draft.base)]
-    # A network, a method or an optimizer has options of its own: method.temperature is method.options.temperature.
-    if "options" in names and name not in names:
-        path, name, rest = ["options", *path], "options", path
-    if rest:
-        inside = draft.inside(name)
-        if inside is None:
-            raise UserError(f"There is no {place!r} in this spec. {_WAY_OUT.get(name, _SEE)}")
-        _put(inside, rest, place, value, f"{what}.{name}")
-    elif names and name not in names:
-        raise unknown(f"key in {what}", name, names)
-    else:
-        draft.changes[name] = value
+            raise UserError(f"There is no {deeper[0][1]!r} in this spec. {_WAY_OUT.get(name, _SEE)}")
+        new[name] = _changed(found, deeper, f"{what}.{name}")
+    return {**base, **new} if mapping else replace(base, **new)
 
 
 _SEE = "See the spec.json of any run for the names."
@@ -177,10 +155,3 @@ _WAY_OUT = {
     "schedule": "Give --interval 1.5ep or another schedule too.",
     "augment": "Use --crop, --flip or --rotate.",
 }
-
-
-def _made(value: Any) -> Any:
-    if not isinstance(value, _Draft):
-        return value
-    changes = {name: _made(one) for name, one in value.changes.items()}
-    return {**value.base, **changes} if isinstance(value.base, Mapping) else replace(value.base, **changes)

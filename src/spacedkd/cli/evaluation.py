@@ -79,7 +79,7 @@ def evaluate(
             subject = _of_network(typed, accelerator, threads)
         if grid is not None and number == 1:
             write_grid(grid, of_images(subject.data.test, "Corruptions"), plan.corruptions, plan.severities)
-        with work_progress(console, f"{number} of {count}" if count > 1 else "") as progress:
+        with work_progress(f"{number} of {count}" if count > 1 else "") as progress:
             everything[folder] = measure(folder, subject, plan, progress)
         if count > 1:
             say(f"[{number} of {count}] {folder}: {tables.line(everything[folder])}")

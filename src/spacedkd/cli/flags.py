@@ -17,7 +17,7 @@ import tyro
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError
-from spacedkd.field_docs import sentences
+from spacedkd.json_form import sentences
 from spacedkd.spec import AugmentSpec, DataSpec, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 
 Given = Mapping[str, Any]

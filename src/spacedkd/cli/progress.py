@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -26,11 +27,17 @@ def say(text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def _say_plainly(text: str) -> None:
+    """A line where there is no bar."""
+    if not console.is_terminal:
+        say(text)
+
+
 LONG = 10.0
 """seconds of work that are worth a line where there is no bar"""
 
 
-def _bar(console: Console) -> Progress:
+def _bar() -> Progress:
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
@@ -46,91 +53,75 @@ def _bar(console: Console) -> Progress:
     )
 
 
-class _News:
-    """The last accuracy of each role of one run."""
-
-    def __init__(self) -> None:
-        self.accuracy: dict[str, float] = {}
-
-    def line(self, moment: Moment) -> str:
-        if moment.accuracy is not None:
-            self.accuracy[moment.role] = moment.accuracy
-        scores = ", ".join(f"{role} {100 * value:.1f} %" for role, value in self.accuracy.items())
-        return f"{moment.role:<7} epoch {moment.epoch:5.1f}  {scores}"
+def _line(moment: Moment, known: dict[str, float]) -> str:
+    """Where a run is, with the last accuracy of each role, which is kept among those known."""
+    if moment.accuracy is not None:
+        known[moment.role] = moment.accuracy
+    scores = ", ".join(f"{role} {100 * value:.1f} %" for role, value in known.items())
+    return f"{moment.role:<7} epoch {moment.epoch:5.1f}  {scores}"
 
 
 @contextmanager
-def run_progress(console: Console, title: str) -> Iterator[Callback]:
+def run_progress(title: str) -> Iterator[Callback]:
     """A bar for one run."""
-    news = _News()
-    with _bar(console) as bar:
+    known: dict[str, float] = {}
+    with _bar() as bar:
         task = bar.add_task(title, total=None, news="starting")
 
         def callback(moment: Moment) -> None:
-            bar.update(task, completed=moment.turn, total=moment.turns, news=news.line(moment))
-            if moment.accuracy is not None and not console.is_terminal:
-                console.print(
-                    f"{title}: {news.line(moment)}  (turn {moment.turn} of {moment.turns})",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+            news = _line(moment, known)
+            bar.update(task, completed=moment.turn, total=moment.turns, news=news)
+            if moment.accuracy is not None:
+                _say_plainly(f"{title}: {news}  (turn {moment.turn} of {moment.turns})")
 
         yield callback
 
 
 @contextmanager
-def jobs_progress(console: Console, count: int) -> Iterator[JobCallback]:
+def jobs_progress(count: int) -> Iterator[JobCallback]:
     """One bar for all runs with the time left, and one line for each that is going on."""
-    with _bar(console) as bar:
+    with _bar() as bar:
         total = bar.add_task("all runs", total=count, news=f"0 of {count} runs")
-        rows: dict[str, tuple[TaskID, _News]] = {}
+        rows: dict[str, TaskID] = {}
         done: dict[str, float] = {}
+        known: dict[str, dict[str, float]] = defaultdict(dict)
 
         def callback(job: Job, moment: Moment) -> None:
             name = f"{job.label}, seed {job.seed}"
             if name not in rows:
-                rows[name] = (bar.add_task(name, total=moment.turns, news=""), _News())
-            row, news = rows[name]
-            bar.update(row, completed=moment.turn, news=news.line(moment))
+                rows[name] = bar.add_task(name, total=moment.turns, news="")
+            news = _line(moment, known[name])
+            bar.update(rows[name], completed=moment.turn, news=news)
             done[name] = moment.turn / moment.turns
             finished = sum(part == 1 for part in done.values())
             bar.update(total, completed=sum(done.values()), news=f"{finished} of {count} runs")
             if moment.turn == moment.turns:
-                bar.remove_task(row)
-                if not console.is_terminal:
-                    console.print(
-                        f"[{finished} of {count}] {name}: {news.line(moment)}",
-                        highlight=False,
-                        markup=False,
-                        soft_wrap=True,
-                    )
+                bar.remove_task(rows[name])
+                _say_plainly(f"[{finished} of {count}] {name}: {news}")
 
         yield callback
 
 
 @contextmanager
-def work_progress(console: Console, which: str) -> Iterator[ShowWork]:
+def work_progress(which: str) -> Iterator[ShowWork]:
     """One line for each piece of work while it goes on, with the time it will still take."""
-    with _bar(console) as bar:
+    with _bar() as bar:
 
         @contextmanager
-        def one(title: str, parts: int) -> Iterator[Advance]:
+        def show(title: str, parts: int) -> Iterator[Advance]:
             task, started = bar.add_task(title, total=parts, news=which), time.monotonic()
             yield lambda more: bar.advance(task, more)
             bar.remove_task(task)
-            if (took := time.monotonic() - started) > LONG and not console.is_terminal:
-                console.print(f"{which} {title}: {took:.0f} s".strip(), highlight=False, soft_wrap=True)
-
-        def show(title: str, parts: int) -> AbstractContextManager[Advance]:
-            return one(title, parts)
+            if (took := time.monotonic() - started) > LONG:
+                _say_plainly(f"{which} {title}: {took:.0f} s".strip())
 
         yield show
 
 
 @contextmanager
-def count_progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+def count_progress() -> Iterator[Callable[[str, int, int], None]]:
     """One line for each kind of work, which says how much of how much is done."""
-    with _bar(console) as bar:
+    with _bar() as bar:
         tasks: dict[str, TaskID] = {}
 
         def callback(title: str, done: int, total: int) -> None:

@@ -50,7 +50,7 @@ def train(
     folder = resume or out or Path("runs") / folder_name(spec)
     if resume is not None and RunFolder(folder).finished():
         say(f"{folder} is finished already.")
-    with run_progress(console, spec.method.name) as callback:
+    with run_progress(spec.method.name) as callback:
         found = loop.train(spec, folder, resume=resume is not None, callback=callback)
     console.print(terminal.shown(tables.of_run(found)))
     say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student")
@@ -115,7 +115,7 @@ def compare(
     finished = sum((folder / "result.json").exists() for folder in every)
     if finished:
         say(f"{finished} of {len(every)} runs in {out} are finished already; delete the folder to run them again.")
-    with jobs_progress(console, len(every) - finished) as callback:
+    with jobs_progress(len(every) - finished) as callback:
         found = runner.compare(arms, out, seeds=seeds, against=against, jobs=jobs, callback=callback)
     _show(found, out / "report.html", out / "comparison.json")
 
@@ -188,7 +188,7 @@ def theory(
 
     settings = default_settings(problems, orders, steps, seed)
     make_folder(out, "--out")
-    with count_progress(console) as callback:
+    with count_progress() as callback:
         found = measure(settings, callback)
     write_json(out / "theory.json", found)
     typed = {"--out": out, "--problems": problems, "--orders": orders, "--steps": steps, "--seed": seed}

@@ -24,9 +24,9 @@ from torchvision import transforms as T
 
 from spacedkd.data.changes import GRAY, apply, cifar_policy, cutout, draw
 from spacedkd.data.images import Constants, Fit, ImageSet
-from spacedkd.data_spec import AugmentSpec
 from spacedkd.errors import unknown
 from spacedkd.seeds import seed_for
+from spacedkd.spec import AugmentSpec
 
 CIFAR100: Constants = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
 CIFAR10: Constants = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
-from spacedkd.data_spec import AugmentSpec
+from spacedkd.spec import AugmentSpec
 
 
 class Draw(NamedTuple):

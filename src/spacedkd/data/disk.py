@@ -15,8 +15,8 @@ from torchvision import datasets as torchvision_sets
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose, refuse_unread
 from spacedkd.data.stored import Files, first_line
-from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
+from spacedkd.spec import DataSpec
 
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
 LITTER = {"thumbs.db", "desktop.ini"}

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from spacedkd.data.stored import Stored
-from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError, unknown
+from spacedkd.spec import DataSpec
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation", "eval", "dev")

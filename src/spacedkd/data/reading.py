@@ -22,9 +22,9 @@ from spacedkd.data.augmentations import named
 from spacedkd.data.found import Part
 from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
 from spacedkd.data.stored import BadImage, Stored, decode, first_size
-from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
 from spacedkd.files import cache_folder, write_json
+from spacedkd.spec import DataSpec
 
 CHUNK = 64
 NEWS_SECONDS = 10.0

@@ -17,8 +17,8 @@ from spacedkd.data.reading import MEMORY_LIMIT, tell
 from spacedkd.data.splits import Splits as Splits
 from spacedkd.data.splits import read_parts
 from spacedkd.data.stored import first_size
-from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError, unknown
+from spacedkd.spec import DataSpec
 
 SMALL = 96
 """photographs are larger than this, and want another augmentation than small pictures"""

@@ -18,9 +18,9 @@ from spacedkd.data.inputs import Shown
 from spacedkd.data.items import Items
 from spacedkd.data.reading import MEMORY_LIMIT, keep
 from spacedkd.data.stream import Stream, TrainingStream
-from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
+from spacedkd.spec import DataSpec
 
 P = TypeVar("P", bound=ImageSet | Items)
 

@@ -21,9 +21,9 @@ from spacedkd.data.images import Images as Images
 from spacedkd.data.images import ImageSet
 from spacedkd.data.inputs import Inputs, to_device
 from spacedkd.data.items import Items
-from spacedkd.data_spec import AugmentSpec
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
+from spacedkd.spec import AugmentSpec
 
 
 class Batch(NamedTuple):

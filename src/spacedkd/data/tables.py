@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
 from spacedkd.data.reading import tell
 from spacedkd.data.stored import Cells, first_line
-from spacedkd.data_spec import DataSpec
 from spacedkd.errors import UserError, unknown
+from spacedkd.spec import DataSpec
 
 IN_MEMORY = 4 << 30
 """parquet files of more bytes are turned into a memory-mapped table by `datasets`"""

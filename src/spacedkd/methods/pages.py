@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spacedkd.field_docs import sentences
-from spacedkd.json_form import to_json
+from spacedkd.json_form import sentences, to_json
 from spacedkd.methods import METHODS
 
 
