@@ -32,9 +32,7 @@ class Duration:
             return text
         if isinstance(text, int) and not isinstance(text, bool):
             return cls(text, "st")
-        if not isinstance(text, str):
-            raise UserError(f"Cannot read {text!r} as a length of training: write 1.5ep, 586st or 50%.")
-        match = _DURATION.fullmatch(text)
+        match = _DURATION.fullmatch(text) if isinstance(text, str) else None
         try:
             amount, unit = float(match[1]), match[2].lower()  # type: ignore[index]
         except (TypeError, ValueError):

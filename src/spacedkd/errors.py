@@ -24,8 +24,8 @@ def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     return UserError(f"Unknown {what} {name!r}.{hint} Available: {', '.join(shown)}.")
 
 
-def check_between(name: str, value: float, least: float, most: float) -> None:
-    """Refuse a number outside its limits."""
-    if not (least <= value <= most and math.isfinite(value)):  # written so that NaN fails too
+def check_between(name: str, value: float | None, least: float, most: float = math.inf) -> None:
+    """Refuse a number outside its limits; None is none."""
+    if value is not None and not (least <= value <= most and math.isfinite(value)):  # written so that NaN fails too
         limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g} and finite"
         raise UserError(f"{name} must be {limit}, got {value:g}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -37,24 +36,21 @@ class OptimizerSpec:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_between("lr", self.lr, 0, math.inf)
-        check_between("weight_decay", self.weight_decay, 0, math.inf)
+        check_between("lr", self.lr, 0)
+        check_between("weight_decay", self.weight_decay, 0)
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"clip must be above 0, got {self.clip:g}.")
         if self.name == "sgd" and self.momentum is None:
             object.__setattr__(self, "momentum", 0.9)
-        if self.momentum is not None:
-            check_between("momentum", self.momentum, 0, 1)
+        check_between("momentum", self.momentum, 0, 1)
         self._check_name()
 
     def _check_name(self) -> None:
         """Refuse an optimizer that is not there, and settings that it does not have."""
         if self.nesterov and (self.name != "sgd" or self.momentum == 0):
             raise UserError("nesterov needs sgd with a momentum above 0: --optimizer sgd --set optimizer.momentum=0.9")
-        if self.name in ("sgd", "adamw") or ":" in self.name:
-            has_momentum = self.name == "sgd"
-        else:
-            has_momentum = _has_momentum(self.name)
+        ours = self.name in ("sgd", "adamw") or ":" in self.name
+        has_momentum = self.name == "sgd" if ours else _has_momentum(self.name)
         if self.momentum is not None and not has_momentum:
             raise UserError(
                 f"momentum does not matter to {self.name}: leave it out, or set what it has instead, for instance "

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
-from spacedkd.schedule import Online, ReleasedSelfKD, Spaced
+from spacedkd.schedule import Online, ReleasedSelfKD, Schedule, Spaced
 from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 
 
@@ -31,9 +31,21 @@ class Recipe(NamedTuple):
     quirks: tuple[str, ...] = ()
 
 
+def _set(**settings: Any) -> Callable[[RunSpec], RunSpec]:
+    return lambda spec: replace(spec, **settings)
+
+
 def _method(**options: Any) -> Callable[[RunSpec], RunSpec]:
+    return lambda spec: replace(spec, method=MethodSpec(spec.method.name, {**spec.method.options, **options}))
+
+
+def _where_spaced(schedule: Callable[[Spaced], Schedule]) -> Callable[[RunSpec], RunSpec]:
+    """Another schedule in place of a spaced one; online KD stays as it is."""
+
     def apply(spec: RunSpec) -> RunSpec:
-        return replace(spec, method=MethodSpec(spec.method.name, {**spec.method.options, **options}))
+        if not isinstance(spec.schedule, Spaced) or spec.schedule == Online():
+            return spec
+        return replace(spec, schedule=schedule(spec.schedule))
 
     return apply
 
@@ -43,76 +55,49 @@ def _online_pre(spec: RunSpec) -> RunSpec:
     return replace(spec, follower_first=True) if spec.schedule == Online() else spec
 
 
-def _no_flush(spec: RunSpec) -> RunSpec:
-    if not isinstance(spec.schedule, Spaced) or spec.schedule == Online():
-        return spec
-    return replace(spec, schedule=replace(spec.schedule, tail="drop"))
-
-
-def _negative_counter(spec: RunSpec) -> RunSpec:
-    if not isinstance(spec.schedule, Spaced) or spec.schedule == Online():
-        return spec
-    return replace(spec, schedule=ReleasedSelfKD(spec.schedule.interval))
-
-
 def _live_teacher(spec: RunSpec) -> RunSpec:
     return _method(variant="live")(spec) if spec.method.options.get("variant") == "snapshot" else spec
 
 
-def _self_augmentation(spec: RunSpec) -> RunSpec:
-    return replace(spec, data=replace(spec.data, augmentation="self-cifar"))
-
-
+_OVER_CLASSES: dict[str, Any] = {"logit_loss": "kl-over-classes", "temperature": 1.0, "temperature_squared": True}
 QUIRKS = {
     "prob_kl": Quirk("the KL gets probabilities where log-probabilities belong", _method(logit_loss="probability-kl")),
     "numel_kl": Quirk(
         "the KL is divided by classes too, with T^2 and T = 1, weight 0.5, and no feature term",
-        _method(
-            logit_loss="kl-over-classes",
-            temperature=1.0,
-            temperature_squared=True,
-            label_weight=0.5,
-            logit_weight=0.5,
-            feature_weight=0.0,
-        ),
+        _method(**_OVER_CLASSES, label_weight=0.5, logit_weight=0.5, feature_weight=0.0),
     ),
     "teacher_train_mode": Quirk(
         "the frozen teacher stays in train mode: its BatchNorm statistics move and its drop-path acts",
-        lambda spec: replace(spec, frozen_mode="train"),
+        _set(frozen_mode="train"),
     ),
     "online_pre": Quirk("online KD teaches with the teacher's outputs of before its update", _online_pre),
-    "no_flush": Quirk("a last block shorter than the interval is never taught", _no_flush),
+    "no_flush": Quirk(
+        "a last block shorter than the interval is never taught",
+        _where_spaced(lambda spaced: replace(spaced, tail="drop")),
+    ),
     "negative_counter": Quirk(
         "the counter starts at minus one epoch: a first block of another length, triggers the teacher never learns",
-        _negative_counter,
+        _where_spaced(lambda spaced: ReleasedSelfKD(spaced.interval)),
     ),
     "live_teacher": Quirk("the replay trains the deepest classifier again", _live_teacher),
     "skip_head3_feature": Quirk(
         "the feature term leaves out the deepest exit", _method(skip_deepest_exit_features=True)
     ),
-    "self_augmentation": Quirk("AutoAugment and Cutout, which the baseline does not get", _self_augmentation),
+    "self_augmentation": Quirk(
+        "AutoAugment and Cutout, which the baseline does not get",
+        lambda spec: replace(spec, data=replace(spec.data, augmentation="self-cifar")),
+    ),
     "joint_adamw_zero_grads": Quirk(
         "one AdamW over both networks: the frozen one gets zero gradients and still moves",
         lambda spec: replace(spec, optimizer=replace(spec.optimizer, moves_frozen=True)),
     ),
-    "resampled_replay": Quirk(
-        "the student replays other batches than the teacher saw", lambda spec: replace(spec, redraw_replay=True)
-    ),
-    "other_init": Quirk(
-        "teacher and student start from different weights", lambda spec: replace(spec, same_init=False)
-    ),
+    "resampled_replay": Quirk("the student replays other batches than the teacher saw", _set(redraw_replay=True)),
+    "other_init": Quirk("teacher and student start from different weights", _set(same_init=False)),
 }
 
 _SGD = OptimizerSpec("sgd", lr=0.01, momentum=0.9, weight_decay=5e-4)
 _ADAMW = OptimizerSpec("adamw", lr=5e-4, weight_decay=0.05)
-_VIT_RATE = RateSpec(
-    "cosine",
-    floor=0.01,
-    warmup=Duration(20, "ep"),
-    warmup_start=0.001,
-    restart_after_warmup=False,
-    per_epoch=True,
-)
+_VIT_RATE = RateSpec("cosine", floor=0.01, warmup=Duration(20, "ep"), restart_after_warmup=False, per_epoch=True)
 _CNN = RunSpec(
     data=DataSpec("cifar100", augmentation="cifar"),
     network=NetworkSpec("resnet18_small"),
@@ -136,22 +121,15 @@ RECIPES = {
     "paper-cnn": Recipe("two ResNets, 80 epochs of SGD, interval 1.5 epochs, as the paper says", _CNN),
     "paper-self": Recipe("self KD on a ResNet with a teacher that stands still, interval 4 epochs", _SELF),
     "paper-vit": Recipe("two DeiT-Tiny, 300 epochs of AdamW, interval 1.5 epochs, as the paper says", _VIT),
-    "official-cnn": Recipe(
-        "paper-cnn as its released code does it",
-        _CNN,
-        ("prob_kl", "teacher_train_mode", "online_pre", "no_flush", "other_init"),
-    ),
-    "official-self": Recipe(
-        "paper-self as its released code does it",
-        _SELF,
-        ("live_teacher", "negative_counter", "skip_head3_feature", "self_augmentation"),
-    ),
-    "official-vit": Recipe(
-        "paper-vit as its released code does it",
-        _VIT,
-        ("numel_kl", "teacher_train_mode", "online_pre", "joint_adamw_zero_grads", "resampled_replay", "other_init"),
-    ),
 }
+_OFFICIAL = {
+    "cnn": "prob_kl teacher_train_mode online_pre no_flush other_init",
+    "self": "live_teacher negative_counter skip_head3_feature self_augmentation",
+    "vit": "numel_kl teacher_train_mode online_pre joint_adamw_zero_grads resampled_replay other_init",
+}
+for _name, _quirks in _OFFICIAL.items():
+    _about = f"paper-{_name} as its released code does it"
+    RECIPES[f"official-{_name}"] = Recipe(_about, RECIPES[f"paper-{_name}"].spec, tuple(_quirks.split()))
 
 
 def recipe(

@@ -120,11 +120,7 @@ class Window:
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
         start = steps_of(self.start)
-        if self.stop is not None:
-            stop = steps_of(self.stop)
-        else:
-            assert self.length is not None
-            stop = start + steps_of(Duration.parse(self.length))
+        stop = start + steps_of(self.length) if self.length is not None else steps_of(self.stop or 0)
         if not start < stop <= len(steps):
             raise UserError(
                 f"A window must start before it stops and end within the run of {len(steps)} steps; "

@@ -86,9 +86,8 @@ class DataSpec:
         check_fields(self)
         check_between("mixup", self.mixup, 0, 1000)
         check_between("cutmix", self.cutmix, 0, 1000)
-        for name in ("train_limit", "image_size"):
-            if getattr(self, name) is not None:
-                check_between(name, getattr(self, name), 1, float("inf"))
+        check_between("train_limit", self.train_limit, 1)
+        check_between("image_size", self.image_size, 1)
         if not 0 <= self.holdout < 1:
             raise UserError(f"holdout must be a part from 0 up to (not including) 1, got {self.holdout:g}.")
         if self.test_part is not None and not 0 < self.test_part < 1:

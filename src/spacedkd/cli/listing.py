@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from rich import box
@@ -20,22 +20,25 @@ class Listing(NamedTuple):
     table: Callable[[str], RenderableType]
 
 
+def _table(*heads: str, rows: Iterable[Iterable[str]]) -> Table:
+    table = Table(*heads, box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def data(pattern: str) -> Table:
     from spacedkd.data.sources import PLACES, SOURCES
 
-    table = Table("--data", "what it is", box=box.SIMPLE_HEAD)
-    for name, source in {**SOURCES, **PLACES}.items():
-        table.add_row(name, source.about)
-    return table
+    rows = [(name, source.about) for name, source in {**SOURCES, **PLACES}.items()]
+    return _table("--data", "what it is", rows=rows)
 
 
 def augmentations(pattern: str) -> Table:
     from spacedkd.data.augmentations import AUGMENTATIONS
 
-    table = Table("--augment", "what is done to training images", box=box.SIMPLE_HEAD)
-    for name, entry in AUGMENTATIONS.items():
-        table.add_row(name, entry.about)
-    return table
+    rows = [(name, entry.about) for name, entry in AUGMENTATIONS.items()]
+    return _table("--augment", "what is done to training images", rows=rows)
 
 
 def networks(pattern: str) -> Columns:
@@ -58,10 +61,9 @@ def methods(pattern: str) -> RenderableType:
         if not found:
             raise unknown("method", pattern, METHODS)
         return Markdown("\n\n".join(page(name) for name in found))
-    table = Table("--method", "paper", "who teaches", "weights by default", "defined by", box=box.SIMPLE_HEAD)
-    for name, method in METHODS.items():
-        card = method.card
-        table.add_row(name, cited(card.paper), card.kind, card.weights, card.source)
+    cards = {name: method.card for name, method in METHODS.items()}
+    rows = [(name, cited(card.paper), card.kind, card.weights, card.source) for name, card in cards.items()]
+    table = _table("--method", "paper", "who teaches", "weights by default", "defined by", rows=rows)
     for column in table.columns:
         column.overflow = "fold"
     table.caption = "Formula and options of one: spacedkd list methods --pattern ctkd"
@@ -69,37 +71,35 @@ def methods(pattern: str) -> RenderableType:
 
 
 def recipes(pattern: str) -> Table:
-    table = Table("--recipe", "what it is", "quirks: --without QUIRK", box=box.SIMPLE_HEAD)
-    for name, entry in RECIPES.items():
-        table.add_row(name, entry.about, "\n".join(f"{quirk}: {QUIRKS[quirk].about}" for quirk in entry.quirks))
-    return table
+    quirks = {
+        name: "\n".join(f"{quirk}: {QUIRKS[quirk].about}" for quirk in one.quirks) for name, one in RECIPES.items()
+    }
+    rows = [(name, entry.about, quirks[name]) for name, entry in RECIPES.items()]
+    return _table("--recipe", "what it is", "quirks: --without QUIRK", rows=rows)
 
 
-def schedules(pattern: str) -> Table:
-    table = Table("flags", "who learns when", box=box.SIMPLE_HEAD)
-    table.add_row("--interval online", "teacher and student take turns at every step")
-    table.add_row("--interval 1.5ep", "spaced: the teacher learns 1.5 epochs alone, then the student replays them")
-    table.add_row("--interval 586st", "the same in steps")
-    table.add_row("--interval offline", "the teacher learns the whole run, then the student does")
-    table.add_row("--ahead 1.5ep", "the teacher stays this far ahead but keeps moving (control)")
-    table.add_row("--interval 1.5ep --window 20ep..40ep", "spaced only then, online before and after (critical period)")
-    table.add_row("--interval 1.5ep --tail drop", "a last block shorter than the interval is not taught")
-    return table
-
-
+_SCHEDULES = {
+    "--interval online": "teacher and student take turns at every step",
+    "--interval 1.5ep": "spaced: the teacher learns 1.5 epochs alone, then the student replays them",
+    "--interval 586st": "the same in steps",
+    "--interval offline": "the teacher learns the whole run, then the student does",
+    "--ahead 1.5ep": "the teacher stays this far ahead but keeps moving (control)",
+    "--interval 1.5ep --window 20ep..40ep": "spaced only then, online before and after (critical period)",
+    "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
+}
 LISTINGS = {
     "data": Listing("data sets, and places of your own to take images from", data),
     "augmentations": Listing("how training images can be varied", augmentations),
     "networks": Listing("networks; --pattern 'vit*' for those that match", networks),
     "methods": Listing("distillation methods; --pattern ctkd for all about one", methods),
-    "schedules": Listing("who learns when", schedules),
+    "schedules": Listing(
+        "who learns when", lambda pattern: _table("flags", "who learns when", rows=_SCHEDULES.items())
+    ),
     "recipes": Listing("whole training recipes, with the quirks of released code", recipes),
 }
 
 
 def listings() -> Table:
     """What can be listed."""
-    table = Table("spacedkd list ...", "what it shows", box=box.SIMPLE_HEAD)
-    for name, entry in LISTINGS.items():
-        table.add_row(name, entry.about)
-    return table
+    rows = [(name, entry.about) for name, entry in LISTINGS.items()]
+    return _table("spacedkd list ...", "what it shows", rows=rows)

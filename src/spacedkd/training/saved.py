@@ -31,9 +31,6 @@ from spacedkd.training.networks import build_models
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import make_plan
 
-_WHOLE = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
-"""precisions in which the weights themselves are kept"""
-
 
 @dataclass(frozen=True)
 class Saved:
@@ -186,7 +183,9 @@ def _check_classes(folder: RunFolder, data: RunData) -> None:
 
 def _kept_in(precision: str, learns: bool) -> torch.dtype:
     """What a model's weights are in while it is trained; one that never learns is never in bfloat16."""
-    return torch.float32 if precision == "bf16-true" and not learns else _WHOLE.get(precision, torch.float32)
+    if precision == "64-true":
+        return torch.float64
+    return torch.bfloat16 if precision == "bf16-true" and learns else torch.float32
 
 
 def _ready(
