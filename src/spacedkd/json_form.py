@@ -11,12 +11,14 @@ import importlib
 import inspect
 import json
 import numbers
+import sys
 import textwrap
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import lru_cache
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from spacedkd.duration import Duration
@@ -50,9 +52,15 @@ def _kind(schedule: Schedule) -> str:
 
 
 def qualified_name(thing: Any) -> str:
-    """`package.module:Name` of a class or a function; of any other object that of its class."""
+    """`package.module:Name` of a class or a function; of any other object that of its class.
+
+    What a script defines is named after its file, so that it is the same when the file is imported.
+    """
     named = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{named.__module__}:{named.__qualname__}"
+    module = named.__module__
+    if module == "__main__":
+        module = Path(getattr(sys.modules["__main__"], "__file__", None) or module).stem
+    return f"{module}:{named.__qualname__}"
 
 
 T = TypeVar("T")

@@ -36,6 +36,8 @@ class OptimizerSpec:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if ":" not in self.name:
+            object.__setattr__(self, "name", self.name.lower())
         check_between("lr", self.lr, 0)
         check_between("weight_decay", self.weight_decay, 0)
         if self.clip is not None and not self.clip > 0:

@@ -45,7 +45,7 @@ class DatasetStream(Shuffled):
         if not isinstance(dataset, Items):
             check_map_style(dataset, "The dataset")
             dataset = Items(dataset, torch.arange(len(dataset)), collate, classes)
-        super().__init__(len(dataset), batch_size, seed, drop_last, rank, ranks, "items")
+        super().__init__(len(dataset), batch_size, seed, drop_last, rank, ranks, "items", least=1)
         self.items = dataset
         self.label_smoothing = label_smoothing
 
@@ -130,9 +130,9 @@ def _first_that_differs(names: Sequence[str], others: Sequence[str]) -> str:
 
 def _check_repeats(what: str, part: Items) -> None:
     """A dataset with a generator of its own cannot be seeded, so its replays would differ."""
-    rows = torch.arange(min(TRIED, len(part)))
-    once, again = (part.labelled(rows)[0] for _ in range(2))
-    for one, other in zip(tensors(once), tensors(again), strict=True):
+    rows = torch.linspace(0, len(part) - 1, min(TRIED, len(part))).long()
+    (once, labels), (again, others) = (part.labelled(rows) for _ in range(2))
+    for one, other in zip((*tensors(once), labels), (*tensors(again), others), strict=True):
         if one.shape != other.shape or not ((one == other) | ((one != one) & (other != other))).all():
             raise UserError(
                 f"The {what} dataset gives other items when it is asked again with the same seeds: let its transforms "

@@ -66,6 +66,15 @@ ORDERS_KEPT = 8
 """epochs whose order is remembered: enough for several roles at different places, whatever the interval"""
 
 
+def too_small(smallest: int, items: str, batch_size: int, ranks: int) -> UserError:
+    """What is wrong with a last batch of so few items."""
+    return UserError(
+        f"The last batch of an epoch has {smallest} {items.removesuffix('s')}(s) for {ranks} device(s), and "
+        "BatchNorm needs two on each: use "
+        f"{'a larger' if batch_size < 2 * ranks else '--drop-last True or another'} --batch-size."
+    )
+
+
 class Shuffled:
     """Which of `count` items belong to which step, and which of those to this rank.
 
@@ -74,7 +83,7 @@ class Shuffled:
     """
 
     def __init__(
-        self, count: int, batch_size: int, seed: int, drop_last: bool, rank: int, ranks: int, items: str
+        self, count: int, batch_size: int, seed: int, drop_last: bool, rank: int, ranks: int, items: str, least: int = 2
     ) -> None:
         if batch_size < 1:
             raise UserError(f"batch_size must be at least 1, got {batch_size}.")
@@ -87,12 +96,8 @@ class Shuffled:
             raise UserError(
                 f"{count} training {items} do not fill one batch of {batch_size}: use --batch-size {count}."
             )
-        if smallest < 2 * ranks:
-            raise UserError(
-                f"The last batch of an epoch has {smallest} {items.removesuffix('s')}(s) for {ranks} device(s), and "
-                "BatchNorm needs two on each: use "
-                f"{'a larger' if batch_size < 2 * ranks else '--drop-last True or another'} --batch-size."
-            )
+        if smallest < least * ranks:
+            raise too_small(smallest, items, batch_size, ranks)
 
     @staticmethod
     @lru_cache(maxsize=ORDERS_KEPT)

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from timm.models import save_for_hf
 from torch import Tensor, nn
 
+from spacedkd.data.augmentations import generators_kept, seed_generators
 from spacedkd.data.inputs import Shown
 from spacedkd.errors import UserError, unknown
 from spacedkd.files import write_json
@@ -33,8 +34,8 @@ _given_out: WeakSet[nn.Module] = WeakSet()
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Random weights drawn inside come from this seed; the surrounding random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with generators_kept():
+        seed_generators(seed)
         yield
 
 

@@ -148,13 +148,15 @@ def _is_linear(layer: nn.Module) -> bool:
 
 
 def _giving(logits: Tensor, seen: Sequence[Pass], network: nn.Module) -> tuple[str, ...]:
-    """The name of the last layer that gave out these logits, in any shape; nothing if there is none."""
+    """The last linear layer that gave out these logits, in any shape, or else as many numbers; nothing if none did."""
     names = {module: name for name, module in network.named_modules()}
-    for one in reversed(seen):
-        fits = isinstance(one.left, Tensor) and one.left.numel() == logits.numel() and len(one.entered) == len(logits)
-        if fits and torch.equal(one.left.reshape(logits.shape).to(logits.dtype), logits):
-            return (names[one.module],)
-    return ()
+
+    def fits(one: Pass) -> bool:
+        return isinstance(one.left, Tensor) and one.left.numel() == logits.numel() and len(one.entered) == len(logits)
+
+    last = [one for one in reversed(seen) if fits(one)]
+    same = [one for one in last if torch.equal(one.left.reshape(logits.shape).to(logits.dtype), logits)]
+    return tuple(names[one.module] for one in (same or last)[:1])
 
 
 def final(network: nn.Module, maps: Tensor) -> Prediction:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from timm.models import load_state_dict
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from spacedkd.data.inputs import Inputs, Shown, call, count
 from spacedkd.data.stored import first_line
@@ -100,7 +101,8 @@ def load_weights(network: nn.Module, place: str, classes: Sequence[str]) -> None
         _check_classifier(network, found, place, len(classes))
     unknown = [key for key in found if key not in expected]
     missing = [key for key in expected if key not in found]
-    shapes = [key for key in found if key in expected and found[key].shape != expected[key].shape]
+    made = {key: value for key, value in expected.items() if not is_lazy(value)}  # others take the shape they are given
+    shapes = [key for key in found if key in made and found[key].shape != made[key].shape]
     if wrong := (*missing, *unknown, *shapes):
         raise UserError(
             f"The weights in {place} are those of another network than {type(network).__name__} as asked for: "

@@ -75,8 +75,9 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     seen: set[int] = set()
     for name, tensor in tensors.items():
         whole = tensor.detach().contiguous()
-        apart[name] = whole.clone() if whole.data_ptr() in seen else whole
-        seen.add(whole.data_ptr())
+        storage = whole.untyped_storage().data_ptr()
+        apart[name] = whole.clone() if storage in seen else whole
+        seen.add(storage)
     return apart
 
 
@@ -90,6 +91,8 @@ def _plain(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_plain(item, f"{name}/{place}", tensors) for place, item in enumerate(value)]}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UserError(f"What the optimizer keeps as {name} cannot be saved: {value!r}. Use another optimizer.")
@@ -102,6 +105,8 @@ def _filled(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
     ((kind, content),) = plain.items()
     if kind == "tensor":
         return tensors[content].clone()  # aligned as torch aligns: sums over an odd address have other bits
+    if kind == "dtype":
+        return getattr(torch, content)
     if kind == "items":
         return {key: _filled(item, tensors) for key, item in content}
     return {"list": list, "tuple": tuple}[kind](_filled(item, tensors) for item in content)

@@ -11,6 +11,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 
+from spacedkd.data.augmentations import seed_generators
 from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.errors import UserError
 from spacedkd.spec import RunSpec
@@ -56,9 +57,9 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
 def seed(device: torch.device, number: int) -> None:
     """Seed what is drawn on the CPU and on this device, as `torch.manual_seed` would, but without all other kinds.
 
-    Those take it most of a millisecond, which would be lost with every step.
+    Those take it most of a millisecond, which would be lost with every step. Networks may draw from numpy and Python too.
     """
-    torch.default_generator.manual_seed(number)
+    seed_generators(number)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(number)
 

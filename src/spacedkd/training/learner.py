@@ -11,6 +11,7 @@ from lightning_fabric import Fabric
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
+from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError, unknown
 from spacedkd.json_form import load_object
 from spacedkd.spec import OptimizerSpec
@@ -23,11 +24,18 @@ class Learner:
     """A model and its optimizer, set up for the run's devices and precision."""
 
     def __init__(
-        self, fabric: Fabric, model: nn.Module, optimizer: OptimizerSpec, make: MakeOptimizer | None = None
+        self,
+        fabric: Fabric,
+        model: nn.Module,
+        optimizer: OptimizerSpec,
+        make: MakeOptimizer | None = None,
+        own_lr: bool = False,
     ) -> None:
+        """With `own_lr` the rates the optimizer was made with count, and the run's rate is a factor on them."""
         self.fabric = fabric
         self.module = model
         self.optimizer = make_optimizer(model, optimizer, make)
+        self._rates = [group["lr"] / optimizer.lr for group in self.optimizer.param_groups] if own_lr else None
         self.clip = optimizer.clip
         self.wants_closure = not _needs_gradients_alone(self.optimizer)
         self.model: Any
@@ -40,13 +48,21 @@ class Learner:
         the weights (SAM, LBFGS) gets them anew. `share` is what the losses count for.
         """
         losses = self._backward(compute, share)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        self._assign(lr)
         if self.wants_closure:
             self._step.step(self._closure(losses, compute, share))
         else:
             self._step.step()
         return losses
+
+    def _assign(self, lr: float) -> None:
+        for place, group in enumerate(self.optimizer.param_groups):
+            group["lr"] = lr if self._rates is None else lr * self._rates[place]
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last update."""
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def _backward(self, compute: Callable[[], Losses], share: float) -> Losses:
         """Gradients of the losses, in place of those that were there."""
@@ -63,22 +79,27 @@ class Learner:
         return losses
 
     def _closure(self, losses: Losses, compute: Callable[[], Losses], share: float) -> Callable[[], Tensor]:
-        """The losses once more; as long as neither weights nor gradients have changed they are those known already."""
-        known = self._versions()
+        """The losses once more; asked before anything has changed, they are those known already."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        known = [parameter.detach().clone() for parameter in parameters]
+        gradients = [None if one.grad is None else (one.grad, one.grad._version) for one in parameters]
+        asked = False
+
+        def unchanged() -> bool:
+            now = [None if one.grad is None else (one.grad, one.grad._version) for one in parameters]
+            same = all(
+                a == b if a is None or b is None else a[0] is b[0] and a[1] == b[1] for a, b in zip(now, gradients)
+            )
+            return same and all(torch.equal(one, before) for one, before in zip(parameters, known, strict=True))
 
         def closure() -> Tensor:
+            nonlocal asked
+            first, asked = not asked, True
             with torch.enable_grad():
-                found = losses if self._versions() == known else self._backward(compute, share)
+                found = losses if first and unchanged() else self._backward(compute, share)
             return _sum(found).detach()
 
         return closure
-
-    def _versions(self) -> list[tuple[int, int | None]]:
-        return [
-            (parameter._version, None if parameter.grad is None else parameter.grad._version)
-            for group in self.optimizer.param_groups
-            for parameter in group["params"]
-        ]
 
     def drift(self, lr: float) -> None:
         """A step with zero gradients: weight decay and momentum move what should stand still.
@@ -88,8 +109,7 @@ class Learner:
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        self._assign(lr)
         self._step.step()
         self._step.zero_grad(set_to_none=True)
 
@@ -111,8 +131,16 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | 
     """
     if make is None and ":" in spec.name:
         make = load_object(spec.name)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("Nothing of the network learns: none of its parameters has requires_grad.")
     if make is not None:
-        return _checked(make(model.named_parameters()), model, spec.name)
+        try:
+            return _checked(make(model.named_parameters()), model, spec.name)
+        except UserError:
+            raise
+        except Exception as error:
+            line = f"{type(error).__name__}: {first_line(error)}"
+            raise UserError(f"{spec.name} of your own, a function of named parameters, fails: {line}") from error
     momentum = {} if spec.momentum is None else {"momentum": spec.momentum}
     settings = {"lr": spec.lr, **momentum, **spec.options}
     try:
@@ -125,8 +153,7 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | 
         made: torch.optim.Optimizer = create_optimizer_v2(groups, opt=spec.name, **settings)
         return made
     except (TypeError, ValueError, AssertionError, ImportError, RuntimeError, NameError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"Optimizer {spec.name} cannot be made: {reason}") from None
+        raise UserError(f"Optimizer {spec.name} cannot be made: {first_line(error)}") from None
 
 
 def _checked(optimizer: Any, model: nn.Module, name: str) -> torch.optim.Optimizer:

@@ -19,7 +19,7 @@ from spacedkd.methods.method import Method
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
-from spacedkd.spec import RunSpec
+from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training import engine
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
@@ -64,6 +64,8 @@ def train(
     that makes an optimizer, the learning rate as a function of the step, a method. Torch is left in deterministic mode,
     with the spec's number of threads and another random state.
     """
+    if not isinstance(spec, RunSpec):
+        raise UserError(f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), or read_spec(FILE).")
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
     return train_run(spec, RunFolder(folder), resume, objects, callback)
 
@@ -81,6 +83,8 @@ def train_run(
     if not resume:
         folder.check_free()
     elif folder.spec.exists():
+        if folder.finished() and spec == read_spec(folder.path):
+            return read_run(folder.path)
         folder.check_objects(objects)
         folder.check_holds(fill_in(spec, objects, library))
         if folder.finished():
@@ -128,7 +132,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
         finished, last, accuracy = step + 1, step == plan.last_step[role], None
         if step % plan.every.log == 0 or finished % plan.every.save == 0 or last:
             values = {name: float(loss.detach()) for name, loss in found.items()}
-            recorder.loss(turn, lr, values)
+            recorder.loss(turn, setup.learner(role).lr, values)
             _check_finite(setup, turn, values)
         if finished % plan.every.evaluate == 0 or last:
             learner = setup.learner(role)

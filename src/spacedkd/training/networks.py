@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
+from spacedkd.data.stream import too_small
 from spacedkd.errors import UserError
 from spacedkd.methods.method import Ingredients
 from spacedkd.models import build
 from spacedkd.models.weights import check_trained, keep_normalisation
 from spacedkd.seeds import seed_for
 from spacedkd.spec import NetworkSpec
-from spacedkd.training.plan import Plan
+from spacedkd.training.plan import Plan, stream_of
 
 
 class Networks:
@@ -70,6 +71,7 @@ def build_models(plan: Plan) -> dict[str, nn.Module]:
     with build.seeded(seed_for(plan.spec.seed, "extra modules")):
         models = plan.method.models(given)
     _check(plan, models)
+    _check_last_batch(plan, models)
     if plan.spec.teacher is not None and not networks.teacher_was_asked_for:
         raise UserError(
             f"--teacher {plan.spec.teacher.name} does not matter: method {plan.spec.method.name} as asked for has no "
@@ -84,3 +86,12 @@ def _check(plan: Plan, models: dict[str, nn.Module]) -> None:
             raise UserError(f"Method {plan.spec.method.name} has no model {learner!r}, which its {role} would update.")
     if plan.spec.ema is not None and "average" in models:
         raise UserError("--ema keeps a model called 'average', and the method has one of that name: rename it.")
+
+
+def _check_last_batch(plan: Plan, models: dict[str, nn.Module]) -> None:
+    """Refuse a last batch that is too small for BatchNorm, where there is one."""
+    ranks = plan.spec.engine.devices * plan.spec.engine.nodes
+    smallest = stream_of(plan.spec, plan.data, 0, ranks).size(plan.steps_per_epoch - 1)
+    parts = (part for model in models.values() for part in model.modules())
+    if smallest < 2 * ranks and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts):
+        raise too_small(smallest, "items", plan.spec.batch_size, ranks)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import chain
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spacedkd.errors import UserError
 from spacedkd.json_form import changed_fields, qualified_name
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import describe
 from spacedkd.methods.method import Method
-from spacedkd.spec import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
+from spacedkd.spec import MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
 
 MakeModule = Callable[..., nn.Module]
 MakeOptimizer = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
@@ -44,6 +46,8 @@ class Objects:
         for name in ("network", "teacher", "collate", "optimizer", "lr"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UserError(f"{name} must be a function, got {getattr(self, name)!r}. A name goes into the spec.")
+        if isinstance(self.method, type):
+            raise UserError(f"method must be an object, got the class: give {self.method.__name__}().")
         if self.collate is not None and self.data is None:
             raise UserError("collate makes batches of your own datasets: give data=(train, test) too.")
 
@@ -54,15 +58,13 @@ class Objects:
             del given["method"]
         return {name: {"name": _name(thing), "digest": digest(thing)} for name, thing in given.items()}
 
-    def check(self, needed: dict[str, dict[str, str]], where: str) -> None:
-        """Refuse to go on without an object, or with another one than before."""
+    def check(self, needed: Mapping[str, Any], where: str, how: str = "spacedkd.train(spec, folder, {}=...)") -> None:
+        """Refuse to go on without an object, or with another one than before; `how` it is given."""
         given = self.described()
         for name, before in needed.items():
             if name not in given:
-                raise UserError(
-                    f"{where} has a {name} of your own, {before['name']}: give it again, "
-                    f"spacedkd.train(spec, folder, resume=True, {name}=...)."
-                )
+                again = how.format(name)
+                raise UserError(f"{where} has a {name} of your own, {before['name']}: give it again, {again}.")
             if given[name] != before:
                 what = "has other source than then" if given[name]["name"] == before["name"] else "is another one"
                 raise UserError(
@@ -71,23 +73,39 @@ class Objects:
                 )
 
     def named_in(self, spec: RunSpec) -> RunSpec:
-        """The spec with the names of the objects where names belong; what it says besides must still matter."""
+        """The spec with the names of the objects where names belong.
+
+        Beside an object, and beside the name of a function of one's own, what the spec says besides must still matter.
+        """
         names = {name: described["name"] for name, described in self.described().items()}
         changes: dict[str, Any] = {"objects": self.described()}
         if "network" in names:
             changes["network"] = _network("network", spec.network, names["network"])
         if "teacher" in names:
             changes["teacher"] = _network("teacher", spec.teacher or NetworkSpec(), names["teacher"])
-        if "data" in names:
-            changes["data"] = _only(spec.data, "source", names["data"], DataSpec, ("holdout", "drop_last"))
-        if "optimizer" in names:
-            kept = ("lr", "clip", "moves_frozen")
-            changes["optimizer"] = _only(spec.optimizer, "name", names["optimizer"], OptimizerSpec, kept)
-        if "lr" in names:
-            changes["rate"] = _only(spec.rate, "shape", names["lr"], RateSpec, ())
+        data = names.get("data", spec.data.source)
+        if is_own(data):
+            changes["data"] = _only(spec.data, "source", data, ("holdout", "drop_last"))
+        optimizer, lr = names.get("optimizer", spec.optimizer.name), names.get("lr", spec.rate.shape)
+        if ":" in optimizer:
+            changes["optimizer"] = _only(spec.optimizer, "name", optimizer, ("clip", "moves_frozen"))
+        if ":" in lr:
+            changes["rate"] = _only(spec.rate, "shape", lr, ())
             if spec.optimizer.lr != OptimizerSpec().lr:
-                raise UserError("optimizer.lr does not matter where lr= is a function of the step: leave it out.")
+                raise UserError(f"optimizer.lr does not matter beside {lr}, a function of the step: leave it out.")
+        if self.method is not None:
+            own = describe(self.method)
+            if spec.method not in (MethodSpec(), MethodSpec(own.name), own):
+                raise UserError(
+                    f"method is given twice, as {spec.method.name} in the spec and as an object, {own.name}: "
+                    "leave one out."
+                )
         return replace(spec, **changes)
+
+
+def is_own(source: str) -> bool:
+    """Whether a data source is a function of somebody's own, package.module:name; on the hub a name has an owner."""
+    return ":" in source and not any(sign in source for sign in "/\\")
 
 
 def _network(what: str, spec: NetworkSpec, name: str) -> NetworkSpec:
@@ -96,15 +114,15 @@ def _network(what: str, spec: NetworkSpec, name: str) -> NetworkSpec:
     return replace(spec, name=name)
 
 
-def _only(spec: Any, field: str, name: str, kind: type[Any], kept: tuple[str, ...]) -> Any:
-    """A spec whose `field` is the object's name; of its other settings only those `kept` may be set."""
+def _only(spec: Any, field: str, name: str, kept: tuple[str, ...]) -> Any:
+    """A spec whose `field` is the name of an object; of its other settings only those `kept` may be set."""
+    usual = type(spec)()
     for changed in changed_fields(spec):
-        usual = changed == "momentum" and spec.momentum == 0.9  # sgd's own
-        if changed not in (field, *kept) and not usual:
-            raise UserError(f"{changed} does not matter with {name}, an object of your own: leave it out.")
-    if getattr(spec, field) not in (getattr(kind(), field), name):
+        if changed not in (field, *kept) and getattr(spec, changed) != getattr(usual, changed):
+            raise UserError(f"{changed} does not matter beside {name}, which is your own: leave it out.")
+    if getattr(spec, field) not in (getattr(usual, field), name):
         raise UserError(f"{getattr(spec, field)} in the spec and {name} given as an object: leave one of them out.")
-    return kind(**{field: name, **{one: getattr(spec, one) for one in kept}})
+    return type(spec)(**{field: name, **{one: getattr(spec, one) for one in kept}})
 
 
 def _name(thing: Any) -> str:
@@ -114,43 +132,71 @@ def _name(thing: Any) -> str:
 
 
 def digest(thing: Any) -> str:
-    """Names the source of an object, and the plain values it was made with: equal source, equal name."""
+    """Names the source of an object, and the values it was made with: equal source and values, equal name."""
     found = hashlib.sha256()
-    for part in _parts(thing, set()):
+    for part in _parts(thing, []):
         found.update(part.encode() + b"\0")
     return found.hexdigest()[:16]
 
 
-def _parts(thing: Any, seen: set[int]) -> Iterator[str]:
-    if id(thing) in seen:
+def _parts(thing: Any, inside: list[Any]) -> Iterator[str]:
+    """What an object is made of; `inside` are the ones this one is a part of, so that a circle ends."""
+    yield type(thing).__name__
+    if any(thing is one for one in inside):
         return
-    seen.add(id(thing))
+    within = partial(_parts, inside=[*inside, thing])
     if thing is None or isinstance(thing, bool | int | float | str | bytes):
         yield repr(thing)
+    elif isinstance(thing, Mapping):
+        for key, value in thing.items():
+            yield from chain(within(key), within(value))
     elif isinstance(thing, tuple | list):
-        for item in thing:
-            yield from _parts(item, seen)
+        yield str(len(thing))
+        yield from chain.from_iterable(within(item) for item in thing)
+    elif isinstance(thing, Tensor | np.ndarray):
+        yield f"{thing.dtype} {tuple(thing.shape)}"
+        yield from within(_sample(thing))
     elif isinstance(thing, partial):
-        yield from _parts([thing.func, thing.args, *thing.keywords, *thing.keywords.values()], seen)
+        yield from within([thing.func, thing.args, thing.keywords])
     elif isinstance(thing, MethodType):
-        yield from _parts([thing.__func__, thing.__self__], seen)
+        yield from within([thing.__func__, thing.__self__])
     elif isinstance(thing, FunctionType):
         yield _source(thing)
         cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-        yield from _parts([thing.__defaults__, cells, *_used(thing)], seen)
+        yield from within([thing.__defaults__, thing.__kwdefaults__, cells, _used(thing)])
     elif isinstance(thing, type):
         yield _source(thing)
     else:
-        yield qualified_name(thing)
-        yield str(len(thing)) if isinstance(thing, Sized) else ""  # a dataset with more items is another one
-        yield from _parts(type(thing), seen)
+        yield str(len(thing)) if isinstance(thing, Sized) else ""
+        yield from within(type(thing))
+        public = {name: value for name, value in getattr(thing, "__dict__", {}).items() if not name.startswith("_")}
+        if len(inside) < DEPTH:
+            yield from within(public)
 
 
-def _used(function: FunctionType) -> list[Any]:
-    """Functions and classes of the same file that a function names: the network class behind a `lambda`, say."""
-    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+DEPTH = 12
+"""objects in objects are not looked into any deeper"""
+SAMPLE = 4096
+"""so many numbers of a large array tell it from others"""
+
+
+def _sample(array: Any) -> list[Any]:
+    """Numbers from all over an array."""
+    flat = array.detach().cpu().reshape(-1) if isinstance(array, Tensor) else array.reshape(-1)
+    some: list[Any] = flat[:: max(1, len(flat) // SAMPLE)].tolist()
+    return some
+
+
+def _used(function: FunctionType) -> dict[str, Any]:
+    """What a function names of its own file: the network class behind a `lambda`, say, or a constant."""
     here = function.__module__
-    return [one for one in named if isinstance(one, FunctionType | type) and one.__module__ == here]
+    named = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+    plain = bool | int | float | str | tuple
+    return {
+        name: one
+        for name, one in named.items()
+        if isinstance(one, plain) or (isinstance(one, FunctionType | type) and one.__module__ == here)
+    }
 
 
 def _source(thing: Any) -> str:

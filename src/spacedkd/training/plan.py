@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from spacedkd import learning_rate
 from spacedkd.data.datasets import RunData, of_datasets
 from spacedkd.data.sources import Library
+from spacedkd.data.stored import first_line
 from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration, in_steps
 from spacedkd.errors import UserError, unknown
@@ -27,7 +28,7 @@ from spacedkd.models.heads import class_count
 from spacedkd.schedule import Online, Schedule, Turn
 from spacedkd.spec import MethodSpec, RateSpec, RunSpec
 from spacedkd.training import engine
-from spacedkd.training.objects import Objects
+from spacedkd.training.objects import Objects, is_own
 
 
 class Every(NamedTuple):
@@ -106,10 +107,10 @@ class Plan:
 def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
     """The spec with everything it leaves open decided, so that it will mean the same tomorrow."""
     objects = objects or Objects()
-    objects.check(spec.objects, "This spec")  # type: ignore[arg-type]
+    objects.check(spec.objects, "This spec")
     spec = objects.named_in(spec)
     method, schedule = method_and_schedule(spec, objects.method)
-    own_data = objects.data is not None or _is_own(spec.data.source)
+    own_data = objects.data is not None or is_own(spec.data.source)
     return replace(
         spec,
         data=spec.data if own_data else (library or Library()).filled(spec.data),
@@ -166,19 +167,14 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
 
 def load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     """The data of a run. Of datasets that do not say how many classes there are, the student's network says it."""
-    if objects.data is None and not _is_own(spec.data.source):
+    if objects.data is None and not is_own(spec.data.source):
         return library.load(spec.data)
-    pair = load_object(spec.data.source)() if objects.data is None else objects.data
+    pair = _called(load_object(spec.data.source), spec.data.source) if objects.data is None else objects.data
     data = of_datasets(pair, objects.collate, spec.data.holdout)
     if data.names:
         return data
     network = build.build(spec.network, data.shown, spec.seed, objects.network)
     return data.with_classes(class_count(network, data.shown.sample))
-
-
-def _is_own(source: str) -> bool:
-    """Whether a data source is a function of somebody's own, package.module:name; on the hub a name has an owner."""
-    return ":" in source and not any(sign in source for sign in "/\\")
 
 
 def stream_of(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:
@@ -200,7 +196,15 @@ def _course(spec: RunSpec, objects: Objects, in_run: tuple[int, int]) -> Learnin
         rate: RateSpec = in_steps(spec.rate, *in_run)
         return learning_rate.of_spec(spec.optimizer, rate, *in_run)
     for step in range(in_run[1]):
-        lr = own(step)
+        lr = _called(own, spec.rate.shape, step)
         if not (isinstance(lr, Real) and math.isfinite(lr) and float(lr) >= 0):
             raise UserError(f"A learning rate must be a finite number from 0 up at every step; lr({step}) is {lr!r}.")
     return lambda step: float(own(step))
+
+
+def _called(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """What a function of somebody's own gives; that it fails is said in one line."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise UserError(f"{name} of your own fails: {type(error).__name__}: {first_line(error)}") from error

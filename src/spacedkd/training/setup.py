@@ -11,6 +11,7 @@ from torch import nn
 
 from spacedkd.data.datasets import RunData
 from spacedkd.data.stream import Stream, in_order
+from spacedkd.errors import UserError
 from spacedkd.evaluation.scores import correct
 from spacedkd.models.weights import ema_update
 from spacedkd.training import engine
@@ -81,8 +82,10 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     channels_last = spec.channels_last and all(engine.can_be_channels_last(m, fabric.device) for m in models.values())
     if channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
-    make = plan.objects.optimizer
-    learners = {name: Learner(fabric, models[name], spec.optimizer, make) for name in names}
+    own_lr = ":" in spec.optimizer.name and ":" not in spec.rate.shape
+    learners = {name: Learner(fabric, models[name], spec.optimizer, plan.objects.optimizer, own_lr) for name in names}
+    if spec.optimizer.moves_frozen and any(learner.wants_closure for learner in learners.values()):
+        raise UserError("moves_frozen gives others a step without losses: it needs an optimizer of torch's or timm's.")
     ready = {
         name: learners[name].model if name in learners else engine.add_frozen(fabric, model)
         for name, model in models.items()
