@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -24,6 +26,7 @@ from spacedkd import (
     DataSpec,
     Ingredients,
     Method,
+    MethodSpec,
     Models,
     NetworkSpec,
     OptimizerSpec,
@@ -31,6 +34,7 @@ from spacedkd import (
     RateSpec,
     Spaced,
     UserError,
+    learning_rate,
     load_student,
     read_run,
     read_spec,
@@ -185,6 +189,16 @@ def test_a_run_goes_on_only_with_the_objects_it_began_with(tmp_path: Path, capsy
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
+class Decay:
+    """A learning rate that is an object."""
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+
+    def __call__(self, step: int) -> float:
+        return self.lr / (1 + step)
+
+
 def test_a_digest_knows_what_an_object_is_made_of() -> None:
     def of_width(width: int) -> Callable[[], nn.Module]:
         return lambda: Small(width)
@@ -196,6 +210,15 @@ def test_a_digest_knows_what_an_object_is_made_of() -> None:
     assert digest(lambda step: 0.1) == digest(lambda step: 0.1)  # whatever else stands in their line
     assert digest(lambda step: 0.1) != digest(lambda step: 0.2)
     assert digest(lambda: Small(4)) != digest(lambda: nn.Linear(4, 4))
+    warm = learning_rate.linear(0, 0.1, 500)
+    assert digest(learning_rate.join(warm, learning_rate.cosine(0.1, 9500), at=500)) != digest(
+        learning_rate.join(warm, learning_rate.cosine(0.5, 9000), at=500)
+    )
+    assert digest(learning_rate.multistep(0.1, [60, 120])) != digest(learning_rate.multistep(0.1, [60, 120, 120]))
+    assert digest(partial(Small, width=(8, 16, 8))) != digest(partial(Small, width=(8, 16, 16)))
+    assert digest(Decay(0.1)) == digest(Decay(0.1)) != digest(Decay(7.0))
+    assert digest(Decay(0.1).__call__) != digest(Decay(7.0).__call__)
+    assert digest(TensorDataset(torch.zeros(3))) != digest(TensorDataset(torch.ones(3)))
     assert digest(TensorDataset(torch.zeros(3))) != digest(TensorDataset(torch.zeros(4)))
     space: dict[str, Any] = {}
     exec("def one(): return 1\ndef two(): return 2\ndef again(): return 1", space)
@@ -241,7 +264,7 @@ class SAM(torch.optim.Optimizer):
     """Foret et al. 2021 as most people write it: climb by the gradient there is, ask for it there, go down by that."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], rho: float = 0.05) -> None:
-        super().__init__(parameters, {"lr": 0.0, "rho": rho})
+        super().__init__(parameters, {"lr": 0.01, "rho": rho})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
@@ -278,6 +301,43 @@ def test_optimizers_that_want_a_closure(tmp_path: Path, make: Callable[[Named], 
     assert counts["student backward passes"] == 20 if make is sam else counts["student backward passes"] > 20
 
 
+class BySharedMemory(SAM):
+    """Moves the weights in a way that leaves no trace in them, and asks twice."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
+        assert closure is not None
+        before = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.add_(0.05)
+        assert not torch.equal(before, closure())
+
+
+def test_an_optimizer_that_hides_what_it_does_gets_new_losses(tmp_path: Path) -> None:
+    train(SHORT, tmp_path / "run", optimizer=lambda named: BySharedMemory(parameter for _, parameter in named))
+
+
+def test_rates_of_ones_own_optimizer_count_and_the_runs_rate_is_a_factor(tmp_path: Path) -> None:
+    def two_rates(named: Named) -> torch.optim.Optimizer:
+        first, *rest = [parameter for _, parameter in named]
+        return torch.optim.SGD([{"params": [first], "lr": 0.004}, {"params": rest}], lr=0.02)
+
+    spec = replace(SHORT, method="none", schedule=None, rate=RateSpec("multistep", milestones=("1ep",), factor=0.5))
+    train(spec, tmp_path / "run", optimizer=two_rates)
+    entries = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    rates = {entry["step"]: entry["lr"] for entry in entries if entry["event"] == "loss"}
+    assert rates == pytest.approx({step: 0.004 if step < 5 else 0.002 for step in rates})
+    assert {0, 8} <= rates.keys()
+
+
+def test_optimizers_that_keep_a_kind_of_number(tmp_path: Path) -> None:
+    spec = replace(SHORT, optimizer=OptimizerSpec("AdaFactorBV", lr=1e-3))
+    train(spec, tmp_path / "whole")
+    train_in_parts(spec, tmp_path / "parts", 6)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
 def test_sam_goes_down_by_the_gradient_it_climbed_to(tmp_path: Path) -> None:
     """One step of softmax regression, by hand in float64."""
 
@@ -304,17 +364,18 @@ def test_a_plain_optimizer_of_ones_own_computes_its_losses_once(tmp_path: Path) 
         """Not torch's, so it is handed a closure, and asks it."""
 
     run = train(
-        SHORT, tmp_path / "own", optimizer=lambda named: Plain([p for _, p in named], 0.1, 0.9, weight_decay=5e-4)
+        SHORT, tmp_path / "own", optimizer=lambda named: Plain([p for _, p in named], 0.01, 0.9, weight_decay=5e-4)
     )
     train(SHORT, tmp_path / "sgd")
     assert run.cost["by_model"]["student backward passes"] == run.cost["by_model"]["student updates"] == 10
     assert_same_bits(of_model(tmp_path / "own", "teacher"), of_model(tmp_path / "sgd", "teacher"))
 
 
-def test_a_learning_rate_of_ones_own(tmp_path: Path) -> None:
-    def falling(step: int) -> float:
-        return 0.02 * 0.5 ** (step // 5)
+def falling(step: int) -> float:
+    return 0.02 * 0.5 ** (step // 5)
 
+
+def test_a_learning_rate_of_ones_own(tmp_path: Path) -> None:
     train(SHORT, tmp_path / "own", lr=falling)
     milestones = RateSpec("multistep", milestones=("1ep",), factor=0.5)
     train(replace(SHORT, optimizer=OptimizerSpec(lr=0.02), rate=milestones), tmp_path / "named")
@@ -338,6 +399,9 @@ def test_a_learning_rate_of_ones_own(tmp_path: Path) -> None:
         ),
         ({"data": (TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0).long()),) * 2}, "no items"),
         ({"data": 3}, "pair"),
+        ({"lr": lambda: 0.1}, "of your own fails: TypeError"),
+        ({"optimizer": lambda: None}, "a function of named parameters, fails: TypeError"),
+        ({"network": lambda: Small().requires_grad_(False)}, "Nothing of the network learns"),
         ({"collate": list}, "give data=(train, test) too"),
     ],
 )
@@ -354,12 +418,75 @@ def test_bad_objects_are_one_line_and_leave_nothing_behind(
 
 def test_what_an_object_makes_meaningless_is_refused_by_name(tmp_path: Path) -> None:
     for spec, objects, message in (
-        (replace(TINY, rate=RateSpec("cosine")), {"lr": lambda step: 0.1}, "leave one of them out"),
-        (replace(TINY, rate=RateSpec(warmup="1ep")), {"lr": lambda step: 0.1}, "warmup does not matter"),
-        (TINY, {"optimizer": adam, "lr": lambda step: 0.1}, "optimizer.lr does not matter"),
-        (replace(TINY, optimizer=OptimizerSpec(weight_decay=0.1)), {"optimizer": adam}, "weight_decay does not matter"),
+        (replace(SHORT, rate=RateSpec("cosine")), {"lr": lambda step: 0.1}, "leave one of them out"),
+        (replace(SHORT, rate=RateSpec(warmup="1ep")), {"lr": lambda step: 0.1}, "warmup does not matter"),
+        (TINY, {"lr": lambda step: 0.1}, "optimizer.lr does not matter"),
+        (TINY, {"optimizer": adam}, "lr does not matter beside"),
+        (replace(SHORT, method="dkd"), {"method": Mentoring()}, "method is given twice, as dkd"),
+        (SHORT, {"method": Mentoring}, r"method must be an object, got the class: give Mentoring\(\)"),
+        (
+            replace(SHORT, optimizer=OptimizerSpec(weight_decay=0.1)),
+            {"optimizer": adam},
+            "weight_decay does not matter",
+        ),
         (replace(TINY, network="resnet34_small"), {"network": small}, "network is given twice"),
         (replace(TINY, data=replace(TINY.data, mixup=0.2)), {"data": (1, 2)}, "does not matter"),
     ):
         with pytest.raises(UserError, match=message):
             train(spec, tmp_path / "run", **objects)
+
+
+class ByNumpy(nn.Module):
+    """Draws its weights and its masks outside of torch, and keeps a buffer that is a part of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.from_numpy(np.random.normal(0, 0.1, (10, 64))).float())
+        self.register_buffer("whole", torch.arange(4.0))
+        self.register_buffer("part", self.whole[2:])
+
+    def forward(self, images: Tensor) -> Tensor:
+        seen = images.flatten(1) * (0.5 + random.random() if self.training else 1.0)
+        return seen @ self.weight.T
+
+
+def test_networks_may_draw_from_numpy_and_python(tmp_path: Path) -> None:
+    spec = replace(OWN, method=MethodSpec("kd", {"feature_weight": 0.0}))
+    train(spec, tmp_path / "whole", network=ByNumpy)
+    random.seed(5)
+    np.random.seed(5)
+    train_in_parts(spec, tmp_path / "parts", 6, network=ByNumpy)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def named_data() -> tuple[TensorDataset, TensorDataset]:
+    torch.manual_seed(0)
+    return tuple(TensorDataset(torch.randn(n, 64), torch.arange(n) % 3) for n in (33, 12))  # type: ignore[return-value]
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 3), nn.LogSoftmax(1))
+
+
+def test_what_cannot_matter_is_refused_beside_the_name_of_a_function_too(tmp_path: Path) -> None:
+    """As the objects themselves; the last of five batches has one item, which is enough without BatchNorm."""
+    here = "tests.training.test_objects:"
+    spec = replace(OWN, data=DataSpec(f"{here}named_data"), network=NetworkSpec(f"{here}linear"))
+    train(spec, tmp_path / "named")
+    train(replace(OWN, data=DataSpec()), tmp_path / "given", network=linear, data=named_data())
+    assert_same_bits(tensors(tmp_path / "named"), tensors(tmp_path / "given"))
+    for changed, message in (
+        (replace(spec, data=replace(spec.data, train_limit=10)), "train_limit does not matter"),
+        (replace(spec, data=replace(spec.data, mixup=0.2)), "mixup does not matter"),
+        (replace(spec, optimizer=OptimizerSpec(f"{here}adam", lr=0.3)), "lr does not matter"),
+        (replace(spec, optimizer=OptimizerSpec(f"{here}adam", weight_decay=0.3)), "weight_decay does not matter"),
+        (replace(spec, optimizer=OptimizerSpec(lr=0.3), rate=RateSpec(f"{here}falling")), "lr does not matter"),
+        (replace(spec, optimizer=OptimizerSpec(f"{here}adam", moves_frozen=True)), None),
+        (replace(spec, optimizer=OptimizerSpec(f"{here}sam", moves_frozen=True)), "moves_frozen gives others a step"),
+    ):
+        if message is None:
+            train(changed, tmp_path / "moving")
+            continue
+        with pytest.raises(UserError, match=message):
+            train(changed, tmp_path / "run")
+        assert not (tmp_path / "run").exists()

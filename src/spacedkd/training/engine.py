@@ -57,7 +57,7 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
 def seed(device: torch.device, number: int) -> None:
     """Seed what is drawn on the CPU and on this device, as `torch.manual_seed` would, but without all other kinds.
 
-    Those take it most of a millisecond, which would be lost with every step. Networks may draw from numpy and Python too.
+    Those take it most of a millisecond, which would be lost with every step. A network may draw from numpy and Python.
     """
     seed_generators(number)
     if device.type != "cpu":

@@ -47,7 +47,7 @@ class RunFolder:
 
     def check_objects(self, objects: Objects) -> None:
         """Refuse to continue a run without an object it was given, or with another."""
-        objects.check(read_spec(self.path).objects, str(self.path))  # type: ignore[arg-type]
+        objects.check(read_spec(self.path).objects, str(self.path))
 
     def create(self, spec: RunSpec) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

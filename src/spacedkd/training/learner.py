@@ -82,14 +82,11 @@ class Learner:
         """The losses once more; asked before anything has changed, they are those known already."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         known = [parameter.detach().clone() for parameter in parameters]
-        gradients = [None if one.grad is None else (one.grad, one.grad._version) for one in parameters]
+        gradients = [_version(parameter.grad) for parameter in parameters]
         asked = False
 
         def unchanged() -> bool:
-            now = [None if one.grad is None else (one.grad, one.grad._version) for one in parameters]
-            same = all(
-                a == b if a is None or b is None else a[0] is b[0] and a[1] == b[1] for a, b in zip(now, gradients)
-            )
+            same = gradients == [_version(parameter.grad) for parameter in parameters]
             return same and all(torch.equal(one, before) for one, before in zip(parameters, known, strict=True))
 
         def closure() -> Tensor:
@@ -112,6 +109,11 @@ class Learner:
         self._assign(lr)
         self._step.step()
         self._step.zero_grad(set_to_none=True)
+
+
+def _version(gradient: Tensor | None) -> tuple[int, int] | None:
+    """Differs as soon as a gradient is written to or replaced."""
+    return None if gradient is None else (id(gradient), gradient._version)
 
 
 def _sum(losses: Losses) -> Tensor:

@@ -63,7 +63,7 @@ class Objects:
         given = self.described()
         for name, before in needed.items():
             if name not in given:
-                again = how.format(name)
+                again = how.replace("{}", name)
                 raise UserError(f"{where} has a {name} of your own, {before['name']}: give it again, {again}.")
             if given[name] != before:
                 what = "has other source than then" if given[name]["name"] == before["name"] else "is another one"
@@ -191,7 +191,7 @@ def _used(function: FunctionType) -> dict[str, Any]:
     """What a function names of its own file: the network class behind a `lambda`, say, or a constant."""
     here = function.__module__
     named = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
-    plain = bool | int | float | str | tuple
+    plain = bool | int | float | str
     return {
         name: one
         for name, one in named.items()

@@ -120,7 +120,7 @@ def of_run(
     how_trained = ("optimizer", "lr")  # which does not matter any more
     objects = replace(objects, **dict.fromkeys(how_trained))
     needed = {name: one for name, one in spec.objects.items() if name not in how_trained}
-    objects.check(needed, str(path))
+    objects.check(needed, str(path), f"--{{}} package.module:name, or spacedkd.evaluate({str(path)!r}, {{}}=...)")
     torch.set_num_threads(threads or spec.engine.threads or torch.get_num_threads())
     plan = make_plan(replace(spec, rate=RateSpec(), objects=needed), objects)
     _check_classes(folder, plan.data)
