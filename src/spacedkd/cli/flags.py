@@ -120,12 +120,9 @@ def of_fields(kind: type[Any], where: str = "") -> Iterator[Flag]:
 
 def _kind(hint: Any) -> Any:
     """What a field's flag takes; None for what has no flag of its own."""
-    options = [option for option in get_args(hint) if option is not NoneType]
     if NoneType in get_args(hint):
-        return _kind(options[0])
-    if get_origin(hint) in (Literal, tuple) or hint in _BY_KIND:
-        return hint
-    return None
+        return _kind(next(option for option in get_args(hint) if option is not NoneType))
+    return hint if get_origin(hint) in (Literal, tuple) or hint in _BY_KIND else None
 
 
 def _said(sentence: str, one: Field[Any], words: Words) -> tuple[str, str]:
@@ -172,13 +169,11 @@ _SCHEDULE = [
     Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),
 ]
 _TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last")
-_DATA = [*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment")]
+_DATA = {one.name: one for one in (*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment"))}
+_IMAGES = [one for name, one in _DATA.items() if name not in _TRAINING_ONLY]
 GROUPS = {
     "": _EVERYTHING,
-    "data": [
-        *(one for one in _DATA if one.name not in _TRAINING_ONLY),
-        *(one for name in _TRAINING_ONLY for one in _DATA if one.name == name),
-    ],
+    "data": [*_IMAGES, *(_DATA[name] for name in _TRAINING_ONLY)],
     "network": _NETWORK,
     "schedule": _SCHEDULE,
     "training": [*of_fields(RunSpec)],
@@ -212,11 +207,7 @@ else:
     RunFlags = tyro.conf.OmitArgPrefixes[
         _class("run", _EVERYTHING, groups=[(name, group, group()) for name, group in _groups.items()])
     ]
-    ImageFlags = tyro.conf.OmitArgPrefixes[
-        _class(
-            "images", [one for one in _DATA if one.name not in _TRAINING_ONLY], "Which images --network is measured on."
-        )
-    ]
+    ImageFlags = tyro.conf.OmitArgPrefixes[_class("images", _IMAGES, "Which images --network is measured on.")]
 
 
 def given(flags: Any) -> dict[str, Any]:

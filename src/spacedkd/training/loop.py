@@ -19,7 +19,7 @@ from spacedkd.methods.method import Method
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
-from spacedkd.spec import RunSpec
+from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training import engine
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
@@ -81,7 +81,7 @@ def train_run(
     if not resume:
         folder.check_free()
     elif folder.spec.exists():
-        folder.check_objects(objects)
+        objects.check(read_spec(folder.path).objects, str(folder.path))
         folder.check_holds(fill_in(spec, objects, library))
         if folder.finished():
             return read_run(folder.path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -54,7 +54,7 @@ class Objects:
             del given["method"]
         return {name: {"name": _name(thing), "digest": digest(thing)} for name, thing in given.items()}
 
-    def check(self, needed: dict[str, dict[str, str]], where: str) -> None:
+    def check(self, needed: Mapping[str, Any], where: str) -> None:
         """Refuse to go on without an object, or with another one than before."""
         given = self.described()
         for name, before in needed.items():

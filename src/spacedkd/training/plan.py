@@ -106,7 +106,7 @@ class Plan:
 def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
     """The spec with everything it leaves open decided, so that it will mean the same tomorrow."""
     objects = objects or Objects()
-    objects.check(spec.objects, "This spec")  # type: ignore[arg-type]
+    objects.check(spec.objects, "This spec")
     spec = objects.named_in(spec)
     method, schedule = method_and_schedule(spec, objects.method)
     own_data = objects.data is not None or _is_own(spec.data.source)
