@@ -67,10 +67,6 @@ def of_spec(optimizer: OptimizerSpec, rate: RateSpec, steps_per_epoch: int, tota
     else:
         lr = constant(peak)
     if warmup:
-        lr = join(_warmup(peak, rate.warmup_start, warmup), lr, at=warmup, restart=restart)
+        share = linear(rate.warmup_start, 1.0, warmup)
+        lr = join(lambda step: peak * share(step), lr, at=warmup, restart=restart)
     return per_epoch(lr, steps_per_epoch) if rate.per_epoch else lr
-
-
-def _warmup(peak: float, start: float, steps: int) -> LearningRate:
-    share = linear(start, 1.0, steps)
-    return lambda step: peak * share(step)
