@@ -190,20 +190,21 @@ PLACES = {one.name: one.place for flags in GROUPS.values() for one in flags if o
 """what each flag of a single field sets in the spec"""
 
 
-def _class(name: str, flags: Iterable[Flag], about: str = "", groups: Sequence[tuple[str, Any, Any]] = ()) -> Any:
-    described = {"__doc__": about or f"The flags of a {name}."}
-    return make_dataclass(name, [*(one.field() for one in flags), *groups], frozen=True, namespace=described)
+def flag_class(flags: Iterable[tuple[str, Any, Any]], about: str = "") -> Any:
+    """The dataclass of these flags that tyro reads; what it is about stands above them in the help."""
+    return make_dataclass("flags", flags, frozen=True, namespace={"__doc__": about})
 
 
 if TYPE_CHECKING:
     RunFlags = Any
     ImageFlags = Any
 else:
-    _groups = {name: _class(f"{name}_flags", flags, _ABOUT[name]) for name, flags in GROUPS.items() if name}
-    RunFlags = tyro.conf.OmitArgPrefixes[
-        _class("run", _EVERYTHING, groups=[(name, group, group()) for name, group in _groups.items()])
+    _classes = {name: flag_class((one.field() for one in GROUPS[name]), about) for name, about in _ABOUT.items()}
+    _groups = [(name, group, group()) for name, group in _classes.items()]
+    RunFlags = tyro.conf.OmitArgPrefixes[flag_class([*(one.field() for one in _EVERYTHING), *_groups])]
+    ImageFlags = tyro.conf.OmitArgPrefixes[
+        flag_class((one.field() for one in _IMAGES), "Which images --network is measured on.")
     ]
-    ImageFlags = tyro.conf.OmitArgPrefixes[_class("images", _IMAGES, "Which images --network is measured on.")]
 
 
 def given(flags: Any) -> dict[str, Any]:
