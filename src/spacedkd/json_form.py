@@ -42,13 +42,10 @@ def to_json(value: Any) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     plain = {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
-    return {"kind": _kind(value), **plain} if isinstance(value, Schedule) else plain
-
-
-def _kind(schedule: Schedule) -> str:
+    if not isinstance(value, Schedule):
+        return plain
     ours = {kind: name for name, kind in SCHEDULES.items()}
-    own = type(schedule)
-    return ours.get(own, qualified_name(own))
+    return {"kind": ours.get(type(value), qualified_name(value)), **plain}
 
 
 def qualified_name(thing: Any) -> str:
@@ -98,11 +95,12 @@ def changed_fields(spec: Any) -> list[str]:
     >>> changed_fields(Spaced("1ep", tail="drop"))
     ['interval', 'tail']
     """
-
-    def usual(one: Field[Any]) -> Any:
-        return one.default if one.default_factory is MISSING else one.default_factory()
-
     return [one.name for one in fields(spec) if getattr(spec, one.name) != usual(one)]
+
+
+def usual(one: Field[Any]) -> Any:
+    """What a field has where nothing is said."""
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def sentences(kind: type[Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from spacedkd.duration import steps_of
+from spacedkd.duration import in_steps, steps_of
 from spacedkd.spec import OptimizerSpec, RateSpec
 
 LearningRate = Callable[[int], float]
@@ -57,7 +57,8 @@ def per_epoch(lr: LearningRate, steps_per_epoch: int) -> LearningRate:
 
 
 def of_spec(optimizer: OptimizerSpec, rate: RateSpec, steps_per_epoch: int, total: int) -> LearningRate:
-    """The learning rate a spec asks for in a run of `total` steps; `rate` must be in steps already."""
+    """The learning rate a spec asks for in a run of `total` steps."""
+    rate = in_steps(rate, steps_per_epoch, total)
     peak, warmup = optimizer.lr, steps_of(rate.warmup)
     restart = rate.shape == "cosine" and rate.restart_after_warmup
     if rate.shape == "cosine":
@@ -67,10 +68,6 @@ def of_spec(optimizer: OptimizerSpec, rate: RateSpec, steps_per_epoch: int, tota
     else:
         lr = constant(peak)
     if warmup:
-        lr = join(_warmup(peak, rate.warmup_start, warmup), lr, at=warmup, restart=restart)
+        share = linear(rate.warmup_start, 1.0, warmup)
+        lr = join(lambda step: peak * share(step), lr, at=warmup, restart=restart)
     return per_epoch(lr, steps_per_epoch) if rate.per_epoch else lr
-
-
-def _warmup(peak: float, start: float, steps: int) -> LearningRate:
-    share = linear(start, 1.0, steps)
-    return lambda step: peak * share(step)

@@ -150,15 +150,11 @@ def recipe(
             raise unknown(f"quirk of {name}", quirk, chosen.quirks or ["it has none"])
     spec = change(chosen.spec)
     for quirk in chosen.quirks:
-        if quirk not in without:
-            spec = _with_quirk(spec, quirk, chosen.spec.method.name)
+        if quirk in without:
+            continue
+        before, spec = spec.method, QUIRKS[quirk].apply(spec)
+        if spec.method != before and before.name != (method := chosen.spec.method.name):
+            raise UserError(
+                f"Quirk {quirk} is about method {method}, not {before.name}: leave it out, --without {quirk}"
+            )
     return spec
-
-
-def _with_quirk(spec: RunSpec, quirk: str, method: str) -> RunSpec:
-    quirky = QUIRKS[quirk].apply(spec)
-    if quirky.method != spec.method and spec.method.name != method:
-        raise UserError(
-            f"Quirk {quirk} is about method {method}, not {spec.method.name}: leave it out, --without {quirk}"
-        )
-    return quirky

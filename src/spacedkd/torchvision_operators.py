@@ -26,15 +26,13 @@ def _native_library_loads() -> bool:
     import torch
 
     found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None:
-        return False
+    folders = (found.submodule_search_locations if found else None) or ()
+    libraries = [one for folder in folders for ending in ("so", "pyd") for one in Path(folder).glob(f"_C*.{ending}")]
     try:
-        for library in [*Path(found.origin).parent.glob("_C*.so"), *Path(found.origin).parent.glob("_C*.pyd")]:
-            torch.ops.load_library(library)
-            return True
-    except OSError:
-        pass
-    return False
+        torch.ops.load_library(libraries[0])
+    except (OSError, IndexError):  # not for this torch, or none
+        return False
+    return True
 
 
 def declare_missing() -> None:

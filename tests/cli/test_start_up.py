@@ -108,7 +108,7 @@ def test_a_stop_without_a_word_is_no_error(monkeypatch: pytest.MonkeyPatch, caps
     def stopped(words: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spacedkd.cli.command_line._dispatch", stopped)
+    monkeypatch.setattr("spacedkd.cli._dispatch", stopped)
     for words, how in (([], "the same command"), (["train"], "--resume RUN")):
         with pytest.raises(SystemExit) as stop:
             main(words)

@@ -1,5 +1,74 @@
-"""The command line: parses words, calls one function for each verb."""
+"""The command line: parses words, calls one function for each verb, and says in one line what was wrong."""
 
-from spacedkd.cli.command_line import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from spacedkd.cli import listing, verbs
+from spacedkd.cli.evaluation import evaluate
+from spacedkd.cli.flags import flag
+from spacedkd.cli.progress import console
+from spacedkd.errors import UserError, unknown
+
+
+def list_(
+    what: Annotated[
+        tyro.conf.Positional[str], flag("one of these", "what can be listed", "|".join(listing.LISTINGS))
+    ] = "",
+    pattern: Annotated[
+        str, flag("of networks those that match, with wildcards; of methods all about one", "all", "NAME")
+    ] = "",
+) -> None:
+    """List the data sets, augmentations, networks, methods, schedules or recipes there are."""
+    if what and what not in listing.LISTINGS:
+        raise unknown("list", what, listing.LISTINGS)
+    console.print(listing.LISTINGS[what].table(pattern) if what else listing.listings())
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    "train": verbs.train,
+    "compare": verbs.compare,
+    "evaluate": evaluate,
+    "report": verbs.report,
+    "theory": verbs.theory,
+    "list": list_,
+}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command line; what the user can mend ends in one line and exit code 2."""
+    words = sys.argv[1:] if words is None else words
+    if list(words) == ["--version"]:
+        print(f"spacedkd {version('spacedkd')}")
+        return
+    sys.path.append(str(Path.cwd()))  # methods and schedules of one's own lie where one works
+    try:
+        _dispatch(words)
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (UserError, OSError) as error:
+        if not console.quiet:
+            Console(stderr=True).print(f"spacedkd: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        how = "spacedkd train --resume RUN" if [*words[:1]] == ["train"] else "the same command"
+        Console(stderr=True).print(f"\nStopped. Go on with {how}.", highlight=False)
+        sys.exit(130)
+
+
+def _dispatch(words: Sequence[str]) -> None:
+    tyro.extras.subcommand_cli_from_dict(
+        VERBS,
+        args=words,
+        prog="spacedkd",
+        description="Train image classifiers with a teacher that learns ahead of them in time (Spaced KD).",
+    )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from spacedkd.cli.changes import to_spec
+from spacedkd.cli.changes import SCHEDULE_FLAGS, to_spec
 from spacedkd.cli.flags import Given, parse
 from spacedkd.errors import UserError, unknown
 from spacedkd.method_names import METHODS
 from spacedkd.spec import RunSpec
 
 ALL = "all"
-_UNSPACED = ("interval", "ahead", "window", "tail")
 
 
 def make_arms(written: Sequence[str], methods: Sequence[str], base: Given) -> dict[str, RunSpec]:
@@ -55,13 +54,9 @@ def parse_arm(text: str, base: Given) -> tuple[str, RunSpec]:
     own = parse(words)
     if "seed" in own:
         raise UserError(f"Arm {name.strip()!r} cannot have a seed of its own: all arms get the same seeds (--seeds).")
-    return name.strip(), to_spec(_joined(base, own))
-
-
-def _joined(base: Given, own: Given) -> Given:
-    """Both together; where both say something, the second wins."""
-    repeated = {name: base.get(name, ()) + own.get(name, ()) for name in ("set", "without")}
-    return {**base, **own, **{name: both for name, both in repeated.items() if both}}  # a chain of assistants is one
+    # Where both say something the arm's own wins, except that these are gathered; a chain of assistants is one thing.
+    gathered = {key: base.get(key, ()) + own.get(key, ()) for key in ("set", "without") if key in base or key in own}
+    return name.strip(), to_spec({**base, **own, **gathered})
 
 
 def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
@@ -72,7 +67,7 @@ def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
     """
     from spacedkd.training.plan import method_and_schedule
 
-    never = {key: value for key, value in base.items() if key not in _UNSPACED}
+    never = {key: value for key, value in base.items() if key not in SCHEDULE_FLAGS}
     unspaced = dict([parse_arm(f"{name}: --method {name}", never)])
     if name == "none":
         return unspaced

@@ -20,7 +20,7 @@ from spacedkd.schedule import Online
 from spacedkd.spec import AugmentSpec, MethodSpec, OptimizerSpec, RateSpec, RunSpec, read_spec
 
 T = TypeVar("T")
-_SCHEDULE = ("interval", "ahead", "window", "tail")
+SCHEDULE_FLAGS = ("interval", "ahead", "window", "tail")
 _OF_A_SHAPE = ("floor", "milestones", "factor", "restart_after_warmup")
 _OF_AN_OPTIMIZER = ("momentum", "nesterov", "options")
 _VARIED = ("crop", "flip", "rotate")
@@ -47,8 +47,8 @@ def changed(base: RunSpec, given: Given) -> RunSpec:
     spec = with_networks(_without_what_belonged_to_others(base, given), given)
     changes = [*_rate_left_behind(base.rate, given)]
     changes += [(place, given[name]) for name, place in PLACES.items() if name in given and name not in _VARIED]
-    if any(name in given for name in _SCHEDULE):
-        changes.append(("schedule", make_schedule(base.schedule, *(given.get(name) for name in _SCHEDULE))))
+    if any(name in given for name in SCHEDULE_FLAGS):
+        changes.append(("schedule", make_schedule(base.schedule, *(given.get(name) for name in SCHEDULE_FLAGS))))
     spec = with_changes(spec, [*changes, *assignments(given.get("set", ()))])
     return _varied(spec, {name: given[name] for name in _VARIED if name in given})
 
@@ -60,7 +60,7 @@ def _without_what_belonged_to_others(base: RunSpec, given: Given) -> RunSpec:
         spec = replace(spec, method=MethodSpec(given["method"]))
         if given["method"] == "none" or base.schedule == Online():  # online is what a run has that asked for nothing
             spec = replace(spec, schedule=None)
-    elif base.schedule is None and any(name in given for name in _SCHEDULE):
+    elif base.schedule is None and any(name in given for name in SCHEDULE_FLAGS):
         spec = replace(spec, method=_open_to_spacing(base.method))
     if given.get("optimizer", base.optimizer.name) != base.optimizer.name:
         usual = OptimizerSpec(given["optimizer"])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import make_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spacedkd.cli.flags import Flag, Given, flag
+from spacedkd.cli.flags import Flag, Given, flag, flag_class
 from spacedkd.errors import UserError
 from spacedkd.evaluation import plan as planning
 from spacedkd.evaluation.plan import CURVATURE_IMAGES, NOISE_IMAGES, STEPS, Attack, Plan
@@ -85,18 +85,14 @@ def _field(one: Flag) -> tuple[str, Any, Any]:
     return one.name, Annotated[one.kind | None, flag(one.about, one.default, one.metavar or _METAVARS[one.kind])], None
 
 
-def _class(flags: Iterable[Flag], about: str = "") -> Any:
-    return make_dataclass("flags", map(_field, flags), frozen=True, namespace={"__doc__": about} if about else {})
-
-
 if TYPE_CHECKING:
     InstrumentFlags = Any
     OtherNetworkFlags = Any
     ObjectFlags = Any
 else:
-    InstrumentFlags = _class(one for flags in _INSTRUMENTS.values() for one in flags)
-    OtherNetworkFlags = _class(_NETWORK, "A network that is no run's, measured instead of runs.")
-    ObjectFlags = _class(_OBJECTS, _ABOUT_OBJECTS)
+    InstrumentFlags = flag_class(_field(one) for flags in _INSTRUMENTS.values() for one in flags)
+    OtherNetworkFlags = flag_class(map(_field, _NETWORK), "A network that is no run's, measured instead of runs.")
+    ObjectFlags = flag_class(map(_field, _OBJECTS), _ABOUT_OBJECTS)
 
 
 def make_plan(flags: Any, batch_size: int, workers: int) -> Plan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
+from dataclasses import Field, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -17,7 +17,7 @@ import tyro
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError
-from spacedkd.json_form import sentences
+from spacedkd.json_form import sentences, usual
 from spacedkd.spec import AugmentSpec, DataSpec, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 
 Given = Mapping[str, Any]
@@ -58,25 +58,19 @@ class Flag(NamedTuple):
         return self.name, Annotated[typed | None, hint], field(default=None, metadata={"kind": self.kind})
 
 
-class Words(NamedTuple):
-    """What the help says of a field where it is not what the field itself says."""
-
-    default: str = ""
-    about: str = ""
-
-
-_SUITS, _FOUND = "what suits the data", "found where only one can be meant"
-_WORDS = {
-    "data.train_limit": Words("all"),
-    "data.class_list": Words("all"),
-    "data.image_column": Words(_FOUND, "the column of a table that holds the images"),
-    "data.label_column": Words(_FOUND, "the column of a table that holds the labels"),
-    "data.train_split": Words(_FOUND, "the part of the data to train on"),
-    "data.test_split": Words(_FOUND, "the part of the data to test on"),
-    **dict.fromkeys(("data.augment.crop", "data.augment.flip", "data.augment.rotate"), Words(_SUITS)),
-    "network.weights": Words("random ones"),
-    "optimizer.momentum": Words("0.9 with sgd", "of sgd, and of those optimizers of timm that have one"),
-    "optimizer.clip": Words("never"),
+# What the help says of a field where it is not what the field itself says.
+_DEFAULTS = {
+    "all": "data.train_limit data.class_list",
+    "found where only one can be meant": "data.image_column data.label_column data.train_split data.test_split",
+    "what suits the data": "data.augment.crop data.augment.flip data.augment.rotate",
+    "random ones": "network.weights",
+    "0.9 with sgd": "optimizer.momentum",
+    "never": "optimizer.clip",
+}
+_ABOUTS = {
+    "data.image_column": "the column of a table that holds the images",
+    "data.label_column": "the column of a table that holds the labels",
+    "optimizer.momentum": "of sgd, and of those optimizers of timm that have one",
 }
 _METAVARS = {
     "PIXELS": "data.augment.crop data.image_size",
@@ -88,7 +82,9 @@ _METAVARS = {
     "NUMBER": "seed",
     "DEGREES": "data.augment.rotate",
 }
-_METAVAR = {place: word for word, places in _METAVARS.items() for place in places.split()}
+_DEFAULT, _METAVAR = (
+    {place: word for word, places in table.items() for place in places.split()} for table in (_DEFAULTS, _METAVARS)
+)
 _BY_KIND = {int: "COUNT", float: "NUMBER", str: "NAME", bool: "True|False", Duration: "LENGTH"}
 
 
@@ -108,7 +104,7 @@ def of_fields(kind: type[Any], where: str = "") -> Iterator[Flag]:
             continue
         first = number == 0 and kind in (DataSpec, NetworkSpec, MethodSpec, OptimizerSpec, RateSpec)
         name = where if first else {"augmentation": "augment"}.get(one.name, one.name)
-        about, default = _said(said.get(one.name, ""), one, _WORDS.get(place, Words()))
+        about, default = _said(said.get(one.name, ""), one, place)
         typed = str if shown is Duration else shown
         if get_origin(shown) is Literal:
             yield Flag(name, str, about, default, "|".join(get_args(shown)), place)
@@ -120,21 +116,18 @@ def of_fields(kind: type[Any], where: str = "") -> Iterator[Flag]:
 
 def _kind(hint: Any) -> Any:
     """What a field's flag takes; None for what has no flag of its own."""
-    options = [option for option in get_args(hint) if option is not NoneType]
     if NoneType in get_args(hint):
-        return _kind(options[0])
-    if get_origin(hint) in (Literal, tuple) or hint in _BY_KIND:
-        return hint
-    return None
+        return _kind(next(option for option in get_args(hint) if option is not NoneType))
+    return hint if get_origin(hint) in (Literal, tuple) or hint in _BY_KIND else None
 
 
-def _said(sentence: str, one: Field[Any], words: Words) -> tuple[str, str]:
+def _said(sentence: str, one: Field[Any], place: str) -> tuple[str, str]:
     """A field's sentence and its default; 'X; None takes Y' is X with the default Y."""
-    if split := re.fullmatch(r"(.*); None (?:takes|is) (.*)", sentence):
-        return words.about or split[1], words.default or split[2]
-    usual = one.default if one.default_factory is MISSING else one.default_factory()
-    default = "none" if usual in (None, ()) else f"{usual:g}" if isinstance(usual, float) else str(usual)
-    return words.about or sentence, words.default or default
+    if split := re.fullmatch(r"(.*); None (?:takes|is|finds it) (.*)", sentence):
+        return _ABOUTS.get(place, split[1]), _DEFAULT.get(place, split[2])
+    value = usual(one)
+    default = "none" if value in (None, ()) else f"{value:g}" if isinstance(value, float) else str(value)
+    return _ABOUTS.get(place, sentence), _DEFAULT.get(place, default)
 
 
 _EVERYTHING = [
@@ -172,13 +165,11 @@ _SCHEDULE = [
     Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),
 ]
 _TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last")
-_DATA = [*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment")]
+_DATA = {one.name: one for one in (*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment"))}
+_IMAGES = [one for name, one in _DATA.items() if name not in _TRAINING_ONLY]
 GROUPS = {
     "": _EVERYTHING,
-    "data": [
-        *(one for one in _DATA if one.name not in _TRAINING_ONLY),
-        *(one for name in _TRAINING_ONLY for one in _DATA if one.name == name),
-    ],
+    "data": [*_IMAGES, *(_DATA[name] for name in _TRAINING_ONLY)],
     "network": _NETWORK,
     "schedule": _SCHEDULE,
     "training": [*of_fields(RunSpec)],
@@ -199,23 +190,20 @@ PLACES = {one.name: one.place for flags in GROUPS.values() for one in flags if o
 """what each flag of a single field sets in the spec"""
 
 
-def _class(name: str, flags: Iterable[Flag], about: str = "", groups: Sequence[tuple[str, Any, Any]] = ()) -> Any:
-    described = {"__doc__": about or f"The flags of a {name}."}
-    return make_dataclass(name, [*(one.field() for one in flags), *groups], frozen=True, namespace=described)
+def flag_class(flags: Iterable[tuple[str, Any, Any]], about: str = "") -> Any:
+    """The dataclass of these flags that tyro reads; what it is about stands above them in the help."""
+    return make_dataclass("flags", flags, frozen=True, namespace={"__doc__": about})
 
 
 if TYPE_CHECKING:
     RunFlags = Any
     ImageFlags = Any
 else:
-    _groups = {name: _class(f"{name}_flags", flags, _ABOUT[name]) for name, flags in GROUPS.items() if name}
-    RunFlags = tyro.conf.OmitArgPrefixes[
-        _class("run", _EVERYTHING, groups=[(name, group, group()) for name, group in _groups.items()])
-    ]
+    _classes = {name: flag_class((one.field() for one in GROUPS[name]), about) for name, about in _ABOUT.items()}
+    _groups = [(name, group, group()) for name, group in _classes.items()]
+    RunFlags = tyro.conf.OmitArgPrefixes[flag_class([*(one.field() for one in _EVERYTHING), *_groups])]
     ImageFlags = tyro.conf.OmitArgPrefixes[
-        _class(
-            "images", [one for one in _DATA if one.name not in _TRAINING_ONLY], "Which images --network is measured on."
-        )
+        flag_class((one.field() for one in _IMAGES), "Which images --network is measured on.")
     ]
 
 

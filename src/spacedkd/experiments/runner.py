@@ -22,9 +22,9 @@ from spacedkd.files import write_json
 from spacedkd.spec import MethodSpec, RunSpec, read_spec
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.loop import Moment, train_run
-from spacedkd.training.networks import build_models
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import fill_in, make_plan, method_and_schedule
+from spacedkd.training.setup import build_models
 
 REPORT_SECONDS = 0.2
 

@@ -15,7 +15,6 @@ from spacedkd.errors import UserError
 from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.spec import RunSpec, read_spec
-from spacedkd.training.objects import Objects
 
 
 class RunFolder:
@@ -44,10 +43,6 @@ class RunFolder:
         """Refuse to continue a run with another spec than the one it was started with."""
         if read_spec(self.path).fingerprint() != spec.fingerprint():
             raise UserError(f"{self.path} holds another run (its spec.json differs). Choose another folder.")
-
-    def check_objects(self, objects: Objects) -> None:
-        """Refuse to continue a run without an object it was given, or with another."""
-        objects.check(read_spec(self.path).objects, str(self.path))
 
     def create(self, spec: RunSpec) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

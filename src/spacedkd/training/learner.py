@@ -170,17 +170,14 @@ def _checked(optimizer: Any, model: nn.Module, name: str) -> torch.optim.Optimiz
 
 
 def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], decay: float) -> list[dict[str, Any]]:
-    spared: list[nn.Parameter] = []
+    """Spares biases, norms, class tokens and positions; not, say, the `mlp_tokens` of a mixer, which are weights."""
     decayed: list[nn.Parameter] = []
+    spared: list[nn.Parameter] = []
     for name, parameter in named:
-        (spared if _is_spared(name, parameter) else decayed).append(parameter)
+        own = name.rpartition(".")[2]
+        token = own.endswith("token") or own.startswith("pos_embed") or "position" in own
+        (spared if parameter.ndim < 2 or token else decayed).append(parameter)
     return [{"params": decayed, "weight_decay": decay}, {"params": spared, "weight_decay": 0.0}]
-
-
-def _is_spared(name: str, parameter: nn.Parameter) -> bool:
-    """Biases, norms, class tokens and positions; not, say, the `mlp_tokens` of a mixer, whose weights are weights."""
-    own = name.rpartition(".")[2]
-    return parameter.ndim < 2 or own.endswith("token") or own.startswith("pos_embed") or "position" in own
 
 
 @contextmanager

@@ -83,9 +83,10 @@ def train_run(
     if not resume:
         folder.check_free()
     elif folder.spec.exists():
-        if folder.finished() and spec == read_spec(folder.path):
+        held = read_spec(folder.path)
+        if folder.finished() and spec == held:
             return read_run(folder.path)
-        folder.check_objects(objects)
+        objects.check(held.objects, str(folder.path))
         folder.check_holds(fill_in(spec, objects, library))
         if folder.finished():
             return read_run(folder.path)

@@ -26,7 +26,7 @@ from spacedkd.methods.method import Method, Progress
 from spacedkd.models import build
 from spacedkd.models.heads import class_count
 from spacedkd.schedule import Online, Schedule, Turn
-from spacedkd.spec import MethodSpec, RateSpec, RunSpec
+from spacedkd.spec import MethodSpec, RunSpec
 from spacedkd.training import engine
 from spacedkd.training.objects import Objects, is_own
 
@@ -193,8 +193,7 @@ def _course(spec: RunSpec, objects: Objects, in_run: tuple[int, int]) -> Learnin
     """The learning rate of every step, tried before the first."""
     own = objects.lr or (load_object(spec.rate.shape) if ":" in spec.rate.shape else None)
     if own is None:
-        rate: RateSpec = in_steps(spec.rate, *in_run)
-        return learning_rate.of_spec(spec.optimizer, rate, *in_run)
+        return learning_rate.of_spec(spec.optimizer, spec.rate, *in_run)
     for step in range(in_run[1]):
         lr = _called(own, spec.rate.shape, step)
         if not (isinstance(lr, Real) and math.isfinite(lr) and float(lr) >= 0):

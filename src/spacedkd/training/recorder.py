@@ -79,18 +79,14 @@ class Recorder:
                 stack.enter_context(self.folder.lock())
                 write_json(self.folder.classes, plan.data.describe())
             fabric.barrier()
-            if self.folder.checkpoint.exists():
-                self.restore()
+            if self.folder.checkpoint.exists():  # everything as it was when it was saved
+                names = (plan.spec.fingerprint(), self.setup.modules(), self._optimizers())
+                self.position = checkpoint.load(self.folder.checkpoint, *names)
+                self.cost.counts.update(self.position.cost)
             if fabric.is_global_zero:
                 self._journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
             self._started = time.monotonic() - self.position.seconds
             yield
-
-    def restore(self) -> None:
-        """Everything as it was when it was saved."""
-        fingerprint = self.setup.plan.spec.fingerprint()
-        self.position = checkpoint.load(self.folder.checkpoint, fingerprint, self.setup.modules(), self._optimizers())
-        self.cost.counts.update(self.position.cost)
 
     def save(self) -> None:
         """Make everything up to this turn safe."""
@@ -106,18 +102,16 @@ class Recorder:
         return {name: learner.optimizer for name, learner in self.setup.learners.items()}
 
     def loss(self, turn: Turn, lr: float, losses: Mapping[str, float]) -> None:
-        self._write({"event": "loss", **self._when(turn), "lr": lr, "losses": dict(losses)})
+        self._write("loss", turn, {"lr": lr, "losses": dict(losses)})
 
     def accuracy(self, turn: Turn, scores: Scores, role: str | None = None) -> None:
-        self._write({"event": "accuracy", **self._when(turn), "role": role or turn.role, "accuracy": scores})
+        self._write("accuracy", turn, {"role": role or turn.role, "accuracy": scores})
 
-    def _when(self, turn: Turn) -> dict[str, Any]:
-        epoch = (turn.step + 1) / self.setup.plan.steps_per_epoch
-        return {"turn": self.position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
-
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write(self, event: str, turn: Turn, found: Mapping[str, Any]) -> None:
         if self._journal is not None:
-            self._journal.write(entry)
+            epoch = (turn.step + 1) / self.setup.plan.steps_per_epoch
+            when = {"turn": self.position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
+            self._journal.write({"event": event, **when, **found})
 
     def finish(self) -> None:
         """Save the student, and last of all the result."""

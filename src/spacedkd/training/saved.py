@@ -27,9 +27,9 @@ from spacedkd.models.weights import check_published, keep_normalisation
 from spacedkd.spec import DataSpec, NetworkSpec, RateSpec, read_spec
 from spacedkd.training import checkpoint, engine
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.networks import build_models
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import make_plan
+from spacedkd.training.setup import build_models
 
 
 @dataclass(frozen=True)
