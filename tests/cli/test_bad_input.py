@@ -96,7 +96,7 @@ BAD_FLAGS = {
     "--label-smoothing 1": "label_smoothing must be",
     "--clip 0": "clip must be above 0",
     "--epochs many": "epochs must be a",
-    "--flip perhaps": "flip must be a",
+    "--flip perhaps": "flip must be true or false",
     "--seed 1.5": "seed must be a",
     "--width x": "width must be a",
     "--milestones 1ep": "milestones does not matter to rate constant: leave it out, or use --rate multistep",

@@ -30,7 +30,8 @@ COSTS = {
 @pytest.mark.parametrize("case", COSTS)
 def test_costs_are_counted(tmp_path: Path, tiny_with: Make, case: str) -> None:
     method, options, expected = COSTS[case]
-    result = train(tiny_with(method, options, schedule=Spaced("1.5ep")), tmp_path / "run")
+    alone = expected[0] == 15  # one role, so nothing to space
+    result = train(tiny_with(method, options, schedule=None if alone else Spaced("1.5ep")), tmp_path / "run")
     updates, forward, backward = expected
     assert (result.cost["updates"], result.cost["forward_passes"], result.cost["backward_passes"]) == expected
     assert result.cost["forward_images"] == forward * 8
