@@ -490,3 +490,20 @@ def test_what_cannot_matter_is_refused_beside_the_name_of_a_function_too(tmp_pat
         with pytest.raises(UserError, match=message):
             train(changed, tmp_path / "run")
         assert not (tmp_path / "run").exists()
+
+
+class Changing(TensorDataset):
+    """Items of another kind from the ninth on, but for the few that are tried first."""
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = super().__getitem__(row)
+        return {"x": x, "label": y} if row % 2 and row > 8 else (x, y)
+
+
+def test_a_mistake_that_shows_at_the_first_step_takes_no_folder(tmp_path: Path) -> None:
+    train_set, test_set = named_data()
+    bad = Changing(*train_set.tensors)
+    spec = replace(OWN, data=DataSpec(), batch_size=32)
+    with pytest.raises(UserError, match="do not fit into one batch"):
+        train(spec, tmp_path / "run", network=linear, data=(bad, test_set))
+    assert not (tmp_path / "run").exists()

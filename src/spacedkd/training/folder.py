@@ -44,6 +44,13 @@ class RunFolder:
         if read_spec(self.path).fingerprint() != spec.fingerprint():
             raise UserError(f"{self.path} holds another run (its spec.json differs). Choose another folder.")
 
+    def discard(self) -> None:
+        """Give back a folder in which nothing was learned."""
+        for path in (self.spec, self.classes, self.journal, self.path / ".lock"):
+            path.unlink(missing_ok=True)
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def create(self, spec: RunSpec) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.spec, to_json(spec))

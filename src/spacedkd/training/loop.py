@@ -90,12 +90,17 @@ def train_run(
         folder.check_holds(fill_in(spec, objects, library))
         if folder.finished():
             return read_run(folder.path)
-    setup = set_up(make_plan(spec, objects, library))
+    setup, is_new = set_up(make_plan(spec, objects, library)), not folder.spec.exists()
     recorder = Recorder(setup, folder)
-    with recorder.opened():
-        for moment in learn(setup, recorder):
-            callback(moment)
-        recorder.finish()
+    try:
+        with recorder.opened():
+            for moment in learn(setup, recorder):
+                callback(moment)
+            recorder.finish()
+    except UserError:
+        if is_new and recorder.position.turns == 0:  # a mistake that shows at the first step takes no folder
+            folder.discard()
+        raise
     return read_run(folder.path)
 
 
