@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -507,3 +508,18 @@ def test_a_mistake_that_shows_at_the_first_step_takes_no_folder(tmp_path: Path) 
     with pytest.raises(UserError, match="do not fit into one batch"):
         train(spec, tmp_path / "run", network=linear, data=(bad, test_set))
     assert not (tmp_path / "run").exists()
+
+
+def of_timm() -> nn.Module:
+    return timm.create_model("resnet10t", num_classes=10, in_chans=1)  # type: ignore[no-any-return]
+
+
+def test_a_timm_network_made_by_a_function_is_saved_in_timms_form(tmp_path: Path) -> None:
+    spec = replace(OWN, method="none", schedule=None, epochs=0.4)
+    train(spec, tmp_path / "run", network=of_timm)
+    images = torch.randn(3, 1, 32, 32)
+    opened = timm.create_model(f"local-dir:{tmp_path / 'run' / 'student'}", pretrained=True).eval()
+    made = load_student(tmp_path / "run", network=of_timm)
+    with torch.no_grad():
+        assert torch.equal(opened(images), made(images))
+        assert torch.equal(opened(images), load_student(tmp_path / "run")(images))

@@ -22,7 +22,7 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.files import write_json
 from spacedkd.json_form import load_object, qualified_name
 from spacedkd.models import small_resnet
-from spacedkd.models.heads import looking
+from spacedkd.models.heads import is_timm, looking
 from spacedkd.models.input_size import Resize, at_own_size, parse_size, show_through, why_untiled
 from spacedkd.models.weights import described, is_own, load_weights, reason, tried, weights_file
 from spacedkd.spec import NetworkSpec
@@ -185,21 +185,39 @@ def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made
     network they say which function made it, `made_by` or the spec's name.
     """
     network = deepcopy(network).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    known: dict[str, Any] = {"label_names": [*shown.classes]}
     if made_by is not None or is_own(spec.name):
-        _save_own(network, spec, shown, folder, made_by or spec.name)
-        return
+        known |= {"made_by": made_by or spec.name, "options": dict(spec.options)}
+        if not _is_rebuilt_by_timm(network, shown):
+            _save_own(network, known, shown, folder)
+            return
+        size, arguments = tuple(shown.sample.shape[1:]), {"in_chans": shown.sample.shape[1]}  # type: ignore[union-attr]
+    else:
+        size = _seen(spec, shown)
+        arguments = {name: value for name, value in _arguments(spec, shown).items() if name not in _ONLY_ONCE}
     described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
-    described |= {"num_classes": len(shown.classes), "input_size": _seen(spec, shown)}
+    described |= {"num_classes": len(shown.classes), "input_size": size}
     if shown.normalisation is not None:
         described |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
-    arguments = {name: value for name, value in _arguments(spec, shown).items() if name not in _ONLY_ONCE}
-    save_for_hf(network, folder, {"label_names": list(shown.classes)}, arguments, safe_serialization=True)
+    save_for_hf(network, folder, known, arguments, safe_serialization=True)
 
 
-def _save_own(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made_by: str) -> None:
+def _is_rebuilt_by_timm(network: nn.Module, shown: Shown) -> bool:
+    """Whether a network that a function made is one that timm makes by its name alone."""
+    name = (getattr(network, "pretrained_cfg", None) or {}).get("architecture", "")
+    if not is_timm(network) or not timm.is_model(name) or not isinstance(shown.sample, Tensor):
+        return False
+    try:
+        again = timm.create_model(name, num_classes=len(shown.classes), in_chans=shown.sample.shape[1])
+    except (TypeError, ValueError, RuntimeError, AssertionError):
+        return False
+    shapes, theirs = ({key: value.shape for key, value in one.state_dict().items()} for one in (network, again))
+    return shapes == theirs
+
+
+def _save_own(network: nn.Module, known: dict[str, Any], shown: Shown, folder: Path) -> None:
     mean, std = shown.normalisation or (None, None)
-    origin = {"made_by": made_by, "options": dict(spec.options)}
-    known = {**origin, "label_names": [*shown.classes], "mean": mean, "std": std}
+    known = {**known, "mean": mean, "std": std}
     folder.mkdir(parents=True, exist_ok=True)
     # Cloned, because some networks have one weight in two places.
     weights = {key: value.clone() for key, value in network.state_dict().items()}
@@ -215,9 +233,9 @@ def load_student(folder: str | Path, network: MakeModule | None = None) -> nn.Mo
     """
     file = weights_file(Path(folder))
     known = described(file.with_name("config.json"))
-    if "made_by" not in known:
-        if network is not None:
-            raise UserError(f"The student in {folder} is timm's {known.get('architecture')}: leave network= out.")
+    if "made_by" not in known and network is not None:
+        raise UserError(f"The student in {folder} is timm's {known.get('architecture')}: leave network= out.")
+    if "architecture" in known and network is None:
         opened: nn.Module = timm.create_model(f"local-dir:{file.parent}", pretrained=True)
         return opened.eval()
     try:
