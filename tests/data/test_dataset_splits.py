@@ -154,7 +154,7 @@ class WithNaN(Dataset[tuple[Tensor, int]]):
         ((iter([]), points(8)), "The training dataset must be map-style"),
         ((points(8), points(0)), "The test dataset has no items"),
         ((OwnGenerator(), points(8)), "The training dataset gives other items when it is asked again.*none of their"),
-        ((Sentences(), points(8)), "Items 0 and 1 do not fit into one batch in evaluation"),
+        ((Sentences(), points(8)), "Items 0 and 4 do not fit into one batch in evaluation"),
     ],
 )
 def test_pairs_that_cannot_be_used_are_refused(pair: Any, said: str) -> None:

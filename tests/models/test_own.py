@@ -93,14 +93,25 @@ class Auxiliary(nn.Module):
 
 
 class Hidden(nn.Module):
-    """Its logits leave no layer as they are."""
+    """Its logits leave no layer."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.last = nn.Linear(6, 3)
+        self.last = nn.Parameter(torch.randn(6, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return 2.0 * self.last(x)
+        return x @ self.last
+
+
+class Scaled(nn.Module):
+    """Its logits leave the last linear layer, but not as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (2.0 * self.last(self.first(x))).log_softmax(1)
 
 
 def made(make: Callable[..., nn.Module], shown: Shown, seed: int = 0, **options: Any) -> nn.Module:
@@ -234,6 +245,13 @@ def test_features_that_cannot_be_found_are_missed_only_where_they_are_needed() -
     batch = Batch(VECTORS.sample, torch.tensor([0, 2]), torch.arange(2))
     losses = KD(feature_weight=0).losses("student", models, batch, Progress(0, 1, 1))
     torch.testing.assert_close(losses["label"], 0.7 * F.cross_entropy(said.logits, batch.labels))
+
+
+def test_features_are_what_enters_the_last_linear_layer_whatever_becomes_of_its_output() -> None:
+    network = made(Scaled, VECTORS)
+    (said,) = Classifier(network)(VECTORS.sample)
+    assert torch.equal(said.features, network.first(VECTORS.sample))
+    assert torch.equal(said.logits, network(VECTORS.sample))
 
 
 @pytest.mark.parametrize(("make", "shown"), [(mlp, VECTORS), (Text, TOKENS), (Cnn, IMAGES)])
