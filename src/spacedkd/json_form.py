@@ -211,6 +211,15 @@ def _schedule(value: Any, where: str) -> Schedule:
     return from_json(SCHEDULES[value["kind"]], options, where)
 
 
+def is_own(name: str) -> bool:
+    """Whether a name is that of somebody's own function or class, package.module:name; on a hub a name has an owner.
+
+    >>> is_own("own:make_network"), is_own("resnet18"), is_own("owner/photos:small")
+    (True, False, False)
+    """
+    return ":" in name and not any(sign in name for sign in "/\\")
+
+
 def load_object(name: str) -> Any:
     """What `package.module:Name` names."""
     module, _, attribute = name.partition(":")

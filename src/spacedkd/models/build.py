@@ -20,11 +20,11 @@ from spacedkd.data.augmentations import generators_kept, seed_generators
 from spacedkd.data.inputs import Shown
 from spacedkd.errors import UserError, unknown
 from spacedkd.files import write_json
-from spacedkd.json_form import load_object, qualified_name
+from spacedkd.json_form import is_own, load_object, qualified_name
 from spacedkd.models import small_resnet
 from spacedkd.models.heads import is_timm, looking
 from spacedkd.models.input_size import Resize, at_own_size, parse_size, show_through, why_untiled
-from spacedkd.models.weights import described, is_own, load_weights, reason, tried, weights_file
+from spacedkd.models.weights import described, load_weights, reason, tried, weights_file
 from spacedkd.spec import NetworkSpec
 
 MakeModule = Callable[..., nn.Module]

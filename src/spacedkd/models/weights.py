@@ -17,14 +17,10 @@ from torch.nn.parameter import is_lazy
 from spacedkd.data.inputs import Inputs, Shown, call, count
 from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError
+from spacedkd.json_form import is_own
 from spacedkd.models.heads import Classifier, looking, understood
 from spacedkd.models.input_size import Normalisation, Renormalise, show_through
 from spacedkd.spec import NetworkSpec
-
-
-def is_own(name: str) -> bool:
-    """Whether a network's name is that of a function, `package.module:function`, and none of timm's."""
-    return ":" in name
 
 
 def tried(network: nn.Module, name: str, shown: Shown) -> None:

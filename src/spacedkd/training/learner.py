@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError, unknown
-from spacedkd.json_form import load_object
+from spacedkd.json_form import is_own, load_object
 from spacedkd.spec import OptimizerSpec
 from spacedkd.training.objects import MakeOptimizer
 
@@ -131,7 +131,7 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | 
 
     SGD decays every weight, as the paper's does; all others by name spare biases, norms and tokens.
     """
-    if make is None and ":" in spec.name:
+    if make is None and is_own(spec.name):
         make = load_object(spec.name)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("Nothing of the network learns: none of its parameters has requires_grad.")

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError
-from spacedkd.json_form import changed_fields, qualified_name
+from spacedkd.json_form import changed_fields, is_own, qualified_name
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import describe
 from spacedkd.methods.method import Method
@@ -51,6 +51,7 @@ class Objects:
         if self.collate is not None and self.data is None:
             raise UserError("collate makes batches of your own datasets: give data=(train, test) too.")
 
+    @cached_property
     def described(self) -> dict[str, dict[str, str]]:
         """What goes into spec.json in their place; a method of ours is wholly in the spec already."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
@@ -60,7 +61,7 @@ class Objects:
 
     def check(self, needed: Mapping[str, Any], where: str, how: str = "spacedkd.train(spec, folder, {}=...)") -> None:
         """Refuse to go on without an object, or with another one than before; `how` it is given."""
-        given = self.described()
+        given = self.described
         for name, before in needed.items():
             if name not in given:
                 again = how.replace("{}", name)
@@ -77,8 +78,8 @@ class Objects:
 
         Beside an object, and beside the name of a function of one's own, what the spec says besides must still matter.
         """
-        names = {name: described["name"] for name, described in self.described().items()}
-        changes: dict[str, Any] = {"objects": self.described()}
+        names = {name: described["name"] for name, described in self.described.items()}
+        changes: dict[str, Any] = {"objects": self.described}
         if "network" in names:
             changes["network"] = _network("network", spec.network, names["network"])
         if "teacher" in names:
@@ -87,9 +88,9 @@ class Objects:
         if is_own(data):
             changes["data"] = _only(spec.data, "source", data, ("holdout", "drop_last"))
         optimizer, lr = names.get("optimizer", spec.optimizer.name), names.get("lr", spec.rate.shape)
-        if ":" in optimizer:
+        if is_own(optimizer):
             changes["optimizer"] = _only(spec.optimizer, "name", optimizer, ("clip", "moves_frozen"))
-        if ":" in lr:
+        if is_own(lr):
             changes["rate"] = _only(spec.rate, "shape", lr, ())
             if spec.optimizer.lr != OptimizerSpec().lr:
                 raise UserError(f"optimizer.lr does not matter beside {lr}, a function of the step: leave it out.")
@@ -101,11 +102,6 @@ class Objects:
                     "leave one out."
                 )
         return replace(spec, **changes)
-
-
-def is_own(source: str) -> bool:
-    """Whether a data source is a function of somebody's own, package.module:name; on the hub a name has an owner."""
-    return ":" in source and not any(sign in source for sign in "/\\")
 
 
 def _network(what: str, spec: NetworkSpec, name: str) -> NetworkSpec:
@@ -142,12 +138,13 @@ def digest(thing: Any) -> str:
 def _parts(thing: Any, inside: list[Any]) -> Iterator[str]:
     """What an object is made of; `inside` are the ones this one is a part of, so that a circle ends."""
     yield type(thing).__name__
+    if thing is None or isinstance(thing, bool | int | float | str | bytes):
+        yield repr(thing)
+        return
     if any(thing is one for one in inside):
         return
     within = partial(_parts, inside=[*inside, thing])
-    if thing is None or isinstance(thing, bool | int | float | str | bytes):
-        yield repr(thing)
-    elif isinstance(thing, Mapping):
+    if isinstance(thing, Mapping):
         for key, value in thing.items():
             yield from chain(within(key), within(value))
     elif isinstance(thing, tuple | list):

@@ -19,7 +19,7 @@ from spacedkd.data.stored import first_line
 from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration, in_steps
 from spacedkd.errors import UserError, unknown
-from spacedkd.json_form import load_object
+from spacedkd.json_form import is_own, load_object
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import METHODS, build_method, describe
 from spacedkd.methods.method import Method, Progress
@@ -28,7 +28,7 @@ from spacedkd.models.heads import class_count
 from spacedkd.schedule import Online, Schedule, Turn
 from spacedkd.spec import MethodSpec, RunSpec
 from spacedkd.training import engine
-from spacedkd.training.objects import Objects, is_own
+from spacedkd.training.objects import Objects
 
 
 class Every(NamedTuple):
@@ -110,10 +110,9 @@ def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | No
     objects.check(spec.objects, "This spec")
     spec = objects.named_in(spec)
     method, schedule = method_and_schedule(spec, objects.method)
-    own_data = objects.data is not None or is_own(spec.data.source)
     return replace(
         spec,
-        data=spec.data if own_data else (library or Library()).filled(spec.data),
+        data=spec.data if is_own(spec.data.source) else (library or Library()).filled(spec.data),
         method=describe(method),
         schedule=schedule,
         precision=engine.best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
@@ -167,7 +166,7 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
 
 def load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     """The data of a run. Of datasets that do not say how many classes there are, the student's network says it."""
-    if objects.data is None and not is_own(spec.data.source):
+    if not is_own(spec.data.source):
         return library.load(spec.data)
     pair = _called(load_object(spec.data.source), spec.data.source) if objects.data is None else objects.data
     data = of_datasets(pair, objects.collate, spec.data.holdout)
@@ -191,7 +190,7 @@ def _stop(method: Method, role: str, in_run: tuple[int, int]) -> int:
 
 def _course(spec: RunSpec, objects: Objects, in_run: tuple[int, int]) -> LearningRate:
     """The learning rate of every step, tried before the first."""
-    own = objects.lr or (load_object(spec.rate.shape) if ":" in spec.rate.shape else None)
+    own = objects.lr or (load_object(spec.rate.shape) if is_own(spec.rate.shape) else None)
     if own is None:
         return learning_rate.of_spec(spec.optimizer, spec.rate, *in_run)
     for step in range(in_run[1]):

@@ -16,6 +16,7 @@ from spacedkd.data.datasets import RunData
 from spacedkd.data.stream import Stream, in_order, too_small
 from spacedkd.errors import UserError
 from spacedkd.evaluation.scores import correct
+from spacedkd.json_form import is_own
 from spacedkd.methods.method import Ingredients
 from spacedkd.models import build
 from spacedkd.models.weights import check_trained, ema_update, keep_normalisation
@@ -167,7 +168,7 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     channels_last = spec.channels_last and all(engine.can_be_channels_last(m, fabric.device) for m in models.values())
     if channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
-    own_lr = ":" in spec.optimizer.name and ":" not in spec.rate.shape
+    own_lr = is_own(spec.optimizer.name) and not is_own(spec.rate.shape)
     learners = {name: Learner(fabric, models[name], spec.optimizer, plan.objects.optimizer, own_lr) for name in names}
     if spec.optimizer.moves_frozen and any(learner.wants_closure for learner in learners.values()):
         raise UserError("moves_frozen gives others a step without losses: it needs an optimizer of torch's or timm's.")
