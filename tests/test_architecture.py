@@ -21,6 +21,7 @@ LAYERS = [
         "learning_rate",
         "method_names",
         "spec",
+        "data_spec",
         "optimizer_spec",
         "recipes",
         "run",

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
-from spacedkd.schedule import SCHEDULES, Schedule
+from spacedkd.schedule import SCHEDULES, Schedule, by_name
 
 
 def to_json(value: Any) -> Any:
@@ -198,6 +198,8 @@ def _schedule(value: Any, where: str) -> Schedule:
             raise UserError(f"{where}: {error}. Write it as Spaced('1.5ep').") from None
     if isinstance(value, Schedule):
         return value
+    if isinstance(value, str):
+        return by_name(value)
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
         raise UserError(
             f"{where} must be a schedule, or an object with a kind ({', '.join(SCHEDULES)}); got {value!r}."

@@ -16,7 +16,7 @@ student 2
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
@@ -170,6 +170,25 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "released-self-kd": ReleasedSelfKD,
 }
 """by the name a spec gives them"""
+
+
+def by_name(interval: str) -> Spaced:
+    """Online, offline, or spaced by a length."""
+    return {"online": Online(), "offline": Offline()}.get(interval) or Spaced(interval)
+
+
+def versions(turns: Iterable[Turn], role: str, follower: str) -> set[int]:
+    """How many updates `role` has made, at one turn or another of `follower`.
+
+    >>> versions(Spaced("2st").turns(("teacher", "student"), range(5)), "teacher", "student")
+    {2, 4, 5}
+    """
+    updates, seen = 0, set()
+    for turn in turns:
+        updates += turn.role == role
+        if turn.role == follower:
+            seen.add(updates)
+    return seen
 
 
 class Segment(NamedTuple):

@@ -13,6 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
+from spacedkd.data_spec import AugmentSpec as AugmentSpec
+from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.json_form import check_fields, from_json, to_json
@@ -25,73 +27,6 @@ from spacedkd.schedule import Schedule
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
-
-
-@dataclass(frozen=True)
-class AugmentSpec:
-    """Random changes of the training images, in this order: shifted crop, mirror, rotation."""
-
-    crop: int = 0
-    """pad by this many pixels and cut out the original size at a random place"""
-    flip: bool = False
-    """mirror left-right half of the time"""
-    rotate: float = 0.0
-    """turn by a random angle up to this many degrees either way"""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_between("crop", self.crop, 0, 10_000)
-        check_between("rotate", self.rotate, 0, 180)
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    source: str = "digits"
-    """a data set by name (see `spacedkd list data`), a folder, a .parquet or .npz file, a hub name owner/name, or a
-    function of yours as package.module:name that gives two torch datasets, to train and to test on"""
-    augment: AugmentSpec | None = None
-    """the random changes of a batch-wise augmentation; None takes what suits the data set"""
-    train_limit: int | None = None
-    """use only this many training images, evenly from all classes"""
-    holdout: float = 0.0
-    """part of the training images kept aside, so that the best epoch can be chosen without the test set"""
-    drop_last: bool = False
-    """leave out the last, smaller batch of an epoch"""
-    augmentation: str | None = None
-    """how training images are varied, by name (see `spacedkd list augmentations`); None takes what suits the data"""
-    mixup: float = 0.0
-    """mix every image and label with those of a partner; the share is drawn from Beta(mixup, mixup)"""
-    cutmix: float = 0.0
-    """paste a box of a partner into every image, sized after Beta(cutmix, cutmix)"""
-    image_size: int | None = None
-    """the side of the square a network sees; None takes what suits the augmentation and the data"""
-    root: str = "data"
-    """the folder that holds data sets known by name"""
-    class_list: str | None = None
-    """a file with one class folder a line: only these classes, in this order"""
-    image_column: str | None = None
-    """the images of a table; None finds them where only one column can be meant"""
-    label_column: str | None = None
-    """the labels of a table; None finds them where only one column can be meant"""
-    train_split: str | None = None
-    """the part of the data to train on; None finds it where only one can be meant"""
-    test_split: str | None = None
-    """the part of the data to test on; None finds it where only one can be meant"""
-    test_part: float | None = None
-    """where the data has no part to test on, this part of its images, evenly from all classes"""
-    skip_bad: bool = False
-    """leave images out that cannot be read"""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_between("mixup", self.mixup, 0, 1000)
-        check_between("cutmix", self.cutmix, 0, 1000)
-        check_between("train_limit", self.train_limit, 1)
-        check_between("image_size", self.image_size, 1)
-        if not 0 <= self.holdout < 1:
-            raise UserError(f"holdout must be a part from 0 up to (not including) 1, got {self.holdout:g}.")
-        if self.test_part is not None and not 0 < self.test_part < 1:
-            raise UserError(f"test_part must be between 0 and 1, got {self.test_part:g}.")
 
 
 @dataclass(frozen=True)
@@ -194,6 +129,12 @@ class RunSpec:
     """how often everything is saved"""
     log_every: Duration = Duration(25, "st")
     """how often losses are written down"""
+    only: str | None = None
+    """train no further than this role: those that would follow it are left out"""
+    record: tuple[Schedule, ...] = ()
+    """keep what students of these intervals need of their teacher, so that others can follow it with --teacher-path"""
+    teacher_path: str | None = None
+    """a run that has recorded its teacher: this one trains the student alone, to the same bits"""
     label: str = ""
     """the arm of a comparison this run belongs to"""
     objects: Options = field(default_factory=dict)
@@ -222,11 +163,14 @@ class RunSpec:
         The number of processes belongs to it: BatchNorm and the feature norm look at one process's part of a batch.
         """
         described = {key: value for key, value in to_json(self).items() if key not in _NOT_COMPUTED}
+        described = {key: value for key, value in described.items() if key not in _NEW or value is not None}
         described["processes"] = self.engine.devices * self.engine.nodes
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
-_NOT_COMPUTED = ("engine", "label", "save_every", "log_every")
+_NOT_COMPUTED = ("engine", "label", "save_every", "log_every", "record", "teacher_path")
+_NEW = ("only",)
+"""fields that runs of before did not have: what they leave open does not count"""
 
 
 def read_spec(path: str | PathLike[str]) -> RunSpec:

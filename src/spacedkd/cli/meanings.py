@@ -14,7 +14,7 @@ from typing import Any
 from spacedkd.cli.flags import Given
 from spacedkd.errors import UserError
 from spacedkd.json_form import fitting, to_json
-from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
+from spacedkd.schedule import Ahead, Online, Schedule, Spaced, Window, by_name
 from spacedkd.spec import MethodSpec, NetworkSpec, RunSpec, read_spec
 
 PUBLISHED = "timm"
@@ -113,7 +113,7 @@ def make_schedule(
 def _inside(base: Schedule, interval: str | None, tail: str | None) -> Schedule:
     if interval is not None:
         try:
-            base = {"online": Online(), "offline": Offline()}.get(interval) or Spaced(interval)
+            base = by_name(interval)
         except UserError as error:
             raise UserError(
                 f"--interval {interval}: {error} Also possible: --interval online, --interval offline."

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import nn
@@ -73,6 +74,9 @@ class KD(Distillation, Method):
     def is_fixed(self, role: str) -> bool:
         """Whether a network is trained already and stays as it is."""
         return role == self.chain[0] and not self.teacher_learns
+
+    def path(self, role: str) -> Literal["labels", "method"] | None:
+        return "labels" if role == self.chain[0] else "method"
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.chain[0]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -121,6 +121,14 @@ class Method(Protocol):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         """The named, weighted losses of one turn; the role learns from their sum."""
+
+    def path(self, role: str) -> Literal["labels", "method"] | None:
+        """What decides a role's weights after so many updates, besides the settings of the run.
+
+        "labels" is plain training on them, whatever the method; "method" is the method's options, and who comes before.
+        None is a role that listens to one that comes after it: its path cannot be had without them.
+        """
+        return None
 
     def views(self, role: str, step: int) -> Sequence[View]:
         """What a turn looks at: `batch` is the first, `batch.others` are the rest."""

@@ -10,6 +10,7 @@ With logits z [B, C] and labels y [B]:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
@@ -28,6 +29,9 @@ class NoKD(Method):
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         return {"student": Classifier(given.network("student"))}
+
+    def path(self, role: str) -> Literal["labels"]:
+        return "labels"
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         (prediction,) = models[role](batch.inputs)

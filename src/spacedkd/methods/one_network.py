@@ -64,6 +64,9 @@ class Taught(KD):
     def chain(self) -> Sequence[str]:
         return ("student",) if self.variant == "plain" else ("teacher", "student")
 
+    def path(self, role: str) -> Literal["method"]:
+        return "method"
+
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.chain[0]:
             return self.own_losses(role, models, batch, progress)

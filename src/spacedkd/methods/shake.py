@@ -68,6 +68,9 @@ class SHAKE(KD):
     def roles(self) -> Sequence[str]:
         return self.chain
 
+    def path(self, role: str) -> None:
+        return None  # the shadow learns from the student
+
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         models = super().models(given)
         ahead = self.chain[0]

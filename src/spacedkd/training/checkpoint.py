@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ class Position:
     """whose stretch of turns is going on"""
     journal_bytes: int = 0
     seconds: float = 0.0
-    cost: dict[str, int] = field(default_factory=dict)
+    cost: dict[str, dict[str, int]] = field(default_factory=dict)
+    """of each role's turns"""
 
 
 def save(
@@ -45,7 +47,7 @@ def save(
     metadata = {"fingerprint": fingerprint, "position": json.dumps(vars(position)), "optimizers": json.dumps(states)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(path, alone=True) as unfinished:
-        save_file(_apart(tensors), unfinished, metadata)
+        save_file(apart(tensors), unfinished, metadata)
 
 
 def load(
@@ -69,7 +71,7 @@ def load(
     return Position(**json.loads(metadata["position"]))
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Each tensor in memory of its own, as the format wants it: tied weights share theirs."""
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -79,6 +81,15 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         apart[name] = whole.clone() if storage in seen else whole
         seen.add(storage)
     return apart
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Names tensors by what is in them: equal bits, equal name."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode() + raw.tobytes())
+    return found.hexdigest()[:16]
 
 
 def _plain(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

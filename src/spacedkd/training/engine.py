@@ -99,6 +99,19 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     return model
 
 
+def add_followed(fabric: Fabric, model: nn.Module) -> nn.Module:
+    """A model that learns elsewhere: in the precision it learns in, so that it says what it would have said here."""
+    precision = fabric.strategy.precision
+    forward = fabric.to_device(precision.convert_module(model)).requires_grad_(False).forward
+
+    def in_precision(*views: Inputs, **kwargs: Any) -> Any:
+        with precision.forward_context():
+            return precision.convert_output(forward(*precision.convert_input(views), **kwargs))
+
+    model.forward = in_precision
+    return model
+
+
 def gather_rows(fabric: Fabric, rows: Tensor) -> Tensor:
     """The rows of all processes, one process after the other; they may have different numbers of them."""
     if fabric.world_size == 1:

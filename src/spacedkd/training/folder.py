@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class Journal(AbstractContextManager["Journal"]):
     def __exit__(self, *exception: object) -> None:
         self._file.close()
 
-    def write(self, entry: dict[str, Any]) -> None:
+    def write(self, entry: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(entry).encode() + b"\n")
         self._file.flush()
 

@@ -20,7 +20,7 @@ from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec, read_spec
-from spacedkd.training import engine
+from spacedkd.training import engine, following
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
 from spacedkd.training.objects import Objects
@@ -38,6 +38,8 @@ class Moment(NamedTuple):
     epoch: float
     accuracy: float | None
     """of the role's deepest head on the test images, when it has just been measured"""
+    waiting: str = ""
+    """for what, when nothing is learned because of it"""
 
 
 Callback = Callable[[Moment], None]
@@ -90,7 +92,10 @@ def train_run(
         folder.check_holds(fill_in(spec, objects, library))
         if folder.finished():
             return read_run(folder.path)
-    setup, is_new = set_up(make_plan(spec, objects, library)), not folder.spec.exists()
+    plan = make_plan(spec, objects, library)
+    for waiting in following.wait_for_begin(plan):
+        callback(Moment(0, len(plan.turns), "", 0.0, None, waiting))
+    setup, is_new = set_up(plan), not folder.spec.exists()
     recorder = Recorder(setup, folder)
     try:
         with recorder.opened():
@@ -107,28 +112,38 @@ def train_run(
 def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
     """Take the turns that are left, one after the other."""
     plan, fabric, position = setup.plan, setup.fabric, recorder.position
-    student, gather = plan.method.roles[-1], partial(engine.gather_rows, fabric)
-    views = (plan.views(turn) for turn in plan.turns.after(position.turns))
+    gather = partial(engine.gather_rows, fabric)
+    views = (plan.views(turn) for turn in plan.turns.after(position.turns) if turn.role not in setup.followed)
     seen = batches(setup.stream, views, plan.spec.engine.workers)
 
     def losses(turn: Turn, batch: Batch) -> Losses:
         engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *turn, fabric.global_rank))
         return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather))
 
+    def moment(role: str, step: int, accuracy: float | None = None, waiting: str = "") -> Moment:
+        return Moment(position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
+
     learning = None
-    for turn, shown in zip(plan.turns.after(position.turns), seen, strict=True):
+    for turn in plan.turns.after(position.turns):
         role, step = turn
-        batch = shown.to(fabric.device, setup.channels_last)
+        if role in setup.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it
+            position.turns += 1
+            recorder.following.pass_by(position.turns, turn)
+            learning = position.role = role
+            continue
 
         if role != learning:
+            for waiting in recorder.following.catch_up():
+                yield moment(role, step, waiting=waiting)
             setup.begin(role)
             if role != position.role:  # equal when a stretch of turns is resumed in its middle
                 plan.method.take_over(role, setup.models)
                 setup.share_frozen()
             learning = position.role = role
 
+        batch = next(seen).to(fabric.device, setup.channels_last)
         lr, size = plan.lr(turn), setup.stream.size(step)
-        with recorder.cost.turn(plan.method.learners[role], size):
+        with recorder.cost.turn(role, plan.method.learners[role], size):
             # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
             share = len(batch.labels) * fabric.world_size / size
             found = setup.learner(role).update(partial(losses, turn, batch), lr, share)
@@ -145,11 +160,14 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             scores = measure(setup, learner.model, learner.module)
             recorder.accuracy(turn, scores)
             accuracy = scores["test"]["final"]
-            if setup.average is not None and role == student:
+            if setup.average is not None and role == plan.roles[-1]:
                 recorder.accuracy(turn, measure(setup, setup.average, setup.average), role="average")
+        recorder.updated(turn)
         if finished % plan.every.save == 0:
             recorder.save()
-        yield Moment(position.turns, len(plan.turns), role, finished / plan.steps_per_epoch, accuracy)
+        yield moment(role, finished, accuracy)
+    for waiting in recorder.following.catch_up():
+        yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
 
 
 def _check_finite(setup: Setup, turn: Turn, values: Mapping[str, float]) -> None:

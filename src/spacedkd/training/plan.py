@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from numbers import Real
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -42,13 +45,16 @@ class Every(NamedTuple):
 class Turns:
     """All turns of a run, walked once and kept small: a run on ImageNet has millions."""
 
-    def __init__(self, roles: Sequence[str], turns: Iterable[Turn]) -> None:
+    def __init__(self, roles: Sequence[str], turns: Iterable[Turn], kept: Sequence[str]) -> None:
+        """Those of the roles that are `kept`."""
         self._roles = roles
         self._places, self._steps = array("H"), array("q")
         place = {role: number for number, role in enumerate(roles)}
         for role, step in turns:
             if role not in place:
                 raise unknown("role in the schedule's turns", role, roles)
+            if role not in kept:
+                continue
             self._places.append(place[role])
             self._steps.append(step)
 
@@ -69,6 +75,8 @@ class Plan:
     """as given, with everything it left open filled in"""
     objects: Objects
     method: Method
+    roles: Sequence[str]
+    """who learns, from the one that leads to the one that is saved; all of the method's unless the spec says `only`"""
     data: RunData
     turns: Turns
     steps_per_epoch: int
@@ -84,12 +92,16 @@ class Plan:
     @property
     def student(self) -> str:
         """The model that is reported and saved: the last role's."""
-        return self.method.learners[self.method.roles[-1]]
+        return self.method.learners[self.roles[-1]]
 
     def lr(self, turn: Turn) -> float:
         """A turn's learning rate; a role that stops early goes through the whole course of it until then."""
         stop = self.stops[turn.role]
         return self.course(turn.step if stop == self.total_steps else turn.step * self.total_steps // stop)
+
+    def updates(self, turns: int) -> Counter[str]:
+        """How many updates each role has made after so many turns."""
+        return Counter(turn.role for turn in islice(self.turns.after(0), turns))
 
     def progress(self, step: int, gather: Callable[[Tensor], Tensor]) -> Progress:
         return Progress(step, self.steps_per_epoch, self.total_steps, gather)
@@ -115,6 +127,7 @@ def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | No
         data=spec.data if is_own(spec.data.source) else (library or Library()).filled(spec.data),
         method=describe(method),
         schedule=schedule,
+        teacher_path=None if spec.teacher_path is None else str(Path(spec.teacher_path).resolve()),
         precision=engine.best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
         engine=replace(spec.engine, threads=spec.engine.threads or torch.get_num_threads()),
     )
@@ -153,15 +166,28 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
     schedule = Online() if spec.schedule is None else in_steps(spec.schedule, *in_run)
     method.check_schedule(schedule)
     stops = {role: _stop(method, role, in_run) for role in method.roles}
-    order = method.roles[::-1] if spec.follower_first else method.roles
-    wanted = (turn for turn in schedule.turns(order, range(total)) if turn.step < stops.get(turn.role, total))
-    turns = Turns(method.roles, wanted)
+    roles = method.roles if spec.only is None else method.roles[: _place(spec.only, method.roles) + 1]
+    turns = Turns(method.roles, turns_of(schedule, method.roles, spec.follower_first, stops, total), roles)
     last_step = dict(turns.after(0))  # a role that never has a turn is not in it
-    if method.roles[-1] not in last_step:
-        raise UserError(f"In this schedule the {method.roles[-1]} never has a turn, so nothing would be trained.")
+    if roles[-1] not in last_step:
+        raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")
     every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
     course = _course(spec, objects, in_run)
-    return Plan(spec, objects, method, data, turns, per_epoch, total, every, stops, last_step, course)
+    return Plan(spec, objects, method, roles, data, turns, per_epoch, total, every, stops, last_step, course)
+
+
+def turns_of(
+    schedule: Schedule, roles: Sequence[str], follower_first: bool, stops: Mapping[str, int], total: int
+) -> Iterator[Turn]:
+    """The turns of a schedule written in steps; a role that has learned enough has no more of them."""
+    order = roles[::-1] if follower_first else roles
+    return (turn for turn in schedule.turns(order, range(total)) if turn.step < stops.get(turn.role, total))
+
+
+def _place(role: str, roles: Sequence[str]) -> int:
+    if role not in roles:
+        raise unknown("role in --only", role, roles)
+    return roles.index(role)
 
 
 def load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:

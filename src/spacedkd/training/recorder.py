@@ -8,54 +8,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
-from torch import nn
-
-from spacedkd.files import write_json
+from spacedkd.files import read_journal, write_json
 from spacedkd.models import build
 from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.training import checkpoint, engine
 from spacedkd.training.checkpoint import Position
+from spacedkd.training.cost import Cost
 from spacedkd.training.folder import Journal, RunFolder
+from spacedkd.training.following import Following
+from spacedkd.training.path import Entry, Recording
 from spacedkd.training.setup import Scores, Setup
-
-
-class Cost:
-    """Updates of each learner, and the passes and images that went through each model in its turns; counted, not said.
-
-    A forward pass that records gradients is followed by a backward pass. Evaluation is not counted.
-    """
-
-    def __init__(self, models: Mapping[str, nn.Module]) -> None:
-        self.counts: Counter[str] = Counter()
-        self._images = 0  # of the turn that is going on
-        for name, model in models.items():
-            model.register_forward_hook(lambda module, inputs, output, name=name: self._passed(name))
-
-    def _passed(self, model: str) -> None:
-        for way, passes in (("forward", 1), ("backward", int(torch.is_grad_enabled()))) if self._images else ():
-            self.counts[f"{model} {way} passes"] += passes
-            self.counts[f"{model} {way} images"] += passes * self._images
-
-    @contextmanager
-    def turn(self, learner: str, images: int) -> Iterator[None]:
-        """Count one update of `learner` on a global batch of so many images, with all the passes made for it."""
-        self._images = images
-        yield
-        self._images = 0
-        self.counts[f"{learner} updates"] += 1
-        self.counts[f"{learner} images"] += images
-
-    def summary(self) -> dict[str, Any]:
-        """Totals over all models, and the counts they come from."""
-
-        def total(ending: str) -> int:
-            return sum(count for name, count in self.counts.items() if name.endswith(ending))
-
-        kinds = ("updates", "forward passes", "backward passes", "forward images", "backward images")
-        totals = {kind.replace(" ", "_"): total(f" {kind}") for kind in kinds}
-        return {**totals, "by_model": dict(sorted(self.counts.items()))}
 
 
 class Recorder:
@@ -66,6 +29,8 @@ class Recorder:
         self.position = Position()
         self.cost = Cost(setup.modules())
         self._journal: Journal | None = None
+        self._recording = Recording(folder.path, setup.plan, setup.modules(), setup.paths)
+        self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
         self._started = time.monotonic()
 
     @contextmanager
@@ -82,9 +47,11 @@ class Recorder:
             if self.folder.checkpoint.exists():  # everything as it was when it was saved
                 names = (plan.spec.fingerprint(), self.setup.modules(), self._optimizers())
                 self.position = checkpoint.load(self.folder.checkpoint, *names)
-                self.cost.counts.update(self.position.cost)
+                self.cost.counts = {role: Counter(counts) for role, counts in self.position.cost.items()}
             if fabric.is_global_zero:
                 self._journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
+                left = read_journal(self.folder.journal)
+                stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
             self._started = time.monotonic() - self.position.seconds
             yield
 
@@ -93,7 +60,7 @@ class Recorder:
         if self._journal is not None:
             self.position.journal_bytes = self._journal.sync()
             self.position.seconds = time.monotonic() - self._started
-            self.position.cost = dict(self.cost.counts)
+            self.position.cost = {role: dict(counts) for role, counts in self.cost.counts.items()}
             fingerprint = self.setup.plan.spec.fingerprint()
             models, optimizers = self.setup.modules(), self._optimizers()
             checkpoint.save(self.folder.checkpoint, fingerprint, self.position, models, optimizers)
@@ -111,7 +78,17 @@ class Recorder:
         if self._journal is not None:
             epoch = (turn.step + 1) / self.setup.plan.steps_per_epoch
             when = {"turn": self.position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
-            self._journal.write({"event": event, **when, **found})
+            self._keep({"event": event, **when, **found})
+
+    def _keep(self, entry: Entry) -> None:
+        if self._journal is not None:
+            self._journal.write(entry)
+            self._recording.note(entry)
+
+    def updated(self, turn: Turn) -> None:
+        """Leave the role's path behind, where it is recorded."""
+        if self._journal is not None:
+            self._recording.reached(turn, self.cost.counts[turn.role])
 
     def finish(self) -> None:
         """Save the student, and last of all the result."""
@@ -123,13 +100,15 @@ class Recorder:
                 if name == plan.student or module is setup.average:
                     build.save(module.network, plan.spec.network, plan.data.shown, folders[name])  # type: ignore[arg-type]
             facts = {
-                "roles": [*plan.method.roles],
-                "learners": dict(plan.method.learners),
+                "roles": [*plan.roles],
+                "learners": {role: plan.method.learners[role] for role in plan.roles},
                 "steps_per_epoch": plan.steps_per_epoch,
                 "total_steps": plan.total_steps,
                 "test_images": len(plan.data.evaluated()["test"]),
             }
+            if setup.followed:
+                facts["computed_here"] = self.cost.summary()
             machine = engine.describe(setup.fabric)
-            found = result(self.folder.path, self.cost.summary(), self.position.seconds, facts, machine)
-            write_json(self.folder.result, found)
+            cost = self.cost.summary(self.following.costs())
+            write_json(self.folder.result, result(self.folder.path, cost, self.position.seconds, facts, machine))
         setup.fabric.barrier()

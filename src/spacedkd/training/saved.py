@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from copy import deepcopy
@@ -198,7 +197,7 @@ def _ready(
         name: model.to(device, memory_format=layout).eval().requires_grad_(False)  # type: ignore[call-overload]
         for name, model in models.items()
     }
-    origin = {**origin, "weights_digest": digest(ready[student]), "precision": precision}
+    origin = {**origin, "weights_digest": checkpoint.digest(ready[student].state_dict()), "precision": precision}
     return Saved(ready, student, data, precision, device, channels_last, origin)
 
 
@@ -211,12 +210,3 @@ def device_of(accelerator: str) -> torch.device:
     if accelerator in ("auto", "cpu"):
         return torch.device("cpu")
     raise UserError(f"There is no {accelerator} here: use --accelerator cpu.")
-
-
-def digest(model: nn.Module) -> str:
-    """Names a model's weights and buffers: equal bits, equal name."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode() + raw.tobytes())
-    return found.hexdigest()[:16]

@@ -5,6 +5,7 @@ A network's first weights depend on the seed and its spec, not on the method.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -22,8 +23,10 @@ from spacedkd.models import build
 from spacedkd.models.weights import check_trained, ema_update, keep_normalisation
 from spacedkd.seeds import seed_for
 from spacedkd.spec import NetworkSpec
-from spacedkd.training import engine
+from spacedkd.training import engine, path
+from spacedkd.training.following import RecordedPath, find_paths
 from spacedkd.training.learner import Learner
+from spacedkd.training.path import Settings
 from spacedkd.training.plan import Plan, stream_of
 
 
@@ -94,7 +97,9 @@ def build_models(plan: Plan) -> dict[str, nn.Module]:
             "teacher network. Leave it out, or use --method kd."
         )
     _check_last_batch(plan, models)
-    return models
+    left_out = {learner for role, learner in plan.method.learners.items() if role not in plan.roles}
+    kept = {plan.method.learners[role] for role in plan.roles}
+    return {name: model for name, model in models.items() if name in kept or name not in left_out}
 
 
 def _check_last_batch(plan: Plan, models: dict[str, nn.Module]) -> None:
@@ -117,6 +122,10 @@ class Setup:
     models: dict[str, nn.Module]
     """all of them, as they are called"""
     learners: dict[str, Learner]
+    paths: Mapping[str, Settings]
+    """what decides the weights of each role whose path is recorded or followed"""
+    followed: dict[str, RecordedPath]
+    """of the roles that do not learn here, because their weights are known already"""
     channels_last: bool
     average: nn.Module | None
     """the moving average of the student's weights, if one is kept; it is among the models too"""
@@ -152,7 +161,7 @@ class Setup:
             for other in self.learners.values():
                 if other is not learner:
                     other.drift(lr)
-        if self.average is not None and role == self.plan.method.roles[-1]:
+        if self.average is not None and role == self.plan.roles[-1]:
             assert spec.ema is not None
             update_average(self.average, learner.module, spec.ema, step)
 
@@ -161,8 +170,11 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     """The plan's models on its devices; nothing is written yet."""
     models = build_models(plan) if models is None else models
     spec, method = plan.spec, plan.method
-    names = sorted({*method.learners.values()})
-    fabric = engine.start(spec, parts_learn_in_turn=len(names) < len(method.roles))
+    paths = {role: path.settings(plan, role, models) for role in path.leaders(plan)}
+    followed = {} if spec.teacher_path is None else find_paths(plan, paths)
+    learning = [role for role in plan.roles if role not in followed]
+    names = sorted({method.learners[role] for role in learning})
+    fabric = engine.start(spec, parts_learn_in_turn=len(names) < len(learning))
     on_device = fabric.device.type != "cpu" and spec.engine.workers == 0
     data = plan.data.to(fabric.device) if on_device else plan.data
     channels_last = spec.channels_last and all(engine.can_be_channels_last(m, fabric.device) for m in models.values())
@@ -172,16 +184,17 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     learners = {name: Learner(fabric, models[name], spec.optimizer, plan.objects.optimizer, own_lr) for name in names}
     if spec.optimizer.moves_frozen and any(learner.wants_closure for learner in learners.values()):
         raise UserError("moves_frozen gives others a step without losses: it needs an optimizer of torch's or timm's.")
-    ready = {
-        name: learners[name].model if name in learners else engine.add_frozen(fabric, model)
-        for name, model in models.items()
-    }
+    elsewhere = {method.learners[role] for role in followed}
+    ready = {}
+    for name, model in models.items():
+        add = engine.add_followed if name in elsewhere else engine.add_frozen
+        ready[name] = learners[name].model if name in learners else add(fabric, model)
     average = None
     if spec.ema is not None:
         average = engine.add_frozen(fabric, deepcopy(learners[plan.student].module))
         ready["average"] = average
     stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
-    return Setup(plan, fabric, data, stream, ready, learners, channels_last, average)
+    return Setup(plan, fabric, data, stream, ready, learners, paths, followed, channels_last, average)
 
 
 def update_average(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:

@@ -1,0 +1,212 @@
+"""Paths that were recorded, or are being recorded now, read in the place of roles that would learn in this run."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from spacedkd.errors import UserError
+from spacedkd.schedule import Turn, versions
+from spacedkd.spec import read_spec
+from spacedkd.training.checkpoint import digest
+from spacedkd.training.path import Entry, being_written, file_of, path_file, place_of
+from spacedkd.training.plan import Plan
+
+POLL_SECONDS = 0.1
+
+
+class RecordedPath:
+    """One role's path, in the folder of the run that records it."""
+
+    def __init__(self, run: Path, role: str, recorded: list[int]) -> None:
+        self.run, self.role, self.recorded = run, role, recorded
+        self.folder = place_of(run, role)
+        self._entries: dict[int, list[Entry]] = {}
+        self._costs: dict[int, Mapping[str, int]] = {}
+        self._read = 0
+
+    def waits_for(self, version: int) -> str | None:
+        """What a follower that needs this version waits for; None when it is there."""
+        self._read_on()
+        file = file_of(self.folder, version)
+        if (version in self._costs or version == 0) and file.exists():
+            return None
+        reached = max(self._costs, default=0)
+        if reached >= version:
+            raise UserError(f"{file} is gone: it was recorded, and removed. Train without --teacher-path.")
+        what = f"{self.run} to reach update {version} of its {self.role} (now {reached})"
+        if _is_written(self.run):
+            return f"waiting for {what}"
+        if (self.run / "result.json").exists():
+            raise UserError(f"{self.run} is finished and has not recorded update {version} of its {self.role}.")
+        return f"waiting for {what}, which is not being trained: go on with spacedkd train --resume {self.run}"
+
+    def load(self, version: int, model: nn.Module) -> None:
+        """Make a model what it is after so many updates."""
+        file = file_of(self.folder, version)
+        try:
+            with safe_open(file, framework="pt", device="cpu") as opened:
+                whole = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, not a dict
+                metadata = opened.metadata()
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file} cannot be read: {error}. Record the path again in a new folder.") from None
+        if metadata.get("digest") != digest(whole):
+            raise UserError(f"{file} is damaged: its checksum is another. Record the path again in a new folder.")
+        model.load_state_dict(whole)
+
+    def entries(self, step: int) -> list[Entry]:
+        """What the role's turn at this step left in the journal; known once a later version is there."""
+        return self._entries.get(step, [])
+
+    def cost(self, version: int) -> Mapping[str, int]:
+        """What it took to get so far."""
+        self._read_on()
+        return self._costs.get(version, {})
+
+    def _read_on(self) -> None:
+        journal = self.folder / "journal.jsonl"
+        if not journal.exists():
+            return
+        with journal.open("rb") as file:
+            file.seek(self._read)
+            found: list[Entry] = []
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                entry = json.loads(line)
+                if "version" not in entry:
+                    found.append(entry)
+                    continue
+                self._costs[entry["version"]] = entry["cost"]
+                for one in found:
+                    self._entries.setdefault(one["step"], []).append(one)
+                found, self._read = [], file.tell()
+
+
+def _is_written(run: Path) -> bool:
+    """Whether a process is recording a run's path now: it holds a lock, which a kill releases."""
+    try:
+        with FileLock(being_written(run), blocking=False):
+            return False
+    except Timeout:
+        return True
+
+
+class Following:
+    """The roles that learn elsewhere: their turns pass by here, and their paths are read when somebody needs them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        models: Mapping[str, nn.Module],
+        paths: Mapping[str, RecordedPath],
+        keep: Callable[[Entry], None],
+    ) -> None:
+        """`keep` writes into the journal of the run that follows."""
+        self.plan, self.models, self.paths, self._keep = plan, models, paths, keep
+        self._passed: list[tuple[int, Turn]] = []
+
+    def pass_by(self, number: int, turn: Turn) -> None:
+        """A turn of a role that learns elsewhere, by its number among all turns."""
+        self._passed.append((number, turn))
+
+    def catch_up(self) -> Iterator[str]:
+        """Bring every role to where its turns have got it; yields what is waited for, again and again."""
+        reached = {turn.role: turn.step + 1 for _, turn in self._passed}
+        for role, version in reached.items():
+            while waiting := self.paths[role].waits_for(version):
+                yield waiting
+                time.sleep(POLL_SECONDS)
+            self.paths[role].load(version, self.models[self.plan.method.learners[role]])
+        for number, turn in self._passed:
+            for entry in self.paths[turn.role].entries(turn.step):
+                if self._due(entry["event"], turn):
+                    self._keep({**entry, "turn": number, "role": turn.role})
+        self._passed.clear()
+
+    def _due(self, event: str, turn: Turn) -> bool:
+        """Whether this run would have written it down, had the role learned here."""
+        every, finished = self.plan.every, turn.step + 1
+        if finished == self.plan.last_step[turn.role] + 1:
+            return True
+        if event == "accuracy":
+            return finished % every.evaluate == 0
+        return turn.step % every.log == 0 or finished % every.save == 0
+
+    def costs(self) -> Iterator[Mapping[str, int]]:
+        """What the roles' own turns cost, wherever they were taken."""
+        for role, path in self.paths.items():
+            counts = path.cost(self.plan.stops[role])
+            yield {re.sub(rf"^{re.escape(path.role)}(?= )", role, name): count for name, count in counts.items()}
+
+
+def find_paths(plan: Plan, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, RecordedPath]:
+    """The paths that a run's `teacher_path` has of its roles; whoever has none there learns here.
+
+    The first role must have one: what differs, or was not recorded, is said.
+    """
+    assert plan.spec.teacher_path is not None
+    run = Path(plan.spec.teacher_path)
+    recorded = json.loads(path_file(run).read_text(encoding="utf-8"))
+    found = {}
+    for place, (role, wanted) in enumerate(settings.items()):
+        same = [name for name, path in recorded.items() if _difference(path["settings"], wanted) is None]
+        if same:
+            path = RecordedPath(run, same[0], recorded[same[0]]["versions"])
+            _check_versions(plan, path, role)
+            found[role] = path
+        elif place == 0:
+            theirs = recorded.get(role) or next(iter(recorded.values()))
+            different = _difference(theirs["settings"], wanted) or "path"
+            ours, its = (json.dumps(one.get(different)) for one in (wanted, theirs["settings"]))
+            raise UserError(
+                f"--teacher-path: the path of {run} is not that of this run's {role}, which has another {different} "
+                f"({_short(ours)}; there {_short(its)}). Train without it, or with the same {different}."
+            )
+        else:
+            break  # those behind it learn from it
+    return found
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The first setting that is not the same."""
+    plain = json.loads(json.dumps(other))
+    return next((name for name in {**one, **plain} if one.get(name) != plain.get(name)), None)
+
+
+def _check_versions(plan: Plan, path: RecordedPath, role: str) -> None:
+    roles = plan.method.roles
+    behind = roles[roles.index(role) + 1]
+    missing = sorted((versions(plan.turns.after(0), role, behind) | {plan.stops[role]}) - {*path.recorded})
+    if missing:
+        some = ", ".join(map(str, path.recorded[:6])) + (", ..." if len(path.recorded) > 6 else "")
+        raise UserError(
+            f"--teacher-path: this schedule needs the {role} after {missing[0]} updates, and {path.run} records it "
+            f"after {some}. Record it with --record and this interval, or choose another interval."
+        )
+
+
+def wait_for_begin(plan: Plan) -> Iterator[str]:
+    """What a run that follows another waits for until that one has begun; it must be there, and record."""
+    if plan.spec.teacher_path is None:
+        return
+    run = Path(plan.spec.teacher_path)
+    while not path_file(run).exists():
+        if not (run / "spec.json").exists():
+            raise UserError(f"--teacher-path: there is no run {run}. Train it with: spacedkd train --record ...")
+        if not read_spec(run).record:
+            raise UserError(f"--teacher-path: {run} records no path. Train it with --record and this run's interval.")
+        yield f"waiting for {run} to begin"
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,239 @@
+"""The path of a role: its weights after v updates, computed once and followed by any number of runs.
+
+Whoever learns from labels, or from roles before it, has weights that are a pure function of its own settings and the
+seed; a student that finds them recorded learns the same bits as one whose teacher learns beside it.
+
+    RUN/path/path.json                          what decides each role's weights, and which versions are recorded
+    RUN/path/ROLE/journal.jsonl                 what its turns left in the journal, up to each version
+    RUN/path/ROLE/000000586.safetensors         the model after 586 updates
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from safetensors.torch import save_file
+from torch import nn
+
+from spacedkd.data.inputs import Inputs
+from spacedkd.duration import in_steps
+from spacedkd.errors import UserError
+from spacedkd.files import write_json, write_whole
+from spacedkd.json_form import to_json
+from spacedkd.schedule import Turn, versions
+from spacedkd.training.checkpoint import apart, digest
+from spacedkd.training.plan import Plan, turns_of
+
+Settings = Mapping[str, Any]
+Entry = Mapping[str, Any]
+"""a line of a journal"""
+
+
+def check_path(plan: Plan, role: str) -> None:
+    """Refuse a role whose weights depend on more than its own settings."""
+    method, spec = plan.method, plan.spec
+    others = [model for other, model in method.learners.items() if other != role]
+    if method.path(role) is None or method.learners[role] in others:
+        raise UserError(
+            f"The {role} of {spec.method.name} learns from those that learn from it, so it has no path of its own: "
+            "leave out --record and --teacher-path."
+        )
+    if spec.frozen_mode == "train" or spec.optimizer.moves_frozen:
+        quirk = "frozen_mode=train" if spec.frozen_mode == "train" else "moves_frozen"
+        raise UserError(
+            f"With {quirk} the {role} moves while others learn, so it has no path of its own: leave one of them out."
+        )
+    steps = [turn.step for turn in plan.turns.after(0) if turn.role == role]
+    if steps != [*range(plan.stops[role])]:
+        raise UserError(f"In this schedule the {role} does not learn every step in order, so its path is no other's.")
+
+
+def leaders(plan: Plan) -> Sequence[str]:
+    """The roles whose path a run records or follows: all before the last, or all it has."""
+    if not plan.spec.record and plan.spec.teacher_path is None:
+        return ()
+    if plan.spec.teacher_path is None and (len(plan.roles) == 1 or plan.spec.only is not None):
+        return plan.roles
+    if len(plan.roles) == 1:
+        raise UserError(f"--teacher-path: method {plan.spec.method.name} has nobody who leads. Leave it out.")
+    return plan.roles[:-1]
+
+
+def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """Everything that decides a role's weights after any number of updates, by the words of a refusal."""
+    check_path(plan, role)
+    spec, roles, learners = plan.spec, plan.method.roles, plan.method.learners
+    leads = role != roles[-1]
+    network = spec.teacher if leads and spec.teacher is not None else spec.network
+    own = "teacher" if network is spec.teacher else "network"
+    found = {
+        "network": to_json(network.untrained()),
+        "data": to_json(spec.data),
+        "seed": spec.seed,
+        "batch size": spec.batch_size,
+        "epochs": spec.epochs,
+        "steps to learn": plan.stops[role],
+        "optimizer": to_json(spec.optimizer),
+        "learning rate": to_json(spec.rate),
+        "label smoothing": spec.label_smoothing,
+        "precision": spec.precision,
+        "memory layout": spec.channels_last,
+        "number of processes": spec.engine.devices * spec.engine.nodes,
+        "objects": [spec.objects.get(name) for name in (own, "data", "collate", "optimizer", "lr")],
+        "method": to_json(spec.method) if plan.method.path(role) == "method" else None,
+        "first weights": [digest(models[learners[one]].state_dict()) for one in roles[: roles.index(role) + 1]],
+        "dropout masks": role if draws(models[learners[role]], plan.data.shown.sample) else None,
+    }
+    if role != roles[0]:  # those before it decide, too
+        found["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay]
+    return found
+
+
+def draws(model: nn.Module, sample: Inputs) -> bool:
+    """Whether a model draws random numbers when it learns; they are seeded by the name of its role."""
+
+    def states() -> tuple[Any, ...]:
+        kind, keys, *rest = np.random.get_state(legacy=True)
+        return torch.random.get_rng_state().tolist(), random.getstate(), (kind, *keys, *rest)
+
+    tried, before = deepcopy(model).train(), states()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        tried(sample)
+        return states() != before
+
+
+def to_record(plan: Plan, role: str) -> list[int]:
+    """The versions of a role that students of the schedules to be recorded meet, and the last one."""
+    roles = (*plan.method.roles, "follower")
+    if role != plan.method.roles[-1]:
+        roles = plan.method.roles  # type: ignore[assignment]
+    found = {plan.stops[role]}
+    for schedule in plan.spec.record:
+        written = in_steps(schedule, plan.steps_per_epoch, plan.total_steps)
+        turns = turns_of(written, roles, plan.spec.follower_first, plan.stops, plan.total_steps)
+        found |= versions(turns, role, roles[roles.index(role) + 1])
+    return sorted(found)
+
+
+def path_file(run: Path) -> Path:
+    """What decides each role's weights, and the versions that are, or will be, recorded."""
+    return run / "path" / "path.json"
+
+
+def being_written(run: Path) -> Path:
+    """The lock of whoever records a run's paths."""
+    return run / "path" / ".writing"
+
+
+def place_of(run: Path, role: str) -> Path:
+    return run / "path" / role
+
+
+def file_of(folder: Path, version: int) -> Path:
+    return folder / f"{version:09d}.safetensors"
+
+
+class Recording:
+    """The paths a run leaves behind; most leave none."""
+
+    def __init__(
+        self, run: Path, plan: Plan, models: Mapping[str, nn.Module], settings: Mapping[str, Settings]
+    ) -> None:
+        self.run, self.settings = run, settings if plan.spec.record else {}
+        learners = plan.method.learners
+        self._paths = {
+            role: PathWriter(place_of(run, role), role, models[learners[role]], to_record(plan, role))
+            for role in self.settings
+        }
+
+    @contextmanager
+    def opened(self, done: Mapping[str, int], journal: Iterable[Entry]) -> Iterator[None]:
+        """Go on where the paths end; `done` are the updates each role has made, `journal` what they left behind."""
+        if not self._paths:
+            yield
+            return
+        path_file(self.run).parent.mkdir(exist_ok=True)
+        left = [*journal]
+        with FileLock(being_written(self.run), timeout=60):  # followers take it for a moment, to see who writes
+            for role, path in self._paths.items():
+                path.open(done[role], left)
+            known = {
+                role: {"settings": self.settings[role], "versions": sorted(path.due)}
+                for role, path in self._paths.items()
+            }
+            write_json(path_file(self.run), known)
+            yield
+
+    def note(self, entry: Entry) -> None:
+        if entry["role"] in self._paths:
+            self._paths[entry["role"]].note(entry)
+
+    def reached(self, turn: Turn, cost: Mapping[str, int]) -> None:
+        if turn.role in self._paths:
+            self._paths[turn.role].write(turn.step + 1, cost)
+
+
+class PathWriter:
+    """Leaves a role's path behind as it learns."""
+
+    def __init__(self, folder: Path, role: str, model: nn.Module, due: Iterable[int]) -> None:
+        self.folder, self.role, self.model = folder, role, model
+        self.due = {*due}
+        self.reached = 0
+        self._entries: list[Entry] = []
+
+    def open(self, done: int, journal: Iterable[Entry]) -> None:
+        """Go on behind the last version that is there whole, when the role has made `done` updates already.
+
+        What lies between them was learned before anything was recorded, or is learned once more, to the same bits.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.reached = _cut(self.folder / "journal.jsonl")
+        self.due -= {*range(self.reached + 1, done + 1)}
+        self._entries = [entry for entry in journal if entry["role"] == self.role and entry["step"] >= self.reached]
+        if 0 in self.due and not file_of(self.folder, 0).exists():
+            self._save(0)
+
+    def note(self, entry: Entry) -> None:
+        """What one of the role's turns leaves in the run's journal."""
+        if entry["step"] >= self.reached:
+            self._entries.append(entry)
+
+    def write(self, version: int, cost: Mapping[str, int]) -> None:
+        """Keep the model as it is after so many updates, if anybody will ask for it."""
+        if version not in self.due or version <= self.reached:
+            return
+        self._save(version)
+        lines = [*self._entries, {"version": version, "cost": cost}]
+        with (self.folder / "journal.jsonl").open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+        self.reached, self._entries = version, []
+
+    def _save(self, version: int) -> None:
+        metadata = {"role": self.role, "version": str(version), "digest": digest(self.model.state_dict())}
+        with write_whole(file_of(self.folder, version), alone=True) as unfinished:
+            save_file(apart(self.model.state_dict()), unfinished, metadata)
+
+
+def _cut(journal: Path) -> int:
+    """Cut off what lies behind the last whole version; says which version that is."""
+    whole, version = 0, 0
+    if journal.exists():
+        with journal.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n") and line.startswith(b'{"version"'):
+                    whole, version = file.tell(), json.loads(line)["version"]
+        os.truncate(journal, whole)
+    return version
