@@ -61,6 +61,12 @@ class Run:
         return roles
 
     @property
+    def computed(self) -> Mapping[str, Any]:
+        """What was computed in this run itself: less than it costs, where it followed a recorded path."""
+        computed: Mapping[str, Any] = self.plan.get("computed_here", self.cost)
+        return computed
+
+    @property
     def leader(self) -> str | None:
         """Who learns first, where there is more than one role."""
         return self.roles[0] if len(self.roles) > 1 else None

@@ -25,7 +25,8 @@ from spacedkd import (
 )
 from spacedkd import compare as compare_arms
 from spacedkd.experiments.comparison import compare, find_runs
-from spacedkd.experiments.runner import Job, equal_cost_controls, plan, run_all
+from spacedkd.experiments.runner import equal_cost_controls, plan, run_all
+from spacedkd.experiments.sharing import Job
 from spacedkd.training.folder import RunFolder
 from tests.conftest import TINY, tensors
 from tests.data.on_disk import class_folders

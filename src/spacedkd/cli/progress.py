@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spacedkd.experiments.instruments import Advance
     from spacedkd.experiments.instruments import Progress as ShowWork
     from spacedkd.experiments.runner import Callback as JobCallback
-    from spacedkd.experiments.runner import Job
+    from spacedkd.experiments.sharing import Job
     from spacedkd.training.loop import Callback, Moment
 
 console = Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")  # one of several processes speaks for all
@@ -55,6 +55,8 @@ def _bar() -> Progress:
 
 def _line(moment: Moment, known: dict[str, float]) -> str:
     """Where a run is, with the last accuracy of each role, which is kept among those known."""
+    if moment.waiting:
+        return moment.waiting
     if moment.accuracy is not None:
         known[moment.role] = moment.accuracy
     scores = ", ".join(f"{role} {100 * value:.1f} %" for role, value in known.items())
@@ -65,12 +67,17 @@ def _line(moment: Moment, known: dict[str, float]) -> str:
 def run_progress(title: str) -> Iterator[Callback]:
     """A bar for one run."""
     known: dict[str, float] = {}
+    waited = ""
     with _bar() as bar:
         task = bar.add_task(title, total=None, news="starting")
 
         def callback(moment: Moment) -> None:
+            nonlocal waited
             news = _line(moment, known)
             bar.update(task, completed=moment.turn, total=moment.turns, news=news)
+            if moment.waiting not in ("", waited):
+                _say_plainly(f"{title}: {news}")
+            waited = moment.waiting
             if moment.accuracy is not None:
                 _say_plainly(f"{title}: {news}  (turn {moment.turn} of {moment.turns})")
 

@@ -88,10 +88,13 @@ def compare(
         flag("add, for each arm that takes k updates a step, its method unspaced with k times the epochs", "no"),
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
+    no_sharing: Annotated[bool, flag("train every arm's teacher anew, also where arms have the same", "no")] = False,
+    keep_path: Annotated[bool, flag("keep what was recorded of teachers that arms share", "no")] = False,
 ) -> None:
     """Compare arms over seeds: every arm of a seed gets the same data order and the same initial weights.
 
-    Runs that are finished already are used as they are; ones that were stopped go on.
+    Runs that are finished already are used as they are; ones that were stopped go on. A teacher that several arms have
+    is trained once for all of them, which changes no bit.
 
     Example: spacedkd compare --data digits --width 16 --epochs 30
     --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep' --against online
@@ -116,7 +119,16 @@ def compare(
     if finished:
         say(f"{finished} of {len(every)} runs in {out} are finished already; delete the folder to run them again.")
     with jobs_progress(len(every) - finished) as callback:
-        found = runner.compare(arms, out, seeds=seeds, against=against, jobs=jobs, callback=callback)
+        found = runner.compare(
+            arms,
+            out,
+            seeds=seeds,
+            against=against,
+            jobs=jobs,
+            sharing=not no_sharing,
+            keep_path=keep_path,
+            callback=callback,
+        )
     _show(found, out / "report.html", out / "comparison.json")
 
 

@@ -130,6 +130,7 @@ def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> dict[str,
             **{name: sum(run.cost[name] for run in runs) / len(runs) for name in COUNTED},
             "seconds": sum(run.seconds for run in runs) / len(runs),
         },
+        "computed": {name: sum(run.computed[name] for run in runs) / len(runs) for name in COUNTED},
         "runs": [
             {
                 "seed": run.seed,

@@ -7,17 +7,18 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from spacedkd.data.sources import Library
 from spacedkd.errors import UserError, unknown
 from spacedkd.experiments import comparison
+from spacedkd.experiments.sharing import Job, forget_paths, next_jobs, share, teacher_of
 from spacedkd.files import write_json
 from spacedkd.spec import MethodSpec, RunSpec, read_spec
 from spacedkd.training.folder import RunFolder
@@ -27,15 +28,6 @@ from spacedkd.training.plan import fill_in, make_plan, method_and_schedule
 from spacedkd.training.setup import build_models
 
 REPORT_SECONDS = 0.2
-
-
-class Job(NamedTuple):
-    """One run of a comparison."""
-
-    label: str
-    seed: int
-    spec: RunSpec
-    folder: Path
 
 
 Callback = Callable[[Job, Moment], None]
@@ -48,12 +40,16 @@ def compare(
     seeds: int | Sequence[int] = 3,
     against: str | None = None,
     jobs: int | None = None,
+    sharing: bool = True,
+    keep_path: bool = False,
     callback: Callback = lambda job, moment: None,
 ) -> dict[str, Any]:
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
 
-    Runs that are finished already are used as they are; ones that were stopped go on. See `comparison.compare` for what
-    is in a comparison, and `spacedkd report` for a page about it.
+    Runs that are finished already are used as they are; ones that were stopped go on. Arms with equal teachers share
+    one, to the same bits, unless `sharing` is False; `keep_path` keeps what was recorded for it.
+
+    See `comparison.compare` for what is in a comparison, and `spacedkd report` for a page about it.
     """
     out = Path(out)
     if not arms or (not seeds if isinstance(seeds, int) else not len(seeds)):
@@ -65,7 +61,7 @@ def compare(
     at_once = jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
     planned = plan(arms, numbers, out, at_once, library)
-    run_all(planned, at_once, callback, library)
+    run_all(planned, at_once, callback, library, sharing, keep_path)
     found = comparison.compare([job.folder for label in arms for job in planned if job.label == label], against)
     write_json(out / "comparison.json", found)
     return found
@@ -87,9 +83,11 @@ def plan(
     for seed in seeds:
         for label, spec in arms.items():
             folder = run_folder(out, label, seed)
-            begun = read_spec(folder).engine.threads if RunFolder(folder).spec.exists() else None
-            engine = replace(spec.engine, threads=begun or spec.engine.threads or threads)
+            begun = read_spec(folder) if RunFolder(folder).spec.exists() else None
+            engine = replace(spec.engine, threads=(begun and begun.engine.threads) or spec.engine.threads or threads)
             filled = fill_in(replace(spec, seed=seed, label=label, engine=engine), library=library)
+            if begun is not None:
+                filled = replace(filled, record=begun.record, teacher_path=begun.teacher_path)
             jobs.append(Job(label, seed, filled, folder))
     return jobs
 
@@ -139,22 +137,31 @@ def _gpus(accelerator: str) -> list[str]:
     return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
 
 
-def run_all(jobs: Sequence[Job], at_once: int, callback: Callback, library: Library | None = None) -> None:
+def run_all(
+    jobs: Sequence[Job],
+    at_once: int,
+    callback: Callback,
+    library: Library | None = None,
+    sharing: bool = True,
+    keep_path: bool = False,
+) -> None:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
 
     What is wrong with an arm, or with a folder, is an error before anything starts.
     """
     for job in jobs:
-        folder = RunFolder(job.folder)
-        if folder.spec.exists():
-            folder.check_holds(job.spec)
+        if job.begun:
+            RunFolder(job.folder).check_holds(job.spec)
         else:
-            folder.check_free()
-    todo = [job for job in jobs if not RunFolder(job.folder).finished()]
+            RunFolder(job.folder).check_free()
+    todo = [job for job in jobs if not job.finished]
+    teachers = {}
     for job in {job.label: job for job in todo}.values():
-        build_models(make_plan(job.spec, library=library))
+        made = make_plan(job.spec, library=library)
+        teachers[job.label] = teacher_of(made, build_models(made))
     if not todo:
         return
+    todo = share(todo, teachers) if sharing else todo
     gpus = _gpus(jobs[0].spec.engine.accelerator)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
@@ -163,9 +170,8 @@ def run_all(jobs: Sequence[Job], at_once: int, callback: Callback, library: Libr
             places.put(gpus[worker % len(gpus)] if gpus else None)
         with ProcessPoolExecutor(min(at_once, len(todo)), context, _take_place, (places,)) as pool:
             others = set(multiprocessing.active_children())
-            futures = {pool.submit(_train, index, job, news) for index, job in enumerate(todo)}
             try:
-                for index, moment in _news(news, futures):
+                for index, moment in _news(news, _results(pool, todo, at_once, news)):
                     callback(todo[index], moment)
             except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -174,6 +180,24 @@ def run_all(jobs: Sequence[Job], at_once: int, callback: Callback, library: Libr
                 if isinstance(error, BrokenProcessPool):
                     raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
                 raise
+    if not keep_path:
+        forget_paths(todo)
+
+
+def _results(pool: Executor, jobs: Sequence[Job], at_once: int, news: Any) -> Iterator[None]:
+    """Begin every job as soon as it can and there is room; ends when all are done, and an error in one ends all."""
+    waiting = [*enumerate(jobs)]
+    running: dict[Future[None], tuple[int, Job]] = {}
+    while waiting or running:
+        begin = next_jobs(waiting, [job for _, job in running.values()], at_once - len(running))
+        for place in begin or ([] if running else waiting[:1]):  # which says itself what it waits for
+            running[pool.submit(_train, *place, news)] = place
+            waiting.remove(place)
+        done, _ = wait(running, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
+        for future in done:
+            future.result()
+            del running[future]
+        yield
 
 
 _library: Library
@@ -202,11 +226,8 @@ def _train(index: int, job: Job, news: Any) -> None:
     train_run(job.spec, RunFolder(job.folder), True, Objects(), tell, _library)
 
 
-def _news(news: Any, futures: set[Future[None]]) -> Iterator[tuple[int, Moment]]:
-    """What the runs tell while they go on; an error in one ends all."""
-    while futures:
-        done, futures = wait(futures, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
-        for future in done:
-            future.result()
+def _news(news: Any, ticks: Iterator[None]) -> Iterator[tuple[int, Moment]]:
+    """What the runs tell while they go on."""
+    for _ in ticks:
         while not news.empty():  # nobody else takes from it
             yield news.get()

@@ -42,7 +42,7 @@ class RecordedPath:
         reached = max(self._costs, default=0)
         if reached >= version:
             raise UserError(f"{file} is gone: it was recorded, and removed. Train without --teacher-path.")
-        what = f"{self.run} to reach update {version} of its {self.role} (now {reached})"
+        what = f"{self.run} to reach update {version} of its {self.role}"
         if _is_written(self.run):
             return f"waiting for {what}"
         if (self.run / "result.json").exists():
@@ -187,9 +187,9 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
 
 
 def _check_versions(plan: Plan, path: RecordedPath, role: str) -> None:
-    roles = plan.method.roles
-    behind = roles[roles.index(role) + 1]
-    missing = sorted((versions(plan.turns.after(0), role, behind) | {plan.stops[role]}) - {*path.recorded})
+    behind = [*plan.roles[plan.roles.index(role) + 1 :], None][0]
+    needed = {plan.stops[role]} | (versions(plan.turns.after(0), role, behind) if behind else set())
+    missing = sorted(needed - {*path.recorded})
     if missing:
         some = ", ".join(map(str, path.recorded[:6])) + (", ..." if len(path.recorded) > 6 else "")
         raise UserError(

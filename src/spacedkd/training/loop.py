@@ -168,6 +168,8 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
         yield moment(role, finished, accuracy)
     for waiting in recorder.following.catch_up():
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
+    if learning in setup.followed:
+        yield moment(learning, plan.total_steps)
 
 
 def _check_finite(setup: Setup, turn: Turn, values: Mapping[str, float]) -> None:

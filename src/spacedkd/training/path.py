@@ -62,10 +62,8 @@ def leaders(plan: Plan) -> Sequence[str]:
     """The roles whose path a run records or follows: all before the last, or all it has."""
     if not plan.spec.record and plan.spec.teacher_path is None:
         return ()
-    if plan.spec.teacher_path is None and (len(plan.roles) == 1 or plan.spec.only is not None):
-        return plan.roles
-    if len(plan.roles) == 1:
-        raise UserError(f"--teacher-path: method {plan.spec.method.name} has nobody who leads. Leave it out.")
+    if len(plan.roles) == 1 or (plan.spec.teacher_path is None and plan.spec.only is not None):
+        return plan.roles  # a run without distillation can have the teacher's own path
     return plan.roles[:-1]
 
 

@@ -1,0 +1,135 @@
+"""Arms whose teachers are the same: one of them trains the teacher and records its path, the others follow it.
+
+The arm with the finest schedule records, because the others need less of the teacher than it does. An arm without
+distillation is the teacher itself, and need not be trained at all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import nn
+
+from spacedkd.errors import UserError
+from spacedkd.json_form import to_json
+from spacedkd.schedule import Offline, Schedule, versions
+from spacedkd.spec import RunSpec
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.path import file_of, place_of, settings, to_record
+from spacedkd.training.plan import Plan
+
+
+class Job(NamedTuple):
+    """One run of a comparison."""
+
+    label: str
+    seed: int
+    spec: RunSpec
+    folder: Path
+    first: int = 0
+    """the updates of the teacher it waits for, when it follows one that is being recorded"""
+
+    @property
+    def begun(self) -> bool:
+        return RunFolder(self.folder).spec.exists()
+
+    @property
+    def finished(self) -> bool:
+        return RunFolder(self.folder).finished()
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What an arm has to do with its teacher."""
+
+    plan: Plan
+    name: str
+    """equal for arms whose teachers are equal, to the bit"""
+    needed: frozenset[int]
+    """after how many updates its student meets the teacher; nothing where there is none but itself"""
+
+    def covered_by(self, plan: Plan, spec: RunSpec) -> bool:
+        """Whether a run with this plan and spec records what this arm's student needs."""
+        return self.needed <= {*to_record(replace(plan, spec=spec), plan.roles[0])}
+
+
+def teacher_of(plan: Plan, models: Mapping[str, nn.Module]) -> Teacher | None:
+    """An arm's teacher; None where it has none that others could have as well."""
+    spec, roles = plan.spec, plan.roles
+    if len(roles) == 1 and spec.ema is not None:  # nobody records the average
+        return None
+    try:
+        decides = settings(plan, roles[0], models)
+    except UserError:
+        return None
+    written = [to_json(every) for every in (spec.evaluate_every, spec.log_every, spec.save_every)]
+    needed = versions(plan.turns.after(0), *roles[:2]) if len(roles) > 1 else set()
+    return Teacher(plan, json.dumps([decides, written]), frozenset(needed))
+
+
+def _recording(spec: RunSpec, others: Sequence[Teacher]) -> RunSpec:
+    """The spec of an arm that records for others."""
+    schedules: list[Schedule] = []
+    for other in others:
+        one = other.plan.spec.schedule
+        schedules += [one] if one is not None and one not in schedules else []
+    return replace(spec, record=tuple(schedules) or (Offline(),))
+
+
+def share(jobs: Sequence[Job], teachers: Mapping[str, Teacher | None]) -> list[Job]:
+    """The jobs with who records and who follows written into their specs; those that have begun stay as they are."""
+    alike: dict[tuple[int, str], list[tuple[Job, Teacher]]] = {}
+    for job in jobs:
+        teacher = teachers.get(job.label)
+        if teacher is not None:
+            alike.setdefault((job.seed, teacher.name), []).append((job, teacher))
+    changed = {job.folder: job for arms in alike.values() for job in _shared(arms)}
+    return [changed.get(job.folder, job) for job in jobs]
+
+
+def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
+    """Runs of one seed with one teacher, of which one records; what has begun to record is taken up again."""
+    new = [(job, teacher) for job, teacher in arms if not job.begun]
+    begun = [
+        (job, teacher) for job, teacher in arms if job.begun and job.spec.record and (job.folder / "path").exists()
+    ]
+    for live, own in begun or sorted(new, key=lambda arm: -len(arm[1].needed))[:1]:
+        others = [(job, teacher) for job, teacher in new if job is not live]
+        spec = live.spec if live.begun else _recording(live.spec, [teacher for _, teacher in others])
+        path, last = str(live.folder.resolve()), own.plan.stops[own.plan.roles[0]]
+        follow = [
+            job._replace(spec=replace(job.spec, teacher_path=path), first=min(teacher.needed, default=last))
+            for job, teacher in others
+            if teacher.covered_by(own.plan, spec)
+        ]
+        if own.needed and follow:
+            return follow if live.begun else [live._replace(spec=spec), *follow]
+    return []
+
+
+def next_jobs(waiting: Sequence[tuple[int, Job]], running: Collection[Job], room: int) -> list[tuple[int, Job]]:
+    """Which jobs to begin now, as many as there is room for; first those that need not wait for one that is running."""
+    busy = {str(job.folder.resolve()) for job in running}
+    ready = [place for place in waiting if _can_begin(place[1], busy)]
+    return sorted(ready, key=lambda place: place[1].spec.teacher_path in busy)[:room]
+
+
+def _can_begin(job: Job, busy: Container[str]) -> bool:
+    """Whether what a job follows, if anything, has been recorded, or is being recorded and has come far enough."""
+    if job.spec.teacher_path is None:
+        return True
+    run = Path(job.spec.teacher_path)
+    first = file_of(place_of(run, "*"), job.first)
+    there = job.first == 0 or any(run.glob(str(first.relative_to(run))))
+    return RunFolder(run).finished() or (job.spec.teacher_path in busy and there)
+
+
+def forget_paths(jobs: Sequence[Job]) -> None:
+    """Remove what was recorded for jobs that are finished."""
+    for run in {job.spec.teacher_path for job in jobs if job.spec.teacher_path is not None}:
+        shutil.rmtree(Path(run) / "path", ignore_errors=True)

@@ -1,0 +1,177 @@
+"""A teacher that several arms have is trained once; nothing but the cost tells."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spacedkd import MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec
+from spacedkd.data.sources import Library
+from spacedkd.experiments.runner import plan, run_all
+from spacedkd.experiments.sharing import Job, next_jobs, share, teacher_of
+from spacedkd.training.plan import make_plan
+from spacedkd.training.setup import build_models
+from tests.conftest import TINY, of_model
+
+ARMS = {
+    "no KD": replace(TINY, method=MethodSpec("none")),
+    "half": replace(TINY, schedule=Spaced("0.5ep")),
+    "online": TINY,
+    "spaced": replace(TINY, schedule=Spaced("1.5ep")),
+    "offline": replace(TINY, schedule=Offline()),
+}
+PASSES = {"forward_passes": 1, "backward_passes": 2}
+"""a backward pass computes about twice what a forward pass does"""
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    out = tmp_path_factory.mktemp("sharing")
+    compare(ARMS, out / "alone", seeds=1, jobs=2, sharing=False)
+    compare(ARMS, out / "shared", seeds=1, jobs=2)
+    return {"alone": out / "alone", "shared": out / "shared"}
+
+
+def runs(out: Path) -> list[Path]:
+    return sorted(path.parent.relative_to(out) for path in out.rglob("result.json"))
+
+
+def result(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def test_every_run_has_the_bits_it_has_alone(both: dict[str, Path]) -> None:
+    assert runs(both["alone"]) == runs(both["shared"])
+    assert len(runs(both["alone"])) == 5
+    for run in runs(both["alone"]):
+        one, other = (out / run for out in both.values())
+        assert (one / "journal.jsonl").read_bytes() == (other / "journal.jsonl").read_bytes()
+        assert (one / "student/model.safetensors").read_bytes() == (other / "student/model.safetensors").read_bytes()
+        results = [result(one), result(other)]
+        for found in results:
+            del found["seconds"]
+            found["plan"].pop("computed_here", None)
+        assert results[0] == results[1]
+        models = [
+            {name: value for name, value in of_model(folder, "student").items() if name.startswith("model/")}
+            for folder in (one, other)
+        ]
+        assert models[0].keys() == models[1].keys()
+        assert all(models[0][name].equal(models[1][name]) for name in models[0])
+
+
+def test_five_arms_cost_19_passes_instead_of_31(both: dict[str, Path]) -> None:
+    """In forward passes and their worth a step: a network that learns 3, one that is looked at 1 more."""
+    costs = []
+    for out in both.values():
+        cost = 0
+        for run in runs(out):
+            found = result(out / run)
+            really = found["plan"].get("computed_here", found["cost"])
+            cost += sum(worth * really[name] for name, worth in PASSES.items())
+        costs.append(cost / 15)
+    assert costs == [31, 19]
+
+
+def test_the_finest_schedule_records_and_what_it_recorded_is_gone(both: dict[str, Path]) -> None:
+    shared = both["shared"]
+    assert [*map(str, read_spec(shared / "online/seed0").record)] != []
+    for arm in ("no-kd", "half", "spaced", "offline"):
+        assert read_spec(shared / arm / "seed0").teacher_path == str((shared / "online/seed0").resolve())
+    assert not [*shared.rglob("path")]
+
+
+def test_the_comparison_says_what_was_computed(both: dict[str, Path]) -> None:
+    alone, shared = (json.loads((out / "comparison.json").read_text()) for out in both.values())
+    for one, other in zip(alone["arms"], shared["arms"], strict=True):
+        assert {**one["cost"], "seconds": 0} == {**other["cost"], "seconds": 0}
+        assert one["computed"]["forward_passes"] == one["cost"]["forward_passes"]
+    computed = {arm["label"]: arm["computed"]["backward_passes"] for arm in shared["arms"]}
+    assert computed == {"no KD": 0, "half": 15, "online": 30, "spaced": 15, "offline": 15}
+
+
+def planned(arms: dict[str, RunSpec], out: Path) -> list[Job]:
+    jobs, library = plan(arms, [0], out), Library()
+    plans = {job.label: make_plan(job.spec, library=library) for job in jobs}
+    return share(jobs, {label: teacher_of(one, build_models(one)) for label, one in plans.items()})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TINY, batch_size=10),
+        replace(TINY, label_smoothing=0.1),
+        replace(TINY, teacher=NetworkSpec("resnet18_small", {"width": 6})),
+        replace(TINY, evaluate_every="2ep"),
+        replace(TINY, frozen_mode="train"),
+        replace(TINY, method=MethodSpec("dml")),
+        replace(TINY, method=MethodSpec("self-kd"), schedule=Spaced("1ep")),
+        replace(TINY, method=MethodSpec("eskd")),
+        replace(TINY, method=MethodSpec("ban")),
+    ],
+)
+def test_teachers_that_differ_are_not_shared(tmp_path: Path, other: RunSpec) -> None:
+    for job in planned({"one": TINY, "other": other}, tmp_path):
+        assert not job.spec.record
+        assert job.spec.teacher_path is None
+
+
+def test_methods_share_a_teacher_too(tmp_path: Path) -> None:
+    kd, dkd = planned({"kd": TINY, "dkd": replace(TINY, method=MethodSpec("dkd"), schedule=Spaced("1ep"))}, tmp_path)
+    assert kd.spec.record == (Spaced("1ep"),)
+    assert dkd.spec.teacher_path == str(kd.folder.resolve())
+
+
+def test_dropout_keeps_no_kd_from_being_the_teacher(tmp_path: Path) -> None:
+    """Masks are seeded by the name of a role."""
+    dropping = replace(TINY, network=NetworkSpec("resnet18_small", {"width": 4, "drop_rate": 0.5}))
+    alone, kd, _ = planned(
+        {
+            "no KD": replace(dropping, method=MethodSpec("none")),
+            "kd": dropping,
+            "spaced": replace(dropping, schedule="1ep"),
+        },
+        tmp_path,
+    )
+    assert alone.spec.teacher_path is None
+    assert kd.spec.record == (Spaced("1ep"),)
+
+
+def test_who_must_wait_comes_last(tmp_path: Path) -> None:
+    jobs = planned({"spaced": ARMS["spaced"], "online": TINY}, tmp_path)
+    later = Job("later", 1, TINY, tmp_path / "later")
+    waiting = [*enumerate([*jobs, later])]
+    spaced, online, _ = waiting
+    assert next_jobs(waiting, [], 2) == [online, waiting[2]], "nothing is recorded yet"
+    recorded = jobs[1].folder / "path/teacher"
+    recorded.mkdir(parents=True)
+    (recorded / "000000007.safetensors").touch()
+    left = [spaced, waiting[2]]
+    assert next_jobs(left, [jobs[1]], 1) == [waiting[2]], "it would have to wait, the other need not"
+    assert next_jobs(left, [jobs[1]], 2) == [waiting[2], spaced]
+    assert next_jobs([spaced], [], 2) == [], "nobody goes on recording"
+
+
+def test_a_comparison_that_was_stopped_goes_on(tmp_path: Path, both: dict[str, Path]) -> None:
+    """Whoever records is stopped in the middle; the others find what it has recorded, then and later."""
+
+    class Stopped(Exception):
+        pass
+
+    def stop(job: Job, moment: Any) -> None:
+        if job.label == "online" and moment.turn > 16:
+            raise Stopped
+
+    jobs = plan(ARMS, [0], tmp_path)
+    with pytest.raises(Stopped):
+        run_all(jobs, 2, stop)
+    run_all(plan(ARMS, [0], tmp_path), 2, lambda job, moment: None)
+    for run in runs(tmp_path):
+        assert (tmp_path / run / "journal.jsonl").read_bytes() == (both["alone"] / run / "journal.jsonl").read_bytes()
+    assert len(runs(tmp_path)) == 5
+    assert read_spec(tmp_path / "spaced/seed0").teacher_path == str((tmp_path / "online/seed0").resolve())
