@@ -78,6 +78,10 @@ class EngineSpec:
     """processes that prepare batches ahead of time; the batches are the same for any number"""
     threads: int | None = None
     """CPU threads of each process; None takes all cores"""
+    pipeline: bool = False
+    """teacher and student learn at the same time, in two processes with a device each"""
+    keep_path: bool = False
+    """keep what is recorded of teachers that arms share, or that --pipeline hands over"""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from spacedkd import MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec
+from spacedkd import MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec, train
 from spacedkd.data.sources import Library
+from spacedkd.experiments.comparison import compare as compare_folders
 from spacedkd.experiments.runner import plan, run_all
 from spacedkd.experiments.sharing import Job, next_jobs, share, teacher_of
+from spacedkd.files import write_json
 from spacedkd.training.plan import make_plan
 from spacedkd.training.setup import build_models
 from tests.conftest import TINY, of_model
@@ -31,7 +33,9 @@ PASSES = {"forward_passes": 1, "backward_passes": 2}
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     out = tmp_path_factory.mktemp("sharing")
-    compare(ARMS, out / "alone", seeds=1, jobs=2, sharing=False)
+    for job in plan(ARMS, [0], out / "alone"):
+        train(job.spec, job.folder)
+    write_json(out / "alone/comparison.json", compare_folders([out / "alone" / run for run in runs(out / "alone")]))
     compare(ARMS, out / "shared", seeds=1, jobs=2)
     return {"alone": out / "alone", "shared": out / "shared"}
 
@@ -88,7 +92,9 @@ def test_the_finest_schedule_records_and_what_it_recorded_is_gone(both: dict[str
 
 def test_the_comparison_says_what_was_computed(both: dict[str, Path]) -> None:
     alone, shared = (json.loads((out / "comparison.json").read_text()) for out in both.values())
-    for one, other in zip(alone["arms"], shared["arms"], strict=True):
+    by_label = {arm["label"]: arm for arm in shared["arms"]}
+    for one in alone["arms"]:
+        other = by_label[one["label"]]
         assert {**one["cost"], "seconds": 0} == {**other["cost"], "seconds": 0}
         assert one["computed"]["forward_passes"] == one["cost"]["forward_passes"]
     computed = {arm["label"]: arm["computed"]["backward_passes"] for arm in shared["arms"]}
@@ -169,8 +175,8 @@ def test_a_comparison_that_was_stopped_goes_on(tmp_path: Path, both: dict[str, P
 
     jobs = plan(ARMS, [0], tmp_path)
     with pytest.raises(Stopped):
-        run_all(jobs, 2, stop)
-    run_all(plan(ARMS, [0], tmp_path), 2, lambda job, moment: None)
+        run_all(jobs, 1, stop)
+    run_all(plan(ARMS, [0], tmp_path), 1, lambda job, moment: None)
     for run in runs(tmp_path):
         assert (tmp_path / run / "journal.jsonl").read_bytes() == (both["alone"] / run / "journal.jsonl").read_bytes()
     assert len(runs(tmp_path)) == 5

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any
 
 import pytest
 
-from spacedkd import Ahead, Offline, Online, RunSpec, Schedule, Spaced, Window, train
-from tests.conftest import assert_same_bits, of_model
-from tests.training.stopping import train_in_parts
+from spacedkd import (
+    Ahead,
+    DataSpec,
+    MethodSpec,
+    Moment,
+    NetworkSpec,
+    Offline,
+    Online,
+    OptimizerSpec,
+    RateSpec,
+    RunSpec,
+    Schedule,
+    Spaced,
+    UserError,
+    Window,
+    train,
+)
+from spacedkd.json_form import to_json
+from tests.conftest import TINY, assert_same_bits, of_model
+from tests.training.stopping import Stopped, train_in_parts
 
 Make = Callable[..., RunSpec]
 SCHEDULES: dict[str, Schedule] = {
@@ -44,8 +67,6 @@ def assert_same_but_for_cost(one: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that records what all these schedules need."""
-    from tests.conftest import TINY
-
     folder = tmp_path_factory.mktemp("paths") / "recorded"
     train(replace(TINY, schedule=Spaced("1ep"), record=tuple(SCHEDULES.values())), folder)
     return folder
@@ -66,3 +87,140 @@ def test_a_student_that_follows_learns_what_it_learns_beside_its_teacher(
 def test_recording_changes_nothing(tmp_path: Path, tiny: RunSpec, recorded: Path) -> None:
     train(replace(tiny, schedule=Spaced("1ep")), tmp_path / "plain")
     assert_same_but_for_cost(tmp_path / "plain", recorded)
+
+
+def test_the_teacher_alone_can_be_recorded(tmp_path: Path, tiny: RunSpec) -> None:
+    """As a run without distillation, whose network is the teacher's, or as the first part of a run with it."""
+    spaced = replace(tiny, schedule=Spaced("1.5ep"))
+    train(spaced, tmp_path / "alone")
+    train(replace(tiny, method="none", record=("1.5ep",)), tmp_path / "no kd")
+    train(replace(spaced, only="teacher", record=("1.5ep",)), tmp_path / "only")
+    assert (tmp_path / "no kd/student/model.safetensors").read_bytes() == (
+        tmp_path / "only/student/model.safetensors"
+    ).read_bytes()
+    for recorder in ("no kd", "only"):
+        train(replace(spaced, teacher_path=tmp_path / recorder), tmp_path / f"after {recorder}")
+        assert_same_but_for_cost(tmp_path / "alone", tmp_path / f"after {recorder}")
+
+
+def test_no_kd_is_the_teacher_and_need_not_be_trained(tmp_path: Path, tiny: RunSpec, recorded: Path) -> None:
+    spec = replace(tiny, method="none")
+    train(spec, tmp_path / "trained")
+    run = train(replace(spec, teacher_path=recorded), tmp_path / "copied")
+    assert run.computed["forward_passes"] == 0
+    for name in ("journal.jsonl", "student/model.safetensors"):
+        assert (tmp_path / "trained" / name).read_bytes() == (tmp_path / "copied" / name).read_bytes()
+
+
+@pytest.mark.parametrize("method", ["ban", "takd"])
+def test_every_link_of_a_chain_has_a_path(tmp_path: Path, tiny_with: Make, method: str) -> None:
+    spec = tiny_with(method, schedule=Spaced("1ep"))
+    train(replace(spec, record=("1ep",)), tmp_path / "recorded")
+    links = sorted(path.name for path in (tmp_path / "recorded/path").iterdir() if path.is_dir())
+    assert links == {"ban": ["generation 1", "teacher"], "takd": ["assistant", "teacher"]}[method]
+    run = train(replace(spec, teacher_path=tmp_path / "recorded"), tmp_path / "follows")
+    assert run.computed["updates"] == 15
+    assert_same_but_for_cost(tmp_path / "recorded", tmp_path / "follows")
+
+
+def test_what_differs_further_down_a_chain_learns_here(tmp_path: Path, tiny_with: Make) -> None:
+    train(tiny_with("ban", schedule=Spaced("1ep"), record=("1ep", "2ep")), tmp_path / "recorded")
+    other = tiny_with("ban", schedule=Spaced("2ep"))
+    train(other, tmp_path / "alone")
+    run = train(replace(other, teacher_path=tmp_path / "recorded"), tmp_path / "follows")
+    assert run.computed["updates"] == 30, "generation 1 learned from the teacher at other intervals"
+    assert_same_but_for_cost(tmp_path / "alone", tmp_path / "follows")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"data": DataSpec("digits", train_limit=42)}, "another data"),
+        ({"seed": 1}, "another seed"),
+        ({"batch_size": 9}, "another batch size"),
+        ({"optimizer": OptimizerSpec(lr=0.03)}, "another optimizer"),
+        ({"rate": RateSpec("cosine")}, "another learning rate"),
+        ({"teacher": NetworkSpec("resnet18_small", {"width": 5})}, "another network"),
+        ({"label_smoothing": 0.1}, "another label smoothing"),
+        ({"epochs": 4}, "another epochs"),
+        ({"precision": "64-true"}, "another precision"),
+        ({"same_init": False}, "another first weights"),
+        ({"schedule": Spaced("6st")}, "needs the teacher after 6 updates, and .* records it after 5, 10, 15"),
+        ({"method": MethodSpec("dml")}, "learns from those that learn from it"),
+        ({"method": MethodSpec("shake")}, "learns from those that learn from it"),
+        ({"method": MethodSpec("self-kd")}, "learns from those that learn from it"),
+        ({"method": MethodSpec("ban")}, "another first weights"),
+        ({"frozen_mode": "train"}, "moves while others learn"),
+        ({"optimizer": OptimizerSpec(lr=0.02, moves_frozen=True)}, "moves while others learn"),
+    ],
+)
+def test_another_path_is_refused_in_one_line(
+    tmp_path: Path, tiny: RunSpec, every_epoch: Path, changes: dict[str, Any], word: str
+) -> None:
+    spec = replace(tiny, **{"schedule": Spaced("1ep"), **changes}, teacher_path=every_epoch)
+    with pytest.raises(UserError, match=word) as refused:
+        train(spec, tmp_path / "run")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def every_epoch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("paths") / "every epoch"
+    train(replace(TINY, schedule=Spaced("1ep"), record=("1ep",)), folder)
+    return folder
+
+
+def test_a_run_that_recorded_nothing_is_no_path(tmp_path: Path, tiny: RunSpec) -> None:
+    with pytest.raises(UserError, match="there is no run"):
+        train(replace(tiny, teacher_path=tmp_path / "nowhere"), tmp_path / "run")
+    train(tiny, tmp_path / "plain")
+    with pytest.raises(UserError, match="records no path"):
+        train(replace(tiny, teacher_path=tmp_path / "plain"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(("damage", "word"), [("cut", "cannot be read"), ("changed", "checksum"), ("gone", "is gone")])
+def test_damaged_snapshots_are_noticed(
+    tmp_path: Path, tiny: RunSpec, every_epoch: Path, damage: str, word: str
+) -> None:
+    shutil.copytree(every_epoch, tmp_path / "recorded")
+    file = tmp_path / "recorded/path/teacher/000000010.safetensors"
+    whole = bytearray(file.read_bytes())
+    whole[-5] ^= 1
+    {
+        "cut": lambda: file.write_bytes(whole[:-9]),
+        "changed": lambda: file.write_bytes(whole),
+        "gone": file.unlink,
+    }[damage]()
+    with pytest.raises(UserError, match=word):
+        train(replace(tiny, schedule=Spaced("1ep"), teacher_path=tmp_path / "recorded"), tmp_path / "run")
+
+
+def test_a_path_is_followed_while_it_is_written_and_its_writer_is_killed(tmp_path: Path, tiny: RunSpec) -> None:
+    """The student waits, is stopped itself, says that nobody writes, and goes on when the writer does."""
+    spec = replace(tiny, epochs=24, schedule=Spaced("1ep"), evaluate_every="6ep")
+    (tmp_path / "spec.json").write_text(json.dumps(to_json(replace(spec, record=("1ep",)))))
+    started = [sys.executable, "-m", "spacedkd", "train"]
+    writer = subprocess.Popen([*started, "--spec", "spec.json", "--out", "teacher"], cwd=tmp_path, stdout=DEVNULL)
+    while not [*tmp_path.glob("teacher/path/teacher/*.safetensors")]:
+        time.sleep(0.002)
+    writer.kill()
+    writer.wait()
+    assert not (tmp_path / "teacher/result.json").exists(), "it was to be killed on its way"
+    said: list[str] = []
+
+    def callback(moment: Moment) -> None:
+        if moment.waiting and moment.waiting not in said:
+            said.append(moment.waiting)
+            raise Stopped
+
+    follows = replace(spec, teacher_path=tmp_path / "teacher")
+    with pytest.raises(Stopped):
+        train(follows, tmp_path / "student", callback=callback)
+    assert f"not being trained: go on with spacedkd train --resume {tmp_path / 'teacher'}" in said[0]
+    writer = subprocess.Popen([*started, "--resume", "teacher"], cwd=tmp_path, stdout=DEVNULL)
+    train(follows, tmp_path / "student", resume=True)
+    assert writer.wait() == 0
+    train(spec, tmp_path / "alone")
+    assert_same_but_for_cost(tmp_path / "alone", tmp_path / "student")
+    assert_same_but_for_cost(tmp_path / "alone", tmp_path / "teacher")

@@ -52,6 +52,9 @@ class Flag(NamedTuple):
         Numbers are taken as text, so that the spec says what is wrong with one, in its own words.
         """
         hint = flag(self.about, self.default, self.metavar)
+        if self.kind is bool and self.place.startswith("engine."):  # a switch, which is given or not
+            hint = flag(self.about)
+            return self.name, Annotated[tyro.conf.FlagCreatePairsOff[bool], hint], False
         if self.kind is tuple:
             return self.name, Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], hint], ()
         typed = str if self.kind in _READ else self.kind
@@ -79,6 +82,8 @@ _METAVARS = {
     "FOLDER": "data.root",
     "DATA": "data.source",
     "PLACE": "network.weights",
+    "RUN": "teacher_path",
+    "ROLE": "only",
     "NUMBER": "seed",
     "DEGREES": "data.augment.rotate",
 }
@@ -216,7 +221,7 @@ def given(flags: Any) -> dict[str, Any]:
             found |= given(value)
         elif value == () and one.default is None:
             raise UserError(f"--{one.name.replace('_', '-')} needs at least one value.")
-        elif value not in (None, ()):
+        elif value not in (None, (), False):
             found[one.name] = _read(one.metadata.get("kind"), value)
     return found
 

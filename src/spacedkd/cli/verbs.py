@@ -89,7 +89,6 @@ def compare(
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     no_sharing: Annotated[bool, flag("train every arm's teacher anew, also where arms have the same", "no")] = False,
-    keep_path: Annotated[bool, flag("keep what was recorded of teachers that arms share", "no")] = False,
 ) -> None:
     """Compare arms over seeds: every arm of a seed gets the same data order and the same initial weights.
 
@@ -126,7 +125,6 @@ def compare(
             against=against,
             jobs=jobs,
             sharing=not no_sharing,
-            keep_path=keep_path,
             callback=callback,
         )
     _show(found, out / "report.html", out / "comparison.json")

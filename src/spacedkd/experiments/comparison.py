@@ -45,6 +45,7 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
         if not path.exists():
             raise UserError(f"There is no folder {path}. Give run folders, or folders that contain some.")
         folders += sorted(spec.parent for spec in path.rglob("spec.json"))
+    folders = [folder for folder in folders if not (folder.parent / "spec.json").exists()]  # a pipeline's teacher
     folders = list(dict.fromkeys(folder.resolve() for folder in folders))
     finished = [folder for folder in folders if RunFolder(folder).finished()]
     if not finished:

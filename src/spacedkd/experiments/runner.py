@@ -41,13 +41,12 @@ def compare(
     against: str | None = None,
     jobs: int | None = None,
     sharing: bool = True,
-    keep_path: bool = False,
     callback: Callback = lambda job, moment: None,
 ) -> dict[str, Any]:
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
 
     Runs that are finished already are used as they are; ones that were stopped go on. Arms with equal teachers share
-    one, to the same bits, unless `sharing` is False; `keep_path` keeps what was recorded for it.
+    one, to the same bits, unless `sharing` is False.
 
     See `comparison.compare` for what is in a comparison, and `spacedkd report` for a page about it.
     """
@@ -61,7 +60,7 @@ def compare(
     at_once = jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
     planned = plan(arms, numbers, out, at_once, library)
-    run_all(planned, at_once, callback, library, sharing, keep_path)
+    run_all(planned, at_once, callback, library, sharing)
     found = comparison.compare([job.folder for label in arms for job in planned if job.label == label], against)
     write_json(out / "comparison.json", found)
     return found
@@ -143,7 +142,6 @@ def run_all(
     callback: Callback,
     library: Library | None = None,
     sharing: bool = True,
-    keep_path: bool = False,
 ) -> None:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
 
@@ -180,8 +178,7 @@ def run_all(
                 if isinstance(error, BrokenProcessPool):
                     raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
                 raise
-    if not keep_path:
-        forget_paths(todo)
+    forget_paths(todo)
 
 
 def _results(pool: Executor, jobs: Sequence[Job], at_once: int, news: Any) -> Iterator[None]:

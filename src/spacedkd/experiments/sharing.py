@@ -130,6 +130,7 @@ def _can_begin(job: Job, busy: Container[str]) -> bool:
 
 
 def forget_paths(jobs: Sequence[Job]) -> None:
-    """Remove what was recorded for jobs that are finished."""
-    for run in {job.spec.teacher_path for job in jobs if job.spec.teacher_path is not None}:
-        shutil.rmtree(Path(run) / "path", ignore_errors=True)
+    """Remove what was recorded for jobs that are finished, unless it is to be kept."""
+    for job in jobs:
+        if job.spec.teacher_path is not None and not job.spec.engine.keep_path:
+            shutil.rmtree(Path(job.spec.teacher_path) / "path", ignore_errors=True)

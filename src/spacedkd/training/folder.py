@@ -29,6 +29,7 @@ class RunFolder:
         self.student = self.path / "student"
         self.average = self.path / "average"
         self.result = self.path / "result.json"
+        self.teacher = self.path / "teacher"
 
     def check_free(self) -> None:
         """Refuse a place that already holds something, so that nothing is written over."""

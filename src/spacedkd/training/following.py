@@ -31,7 +31,7 @@ class RecordedPath:
         self.folder = place_of(run, role)
         self._entries: dict[int, list[Entry]] = {}
         self._costs: dict[int, Mapping[str, int]] = {}
-        self._read = 0
+        self._read = self._loaded = 0
 
     def waits_for(self, version: int) -> str | None:
         """What a follower that needs this version waits for; None when it is there."""
@@ -61,10 +61,17 @@ class RecordedPath:
         if metadata.get("digest") != digest(whole):
             raise UserError(f"{file} is damaged: its checksum is another. Record the path again in a new folder.")
         model.load_state_dict(whole)
+        self._loaded = version
 
     def entries(self, step: int) -> list[Entry]:
         """What the role's turn at this step left in the journal; known once a later version is there."""
         return self._entries.get(step, [])
+
+    def forget(self) -> None:
+        """Remove all versions before the one that was loaded last."""
+        for file in self.folder.glob("*.safetensors"):
+            if file < file_of(self.folder, self._loaded):
+                file.unlink()
 
     def cost(self, version: int) -> Mapping[str, int]:
         """What it took to get so far."""
@@ -141,6 +148,11 @@ class Following:
             return finished % every.evaluate == 0
         return turn.step % every.log == 0 or finished % every.save == 0
 
+    def forget(self) -> None:
+        """Remove what this run will not ask for again; nobody else follows the teacher of a pipeline."""
+        for path in self.paths.values():
+            path.forget()
+
     def costs(self) -> Iterator[Mapping[str, int]]:
         """What the roles' own turns cost, wherever they were taken."""
         for role, path in self.paths.items():
@@ -204,9 +216,9 @@ def wait_for_begin(plan: Plan) -> Iterator[str]:
         return
     run = Path(plan.spec.teacher_path)
     while not path_file(run).exists():
-        if not (run / "spec.json").exists():
+        if not (run / "spec.json").exists() and not plan.spec.engine.pipeline:
             raise UserError(f"--teacher-path: there is no run {run}. Train it with: spacedkd train --record ...")
-        if not read_spec(run).record:
+        if (run / "spec.json").exists() and not read_spec(run).record:
             raise UserError(f"--teacher-path: {run} records no path. Train it with --record and this run's interval.")
         yield f"waiting for {run} to begin"
         time.sleep(POLL_SECONDS)

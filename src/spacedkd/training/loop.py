@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,8 @@ from spacedkd.training import engine, following
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
 from spacedkd.training.objects import Objects
-from spacedkd.training.plan import fill_in, make_plan
+from spacedkd.training.pipeline import check_pipeline, teacher_process
+from spacedkd.training.plan import Plan, fill_in, make_plan
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.setup import Setup, measure, set_up
 
@@ -93,6 +95,20 @@ def train_run(
         if folder.finished():
             return read_run(folder.path)
     plan = make_plan(spec, objects, library)
+    if not plan.spec.engine.pipeline:
+        return _train(plan, folder, callback)
+    check_pipeline(plan)
+    with teacher_process(plan, folder, _train_teacher) as check:
+
+        def checked(moment: Moment) -> None:
+            if moment.waiting:
+                check()
+            callback(moment)
+
+        return _train(replace(plan, spec=replace(plan.spec, teacher_path=str(folder.teacher))), folder, checked)
+
+
+def _train(plan: Plan, folder: RunFolder, callback: Callback) -> Run:
     for waiting in following.wait_for_begin(plan):
         callback(Moment(0, len(plan.turns), "", 0.0, None, waiting))
     setup, is_new = set_up(plan), not folder.spec.exists()
@@ -107,6 +123,11 @@ def train_run(
             folder.discard()
         raise
     return read_run(folder.path)
+
+
+def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects) -> None:
+    """What the teacher's process of a pipeline does."""
+    train_run(spec, folder, True, objects, lambda moment: None)
 
 
 def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:

@@ -29,7 +29,7 @@ from spacedkd.methods.method import Method, Progress
 from spacedkd.models import build
 from spacedkd.models.heads import class_count
 from spacedkd.schedule import Online, Schedule, Turn
-from spacedkd.spec import MethodSpec, RunSpec
+from spacedkd.spec import EngineSpec, MethodSpec, RunSpec
 from spacedkd.training import engine
 from spacedkd.training.objects import Objects
 
@@ -129,8 +129,12 @@ def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | No
         schedule=schedule,
         teacher_path=None if spec.teacher_path is None else str(Path(spec.teacher_path).resolve()),
         precision=engine.best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
-        engine=replace(spec.engine, threads=spec.engine.threads or torch.get_num_threads()),
+        engine=replace(spec.engine, threads=spec.engine.threads or _threads(spec.engine)),
     )
+
+
+def _threads(spec: EngineSpec) -> int:
+    return max(1, torch.get_num_threads() // (2 if spec.pipeline else 1))
 
 
 def method_and_schedule(spec: RunSpec, own: Method | None = None) -> tuple[Method, Schedule | None]:

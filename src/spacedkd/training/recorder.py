@@ -12,9 +12,10 @@ from spacedkd.files import read_journal, write_json
 from spacedkd.models import build
 from spacedkd.run import result
 from spacedkd.schedule import Turn
-from spacedkd.training import checkpoint, engine
+from spacedkd.training import checkpoint
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.cost import Cost
+from spacedkd.training.engine import describe
 from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
 from spacedkd.training.path import Entry, Recording
@@ -64,6 +65,9 @@ class Recorder:
             fingerprint = self.setup.plan.spec.fingerprint()
             models, optimizers = self.setup.modules(), self._optimizers()
             checkpoint.save(self.folder.checkpoint, fingerprint, self.position, models, optimizers)
+            engine = self.setup.plan.spec.engine
+            if engine.pipeline and not engine.keep_path:
+                self.following.forget()
 
     def _optimizers(self) -> dict[str, Any]:
         return {name: learner.optimizer for name, learner in self.setup.learners.items()}
@@ -106,9 +110,9 @@ class Recorder:
                 "total_steps": plan.total_steps,
                 "test_images": len(plan.data.evaluated()["test"]),
             }
-            if setup.followed:
+            if setup.followed and not plan.spec.engine.pipeline:
                 facts["computed_here"] = self.cost.summary()
-            machine = engine.describe(setup.fabric)
+            machine = describe(setup.fabric)
             cost = self.cost.summary(self.following.costs())
             write_json(self.folder.result, result(self.folder.path, cost, self.position.seconds, facts, machine))
         setup.fabric.barrier()

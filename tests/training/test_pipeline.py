@@ -1,0 +1,75 @@
+"""Teacher and student in two processes learn what they learn in one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from subprocess import DEVNULL
+
+import pytest
+
+from spacedkd import EngineSpec, MethodSpec, RunSpec, Spaced, UserError, train
+from spacedkd.experiments.comparison import find_runs
+from spacedkd.json_form import to_json
+from tests.training.test_path import assert_same_but_for_cost
+
+Make = Callable[..., RunSpec]
+PIPELINE = EngineSpec(threads=1, pipeline=True)
+
+
+def test_two_processes_learn_what_one_learns_through_a_kill(tmp_path: Path, tiny: RunSpec) -> None:
+    spec = replace(tiny, epochs=12, schedule=Spaced("1ep"), evaluate_every="4ep")
+    (tmp_path / "spec.json").write_text(json.dumps(to_json(replace(spec, engine=PIPELINE))))
+    started = [sys.executable, "-m", "spacedkd", "train", "--spec", "spec.json", "--out", "pipeline"]
+    process = subprocess.Popen(started, cwd=tmp_path, stdout=DEVNULL)
+    while not (tmp_path / "pipeline/checkpoint/latest.safetensors").exists():
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "pipeline/result.json").exists(), "it was to be killed on its way"
+    train(replace(spec, engine=PIPELINE), tmp_path / "pipeline", resume=True)
+    train(spec, tmp_path / "one")
+    assert_same_but_for_cost(tmp_path / "one", tmp_path / "pipeline")
+    assert not (tmp_path / "pipeline/teacher").exists()
+
+
+def test_a_teacher_that_dies_is_noticed(tmp_path: Path, tiny: RunSpec) -> None:
+    spec = replace(tiny, epochs=400, schedule=Spaced("100ep"), evaluate_every="400ep")
+
+    def kill(moment: object) -> None:
+        for child in Path("/proc").glob("[0-9]*/stat"):
+            pid, _, _, parent, *_ = child.read_text().replace(") ", ")|", 1).replace("|", " ").split()
+            if int(parent) == os.getpid() and (tmp_path / "run/teacher/path/path.json").exists():
+                os.kill(int(pid), signal.SIGKILL)
+
+    with pytest.raises(UserError, match="teacher's process ended .* Go on with --resume"):
+        train(replace(spec, engine=PIPELINE), tmp_path / "run", callback=kill)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"method": MethodSpec("none")}, "nobody leads"),
+        ({"method": MethodSpec("dml")}, "learns from those that learn from it"),
+        ({"engine": replace(PIPELINE, devices=2)}, "a device each"),
+    ],
+)
+def test_what_cannot_be_pipelined_is_refused(
+    tmp_path: Path, tiny: RunSpec, changes: dict[str, object], word: str
+) -> None:
+    with pytest.raises(UserError, match=word):
+        train(replace(tiny, **{"engine": PIPELINE, **changes}), tmp_path / "run")  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_teacher_of_a_pipeline_is_no_run_of_its_own(tmp_path: Path, tiny: RunSpec) -> None:
+    train(tiny, tmp_path / "run")
+    train(replace(tiny, only="teacher"), tmp_path / "run/teacher")
+    assert find_runs([tmp_path]) == ([tmp_path / "run"], [])
