@@ -11,10 +11,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
+import torch
 from torchvision import datasets as torchvision_sets
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose, refuse_unread
-from spacedkd.data.stored import Files, first_line
+from spacedkd.data.stored import Stored, first_line
 from spacedkd.errors import UserError
 from spacedkd.spec import DataSpec
 
@@ -200,7 +201,7 @@ def _files_of_wnid(place: Path, wnid: str) -> Iterable[str]:
 def _listed(name: str, pairs: Sequence[tuple[str, str]], classes: Sequence[str]) -> Part:
     number = {class_name: place for place, class_name in enumerate(classes)}
     labels = np.array([number[class_name] for _, class_name in pairs], dtype=np.int64)
-    return Part(name, Files(pa.array([path for path, _ in pairs], pa.string())), labels)
+    return Part(name, Stored(pa.array([path for path, _ in pairs], pa.string()), torch.arange(len(pairs))), labels)
 
 
 def under_root(spec: DataSpec, folders: Sequence[str], sign: str, layout: str) -> Path:

@@ -208,7 +208,7 @@ def _size(found: Found) -> tuple[int, int]:
     images = found.train.images
     if isinstance(images, np.ndarray):
         return images.shape[2], images.shape[1]
-    size = first_size(images, range(len(images)))
+    size = first_size(images)
     if size is None:
         raise UserError(f"{found.place} has no training image that can be read.")
     return size

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
 from spacedkd.data.reading import tell
-from spacedkd.data.stored import Cells, first_line
+from spacedkd.data.stored import Stored, first_line
 from spacedkd.errors import UserError, unknown
 from spacedkd.spec import DataSpec
 
@@ -117,7 +118,9 @@ def _found(place: str, parts: Mapping[str, Any], read: Callable[[Any], Table], s
             if column not in columns.column_names:
                 raise UserError(f"{place}: the part {name} has no column {column}, which {train} has.")
         called = f"{place}, part {name}"
-        return Part(called, Cells(columns[image], called, files), _labels(columns[label], called))
+        return Part(
+            called, Stored(columns[image], torch.arange(len(columns)), called, files), _labels(columns[label], called)
+        )
 
     return Found(place, part(train), part(test) if test else None, _class_labels(schema).get(label))
 
