@@ -14,8 +14,7 @@ import numpy as np
 from spacedkd.data import augmentations, disk, tables
 from spacedkd.data.found import Found, refuse_unread
 from spacedkd.data.reading import MEMORY_LIMIT, tell
-from spacedkd.data.splits import Splits as Splits
-from spacedkd.data.splits import read_parts
+from spacedkd.data.splits import RunData, read_parts
 from spacedkd.data.stored import first_size
 from spacedkd.errors import UserError, unknown
 from spacedkd.spec import DataSpec
@@ -132,7 +131,7 @@ class Library:
         self.memory_limit = memory_limit
         self._sources: dict[str, Source] = {}
         self._found: dict[Hashable, Found] = {}
-        self._read: dict[Hashable, Splits] = {}
+        self._read: dict[Hashable, RunData] = {}
 
     def filled(self, spec: DataSpec) -> DataSpec:
         """The spec with the augmentation, its changes and the image size that suit its data, where it names none."""
@@ -147,7 +146,7 @@ class Library:
             )
         return full
 
-    def load(self, spec: DataSpec) -> Splits:
+    def load(self, spec: DataSpec) -> RunData:
         """The data set a spec asks for, with every image checked; what a user should know is told."""
         spec = self.filled(spec)
         return _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
@@ -160,7 +159,7 @@ class Library:
     def _find(self, spec: DataSpec) -> Found:
         return _recent(self._found, _found_by(spec), lambda: self._source(spec).find(spec))
 
-    def _kept(self, spec: DataSpec) -> Splits:
+    def _kept(self, spec: DataSpec) -> RunData:
         kept = read_parts(self._find(spec), spec, self.memory_limit)
         for line in kept.notes:
             tell(line)
@@ -183,7 +182,7 @@ def fill_in(spec: DataSpec) -> DataSpec:
     return Library().filled(spec)
 
 
-def load(spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Splits:
+def load(spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
     """`Library.load` for one spec."""
     return Library(memory_limit).load(spec)
 

@@ -6,8 +6,8 @@ same bits. That is why a replay needs no buffer, however long the interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -170,34 +170,40 @@ class TrainingStream(Shuffled):
         return self.images.labels[rows.to(self.images.labels.device)]
 
 
-class _Refused(NamedTuple):
-    """A user's mistake found in a worker, handed over to be raised where the user is."""
+class _Turns(Dataset[Batch | UserError]):
+    """What a DataLoader asks for: an item is what one turn looks at, or the user's mistake found on the way."""
 
-    error: UserError
+    def __init__(self, batch: Callable[..., Batch]) -> None:
+        self.batch = batch
 
-
-class _Turns(Dataset[Batch | _Refused]):
-    """A stream in the shape a DataLoader asks for: an item is what one turn looks at."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-
-    def look(self, views: Sequence[View]) -> Batch:
-        first, *others = (self.stream.batch(*view) for view in views)
-        return first._replace(others=tuple(others))
-
-    def __getitem__(self, views: Sequence[View]) -> Batch | _Refused:
+    def __getitem__(self, views: Iterable[Sequence[int]]) -> Batch | UserError:
         try:
-            return self.look(views)
+            first, *others = (self.batch(*view) for view in views)
         except UserError as error:
-            return _Refused(error)
+            return error
+        return first._replace(others=tuple(others))
 
 
 def batches(stream: Stream, turns: Iterable[Sequence[View]], workers: int = 0) -> Iterator[Batch]:
     """What each turn looks at, in that order, prepared ahead of time by `workers` processes if there are any."""
-    seen = _Turns(stream)
+    return _prepared(stream.batch, turns, workers)
+
+
+def in_order(part: ImageSet | Items, batch_size: int, workers: int = 0) -> Iterator[Batch]:
+    """Every item once, nothing left to chance, for evaluation; `workers` are asked only where showing takes time."""
+    places = torch.arange(len(part)).split(batch_size)
+    every = ([(number,)] for number in range(len(places)))
+    return _prepared(partial(_unvaried, part, places), every, 0 if part.instant else workers)
+
+
+def _unvaried(part: ImageSet | Items, places: Sequence[Tensor], number: int) -> Batch:
+    return Batch(*part.labelled(places[number]), places[number])
+
+
+def _prepared(batch: Callable[..., Batch], turns: Iterable[Sequence[Any]], workers: int) -> Iterator[Batch]:
+    seen = _Turns(batch)
     if workers == 0:
-        return (seen.look(views) for views in turns)
+        return _raised(map(seen.__getitem__, turns))
     pinned = torch.cuda.is_available()
     loader = DataLoader(seen, None, sampler=turns, num_workers=workers, collate_fn=_as_it_is, pin_memory=pinned)
     return _raised(iter(loader))
@@ -208,32 +214,12 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _raised(made: Iterator[Batch | _Refused]) -> Iterator[Batch]:
+def _raised(made: Iterator[Batch | UserError]) -> Iterator[Batch]:
+    """A mistake found in a worker is raised where the user is."""
     for batch in made:
-        if isinstance(batch, _Refused):
+        if isinstance(batch, UserError):
             try:
-                raise batch.error
+                raise batch
             finally:
                 del batch  # the error would hold itself, and with it the workers
         yield batch
-
-
-class InOrder:
-    """Every item once, nothing left to chance, for evaluation."""
-
-    def __init__(self, part: ImageSet | Items, batch_size: int) -> None:
-        self.part, self.places = part, torch.arange(len(part)).split(batch_size)
-        self.steps_per_epoch = len(self.places)
-
-    def size(self, step: int) -> int:
-        return len(self.places[step])
-
-    def batch(self, step: int, view: int = 0) -> Batch:
-        return Batch(*self.part.labelled(self.places[step]), self.places[step])
-
-
-def in_order(part: ImageSet | Items, batch_size: int, workers: int = 0) -> Iterator[Batch]:
-    """Every item once, nothing left to chance; `workers` are asked only where showing takes time."""
-    stream = InOrder(part, batch_size)
-    every = ((View(step),) for step in range(stream.steps_per_epoch))
-    return batches(stream, every, 0 if part.instant else workers)

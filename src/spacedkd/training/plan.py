@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from spacedkd import learning_rate
-from spacedkd.data.datasets import RunData, of_datasets
 from spacedkd.data.sources import Library
+from spacedkd.data.splits import RunData, of_datasets
 from spacedkd.data.stored import first_line
 from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration, in_steps

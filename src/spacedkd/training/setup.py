@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from spacedkd.data.datasets import RunData
+from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Stream, in_order, too_small
 from spacedkd.errors import UserError
 from spacedkd.evaluation.scores import correct
