@@ -161,6 +161,7 @@ class Named(NamedTuple):
         return self.transform is not None or self.constants is not None
 
 
+_PHOTOGRAPHS = Named("of 224 px", constants=IMAGENET, size=224, fits_first=False, varies=False)
 AUGMENTATIONS = {
     "plain": Named("--crop, --flip and --rotate as asked, and nothing else", AugmentSpec()),
     "none": Named("images as they are", AugmentSpec(), varies=False),
@@ -168,26 +169,18 @@ AUGMENTATIONS = {
     "digits": Named("crop by 1, rotate by 10", AugmentSpec(crop=1, rotate=10)),
     "cifar": Named("crop by 4, mirror, rotate by 15", AugmentSpec(4, True, 15), constants=CIFAR100),
     "tiny-imagenet": Named("64 px, crop by 4, mirror", AugmentSpec(4, True), constants=IMAGENET, size=64),
-    "imagenet": Named(
-        "224 px, random resized crop, mirror, rotate by 15; evaluated on the middle of 256",
+    "imagenet": _PHOTOGRAPHS._replace(
+        about="224 px, random resized crop, mirror, rotate by 15; evaluated on the middle of 256",
         transform=_imagenet,
-        constants=IMAGENET,
-        size=224,
         shorter=256 / 224,
-        fits_first=False,
-        varies=False,
     ),
     "self-cifar": Named(
         "crop by 4 with gray, mirror, AutoAugment, Cutout 16", transform=_self_cifar, constants=CIFAR10, varies=False
     ),
-    "vit": Named(
-        "224 px, random resized crop, mirror, RandAugment, random erasing; evaluated on the whole image",
+    "vit": _PHOTOGRAPHS._replace(
+        about="224 px, random resized crop, mirror, RandAugment, random erasing; evaluated on the whole image",
         transform=_vit,
-        constants=IMAGENET,
-        size=224,
         shorter=None,
-        fits_first=False,
-        varies=False,
     ),
 }
 
