@@ -23,14 +23,15 @@ from torch import Tensor
 from torchvision import transforms as T
 
 from spacedkd.data.changes import GRAY, apply, cifar_policy, cutout, draw
-from spacedkd.data.images import Constants, Fit, ImageSet
+from spacedkd.data.images import Fit, ImageSet
+from spacedkd.data.inputs import Normalisation
 from spacedkd.errors import unknown
 from spacedkd.seeds import seed_for
 from spacedkd.spec import AugmentSpec
 
-CIFAR100: Constants = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
-CIFAR10: Constants = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-IMAGENET: Constants = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CIFAR100: Normalisation = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
+CIFAR10: Normalisation = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class Named(NamedTuple):
     about: str
     augment: AugmentSpec | None = None
     transform: Callable[[int], Transform] | None = None
-    constants: Constants | None = None
+    constants: Normalisation | None = None
     """mean and deviation; None measures those of the training images"""
     size: int | None = None
     """what the network sees unless asked otherwise; None is what the data has"""

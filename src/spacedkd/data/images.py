@@ -41,7 +41,6 @@ to_bytes: Callable[[Image.Image], Tensor] = F.pil_to_tensor
 """An image as uint8 [C, H, W]."""
 to_image: Callable[[Tensor], Image.Image] = F.to_pil_image
 """The inverse, for one channel (gray) or three (RGB)."""
-Constants = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

@@ -154,15 +154,18 @@ class Library:
         complete = spec.augmentation is not None and spec.image_size is not None
         if complete and (spec.augment is not None or augmentations.named(spec.augmentation or "").augment is None):
             return spec  # without a look at the images
-        suits, side = (source.suits, None) if source.suits else what_suits(self._find(spec))
+        suits, side = source.suits, None
+        if suits is None:  # small pictures are varied at their own size; photographs get what is usual for ImageNet
+            size = _size(self._find(spec))
+            suits, side = ("small", min(size)) if max(size) <= SMALL else ("imagenet", None)
         usual = augmentations.named(suits)
         name = spec.augmentation or (suits if spec.augment is None or usual.varies else "plain")
         chosen = augmentations.named(name)
         changes = spec.augment or chosen.augment
         if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:
             changes = replace(chosen.augment, crop=(side or usual.size or min(_size(self._find(spec)))) // 8)
-        size = spec.image_size or chosen.size or side or usual.size
-        return replace(spec, augmentation=name, augment=changes, image_size=size)
+        seen = spec.image_size or chosen.size or side or usual.size
+        return replace(spec, augmentation=name, augment=changes, image_size=seen)
 
 
 def fill_in(spec: DataSpec) -> DataSpec:
@@ -193,9 +196,3 @@ def _size(found: Found) -> tuple[int, int]:
     if size is None:
         raise UserError(f"{found.place} has no training image that can be read.")
     return size
-
-
-def what_suits(found: Found) -> tuple[str, int | None]:
-    """Small pictures are shifted and mirrored at their own size; photographs get what is usual for ImageNet."""
-    size = _size(found)
-    return ("small", min(size)) if max(size) <= SMALL else ("imagenet", None)

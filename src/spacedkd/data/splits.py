@@ -15,8 +15,8 @@ from spacedkd.data.augmentations import Augmentation, BatchWise
 from spacedkd.data.changes import Mix
 from spacedkd.data.datasets import DatasetStream, checked_pair
 from spacedkd.data.found import Found, check_test_part, classes_of
-from spacedkd.data.images import Constants, Encoded, Images, ImageSet
-from spacedkd.data.inputs import Shown
+from spacedkd.data.images import Encoded, Images, ImageSet
+from spacedkd.data.inputs import Normalisation, Shown
 from spacedkd.data.items import Collate, Items
 from spacedkd.data.reading import MEMORY_LIMIT, keep
 from spacedkd.data.stream import Stream, TrainingStream
@@ -151,7 +151,7 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     return RunData(replace(train, **known), replace(test, **known), None, classes.names, classes.labels, notes)
 
 
-def measured(images: Images | Encoded) -> Constants:
+def measured(images: Images | Encoded) -> Normalisation:
     """Mean and deviation of each channel, of pixels in 0 .. 1; ImageNet's, where all would have to be decoded."""
     if isinstance(images, Encoded):
         return augmentations.IMAGENET
@@ -185,9 +185,9 @@ def tested(labels: Tensor, part: float) -> tuple[Tensor, Tensor]:
     """Rows to train on and rows to test on, with this part of every class."""
     order = _shuffled(len(labels), "test part")
     earlier = torch.empty_like(labels).scatter_(0, order, _earlier_of_same_class(labels[order]))
-    quota = (torch.bincount(labels) * part).round().long()
-    testing = earlier < quota[labels]
     counts = torch.bincount(labels)
+    quota = (counts * part).round().long()
+    testing = earlier < quota[labels]
     if (quota < 1).any() or (quota >= counts).any():
         raise UserError(
             f"A test_part of {part:g} leaves a class of {int(counts.min())} image(s) empty in one part: choose "

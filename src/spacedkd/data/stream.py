@@ -89,13 +89,12 @@ class Shuffled:
             raise UserError(f"batch_size must be at least 1, got {batch_size}.")
         self.count, self.batch_size, self.seed = count, batch_size, seed
         self.rank, self.ranks = rank, ranks
-        whole, rest = divmod(count, batch_size)
-        self.steps_per_epoch = whole if drop_last or not rest else whole + 1
-        smallest = batch_size if drop_last or not rest else rest
+        self.steps_per_epoch = count // batch_size if drop_last else -(-count // batch_size)
         if self.steps_per_epoch == 0:
             raise UserError(
                 f"{count} training {items} do not fill one batch of {batch_size}: use --batch-size {count}."
             )
+        smallest = self.size(self.steps_per_epoch - 1)
         if smallest < least * ranks:
             raise too_small(smallest, items, batch_size, ranks)
 

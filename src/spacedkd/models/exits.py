@@ -31,7 +31,7 @@ from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
 from spacedkd.models.heads import Prediction, final, looking
 from spacedkd.models.input_size import at_own_size
-from spacedkd.models.taps import STAGES, find_taps, is_blocks
+from spacedkd.models.taps import STAGES, find_taps, used
 
 
 class SeparableConv(nn.Sequential):
@@ -104,8 +104,7 @@ class EarlyExits(nn.Module):
         self._taps, (last, inner) = find_taps(network, image)
         with looking(network):
             deepest = final(network, last)
-        kind = "block" if is_blocks(inner) else "stage"
-        self._kept = len(inner) if kind == "block" else min(len(inner), STAGES)
+        self._kept, kind = used(inner)
         kept = inner[-self._kept :]
         places = range(len(kept) - 1, 0, -1)
         self.head_names = ("final", *(f"{kind}{place}" for place in places))

@@ -14,12 +14,12 @@ from timm.models import load_state_dict
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from spacedkd.data.inputs import Inputs, Shown, call, count
+from spacedkd.data.inputs import Inputs, Normalisation, Shown, call, count
 from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError
 from spacedkd.json_form import is_own
 from spacedkd.models.heads import Classifier, looking, understood
-from spacedkd.models.input_size import Normalisation, Renormalise, show_through
+from spacedkd.models.input_size import Renormalise, show_through
 from spacedkd.spec import NetworkSpec
 
 
