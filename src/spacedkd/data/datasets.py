@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from spacedkd.data.inputs import tensors
+from spacedkd.data.inputs import Inputs, tensors
 from spacedkd.data.items import Collate, Items, MapStyle, check_map_style, form_of
-from spacedkd.data.stream import Batch, Shuffled, smoothed
+from spacedkd.data.stream import Shuffled, smoothed
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
 
@@ -46,18 +46,13 @@ class DatasetStream(Shuffled):
         self.items = dataset
         self.label_smoothing = label_smoothing
 
-    def batch(self, step: int, view: int = 0) -> Batch:
-        rows, mine = self.rows(step)
-        seed = self.draw_seed(step, view)
+    def _drawn(self, step: int, rows: Tensor, mine: Tensor, seed: int) -> tuple[Inputs, Tensor]:
         seeds = [seed_for(seed, place) for place in mine.tolist()]
         inputs, labels = self.items.batch(self.items.rows[rows[mine]].tolist(), seeds, f"at step {step}")
-        return Batch(inputs, self._smoothed(labels), rows[mine])
-
-    def _smoothed(self, labels: Tensor) -> Tensor:
         classes = labels.shape[1] if labels.ndim == 2 else self.items.classes
         if classes is None and self.label_smoothing:
             raise UserError("Label smoothing needs to know how many classes there are: give classes=COUNT.")
-        return smoothed(labels, classes or 0, self.label_smoothing)
+        return inputs, smoothed(labels, classes or 0, self.label_smoothing)
 
 
 def checked_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Items, tuple[str, ...]]:

@@ -6,6 +6,7 @@ same bits. That is why a replay needs no buffer, however long the interval.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
@@ -75,7 +76,7 @@ def too_small(smallest: int, items: str, batch_size: int, ranks: int) -> UserErr
     )
 
 
-class Shuffled:
+class Shuffled(ABC):
     """Which of `count` items belong to which step, and which of those to this rank.
 
     Epoch e is a permutation seeded by (seed, e). What is drawn for a step is seeded by (seed, step, view) and drawn for
@@ -106,14 +107,16 @@ class Shuffled:
     def size(self, step: int) -> int:
         return min(self.batch_size, self.count - step % self.steps_per_epoch * self.batch_size)
 
-    def rows(self, step: int) -> tuple[Tensor, Tensor]:
-        """The items of the global batch of a step, and the places in it that are this rank's."""
+    def batch(self, step: int, view: int = 0) -> Batch:
         epoch, place = divmod(step, self.steps_per_epoch)
         rows = self._order(self.count, self.seed, epoch)[place * self.batch_size : (place + 1) * self.batch_size]
-        return rows, torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
+        mine = torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
+        seed = seed_for(self.seed, "augment", *((step, view) if view else (step,)))
+        return Batch(*self._drawn(step, rows, mine, seed), rows[mine])
 
-    def draw_seed(self, step: int, view: int) -> int:
-        return seed_for(self.seed, "augment", *((step, view) if view else (step,)))
+    @abstractmethod
+    def _drawn(self, step: int, rows: Tensor, mine: Tensor, seed: int) -> tuple[Inputs, Tensor]:
+        """Inputs and labels of this rank: of the global batch, which consists of `rows`, the places that are `mine`."""
 
 
 def smoothed(labels: Tensor, classes: int, smoothing: float) -> Tensor:
@@ -146,14 +149,12 @@ class TrainingStream(Shuffled):
         self.images, self.mix, self.label_smoothing = images, mix, label_smoothing
         self.augmentation = BatchWise(augment or AugmentSpec()) if isinstance(augment, AugmentSpec | None) else augment
 
-    def batch(self, step: int, view: int = 0) -> Batch:
-        rows, mine = self.rows(step)
-        seed = self.draw_seed(step, view)
+    def _drawn(self, step: int, rows: Tensor, mine: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         if self.mix is None:
             inputs, labels = self.augmentation.train(self.images, rows, mine, seed), self._labels(rows[mine])
         else:
             inputs, labels = self._mixed(self.mix, rows, mine, seed, seed_for(self.seed, "mix", step))
-        return Batch(inputs, smoothed(labels, len(self.images.classes), self.label_smoothing), rows[mine])
+        return inputs, smoothed(labels, len(self.images.classes), self.label_smoothing)
 
     def _mixed(self, mix: Mix, rows: Tensor, mine: Tensor, seed: int, mix_seed: int) -> tuple[Tensor, Tensor]:
         mixing = mix.draw(len(rows), *self.images.shape[1:], seed=mix_seed)

@@ -110,7 +110,9 @@ class EarlyExits(nn.Module):
         self.head_names = ("final", *(f"{kind}{place}" for place in places))
         aligned = {"all": self.head_names[1:], "all-but-deepest": self.head_names[2:], "none": ()}[align]
         width, classes = deepest.features.shape[1], deepest.logits.shape[1]
-        channels, falling = tuple(found.shape[1] for found in kept), _falls(kept)
+        channels = tuple(found.shape[1] for found in kept)
+        sizes = pairwise(found.shape[2:] for found in kept)
+        falling = len(kept) == STAGES and all(tuple(above) > tuple(below) for above, below in sizes)
         self.exits = nn.ModuleDict()
         for place, name in zip(places, self.head_names[1:], strict=True):
             self.exits[name] = (
@@ -127,12 +129,6 @@ class EarlyExits(nn.Module):
         below = reversed(inner[-self._kept : -1])
         exits = [head(found) for head, found in zip(self.exits.values(), below, strict=True)]
         return (final(self.network, last), *exits) if deepest else (*exits,)
-
-
-def _falls(kept: list[Tensor]) -> bool:
-    """Whether there are four stages, each with smaller maps than the one above."""
-    sizes = [tuple(found.shape[2:]) for found in kept]
-    return len(sizes) == STAGES and all(above > below for above, below in pairwise(sizes))
 
 
 READ = 3

@@ -88,7 +88,8 @@ def find_taps(network: nn.Module, image: Inputs, what: str = "self KD") -> tuple
                 found = final(network, reading.last).logits
             except (AttributeError, AssertionError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError):
                 continue  # this network cannot be read in this way
-            if torch.allclose(found, own, rtol=1e-3, atol=1e-5) and _readable(reading.inner):
+            readable = all(isinstance(one, Tensor) and one.ndim in (2, 4) for one in reading.inner)
+            if torch.allclose(found, own, rtol=1e-3, atol=1e-5) and readable and len(reading.inner) > 1:
                 return taps, reading
     raise UserError(
         f"{type(network).__name__} does not show two or more of its blocks or stages, so it cannot do {what}. "
@@ -110,10 +111,6 @@ def _candidates(network: nn.Module) -> Iterator[Taps]:
     stages = [info for info in getattr(network, "feature_info", []) if info["module"]]
     yield Watched(tuple(i["module"] for i in stages), channels=tuple(i["num_chs"] for i in stages))
     yield Watched(tuple(f"blocks.{b}" for b, _ in enumerate(getattr(network, "blocks", []))))
-
-
-def _readable(inner: list[Tensor]) -> bool:
-    return len(inner) > 1 and all(isinstance(found, Tensor) and found.ndim in (2, 4) for found in inner)
 
 
 def used(inner: list[Tensor]) -> tuple[int, str]:
