@@ -61,8 +61,7 @@ def methods(pattern: str) -> RenderableType:
         if not found:
             raise unknown("method", pattern, METHODS)
         return Markdown("\n\n".join(page(name) for name in found))
-    cards = {name: method.card for name, method in METHODS.items()}
-    rows = [(name, cited(card.paper), card.kind, card.weights, card.source) for name, card in cards.items()]
+    rows = [(name, cited(of.paper), of.card.kind, of.weights, of.source) for name, of in METHODS.items()]
     table = _table("--method", "paper", "who teaches", "weights by default", "defined by", rows=rows)
     for column in table.columns:
         column.overflow = "fold"

@@ -27,7 +27,7 @@ class _Methods(UserDict[str, Any]):
 
 
 METHODS: Mapping[str, type[Any]] = _Methods(method_names.METHODS)
-"""Frozen dataclasses that follow `Method`, each with a `card` that says what it is."""
+"""Frozen dataclasses that follow `Method`; the docstring, card, paper, weights and source of each say what it is."""
 
 
 def build_method(spec: MethodSpec) -> Method:

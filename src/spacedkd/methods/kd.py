@@ -30,15 +30,15 @@ from spacedkd.models.heads import Classifier, adapter, feature_width
 
 @dataclass(frozen=True)
 class KD(Distillation, Method):
-    """A chain of networks, each taught by the one before it; here it is as short as can be, a teacher and a student."""
+    """A teacher network teaches a student network by its logits and pooled features.
 
-    card = Card(
-        about="a teacher network teaches a student network by its logits and pooled features",
-        paper="Sun et al., Spaced Knowledge Distillation, ICML 2025",
-        kind="teacher",
-        weights="0.7 CE + 0.3 KL (T 3) + 0.03 feature norm",
-        source="the paper; its released code by --recipe official-cnn",
-    )
+    A chain of networks, each taught by the one before it; here it is as short as can be.
+    """
+
+    card = Card("teacher")
+    paper = "Sun et al., Spaced Knowledge Distillation, ICML 2025"
+    weights = "0.7 CE + 0.3 KL (T 3) + 0.03 feature norm"
+    source = "the paper; its released code by --recipe official-cnn"
 
     teacher_learns: bool = True
     """False keeps a pre-trained teacher as it is"""

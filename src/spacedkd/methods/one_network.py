@@ -20,13 +20,14 @@ from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.kd import KD
-from spacedkd.methods.method import Losses, Method, Models, Progress
+from spacedkd.methods.method import Card, Losses, Method, Models, Progress
 
 
 @dataclass(frozen=True)
 class OneNetwork(Distillation, Method):
     """What self-distilling methods share: both roles update the model "network"."""
 
+    card = Card("self", when_spaced={"variant": "live"})
     variant: Literal["plain", "live", "snapshot"] = "plain"
     """whether and how it is spaced"""
 
@@ -52,6 +53,7 @@ class OneNetwork(Distillation, Method):
 class Taught(KD):
     """What methods by which one network learns alone share; the weights are those of a taught student's loss."""
 
+    card = Card("self", when_spaced={"variant": "taught"})
     variant: Literal["plain", "taught"] = "plain"
     """the method alone, or the method as the teacher of a student"""
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
-from spacedkd.methods.method import Ingredients, Method, Models
+from spacedkd.methods.method import Card, Ingredients, Method, Models
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.schedule import Online, Schedule
 
@@ -42,6 +42,7 @@ def classifiers(roles: Sequence[str], given: Ingredients) -> dict[str, nn.Module
 class Peers(Distillation, Method):
     """What methods with peers share: roles, networks, and whom of the others a network hears, now or as it was."""
 
+    card = Card("peers")
     feature_weight: float = 0.0
     peers: int = 2
     """how many networks learn together"""

@@ -46,15 +46,12 @@ from spacedkd.methods.peers import classifiers, peer_roles
 
 @dataclass(frozen=True)
 class TSB(Method):
-    """Peers that learn from each other's accumulated predictions; a reconstruction, see the module."""
+    """RECONSTRUCTION: peers learn from each other's predictions accumulated over time; sourced neighbour: pcl."""
 
-    card = Card(
-        about="RECONSTRUCTION: peers learn from each other's predictions accumulated over time; sourced neighbour: pcl",
-        paper="Li et al., Online Knowledge Distillation by Temporal-Spatial Boosting, WACV 2022",
-        kind="peers",
-        weights="1 CE + ramped 1 T²KL (T 3), mu 0.6",
-        source="a reconstruction from one line about the paper; the sourced neighbour is pcl",
-    )
+    card = Card("peers")
+    paper = "Li et al., Online Knowledge Distillation by Temporal-Spatial Boosting, WACV 2022"
+    weights = "1 CE + ramped 1 T²KL (T 3), mu 0.6"
+    source = "a reconstruction from one line about the paper; the sourced neighbour is pcl"
 
     peers: int = 2
     """how many networks learn together"""
