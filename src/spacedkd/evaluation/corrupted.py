@@ -28,7 +28,7 @@ from spacedkd.data.reading import cores
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corruptions
-from spacedkd.evaluation.held_still import interruptions_go_to
+from spacedkd.evaluation.held_still import Advance, interruptions_go_to
 from spacedkd.evaluation.plan import check_corruptions
 from spacedkd.files import cache_folder, write_whole
 
@@ -36,8 +36,6 @@ CHUNK = 128
 SERIAL = 4000
 """so few corrupted images are made before other processes have started"""
 
-Advance = Callable[[int], None]
-"""told how many more corrupted images are there"""
 Job = tuple[Path, str, int, int, int]
 """file, corruption and severity, and from which image up to which"""
 
@@ -72,7 +70,7 @@ class CorruptedImages:
         processes: int | None = None,
         advance: Advance = lambda _: None,
     ) -> None:
-        """Make what is not there yet, with all cores unless told otherwise."""
+        """Make what is not there yet, with all cores unless told otherwise; `advance` is told of images."""
         todo = self.missing(names, severities)
         if not todo:
             return
