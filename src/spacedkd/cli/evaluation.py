@@ -17,12 +17,12 @@ from spacedkd.json_form import load_object
 from spacedkd.spec import NetworkSpec, RunSpec
 
 if TYPE_CHECKING:
+    from spacedkd.training.objects import Objects
     from spacedkd.training.saved import Saved
 
 Instruments = Annotated[InstrumentFlags, tyro.conf.arg(name="")]
 Other = tyro.conf.OmitArgPrefixes[OtherNetworkFlags]
 Own = tyro.conf.OmitArgPrefixes[ObjectFlags]
-Data = tyro.conf.OmitArgPrefixes[ImageFlags]
 OBJECTS = ("network", "teacher", "data", "collate", "method")
 BATCH = 256
 
@@ -33,7 +33,7 @@ def evaluate(
     ],
     instruments: Instruments,
     network: Other,
-    data: Data,
+    data: ImageFlags,
     own: Own,
     grid: Annotated[
         Path | None, flag("also draw the corruptions of one test image into this picture", metavar="FILE.png")
@@ -66,6 +66,7 @@ def evaluate(
     from spacedkd.experiments import evaluation_file
     from spacedkd.experiments.instruments import measure, of_images
     from spacedkd.report import evaluation_tables as tables
+    from spacedkd.training import saved
     from spacedkd.training.folder import make_folder
 
     if grid is not None:
@@ -74,7 +75,7 @@ def evaluate(
     count, everything = len(folders), {}
     for number, folder in enumerate(folders, 1):
         if runs:
-            subject = _of_run(folder, unfinished, accelerator, threads, objects)
+            subject = saved.of_run(folder, unfinished, accelerator, threads, _loaded(objects))
         else:
             subject = _of_network(typed, accelerator, threads)
         if grid is not None and number == 1:
@@ -108,17 +109,13 @@ def _objects_of_runs(typed: Given) -> dict[str, str]:
     return dict(typed)
 
 
-def _of_run(
-    folder: Path, unfinished: bool, accelerator: str | None, threads: int | None, own: Mapping[str, str]
-) -> Saved:
-    from spacedkd.training import saved
+def _loaded(own: Mapping[str, str]) -> Objects:
+    """The objects of these names; of data and a method also a function, or a class, that makes them."""
     from spacedkd.training.objects import Objects
 
     objects: dict[str, Any] = {name: load_object(place) for name, place in own.items()}
-    for name in ("data", "method"):  # a function, or a class, that makes them
-        if name in objects and callable(objects[name]):
-            objects[name] = objects[name]()
-    return saved.of_run(folder, unfinished, accelerator, threads, Objects(**objects))
+    made = {name: objects[name]() for name in ("data", "method") if callable(objects.get(name))}
+    return Objects(**objects | made)
 
 
 def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spacedkd.cli.flags import Flag, Given, flag, flag_class
+from spacedkd.cli.flags import Flag, Given, flag, flag_class, given
 from spacedkd.errors import UserError
 from spacedkd.evaluation import plan as planning
 from spacedkd.evaluation.plan import CURVATURE_IMAGES, NOISE_IMAGES, STEPS, Attack, Plan
@@ -97,14 +97,11 @@ else:
 
 def make_plan(flags: Any, batch_size: int, workers: int) -> Plan:
     """What these flags ask for; a setting of an instrument that is not used is a mistake."""
-    typed = {name: value for name, value in vars(flags).items() if value is not None and value is not False}
+    typed = {name: value for name, value in given(flags).items() if value is not False}
     for instruments, own in _INSTRUMENTS.items():
         used = instruments == "" or any(one in typed for one in ("all", *instruments.split(" or --")))
-        for name in (one.name for one in own if one.name in typed):
-            if typed[name] == ():
-                raise UserError(f"--{name.replace('_', '-')} needs at least one value.")
-            if not used:
-                raise UserError(f"--{name.replace('_', '-')} belongs to --{instruments}: add that flag too.")
+        for name in (one.name for one in own if one.name in typed and not used):
+            raise UserError(f"--{name.replace('_', '-')} belongs to --{instruments}: add that flag too.")
     if {*typed.get("attacks", ())} == {"fgsm"} and ("steps" in typed or "step" in typed):
         raise UserError("--steps and --step are of bim and pgd: fgsm takes one step of epsilon.")
 
