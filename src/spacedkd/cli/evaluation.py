@@ -24,25 +24,16 @@ Instruments = Annotated[InstrumentFlags, tyro.conf.arg(name="")]
 Other = tyro.conf.OmitArgPrefixes[OtherNetworkFlags]
 Own = tyro.conf.OmitArgPrefixes[ObjectFlags]
 OBJECTS = ("network", "teacher", "data", "collate", "method")
-BATCH = 256
 
 
 def evaluate(
     runs: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", metavar="RUN ...")
     ],
-    instruments: Instruments,
+    flags: Instruments,
     network: Other,
     data: ImageFlags,
     own: Own,
-    grid: Annotated[
-        Path | None, flag("also draw the corruptions of one test image into this picture", metavar="FILE.png")
-    ] = None,
-    unfinished: Annotated[bool, flag("measure the last checkpoint of runs that are not finished", "no")] = False,
-    batch_size: Annotated[int, flag("images looked at together", BATCH, "COUNT")] = BATCH,
-    workers: Annotated[int, flag("processes that decode images ahead", 0, "COUNT")] = 0,
-    accelerator: Annotated[str | None, flag("cpu, cuda, mps or auto", "the run's", "NAME")] = None,
-    threads: Annotated[int | None, flag("CPU threads", "the run's", "COUNT")] = None,
 ) -> None:
     """Measure trained networks: accuracy, and with flags calibration, robustness and flatness.
 
@@ -51,11 +42,11 @@ def evaluate(
 
     Example: spacedkd evaluate runs/mine --corruptions --adversarial --calibration
     """
-    plan = make_plan(instruments, batch_size, workers)
+    plan, unfinished, where = make_plan(flags), flags.unfinished, (flags.accelerator, flags.threads)
     typed = {**given(network), **given(data), **given(own)}
     objects = _objects_of_runs(typed) if runs else {}
-    if threads is not None and threads < 1:
-        raise UserError(f"--threads must be at least 1, got {threads}.")
+    if flags.threads is not None and flags.threads < 1:
+        raise UserError(f"--threads must be at least 1, got {flags.threads}.")
     if not runs and "network" not in typed:
         raise UserError("Name at least one run folder, for instance runs/demo, or a --network.")
     if not runs and unfinished:
@@ -69,17 +60,14 @@ def evaluate(
     from spacedkd.training import saved
     from spacedkd.training.folder import make_folder
 
-    if grid is not None:
-        make_folder(grid.parent, "--grid")
+    if flags.grid is not None:
+        make_folder(flags.grid.parent, "--grid")
     folders = _folders(runs, unfinished) if runs else [_folder_of_network(typed)]
     count, everything = len(folders), {}
     for number, folder in enumerate(folders, 1):
-        if runs:
-            subject = saved.of_run(folder, unfinished, accelerator, threads, _loaded(objects))
-        else:
-            subject = _of_network(typed, accelerator, threads)
-        if grid is not None and number == 1:
-            write_grid(grid, of_images(subject.data.test, "Corruptions"), plan.corruptions, plan.severities)
+        subject = saved.of_run(folder, unfinished, *where, _loaded(objects)) if runs else _of_network(typed, *where)
+        if flags.grid is not None and number == 1:
+            write_grid(flags.grid, of_images(subject.data.test, "Corruptions"), plan.corruptions, plan.severities)
         with work_progress(f"{number} of {count}" if count > 1 else "") as progress:
             everything[folder] = measure(folder, subject, plan, progress)
         if count > 1:
@@ -90,7 +78,7 @@ def evaluate(
         return
     for folder, found in everything.items():
         say(f"{folder}, {tables.origin(found)}")
-        console.print(*map(shown, tables.of_evaluation(found, instruments.calibration or instruments.all)))
+        console.print(*map(shown, tables.of_evaluation(found, flags.calibration or flags.all)))
         say(f"Numbers: {folder / evaluation_file.FILE}")
 
 

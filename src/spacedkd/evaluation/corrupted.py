@@ -71,13 +71,9 @@ class CorruptedImages:
         advance: Advance = lambda _: None,
     ) -> None:
         """Make what is not there yet, with all cores unless told otherwise; `advance` is told of images."""
-        todo = self.missing(names, severities)
-        if not todo:
-            return
+        todo, count = self.missing(names, severities), len(self.images.labels)
         self._check_room(len(todo))
-        count = len(self.images.labels)
-        few = len(todo) * count < SERIAL
-        with _workers(self.images, processes or (1 if few else cores())) as work:
+        with _workers(self.images, processes or (1 if len(todo) * count < SERIAL else cores())) as work:
             for name, severity in todo:
                 with write_whole(self.path(name, severity)) as unfinished:
                     np.lib.format.open_memmap(unfinished, "w+", np.uint8, (count, *self.images.shape)).flush()

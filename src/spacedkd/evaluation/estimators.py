@@ -106,8 +106,7 @@ def hutchinson_by_part(matrix: Matrix, like: Tensor, error: float, most: int, se
 
     Standard error: sqrt(sum over parts of share^2 s^2 / m), s^2 the variance of the part's m forms.
     """
-    found = _by_part(matrix, lambda vector: vector, 0.0, 0, like, error, most, seed, advance)
-    return Trace("hutchinson by part", *found)
+    return _by_part("hutchinson by part", matrix, lambda vector: vector, 0.0, 0, like, error, most, seed, advance)
 
 
 def hutch_plus_plus(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, advance: Advance) -> Trace:
@@ -124,13 +123,12 @@ def hutch_plus_plus(matrix: Matrix, like: Tensor, error: float, most: int, seed:
     advance(len(basis))
     if len(basis) < sketch:
         return Trace("hutch++", inside, 0.0, products, "whole space")
-    found = _by_part(
-        matrix, lambda vector: vector - basis.T @ (basis @ vector), inside, products, like, error, most, seed, advance
-    )
-    return Trace("hutch++", *found)
+    given = inside, products, like, error, most, seed, advance
+    return _by_part("hutch++", matrix, lambda vector: vector - basis.T @ (basis @ vector), *given)
 
 
 def _by_part(
+    method: str,
     matrix: Matrix,
     project: Product,
     known: float,
@@ -140,8 +138,8 @@ def _by_part(
     most: int,
     seed: int,
     advance: Advance,
-) -> tuple[float, float, int, Stopped]:
-    """Value, standard error, products and why it stopped, of `known` (which took `products`) and the trace of P A P."""
+) -> Trace:
+    """The trace of P A P, with `known` added to it, which took `products`."""
     found: list[tuple[float, list[float]]] = []  # of each part its share and its forms
     done = 0
     while True:
@@ -158,7 +156,7 @@ def _by_part(
         enough = done >= LEAST_OF_A_PART and done * len(found) >= LEAST
         stopped = _stop(value, sure, enough, products + done, error, most)
         if stopped:
-            return value, sure, products + done, stopped
+            return Trace(method, value, sure, products + done, stopped)
 
 
 def _dot(one: Tensor, other: Tensor) -> float:

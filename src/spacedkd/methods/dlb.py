@@ -18,7 +18,6 @@ from the first view alone, with label_weight, logit_weight, feature_weight and t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -49,7 +48,7 @@ class DLB(Taught):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_between("alpha", self.alpha, 0, math.inf)
+        check_between("alpha", self.alpha, 0)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         models, first = super().models(given), self.chain[0]

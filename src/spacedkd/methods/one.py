@@ -19,7 +19,6 @@ network itself. Three variants:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -64,8 +63,8 @@ class ONE(OneNetwork):
         super().__post_init__()
         if self.branches < 2:
             raise UserError(f"An ensemble needs two branches or more, got branches={self.branches}.")
-        check_between("ramp", self.ramp, 0, math.inf)
-        check_between("padding", self.padding, 0, math.inf)
+        check_between("ramp", self.ramp, 0)
+        check_between("padding", self.padding, 0)
         if self.variant == "snapshot" and not (self.replay_label or self.logit_weight or self.feature_weight):
             raise UserError("logit_weight and feature_weight are 0: a replay without labels has no other loss.")
 

@@ -24,7 +24,6 @@ The definition is from shaoeric's re-implementation and the paper's abstract. Wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ class PCL(ONE):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between("decay", self.decay, 0, 1)
-        check_between("peer_weight", self.peer_weight, 0, math.inf)
+        check_between("peer_weight", self.peer_weight, 0)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         models = super().models(given)

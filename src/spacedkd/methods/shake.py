@@ -18,7 +18,6 @@ code, is the online schedule but for the order: here the shadow learns first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,7 +55,7 @@ class SHAKE(KD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_between("teacher_weight", self.teacher_weight, 0, math.inf)
+        check_between("teacher_weight", self.teacher_weight, 0)
         if not self.logit_weight:
             raise UserError("logit_weight is 0: the shadow would not learn. Use --method kd.")
 

@@ -71,7 +71,7 @@ class TSB(Method):
             raise UserError(f"mu must be from 0 up to (not including) 1, got {self.mu:g}.")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UserError(f"temperature must be above 0 and finite, got {self.temperature:g}. The default is 3.")
-        check_between("ramp", self.ramp, 0, math.inf)
+        check_between("ramp", self.ramp, 0)
 
     @property
     def roles(self) -> Sequence[str]:
