@@ -31,7 +31,7 @@ def test_every_method_says_what_it_is(name: str) -> None:
     written = page(name)
     assert f"--method {name}" in written, "an example"
     assert "\n    " in written, "a formula"
-    undescribed = [option.name for option in options(METHODS[name]) if not option.about]
+    undescribed = [option for option, _, does in options(METHODS[name]) if not does]
     assert not undescribed
 
 

@@ -76,12 +76,16 @@ class KD(Distillation, Method):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.chain[0]:
-            (teacher,) = models[role](batch.inputs)
-            return {"label": cross_entropy(teacher.logits, batch.labels)}
+            return self.own_losses(role, models, batch, progress)
         with torch.no_grad():
             (teacher,) = models[self.ahead_of(role)](batch.inputs, adapted=False)
         (student,) = models[role](batch.inputs)
         return self.terms(student, teacher, batch.labels, progress)
+
+    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
+        """What the first of the chain learns from: the labels alone."""
+        (teacher,) = models[role](batch.inputs)
+        return {"label": cross_entropy(teacher.logits, batch.labels)}
 
     def ahead_of(self, role: str) -> str:
         """Who teaches a role."""

@@ -13,27 +13,19 @@ import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spacedkd.json_form import sentences, to_json
 from spacedkd.methods import METHODS
 
 
-class Option(NamedTuple):
-    """One field of a method."""
-
-    name: str
-    default: Any
-    about: str
-
-
-def options(method: type[Any]) -> Iterator[Option]:
-    """The options of a method, its own first, then those it shares with others."""
+def options(method: type[Any]) -> Iterator[tuple[str, Any, str]]:
+    """The options of a method, its own first, then those it shares with others: name, default, what it does."""
     said = {name: text for kind in reversed(method.__mro__) for name, text in sentences(kind).items()}
     values = to_json(method())
     for name in dict.fromkeys(name for kind in method.__mro__ for name in inspect.get_annotations(kind)):
         if name in values:
-            yield Option(name, values[name], said.get(name, ""))
+            yield name, values[name], said.get(name, "")
 
 
 def cited(paper: str) -> str:
@@ -66,7 +58,7 @@ def page(name: str) -> str:
         "spaced": _how_spaced(name, method),
     }
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
-    table = "\n".join(f"| `{o.name}` | `{o.default}` | {o.about} |" for o in options(method))
+    table = "\n".join(f"| `{option}` | `{default}` | {does} |" for option, default, does in options(method))
     written = (inspect.getmodule(method).__doc__ or "").strip()
     parts = [f"# {name}", about(method), f"| | |\n|---|---|\n{rows}", written]
     if table:
