@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from spacedkd.training.objects import Objects
     from spacedkd.training.saved import Saved
 
-Instruments = Annotated[InstrumentFlags, tyro.conf.arg(name="")]
-Other = tyro.conf.OmitArgPrefixes[OtherNetworkFlags]
-Own = tyro.conf.OmitArgPrefixes[ObjectFlags]
 OBJECTS = ("network", "teacher", "data", "collate", "method")
 
 
@@ -30,10 +27,10 @@ def evaluate(
     runs: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", metavar="RUN ...")
     ],
-    flags: Instruments,
-    network: Other,
+    flags: Annotated[InstrumentFlags, tyro.conf.arg(name="")],
+    network: tyro.conf.OmitArgPrefixes[OtherNetworkFlags],
     data: ImageFlags,
-    own: Own,
+    own: tyro.conf.OmitArgPrefixes[ObjectFlags],
 ) -> None:
     """Measure trained networks: accuracy, and with flags calibration, robustness and flatness.
 

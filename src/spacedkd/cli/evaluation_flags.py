@@ -115,7 +115,7 @@ def make_plan(flags: Any) -> Plan:
         USUAL,
         **{name: typed[name] for name in same if name in typed},
         severities=tuple(dict.fromkeys(typed.get("severities", USUAL.severities))),
-        corruptions=_corruptions(typed.get("only")) if flags.corruptions or flags.all else (),
+        corruptions=_corruptions(typed.get("only", planning.CORRUPTIONS)) if flags.corruptions or flags.all else (),
         attacks=_attacks(typed, ordered("epsilon", planning.EPSILONS)) if flags.adversarial or flags.all else (),
         flatness=flags.flatness or flags.all,
         noise=ordered("noise", USUAL.noise),
@@ -125,10 +125,8 @@ def make_plan(flags: Any) -> Plan:
     )
 
 
-def _corruptions(only: tuple[str, ...] | None) -> tuple[str, ...]:
-    if only is None:
-        return planning.CORRUPTIONS
-    return tuple(dict.fromkeys(one for name in only for one in (planning.PAPER if name == "paper" else (name,))))
+def _corruptions(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one for name in names for one in (planning.PAPER if name == "paper" else (name,))))
 
 
 def _attacks(typed: Given, epsilons: Iterable[float]) -> tuple[Attack, ...]:

@@ -149,11 +149,9 @@ def write_grid(path: Path, images: ImageSet, names: Sequence[str] = (), severiti
         words = f"{name.replace('_', ' ')}: clean, severity {', '.join(map(str, severities))}"
         pen.text((left, top), words, fill="black", font=font)
         for column, tile in enumerate([clean, *(corrupt(clean, name, severity, 0) for severity in severities)]):
-            picture.paste(_tile(tile), (left + column * (TILE + GAP), top + LABEL))
+            # Enlarged without smoothing, so that every pixel a network sees can be seen.
+            seen = to_image(torch.from_numpy(np.array(tile))).convert("RGB")
+            large = seen.resize((TILE, TILE), Image.Resampling.NEAREST)
+            picture.paste(large, (left + column * (TILE + GAP), top + LABEL))
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.save(path)
-
-
-def _tile(pixels: np.ndarray) -> Image.Image:
-    """Enlarged without smoothing, so that every pixel a network sees can be seen."""
-    return to_image(torch.from_numpy(np.array(pixels))).convert("RGB").resize((TILE, TILE), Image.Resampling.NEAREST)

@@ -16,8 +16,6 @@ from spacedkd.errors import UserError
 from spacedkd.files import write_json
 
 FILE = "evaluation.json"
-_DECIDE = ("weights_digest", "network", "data")
-"""what of its origin decides what is measured"""
 
 Found = Mapping[str, Any]
 
@@ -27,8 +25,8 @@ def write(folder: Path, origin: Found, found: Found) -> dict[str, Any]:
 
     Earlier results of the same weights on the same data stay; all others go.
     """
-    before = read(folder)
-    if before is not None and all(before["origin"].get(name) == origin.get(name) for name in _DECIDE):
+    before, decide = read(folder), ("weights_digest", "network", "data")
+    if before is not None and all(before["origin"].get(name) == origin.get(name) for name in decide):
         found = {**before["instruments"], **found}
     everything = {"origin": origin, "instruments": found}
     write_json(folder / FILE, everything)

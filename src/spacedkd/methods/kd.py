@@ -30,10 +30,7 @@ from spacedkd.models.heads import Classifier, adapter, feature_width
 
 @dataclass(frozen=True)
 class KD(Distillation, Method):
-    """A teacher network teaches a student network by its logits and pooled features.
-
-    A chain of networks, each taught by the one before it; here it is as short as can be.
-    """
+    """A teacher network teaches a student network by its logits and pooled features."""
 
     card = Card("teacher")
     paper = "Sun et al., Spaced Knowledge Distillation, ICML 2025"
@@ -45,7 +42,7 @@ class KD(Distillation, Method):
 
     @property
     def chain(self) -> Sequence[str]:
-        """Every network's name, from the first teacher to the student."""
+        """Every network's name, each taught by the one before it; here the chain is as short as can be."""
         return ("teacher", "student")
 
     @property

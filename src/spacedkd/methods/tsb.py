@@ -87,7 +87,9 @@ class TSB(Method):
         if role == self.roles[0]:
             self._remember(role, own.logits, models, batch, progress)
         others = [cast(Bank, models[memory_of(other)]) for other in self.roles if other != role]
-        target, visited = self._target(others, batch)
+        memories = torch.stack([accumulated(bank, batch.indices, self.mu) for bank in others])
+        target = memories.mean(0) if self.spatial == "uniform" else integrated(memories, batch.labels)
+        visited = others[0].seen(batch.indices) > 0  # all banks are written together
         log_p = (own.logits / self.temperature).log_softmax(1)
         apart = F.kl_div(log_p, target, reduction="none").sum(1)
         soft = self.temperature**2 * (apart * visited).mean()
@@ -101,12 +103,6 @@ class TSB(Method):
             bank = cast(Bank, models[memory_of(role)])
             p = (said / self.temperature).softmax(1)
             bank.write(batch.indices, self.mu * bank.read(batch.indices) + (1 - self.mu) * p, progress)
-
-    def _target(self, others: Sequence[Bank], batch: Batch) -> tuple[Tensor, Tensor]:
-        """What the others remember of each image, q [B, C], and whether any does [B]."""
-        memories = torch.stack([accumulated(bank, batch.indices, self.mu) for bank in others])
-        visited = others[0].seen(batch.indices) > 0  # all banks are written together
-        return memories.mean(0) if self.spatial == "uniform" else integrated(memories, batch.labels), visited
 
 
 def memory_of(role: str) -> str:
