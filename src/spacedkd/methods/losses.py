@@ -107,6 +107,7 @@ def _decoupled(softened: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([log_p.gather(1, target), rest], 1), others - rest
 
 
+LogitLoss = Callable[[Tensor, Tensor, Temperature], Tensor]
 FeatureLoss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -139,7 +140,7 @@ def feature_masked_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
     return ((student - teacher).square() * active).sum()
 
 
-LOGIT_LOSSES: dict[str, Callable[[Tensor, Tensor, Temperature], Tensor]] = {
+LOGIT_LOSSES: dict[str, LogitLoss] = {
     "kl": kl,
     "kl-over-classes": kl_over_classes,
     "soft-cross-entropy": soft_cross_entropy,
