@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd.errors import UserError
+from spacedkd.evaluation.held_still import Advance
 from spacedkd.evaluation.plan import HIGHEST, Attack
 from spacedkd.evaluation.scores import Predict
 from spacedkd.seeds import seed_for
@@ -91,7 +92,7 @@ def adversarial(
     batches: Iterable[Pixels],
     attacks: Sequence[Attack],
     seed: int = 0,
-    advance: Callable[[int], None] = lambda _: None,
+    advance: Advance = lambda _: None,
 ) -> Adversarial:
     """Accuracy under every attack, in one pass; `advance` is told how often images went through the network."""
     if not attacks:

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+Advance = Callable[[int], None]
+"""told how much more of the work is done"""
+
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """starts another pass over the same images and labels, in the same order"""
 

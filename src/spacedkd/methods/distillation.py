@@ -16,14 +16,7 @@ from torch import Tensor, nn
 
 from spacedkd.errors import UserError, unknown
 from spacedkd.json_form import check_fields
-from spacedkd.methods.losses import (
-    FEATURE_LOSSES,
-    LOGIT_LOSSES,
-    Temperature,
-    cross_entropy,
-    decoupled_kl,
-    standardised,
-)
+from spacedkd.methods.losses import FEATURE_LOSSES, LOGIT_LOSSES, Temperature, cross_entropy, decoupled_kl, standardised
 from spacedkd.methods.method import Progress
 from spacedkd.methods.temperature import WithTemperature, curriculum, learned_temperature
 from spacedkd.models.heads import Prediction

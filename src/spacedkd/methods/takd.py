@@ -25,15 +25,12 @@ from spacedkd.spec import NetworkSpec
 
 @dataclass(frozen=True)
 class TAKD(KD):
-    """A chain of networks that get smaller."""
+    """A chain of networks that get smaller, each taught by the one before."""
 
-    card = Card(
-        about="a chain of networks that get smaller, each taught by the one before",
-        paper="Mirzadeh et al., Improved Knowledge Distillation via Teacher Assistant, AAAI 2020",
-        kind="chain",
-        weights="0.5 CE + 0.5 T²KL/C (T 5), 1 assistant",
-        source="the authors' code",
-    )
+    card = Card("chain")
+    paper = "Mirzadeh et al., Improved Knowledge Distillation via Teacher Assistant, AAAI 2020"
+    weights = "0.5 CE + 0.5 T²KL/C (T 5), 1 assistant"
+    source = "the authors' code"
 
     label_weight: float = 0.5
     logit_weight: float = 0.5
