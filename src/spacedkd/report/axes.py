@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from spacedkd.report.markup import NOTHING, Markup, join, pixels, tag, text
-from spacedkd.report.numbers import bounds, percent, percent_tick, plain
+from spacedkd.report.markup import Markup, join, pixels, tag
+from spacedkd.report.numbers import Found, bounds, percent, percent_tick, plain
 
 Point = tuple[float, float]
 Tick = tuple[float, str]
@@ -97,7 +97,7 @@ class Panel:
     def line(self, points: Iterable[Point], class_: str) -> Markup:
         return tag("path", d=self.path(points), class_=class_)
 
-    def draw(self, description: str, *content: Markup) -> Markup:
+    def draw(self, description: str, *content: str) -> Markup:
         box = f"0 0 {self.width:g} {self.height:g}"
         return tag("svg", *content, viewBox=box, role="img", aria_label=description)
 
@@ -120,12 +120,7 @@ class Panel:
         return ticks(*self.y, percent_tick)
 
     def estimate(
-        self,
-        place: float,
-        value: Mapping[str, Any],
-        title: str,
-        radius: float,
-        seeds: Mapping[int, float] | None = None,
+        self, place: float, value: Found, title: str, radius: float, seeds: Mapping[int, float] | None = None
     ) -> Markup:
         """A mean with its 95 % interval, as far as the panel goes, and small dots for its seeds beside it."""
         x, parts = self.to_x(place), []
@@ -140,11 +135,11 @@ class Panel:
 
 
 def label(words: str, x: float | str, y: float, anchor: str | None = None, class_: str = "tick") -> Markup:
-    return tag("text", text(words), class_=class_, x=x, y=y, text_anchor=anchor)
+    return tag("text", words, class_=class_, x=x, y=y, text_anchor=anchor)
 
 
 def dot(class_: str, x: float | str, y: float, radius: float, title: str = "") -> Markup:
-    return tag("circle", tag("title", text(title)) if title else NOTHING, class_=class_, cx=x, cy=y, r=radius)
+    return tag("circle", tag("title", title) if title else "", class_=class_, cx=x, cy=y, r=radius)
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spacedkd.report import Arm, plots, tables, words
 from spacedkd.report.axes import Panel, domain, rounded
-from spacedkd.report.markup import NOTHING, Markup, grid, html_table, note, panel, section, tag, text
-from spacedkd.report.numbers import TIMES, bounds, counted, estimate, listed, plain, ratio
+from spacedkd.report.markup import Markup, grid, html_table, note, section, tag
+from spacedkd.report.numbers import TIMES, Found, bounds, counted, estimate, listed, plain, ratio
 from spacedkd.schedule import Spaced
 
-Pair = Mapping[str, Any]
-"""one entry of the comparison's `spacing`"""
+Pairs = Sequence[Found]
+"""the comparison's `spacing`"""
 
 
-def effect_section(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
+def effect_section(comparison: Found, arms: Sequence[Arm]) -> Markup:
     """Spaced arms beside unspaced ones, or nothing where no spaced arm has an unspaced partner."""
-    pairs: Sequence[Pair] = comparison["spacing"]
+    pairs: Pairs = comparison["spacing"]
     if not pairs:
-        return NOTHING
-    remarks = [cost(pairs), one_role(pairs), caution(pairs)]
+        return Markup()
     by_label = {arm.label: arm for arm in arms}
     rows = [
         plots.gain(pair["name"], pair["difference"], by_label[pair["spaced"]], by_label[pair["unspaced"]])
@@ -41,15 +40,15 @@ def effect_section(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup
     return section(
         "spacing",
         "What spacing did",
-        tag("p", tag("b", text(headline(pairs)))),
-        *(note(remark) for remark in remarks if remark),
+        tag("p", tag("b", headline(pairs))),
+        *map(note, (cost(pairs), one_role(pairs), caution(pairs))),
         plots.gains("Spaced minus unspaced, points", rows, caption),
         html_table(tables.spacing(comparison)),
         note(reading),
     )
 
 
-def headline(pairs: Sequence[Pair]) -> str:
+def headline(pairs: Pairs) -> str:
     """How many did better, worse, or neither; every word follows from an interval."""
     if len(pairs) == 1:
         return _of_one(pairs[0])
@@ -68,7 +67,7 @@ def headline(pairs: Sequence[Pair]) -> str:
     return "; ".join(parts) + "."
 
 
-def _of_one(pair: Pair) -> str:
+def _of_one(pair: Found) -> str:
     judged, name = words.verdict(pair["difference"]), pair["name"]
     if judged is None:
         return f"No interval can be given for {name} spaced against unspaced: they do not share two seeds."
@@ -77,7 +76,7 @@ def _of_one(pair: Pair) -> str:
     return f"{name} did {judged} spaced than unspaced."
 
 
-def cost(pairs: Sequence[Pair]) -> str:
+def cost(pairs: Pairs) -> str:
     """How many updates the spaced runs took, in groups of as many."""
     by_ratio: dict[str, list[str]] = {}
     for pair in pairs:
@@ -89,7 +88,7 @@ def cost(pairs: Sequence[Pair]) -> str:
     return f"Spaced, {'; '.join(parts)}."
 
 
-def one_role(pairs: Sequence[Pair]) -> str | None:
+def one_role(pairs: Pairs) -> str | None:
     """Where spacing is not all that differs."""
     names = [pair["name"] for pair in pairs if pair["unspaced_form"] == "plain"]
     if not names:
@@ -101,7 +100,7 @@ def one_role(pairs: Sequence[Pair]) -> str | None:
     )
 
 
-def caution(pairs: Sequence[Pair]) -> str | None:
+def caution(pairs: Pairs) -> str | None:
     """What many comparisons at once do to the intervals, and what is left when that is allowed for."""
     warning = words.caution([pair["difference"] for pair in pairs])
     if warning is None or not (_named(pairs, "better") or _named(pairs, "worse")):
@@ -111,7 +110,7 @@ def caution(pairs: Sequence[Pair]) -> str | None:
     return f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for {for_whom}."
 
 
-def _named(pairs: Sequence[Pair], judged: str | None) -> list[str]:
+def _named(pairs: Pairs, judged: str | None) -> list[str]:
     return [pair["name"] for pair in pairs if words.verdict(pair["difference"]) == judged]
 
 
@@ -195,8 +194,8 @@ def interval_section(arms: Sequence[Arm]) -> Markup:
     """Accuracy against interval, a picture for each group, or nothing where no arms differ in the interval alone."""
     found = groups(arms)
     if not found:
-        return NOTHING
-    panels = [panel(one.title, one.data, _picture(one, [o for o in found if o.data == one.data])) for one in found]
+        return Markup()
+    panels = [(one.title, one.data, _picture(one, [o for o in found if o.data == one.data])) for one in found]
     caption = (
         "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
         "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
@@ -209,7 +208,7 @@ def interval_section(arms: Sequence[Arm]) -> Markup:
 def _picture(group: Group, alike: Sequence[Group]) -> Markup:
     """Groups on the same data share their y axis; intervals too close to be told apart lie evenly in their order."""
     arms = [spacing.arm for one in alike for spacing in one.spacings]
-    values = [v for arm in arms for v in (*(bounds(arm.numbers["last"]) or ()), *arm.by_seed.values())]
+    values = [v for arm in arms for v in (*bounds(arm.numbers["last"]), *arm.by_seed.values())]
     order = sorted({spacing.interval for spacing in group.spacings})
     places = [s.epochs if group.to_scale else order.index(s.interval) for s in group.spacings]
     margin = 0.08 * (max(places) - min(places))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from spacedkd.report.axes import Panel, Point, Tick, label, rounded, thinned, ticks
-from spacedkd.report.markup import NOTHING, Markup, join, tag
+from spacedkd.report.markup import Markup, join, tag
+from spacedkd.report.numbers import Found
 from spacedkd.theory.words import STATEMENTS, interval_name, share, signed_percent
-
-Found = Mapping[str, Any]
 
 LINES = ("one-of-4", "two-of-4", "three-of-4", "four-of-4")
 MOST_POINTS = 130
@@ -61,7 +59,7 @@ def _near_mark(panel: Panel, one: Found) -> Markup:
     """Where the stretch that counts as near convergence begins."""
     near = [t for t, is_near in zip(one["times"], one["near"], strict=True) if is_near]
     if not near:
-        return NOTHING
+        return Markup()
     x = panel.to_x(near[0])
     return tag("line", class_="mark", x1=x, x2=x, y1=panel.top, y2=panel.height - panel.bottom)
 
@@ -101,7 +99,7 @@ def changes(one: Found, near: bool = False) -> Markup:
         for interval in shown
     )
     words = f"Trace of spaced students against online KD over training, {one['setting']['name']}; at the end: {ends}."
-    return panel.draw(words, frame, zero, *_lines(panel, curves), NOTHING if near else _near_mark(panel, one))
+    return panel.draw(words, frame, zero, *_lines(panel, curves), "" if near else _near_mark(panel, one))
 
 
 def bars(one: Found) -> Markup:

@@ -5,12 +5,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from spacedkd.report.numbers import MINUS, PLUS_MINUS, listed, plain, spread
-
-Found = Mapping[str, Any]
+from spacedkd.report.numbers import MINUS, PLUS_MINUS, Found, listed, plain, spread
 
 CHANCE = 0.05
 """clear cases up to this part are no more than chance would give"""
