@@ -16,14 +16,14 @@ Expectations are over the order of the data. Traces are exact, with no linearisa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval, half_width
+from spacedkd.evaluation.confidence import confidence_interval, half_width
 from spacedkd.theory.training import Course, Setting, train
 from spacedkd.theory.wide_network import Curvatures
 
@@ -95,7 +95,7 @@ def _interval(course: Course, place: int, near: list[bool]) -> dict[str, Any]:
     return {
         "interval": course.setting.intervals[place],
         "verdicts": {
-            window: {name: asdict(verdict(one)) for name, one in found.items()} if any(windows[window]) else None
+            window: {name: verdict(one) for name, one in found.items()} if any(windows[window]) else None
             for window, found in within.items()
         },
         "follows": {
@@ -190,40 +190,27 @@ class Sides(NamedTuple):
         return self.left.mean(-1) <= self.right.mean(-1)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How often `left <= right` was seen.
+def verdict(sides: Sides) -> dict[str, Any]:
+    """How often `left <= right` was seen, over problems and times.
 
     An expectation is over orders, so there is one inequality for each problem and time. It is held or broken where the
     paired 95 % interval of the difference lies on one side of zero; chance alone breaks 2.5 % of those that are equal.
     """
-
-    held: float
-    broken: float
-    means: float  # part in which the mean of the left is not above the mean of the right, clearly or not
-    single: float  # part of all single runs and times with left <= right
-    problems_held: float  # part of problems, by the change averaged over all times; surer, as there is more to average
-    problems_broken: float
-    change: ConfidenceInterval  # over problems: geometric mean of left / right, or mean of (left - right) / scale
-    unit: str
-
-
-def verdict(sides: Sides) -> Verdict:
-    """Count, over problems and times."""
     held, broken = _clear(sides.left - sides.right)
     change = sides.changes().mean(0)  # [problems, orders]
     problems_held, problems_broken = _clear(change)
     per_problem = change.mean(-1)
-    return Verdict(
-        held=part(held),
-        broken=part(broken),
-        means=part(sides.holds_between_means()),
-        single=part(sides.left <= sides.right),
-        problems_held=part(problems_held),
-        problems_broken=part(problems_broken),
-        change=confidence_interval((per_problem.exp() if sides.unit == "ratio" else per_problem).tolist()),
-        unit=sides.unit,
-    )
+    return {
+        "held": part(held),
+        "broken": part(broken),
+        "means": part(sides.holds_between_means()),  # clearly or not
+        "single": part(sides.left <= sides.right),  # of all single runs and times
+        "problems_held": part(problems_held),  # by the change averaged over all times: surer, as more is averaged
+        "problems_broken": part(problems_broken),
+        # over problems: geometric mean of left / right, or mean of (left - right) / scale
+        "change": asdict(confidence_interval((per_problem.exp() if sides.unit == "ratio" else per_problem).tolist())),
+        "unit": sides.unit,
+    }
 
 
 def _clear(differences: Tensor) -> tuple[Tensor, Tensor]:

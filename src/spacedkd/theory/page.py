@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from spacedkd.report.markup import Markup, Titled, document, grid, legend, note, paragraph, section, tag
@@ -30,7 +30,14 @@ def write_theory_page(path: Path, found: Found, command: str) -> None:
 
 def render_theory(found: Found, command: str) -> str:
     """The page as text."""
-    sections = (_stated(), _gap(found), _steps(found), _traces(found), _numbers(found), _making(found, command))
+    sections = {
+        "stated": ("What is stated", _stated()),
+        "gap": ("The Lemma: is the teacher ahead nearer its minimum?", _gap(found)),
+        "steps": ("From the Lemma to the Theorem", _steps(found)),
+        "traces": ("Do spaced students end flatter?", _traces(found)),
+        "numbers": ("Traces at the end", _numbers(found)),
+        "making": ("How this was made", _making(found, command)),
+    }
     setting = (
         "The paper argues that a teacher which learns ahead of its student leads the student to a flatter "
         "minimum. This page measures each step of that argument in the setting it is made in."
@@ -42,27 +49,27 @@ def render_theory(found: Found, command: str) -> str:
     )
     findings = [_item(title, f"{words.finding(found, name)}.") for name, title in words.STATEMENTS.items()]
     outcome = paragraph(words.headline(found)), tag("ul", *findings), note(case)
-    return document(TITLE, "Spaced knowledge distillation, theory experiment", setting, outcome, sections, STYLE)
+    made = [section(name, title, *content) for name, (title, content) in sections.items()]
+    return document(TITLE, "Spaced knowledge distillation, theory experiment", setting, outcome, made, STYLE)
 
 
 def _item(title: str, sentence: str) -> Markup:
     return tag("li", tag("b", f"{title}: "), sentence)
 
 
-def _stated() -> Markup:
-    items = [_item(title, f"{words.MEANINGS[name]}.") for name, title in words.STATEMENTS.items()]
-    return section(
-        "stated",
-        "What is stated",
-        paragraph(words.SETTING),
-        tag("div", *(tag("div", formula) for formula in words.FORMULAS), class_="formula"),
-        tag("ol", *items),
-        paragraph("Three places in the proof deserve a look."),
-        tag("ul", *(tag("li", place) for place in (words.ABSOLUTE, words.SIGN, words.SAME))),
-    )
+def _stated() -> Iterator[Markup]:
+    yield paragraph(words.SETTING)
+    yield tag("div", *(tag("div", formula) for formula in words.FORMULAS), class_="formula")
+    yield tag("ol", *(_item(title, f"{words.MEANINGS[name]}.") for name, title in words.STATEMENTS.items()))
+    yield paragraph("Three places in the proof deserve a look.")
+    yield tag("ul", *(tag("li", place) for place in (words.ABSOLUTE, words.SIGN, words.SAME)))
 
 
-def _gap(found: Found) -> Markup:
+def _gap(found: Found) -> Iterator[Markup]:
+    finding, every = words.finding(found, "lemma"), words.verdicts(found, "lemma")
+    single = words.shares(every, "single") if every else "no"
+    yield paragraph(f"{finding[0].upper()}{finding[1:]}. In single runs u(k) ≤ u(t) holds in {single} % of cases.")
+    yield _legend(found, ("u(t), online", "online"))
     examples = [
         (f"{one['setting']['name']}, one run", f"interval {_name(one, 1)}", plots.example(one))
         for one in found["settings"]
@@ -73,41 +80,26 @@ def _gap(found: Found) -> Markup:
         "the dashed upright line its loss is under 1 % of the first one: near convergence. Bottom: the first run, step "
         "by step. The gap of a single run goes up and down with the batches: the inequality is one about means."
     )
-    finding, every = words.finding(found, "lemma"), words.verdicts(found, "lemma")
-    single = words.shares(every, "single") if every else "no"
-    return section(
-        "gap",
-        "The Lemma: is the teacher ahead nearer its minimum?",
-        paragraph(f"{finding[0].upper()}{finding[1:]}. In single runs u(k) ≤ u(t) holds in {single} % of cases."),
-        _legend(found, ("u(t), online", "online")),
-        grid([*_panels(found, plots.gaps), *examples], caption),
-    )
+    yield grid([*_panels(found, plots.gaps), *examples], caption)
 
 
-def _steps(found: Found) -> Markup:
-    key = [
-        tag("li", tag("span", class_=f"swatch {kind}"), name)
-        for kind, name in (("held", "clearly held"), ("open", "too close to tell"), ("broken", "clearly broken"))
-    ]
-    averaged = []
+def _steps(found: Found) -> Iterator[Markup]:
+    yield paragraph(words.follow_up(found))
     if words.verdicts(found, "lemma"):
-        items = [tag("li", words.by_problem(found, name)) for name in words.STATEMENTS]
-        said = "Averaged over all times near convergence, which leaves less to chance:"
-        averaged = [paragraph(said), tag("ul", *items)]
+        yield paragraph("Averaged over all times near convergence, which leaves less to chance:")
+        yield tag("ul", *(tag("li", words.by_problem(found, name)) for name in words.STATEMENTS))
+    yield paragraph(words.why(found))
+    yield paragraph(words.sizes(found))
+    key = {"held": "clearly held", "open": "too close to tell", "broken": "clearly broken"}
+    swatches = [tag("li", tag("span", class_=f"swatch {kind}"), name) for kind, name in key.items()]
+    yield tag("ul", *swatches, class_="legend")
     caption = "Near convergence. Beside each bar: clearly held / clearly broken, in percent of problems and times."
-    return section(
-        "steps",
-        "From the Lemma to the Theorem",
-        paragraph(words.follow_up(found)),
-        *averaged,
-        paragraph(words.why(found)),
-        paragraph(words.sizes(found)),
-        tag("ul", *key, class_="legend"),
-        grid(_panels(found, plots.bars), caption),
-    )
+    yield grid(_panels(found, plots.bars), caption)
 
 
-def _traces(found: Found) -> Markup:
+def _traces(found: Found) -> Iterator[Markup]:
+    yield from map(paragraph, words.ends(found))
+    yield _legend(found)
     closer = [
         (f"{one['setting']['name']}, near convergence", _described(one), plots.changes(one, near=True))
         for one in found["settings"]
@@ -118,17 +110,15 @@ def _traces(found: Found) -> Markup:
         "student's at the same update; mean over runs. Below zero the spaced student is flatter. Top: all of training; "
         "bottom: right of the dashed upright line, near convergence, and without offline."
     )
-    return section(
-        "traces",
-        "Do spaced students end flatter?",
-        *(paragraph(sentence) for sentence in words.ends(found)),
-        _legend(found),
-        grid([*_panels(found, plots.changes), *closer], caption),
+    yield grid([*_panels(found, plots.changes), *closer], caption)
+
+
+def _numbers(found: Found) -> Iterator[Markup]:
+    yield note(
+        "The Hessian of the task's own loss, without a teacher in it, after the last update. The change is a mean over "
+        f"problems {PLUS_MINUS} half the width of its 95 % interval."
     )
-
-
-def _numbers(found: Found) -> Markup:
-    names = ["setting", "interval", "trace, online", "trace, spaced", "change", "runs with a smaller one"]
+    names = ("setting", "interval", "trace, online", "trace, spaced", "change", "runs with a smaller one")
     rows = []
     for one in found["settings"]:
         for place, end in enumerate(interval["end"] for interval in one["intervals"]):
@@ -137,18 +127,12 @@ def _numbers(found: Found) -> Markup:
             head = tag("th", one["setting"]["name"], scope="row")
             rows.append(tag("tr", head, *(tag("td", cell) for cell in cells)))
     heads = tag("tr", *(tag("th", name, scope="col") for name in names))
-    table = tag("table", tag("thead", heads), tag("tbody", *rows))
-    said = (
-        "The Hessian of the task's own loss, without a teacher in it, after the last update. The change is a mean over "
-        f"problems {PLUS_MINUS} half the width of its 95 % interval."
-    )
-    return section("numbers", "Traces at the end", note(said), tag("div", table, class_="scroll", tabindex="0"))
+    yield tag("div", tag("table", tag("thead", heads), tag("tbody", *rows)), class_="scroll", tabindex="0")
 
 
-def _making(found: Found, command: str) -> Markup:
+def _making(found: Found, command: str) -> Iterator[Markup]:
     first = found["settings"][0]["setting"]
-    linear = [one["linear"] for one in found["settings"] if one["linear"] is not None]
-    told = (
+    yield note(
         f"Networks with one hidden layer of {first['width']} units and {count(first['parameters'])} parameters learn "
         f"{first['samples']} random points with {first['inputs']} inputs and random targets, in batches of "
         f"{first['batch_size']}, by plain gradient descent in double precision. {count(first['runs'])} runs for each "
@@ -156,11 +140,11 @@ def _making(found: Found, command: str) -> Markup:
         f"with the same weights; the teacher's share of the loss is {first['alpha']:g}. φ* is taken from twice as many "
         "updates as the students get."
     )
-    worst = max(one["limit"] for one in found["settings"])
-    check = f"The teacher's loss at φ* is at most {worst:.1g}."
-    if linear:
+    check = f"The teacher's loss at φ* is at most {max(one['limit'] for one in found['settings']):.1g}."
+    if linear := [one["linear"] for one in found["settings"] if one["linear"] is not None]:
         check += f" Near convergence dᵢ differs from the teacher's real error by {100 * max(linear):.2g} % or less."
-    return section("making", "How this was made", note(told), note(check), tag("pre", command, tabindex="0"))
+    yield note(check)
+    yield tag("pre", command, tabindex="0")
 
 
 def _described(one: Found) -> str:

@@ -118,8 +118,7 @@ def bars(one: Found) -> Markup:
             said.append(f"{title}, {spaced}: held {share(verdict[name]['held'])} %")
             top += 17
         top += 8
-    box = f"0 0 350 {top:g}"
-    return tag("svg", *rows, viewBox=box, role="img", aria_label=f"{one['setting']['name']}. {'; '.join(said)}.")
+    return Panel((0, 1), (0, 1), height=top).draw(f"{one['setting']['name']}. {'; '.join(said)}.", *rows)
 
 
 def _bar(name: str, held: float, broken: float, top: float) -> Markup:

@@ -48,9 +48,6 @@ class Networks(NamedTuple):
     a: Tensor  # [..., H]
     c: Tensor  # [...]
 
-    def minus(self, other: Networks) -> Networks:
-        return Networks(*(mine - yours for mine, yours in zip(self, other, strict=True)))
-
 
 class Curvatures(NamedTuple):
     """What the trace of a squared error's Hessian is made of, exactly, at N points."""
