@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import NamedTuple
 
 from spacedkd.report.markup import Markup, join, pixels, tag
-from spacedkd.report.numbers import Found, bounds, percent, percent_tick, plain
+from spacedkd.report.numbers import Found, Write, bounds, percent, percent_tick, plain
 
 Point = tuple[float, float]
 Tick = tuple[float, str]
@@ -24,8 +24,7 @@ class Scale(NamedTuple):
     stop: float
 
     def __call__(self, value: float) -> float:
-        part = (value - self.low) / (self.high - self.low)
-        return self.start + part * (self.stop - self.start)
+        return self.start + (value - self.low) / (self.high - self.low) * (self.stop - self.start)
 
 
 def tick_values(low: float, high: float, most: int = 6, whole: bool = False, outside: bool = False) -> list[float]:
@@ -46,9 +45,7 @@ def tick_values(low: float, high: float, most: int = 6, whole: bool = False, out
     raise AssertionError("steps grow until they fit")
 
 
-def ticks(
-    low: float, high: float, write: Callable[[float], str] = plain, most: int = 6, whole: bool = False
-) -> list[Tick]:
+def ticks(low: float, high: float, write: Write = plain, most: int = 6, whole: bool = False) -> list[Tick]:
     return [(value, write(value)) for value in tick_values(low, high, most, whole)]
 
 
@@ -154,12 +151,9 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
     >>> apart([10, 11], gap=12, low=0, high=100)
     [4.5, 16.5]
     """
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    crowded = any(wanted[b] - wanted[a] < gap for a, b in pairwise(order))
-    if not crowded:
+    if all(b - a >= gap for a, b in pairwise(sorted(wanted))):
         return [*wanted]
-    centre = sum(wanted) / len(wanted)
-    span = gap * (len(wanted) - 1)
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    centre, span = sum(wanted) / len(wanted), gap * (len(wanted) - 1)
     start = min(max(centre - span / 2, low), high - span)
-    placed = dict(zip(order, (start + gap * rank for rank in range(len(wanted))), strict=True))
-    return [placed[i] for i in range(len(wanted))]
+    return [start + gap * order.index(i) for i in range(len(wanted))]

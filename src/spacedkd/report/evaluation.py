@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from spacedkd.report import Arm
 from spacedkd.report.axes import Panel
-from spacedkd.report.markup import Markup, folded, grid, note, section, tag
+from spacedkd.report.markup import Markup, Sections, folded, grid, note, tag
 from spacedkd.report.measures import Evaluation, Measure
 from spacedkd.report.numbers import Found, count, percent, percent_tick
 
@@ -14,37 +14,37 @@ GLANCE = ("accuracy/top1", "accuracy/nll", "accuracy/ece", "corruptions/mean", "
 FLATNESS = ("weight_noise/mean", "curvature/trace", "curvature/largest")
 
 
-def evaluation_sections(comparison: Found, arms: Sequence[Arm]) -> list[Markup]:
+def evaluation_sections(comparison: Found, arms: Sequence[Arm]) -> Sections:
     """A section for each instrument that was used on any run; none where nothing was measured."""
     found = comparison.get("evaluation")
     if found is None:
-        return []
+        return {}
     measured = {key: Measure(**one) for key, one in found["metrics"].items()}
     evaluation = Evaluation(found, measured, arms, comparison["against"])
     sections = {
-        "accuracy": ("calibration", "Accuracy and calibration", _calibration),
-        "corruptions": ("corruptions", "Corrupted images", _corruptions),
-        "adversarial": ("adversarial", "Adversarial images", _adversarial),
-        "weight_noise": ("noise", "Noise on the weights", _weight_noise),
-        "curvature": ("curvature", "Curvature", _curvature),
+        "calibration": ("Accuracy and calibration", "accuracy", _calibration),
+        "corruptions": ("Corrupted images", "corruptions", _corruptions),
+        "adversarial": ("Adversarial images", "adversarial", _adversarial),
+        "noise": ("Noise on the weights", "weight_noise", _weight_noise),
+        "curvature": ("Curvature", "curvature", _curvature),
     }
-    return [_glance(evaluation)] + [
-        section(name, title, note(found["settings"][instrument]), *content(evaluation))
-        for instrument, (name, title, content) in sections.items()
+    return {"evaluation": ("Is the student really better?", _glance(evaluation))} | {
+        name: (title, [note(found["settings"][instrument]), *content(evaluation)])
+        for name, (title, instrument, content) in sections.items()
         if evaluation.of(instrument)
-    ]
+    }
 
 
-def _glance(evaluation: Evaluation) -> Markup:
-    shown = [evaluation.measured[key] for key in (*GLANCE, *FLATNESS) if key in evaluation.measured]
-    said = (
+def _glance(evaluation: Evaluation) -> Iterator[Markup]:
+    yield note(
         "The student after its last epoch, deepest head: mean over seeds ± half the width of its 95 % interval, and "
         f"below the difference to {evaluation.against}, paired by seed, with its 95 % interval. Accuracies are in "
         "percent, their differences in points. Where a lower number is the better one, the line says so. Many numbers "
         "are compared at once, here and below, so that some intervals miss zero by chance."
     )
-    notes = map(note, (said, *evaluation.found["notes"]))
-    return section("evaluation", "Is the student really better?", *notes, evaluation.table("Evaluation", shown))
+    yield from map(note, evaluation.found["notes"])
+    shown = (evaluation.measured[key] for key in (*GLANCE, *FLATNESS) if key in evaluation.measured)
+    yield evaluation.table("Evaluation", shown)
 
 
 def _calibration(evaluation: Evaluation) -> Iterator[Markup]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
@@ -24,6 +24,8 @@ class Markup(str):
 
 Titled = tuple[str, str, Markup]
 """a picture below its title and what is said of it"""
+Sections = Mapping[str, tuple[str, Iterable[str]]]
+"""title and content of each by its name; one without content is left out"""
 
 
 def join(*parts: str) -> Markup:
@@ -54,10 +56,6 @@ def pixels(value: float) -> str:
     return f"{round(value, 1):g}"
 
 
-def section(name: str, title: str, *content: str) -> Markup:
-    return tag("section", tag("h2", title, id=name), *content, aria_labelledby=name)
-
-
 def paragraph(sentences: str | None, class_: str | None = None) -> Markup:
     """Nothing where there is nothing to say."""
     return tag("p", sentences, class_=class_) if sentences else Markup()
@@ -83,7 +81,7 @@ def grid(pictures: Sequence[Titled], caption: str) -> Markup:
 
 
 def document(
-    title: str, kind: str, setting: str, outcome: Iterable[str], sections: Iterable[str], more_style: str = ""
+    title: str, kind: str, setting: str, outcome: Iterable[str], sections: Sections, more_style: str = ""
 ) -> str:
     """A whole page in one file; nothing in it may be fetched or run."""
     # A page holds text from specs; whatever slipped through escaping could still load and run nothing.
@@ -99,15 +97,20 @@ def document(
     )
     said = paragraph(kind, "kind"), tag("h1", title), paragraph(setting, "setting")
     opening = tag("header", *said, tag("div", *outcome, class_="outcome"))
-    return "<!doctype html>\n" + tag("html", head, tag("body", opening, tag("main", *sections)), lang="en") + "\n"
+    main = [
+        tag("section", tag("h2", heading, id=name), *content, aria_labelledby=name)
+        for name, (heading, found) in sections.items()
+        if (content := [*found])
+    ]
+    return "<!doctype html>\n" + tag("html", head, tag("body", opening, tag("main", *main)), lang="en") + "\n"
 
 
 def folded(summary: str, *content: str) -> Markup:
     return tag("details", tag("summary", summary), *content, class_="more")
 
 
-def folded_if(many: bool, summary: str, *content: str) -> Sequence[str]:
-    return (folded(summary, *content),) if many else content
+def folded_if_many(arms: Sized, summary: str, *content: str) -> Sequence[str]:
+    return (folded(summary, *content),) if len(arms) > MANY else content
 
 
 def legend(colours: Iterable[tuple[str, str]], kind: Literal["all", "band"]) -> Markup:

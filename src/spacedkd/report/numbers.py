@@ -13,6 +13,7 @@ DASH = "\N{EN DASH}"
 
 Found = Mapping[str, Any]
 """what a JSON file says, or part of it: an arm, an evaluation, a mean with the bounds of its interval"""
+Write = Callable[[float], str]
 
 
 def percent(part: float) -> str:
@@ -34,7 +35,7 @@ def points(part: float) -> str:
     return f"{sign}{abs(100 * part):.1f}"
 
 
-def estimate(value: Found, write: Callable[[float], str] = percent) -> str:
+def estimate(value: Found, write: Write = percent) -> str:
     """Mean and half the width of its 95 % interval, in percent; the mean alone where one seed gives no interval."""
     half = "" if value["low"] is None else f" {PLUS_MINUS} {percent((value['high'] - value['low']) / 2)}"
     return write(value["mean"]) + half
@@ -105,7 +106,7 @@ def counted(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def spread(values: Sequence[float], write: Callable[[float], str] = plain) -> str:
+def spread(values: Sequence[float], write: Write = plain) -> str:
     """Where values lie: the one they share, or the lowest and the highest.
 
     >>> spread([2, 2]), spread([3, 1, 2])

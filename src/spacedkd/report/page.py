@@ -9,7 +9,7 @@ from pathlib import Path
 from spacedkd.json_form import to_json
 from spacedkd.report import Arm, all_colours, markup, plots, read_arms, spacing, tables, turns, words
 from spacedkd.report.evaluation import evaluation_sections
-from spacedkd.report.markup import Markup, folded_if, grid, html_table, legend, marked, note, paragraph, section, tag
+from spacedkd.report.markup import Markup, folded_if_many, grid, html_table, legend, marked, note, paragraph, tag
 from spacedkd.report.numbers import Found, count, counted, plain
 
 
@@ -21,16 +21,16 @@ def write_page(path: Path, comparison: Found, unfinished: int = 0) -> None:
 
 def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0) -> str:
     """The page as text."""
-    sections = [
-        _results(comparison, arms),
-        spacing.effect_section(comparison, arms),
-        _curves(arms),
-        spacing.interval_section(arms),
-        _turns(arms),
-        _costs(comparison, arms),
-        *evaluation_sections(comparison, arms),
-        _making(arms, comparison["measured"]),
-    ]
+    sections = {
+        "results": ("Results", _results(comparison, arms)),
+        "spacing": ("What spacing did", spacing.effect(comparison, arms)),
+        "curves": ("Learning curves", _curves(arms)),
+        "intervals": ("Accuracy against interval", spacing.against_interval(arms)),
+        "turns": ("Who learned which step when", _turns(arms)),
+        "cost": ("Cost", _costs(comparison, arms)),
+        **evaluation_sections(comparison, arms),
+        "making": ("How this was made", _making(arms, comparison["measured"])),
+    }
     outcome = _outcome(comparison, arms, unfinished)
     return markup.document(words.title(arms), "spacedkd report", words.setting(arms), outcome, sections)
 
@@ -41,14 +41,10 @@ def _outcome(comparison: Found, arms: Sequence[Arm], unfinished: int) -> Iterato
     yield paragraph(spacing.headline(pairs) if len(pairs) > 1 else None)
     findings = [_finding(arm, against) for arm in arms if arm.label != against]
     found = tag("ul", *findings) if findings else ""
-    yield from folded_if(_many(arms), f"{counted(len(findings), 'arm')} against {against}, one by one", found)
+    yield from folded_if_many(arms, f"{counted(len(findings), 'arm')} against {against}, one by one", found)
     yield note(words.caution([arm.numbers["difference"] for arm in arms]))
     if unfinished:
         yield note(f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out.")
-
-
-def _many(arms: Sequence[Arm]) -> bool:
-    return len(arms) > markup.MANY
 
 
 def _finding(arm: Arm, against: str) -> Markup:
@@ -56,7 +52,7 @@ def _finding(arm: Arm, against: str) -> Markup:
     return tag("li", *(marked(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [sentence]))
 
 
-def _results(comparison: Found, arms: Sequence[Arm]) -> Markup:
+def _results(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
     against: str = comparison["against"]
     said = (
         "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
@@ -66,58 +62,58 @@ def _results(comparison: Found, arms: Sequence[Arm]) -> Markup:
         said += "The ensemble is the mean of all heads. "
     if any(arm.numbers["leader"] for arm in arms):
         said += f"The {words.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
+    yield note(said + words.best_epoch(comparison["best_chosen_on"]))
     numbers, reached = html_table(tables.results(comparison)), plots.accuracies(arms, against)
     base = next(arm for arm in arms if arm.label == against)
-    rows = [plots.gain(a.label, a.numbers["difference"], a, base) for a in arms if a.numbers["difference"] is not None]
+    compared = [(arm.label, arm.numbers["difference"], arm, base) for arm in arms]
     caption = "Paired by seed. A line that crosses zero is no clear difference."
-    gained = plots.gains(f"Difference against {against}, points", rows, caption)
-    shown = (numbers, tag("div", reached, gained, class_="pair"))
-    if _many(arms):
-        shown = (reached, markup.folded(f"All numbers, and differences against {against}", numbers, gained))
-    return section("results", "Results", note(said + words.best_epoch(comparison["best_chosen_on"])), *shown)
+    gained = plots.gains(f"Difference against {against}, points", compared, caption)
+    if len(arms) > markup.MANY:
+        yield reached
+        yield markup.folded(f"All numbers, and differences against {against}", numbers, gained)
+    else:
+        yield numbers
+        yield tag("div", reached, gained, class_="pair")
 
 
-def _curves(arms: Sequence[Arm]) -> Markup:
-    pictures = plots.curves(arms)
-    panels = [(arm.label, words.how(arm.numbers), picture) for arm, picture in zip(arms, pictures, strict=True)]
+def _curves(arms: Sequence[Arm]) -> Iterator[str]:
+    yield legend(all_colours(arms), "all")
     caption = (
         "Accuracy on the test images, deepest head. Thick: mean over seeds, with its last value; thin: each seed. "
         "Epochs are each role's own: at epoch 5 it has learned 5 epochs of data, whenever that was. "
     )
     if any(arm.first.leader is not None and arm.first.shares_one_model for arm in arms):
         caption += "In self KD both roles are one network, measured during the turns of either."
-    return section("curves", "Learning curves", legend(all_colours(arms), "all"), grid(panels, caption))
+    yield grid(plots.curves(arms), caption)
 
 
-def _turns(arms: Sequence[Arm]) -> Markup:
-    found = turns.timetables(arms)
-    panels = [(*table.titles, picture) for table, picture in zip(found, turns.pictures(found), strict=True)]
+def _turns(arms: Sequence[Arm]) -> Iterator[str]:
+    yield legend(all_colours(arms), "band")
     caption = (
         "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
         "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
         "fast to draw."
     )
-    return section("turns", "Who learned which step when", legend(all_colours(arms), "band"), grid(panels, caption))
+    yield grid(turns.pictures(turns.timetables(arms)), caption)
 
 
-def _costs(comparison: Found, arms: Sequence[Arm]) -> Markup:
+def _costs(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
     against: str = comparison["against"]
-    table = html_table(tables.costs(comparison))
+    yield tag("p", *marked(words.extra_cost(arms, against), "--equal-cost", "code"))
     said = (
         f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
         "training; seconds depend on the machine and on what else it did."
     )
-    extra = tag("p", *marked(words.extra_cost(arms, against), "--equal-cost", "code"))
-    return section("cost", "Cost", extra, *folded_if(_many(arms), "What a run of each took", table, note(said)))
+    yield from folded_if_many(arms, "What a run of each took", html_table(tables.costs(comparison)), note(said))
 
 
-def _making(arms: Sequence[Arm], measured: str) -> Markup:
+def _making(arms: Sequence[Arm], measured: str) -> Iterator[str]:
     said = (
         f"Measured: {measured}. Intervals are Student's t over seeds; differences are paired by seed, over the seeds "
         "that both arms have; p is of the paired t-test."
     )
-    specs = folded_if(_many(arms), f"The specs of {counted(len(arms), 'arm')}", *map(_spec, arms))
-    return section("making", "How this was made", *map(note, (said, *words.environments(arms))), *specs)
+    yield from map(note, (said, *words.environments(arms)))
+    yield from folded_if_many(arms, f"The specs of {counted(len(arms), 'arm')}", *map(_spec, arms))
 
 
 def _spec(arm: Arm) -> Markup:

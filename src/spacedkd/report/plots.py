@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spacedkd.report import Arm, colours
 from spacedkd.report.axes import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
-from spacedkd.report.markup import Markup, tag
-from spacedkd.report.numbers import Found, bounds, estimate, percent, percent_tick, plain, points
+from spacedkd.report.markup import Markup, Titled, tag
+from spacedkd.report.numbers import Found, Write, bounds, estimate, percent, percent_tick, plain, points
+from spacedkd.report.words import how
 from spacedkd.run import Curve
 
 MOST_POINTS = 160
 
 
-def curves(arms: Sequence[Arm]) -> list[Markup]:
+def curves(arms: Sequence[Arm]) -> list[Titled]:
     """Accuracy after each epoch, a picture for each arm, all on the same axes."""
     every = [curve for arm in arms for run in arm.runs for curve in run.curves.values()]
     epochs = max(epoch for curve in every for epoch in curve)
     area = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], 0, 1)))
-    return [_curves_of(arm, area) for arm in arms]
+    return [(arm.label, how(arm.numbers), _curves_of(arm, area)) for arm in arms]
 
 
 def _curves_of(arm: Arm, area: Panel) -> Markup:
@@ -72,15 +73,14 @@ def accuracies(arms: Sequence[Arm], against: str) -> Markup:
     return _forest("Accuracy after the last epoch", rows, caption, against)
 
 
-def gains(title: str, rows: Sequence[Row], caption: str) -> Markup:
-    """Differences in points around zero, or nothing where there are none."""
+def gains(title: str, compared: Iterable[tuple[str, Found | None, Arm, Arm]], caption: str) -> Markup:
+    """Differences in points of arms from others, seed by seed, around zero; nothing where there are none."""
+    rows = []
+    for name, difference, arm, base in compared:
+        if difference is not None:
+            seeds = {seed: arm.by_seed[seed] - base.by_seed[seed] for seed in arm.by_seed if seed in base.by_seed}
+            rows.append(Row(name, difference, seeds))
     return _forest(title, rows, caption) if rows else Markup()
-
-
-def gain(name: str, difference: Found, arm: Arm, base: Arm) -> Row:
-    """An arm's gains over another one, seed by seed."""
-    seeds = {seed: value - base.by_seed[seed] for seed, value in arm.by_seed.items() if seed in base.by_seed}
-    return Row(name, difference, seeds)
 
 
 def _forest(title: str, rows: Sequence[Row], caption: str, against: str | None = None) -> Markup:
@@ -118,7 +118,7 @@ def _upright(place: float, class_: str) -> Markup:
     return tag("line", class_=class_, x1=f"{place:.2f}%", x2=f"{place:.2f}%", y1=0, y2="100%")
 
 
-def _marks(row: Row, scale: Scale, write: Callable[[float], str]) -> Iterator[Markup]:
+def _marks(row: Row, scale: Scale, write: Write) -> Iterator[Markup]:
     if interval := bounds(row.value):
         low, high = (f"{min(max(scale(value), 0), 100):.2f}%" for value in interval)
         yield tag("line", class_="confidence", x1=low, x2=high, y1=12, y2=12)

@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import NamedTuple
 
 from spacedkd.report import Arm, plots, tables, words
 from spacedkd.report.axes import Panel, domain, rounded
-from spacedkd.report.markup import Markup, grid, html_table, note, section, tag
+from spacedkd.report.markup import Markup, grid, html_table, note, tag
 from spacedkd.report.numbers import TIMES, Found, bounds, counted, estimate, listed, plain, ratio
 from spacedkd.schedule import Spaced
 
-Pairs = Sequence[Found]
-"""the comparison's `spacing`"""
 
-
-def effect_section(comparison: Found, arms: Sequence[Arm]) -> Markup:
+def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
     """Spaced arms beside unspaced ones, or nothing where no spaced arm has an unspaced partner."""
-    pairs: Pairs = comparison["spacing"]
+    pairs: Sequence[Found] = comparison["spacing"]
     if not pairs:
-        return Markup()
-    by_label = {arm.label: arm for arm in arms}
-    rows = [
-        plots.gain(pair["name"], pair["difference"], by_label[pair["spaced"]], by_label[pair["unspaced"]])
-        for pair in pairs
-        if pair["difference"] is not None
-    ]
+        return
+    yield tag("p", tag("b", headline(pairs)))
+    yield from map(note, (cost(pairs), one_role(pairs), caution(pairs)))
+    arm = {arm.label: arm for arm in arms}
+    compared = [(pair["name"], pair["difference"], arm[pair["spaced"]], arm[pair["unspaced"]]) for pair in pairs]
     caption = (
         "Right of the dashed line spacing did better. Large dot and line: mean over seeds and its 95 % interval, "
         "paired by seed; small dots: seeds. A line that crosses zero is no clear difference."
     )
+    yield plots.gains("Spaced minus unspaced, points", compared, caption)
+    yield html_table(tables.spacing(comparison))
     corrected = f"p, Holm is corrected for all {len(pairs)} tests at once. " if len(pairs) > 1 else ""
-    reading = (
+    yield note(
         f"Accuracies in percent after the last epoch. {corrected}Costs are those of the spaced run as a multiple of "
         "the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does not count as spaced."
     )
-    return section(
-        "spacing",
-        "What spacing did",
-        tag("p", tag("b", headline(pairs))),
-        *map(note, (cost(pairs), one_role(pairs), caution(pairs))),
-        plots.gains("Spaced minus unspaced, points", rows, caption),
-        html_table(tables.spacing(comparison)),
-        note(reading),
-    )
 
 
-def headline(pairs: Pairs) -> str:
+def headline(pairs: Sequence[Found]) -> str:
     """How many did better, worse, or neither; every word follows from an interval."""
     if len(pairs) == 1:
         return _of_one(pairs[0])
@@ -76,7 +64,7 @@ def _of_one(pair: Found) -> str:
     return f"{name} did {judged} spaced than unspaced."
 
 
-def cost(pairs: Pairs) -> str:
+def cost(pairs: Sequence[Found]) -> str:
     """How many updates the spaced runs took, in groups of as many."""
     by_ratio: dict[str, list[str]] = {}
     for pair in pairs:
@@ -88,7 +76,7 @@ def cost(pairs: Pairs) -> str:
     return f"Spaced, {'; '.join(parts)}."
 
 
-def one_role(pairs: Pairs) -> str | None:
+def one_role(pairs: Sequence[Found]) -> str | None:
     """Where spacing is not all that differs."""
     names = [pair["name"] for pair in pairs if pair["unspaced_form"] == "plain"]
     if not names:
@@ -100,7 +88,7 @@ def one_role(pairs: Pairs) -> str | None:
     )
 
 
-def caution(pairs: Pairs) -> str | None:
+def caution(pairs: Sequence[Found]) -> str | None:
     """What many comparisons at once do to the intervals, and what is left when that is allowed for."""
     warning = words.caution([pair["difference"] for pair in pairs])
     if warning is None or not (_named(pairs, "better") or _named(pairs, "worse")):
@@ -110,7 +98,7 @@ def caution(pairs: Pairs) -> str | None:
     return f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for {for_whom}."
 
 
-def _named(pairs: Pairs, judged: str | None) -> list[str]:
+def _named(pairs: Sequence[Found], judged: str | None) -> list[str]:
     return [pair["name"] for pair in pairs if words.verdict(pair["difference"]) == judged]
 
 
@@ -190,19 +178,17 @@ def _spacing(arm: Arm) -> Spacing | None:
     return Spacing(arm, run.interval, run.variant, run.spec.schedule.tail if run.total_steps % run.interval else None)
 
 
-def interval_section(arms: Sequence[Arm]) -> Markup:
-    """Accuracy against interval, a picture for each group, or nothing where no arms differ in the interval alone."""
-    found = groups(arms)
-    if not found:
-        return Markup()
-    panels = [(one.title, one.data, _picture(one, [o for o in found if o.data == one.data])) for one in found]
-    caption = (
-        "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
-        "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
-    )
-    if not all(group.to_scale for group in found):
-        caption += "Where intervals differ too much for one scale they are evenly spread in their order."
-    return section("intervals", "Accuracy against interval", grid(panels, caption))
+def against_interval(arms: Sequence[Arm]) -> Iterator[Markup]:
+    """A picture for each group, or nothing where no arms differ in the interval alone."""
+    if found := groups(arms):
+        panels = [(one.title, one.data, _picture(one, [o for o in found if o.data == one.data])) for one in found]
+        caption = (
+            "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
+            "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
+        )
+        if not all(group.to_scale for group in found):
+            caption += "Where intervals differ too much for one scale they are evenly spread in their order."
+        yield grid(panels, caption)
 
 
 def _picture(group: Group, alike: Sequence[Group]) -> Markup:

@@ -66,9 +66,7 @@ class Table:
     """numbers are never broken into lines, however narrow the terminal"""
 
 
-def in_words(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", left: int = 1
-) -> Table:
+def in_words(title: str, columns: Sequence[str], rows: list[list[str]], caption: str = "", left: int = 1) -> Table:
     """A table for the terminal alone; the first columns hold words."""
     named = [Column(None, name, place < left) for place, name in enumerate(columns)]
     return Table(title, named, [[Cell(text) for text in row] for row in rows], caption)
@@ -102,7 +100,7 @@ def results(comparison: Found) -> Table:
 
 
 def _results_row(arm: Found, keys: Sequence[str], against: str, several: bool) -> list[Cell]:
-    cells = [_estimate(arm[key], strong=key == "last", brief=key != "last") for key in keys]
+    cells = [_estimate(arm[key], strong=key == "last") for key in keys]
     absent = "reference" if arm["label"] == against else "no shared seed"
     compared = [_difference(arm["difference"], absent), _p(arm["difference"])] if several else []
     return [_arm(arm), *cells, *compared, Cell(str(len(arm["runs"])))]
@@ -129,7 +127,7 @@ def spacing(comparison: Found) -> Table:
     rows = [
         [
             Cell(pair["name"], below=f"{pair['spaced']} vs {pair['unspaced']}"),
-            *(_estimate(arms[pair[form]]["last"], brief=True) for form in ("unspaced", "spaced")),
+            *(_estimate(arms[pair[form]]["last"]) for form in ("unspaced", "spaced")),
             _difference(pair["difference"]),
             _p(pair["difference"]),
             Cell(DASH if pair["p_holm"] is None else p_value(pair["p_holm"]).removeprefix("p = ")),
@@ -178,11 +176,12 @@ def _arm(arm: Found) -> Cell:
     return Cell(arm["label"], below=how(arm))
 
 
-def _estimate(value: Found | None, strong: bool = False, brief: bool = False) -> Cell:
+def _estimate(value: Found | None, strong: bool = False) -> Cell:
+    """Only a strong one has its interval in a terminal."""
     if value is None:
         return Cell(DASH, short="", absent=True)
     mean, _, half = estimate(value).partition(" ")
-    return Cell(mean, short=mean if brief else f"{mean} {half}".strip(), half=f" {half}", strong=strong)
+    return Cell(mean, short=f"{mean} {half}".strip() if strong else mean, half=f" {half}", strong=strong)
 
 
 def _difference(difference: Found | None, absent: str = "no shared seed") -> Cell:

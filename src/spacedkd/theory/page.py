@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from spacedkd.report.markup import Markup, Titled, document, grid, legend, note, paragraph, section, tag
+from spacedkd.report.markup import Markup, Titled, document, grid, legend, note, paragraph, tag
 from spacedkd.report.numbers import PLUS_MINUS, Found, count
 from spacedkd.theory import plots, words
 
@@ -49,8 +49,7 @@ def render_theory(found: Found, command: str) -> str:
     )
     findings = [_item(title, f"{words.finding(found, name)}.") for name, title in words.STATEMENTS.items()]
     outcome = paragraph(words.headline(found)), tag("ul", *findings), note(case)
-    made = [section(name, title, *content) for name, (title, content) in sections.items()]
-    return document(TITLE, "Spaced knowledge distillation, theory experiment", setting, outcome, made, STYLE)
+    return document(TITLE, "Spaced knowledge distillation, theory experiment", setting, outcome, sections, STYLE)
 
 
 def _item(title: str, sentence: str) -> Markup:
