@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from spacedkd.report import Arm
 from spacedkd.report.axes import Panel, domain, rounded
-from spacedkd.report.markup import Markup, Titled, grid, html_table, join, tag
+from spacedkd.report.markup import Markup, grid, html_table, join, tag
 from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, Found, bounds, count, percent, plain, points
 from spacedkd.report.tables import Cell, Column, Table
 from spacedkd.report.words import how, verdict
@@ -99,25 +99,21 @@ class Evaluation(NamedTuple):
             rows.append([Cell(one.title + unit, below=hint), *map(one.cell, labels)])
         return html_table(Table(name, [Column(head, None) for head in heads], rows, name=name))
 
-    def response(self, at: str, clean: str, x_title: str, said: str, y_title: str = "accuracy, %") -> Markup:
-        """How accuracy falls with the levels of the measures `at`/level, from the clean measure on, for each arm."""
-        levels = {0.0: self.measured[clean]}
-        levels |= {float(key.split("/")[2]): one for key, one in self.of(at).items() if not key.endswith("/loss")}
-        pictures = self._at_levels(levels, x_title, y_title)
-        return grid(pictures, f"{said} {LEVELS.format(self.against)}") if pictures else Markup()
+    def response(self, of: str, clean: str, x_title: str, said: str, y_title: str = "accuracy, %") -> Markup:
+        """How accuracy falls with the levels of the measures `of`/level, from the clean measure on.
 
-    def _at_levels(self, at: Mapping[float, Measure], x_title: str, y_title: str) -> list[Titled]:
-        """A picture for each arm that was measured at the levels of the reference, all on the same axes.
-
-        Levels lie evenly in their order. Where the reference was not measured, the first arm that was takes its place.
+        A picture for each arm that was measured at the levels of the reference, all on the same axes; levels lie evenly
+        in their order. Where the reference was not measured, the first arm that was takes its place.
         """
-        of = {arm.label: [level for level in sorted(at) if arm.label in at[level].arms] for arm in self.arms}
-        levels = next((mine for mine in (of[self.against], *of.values()) if len(mine) > 1), [])
+        at = {0.0: self.measured[clean]}
+        at |= {float(key.split("/")[2]): one for key, one in self.of(of).items() if not key.endswith("/loss")}
+        had = {arm.label: [level for level in sorted(at) if arm.label in at[level].arms] for arm in self.arms}
+        levels = next((mine for mine in (had[self.against], *had.values()) if len(mine) > 1), [])
         if not levels:
-            return []
+            return Markup()
         found = {
             label: [at[level].arms[label]["estimate"] for level in levels]
-            for label, mine in of.items()
+            for label, mine in had.items()
             if {*levels} <= {*mine}
         }
         values = [v for estimates in found.values() for one in estimates for v in (one["mean"], *bounds(one))]
@@ -132,8 +128,9 @@ class Evaluation(NamedTuple):
                 area.estimate(place, one, f"{at[level].title}: {mean} %", 3.6)
                 for place, (level, one, mean) in enumerate(zip(levels, found[label], means, strict=True))
             ]
-            said = ", ".join(f"{plain(level)}: {mean} %" for level, mean in zip(levels, means, strict=True))
+            all_said = ", ".join(f"{plain(level)}: {mean} %" for level, mean in zip(levels, means, strict=True))
             drawn = "" if label == self.against else dashed, area.line(lines[label], "all student")
-            return area.draw(f"Accuracy of {label} at each level. {said}.", frame, *drawn, *dots)
+            return area.draw(f"Accuracy of {label} at each level. {all_said}.", frame, *drawn, *dots)
 
-        return [(arm.label, how(arm.numbers), picture(arm.label)) for arm in self.arms if arm.label in found]
+        pictures = [(arm.label, how(arm.numbers), picture(arm.label)) for arm in self.arms if arm.label in found]
+        return grid(pictures, f"{said} {LEVELS.format(self.against)}")

@@ -97,13 +97,13 @@ def ratio(value: float) -> str:
     return f"{value:.1f}" if value >= 0.095 else f"{value:.2g}"
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: float, noun: str) -> str:
     """A number of things.
 
     >>> counted(1, "seed"), counted(3, "seed")
     ('1 seed', '3 seeds')
     """
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+    return f"{plain(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def spread(values: Sequence[float], write: Write = plain) -> str:

@@ -27,15 +27,14 @@ from spacedkd.evaluation.confidence import confidence_interval, half_width
 from spacedkd.theory.training import Course, Setting, train
 from spacedkd.theory.wide_network import Curvatures
 
-Callback = Callable[[str, int, int], None]
-
+Unit = Literal["ratio", "part"]
 NEAR = 0.01
 """of its first loss, and less, is left to a teacher near convergence"""
 ROUNDING = 1e-22
 """a loss below this is no more than rounding"""
 
 
-def measure(settings: Sequence[Setting], callback: Callback) -> dict[str, Any]:
+def measure(settings: Sequence[Setting], callback: Callable[[str, int, int], None]) -> dict[str, Any]:
     """The experiment as plain JSON."""
     return {"near": NEAR, "settings": [_judged(train(one, partial(callback, one.name))) for one in settings]}
 
@@ -114,24 +113,21 @@ def _inequalities(course: Course, place: int) -> dict[str, Sides]:
 
     The one minimum theta* is taken to be the end of online KD's student: the proof's reading.
     """
-    every, minimum = slice(None), _students(course, -1, 0)
+    setting, minimum = course.setting, _students(course, -1, 0)
 
-    def both(of: Callable[[int, Sequence[int]], Tensor]) -> list[Tensor]:
+    def sides(of: Callable[[int, list[int]], Tensor], unit: Unit = "part", scale: Tensor | None = None) -> Sides:
         """Of the spaced student with its teacher and of the online one: [T, problems, orders] each."""
-        sides = of(place + 1, course.ahead[place]), of(0, course.times)
-        return [values.view(len(values), course.setting.problems, course.setting.orders) for values in sides]
+        both = of(place + 1, course.ahead[place]), of(0, course.times)
+        left, right = (values.view(len(values), setting.problems, setting.orders) for values in both)
+        return Sides(left, right, unit, scale)
 
-    gap, online_gap = both(lambda _, teachers: course.gap[list(teachers)].abs().mean(-1))
-    signed, online_signed = both(
-        lambda _, teachers: course.setting.alpha * (course.gap[list(teachers)] * minimum.bend).mean(-1)
-    )
-    same, online_same = both(lambda _, teachers: _trace(course, minimum, teachers))
-    own, online_own = both(lambda student, teachers: _trace(course, _students(course, every, student), teachers))
+    same = sides(lambda _, teachers: _trace(course, minimum, teachers))
+    signed = sides(lambda _, teachers: setting.alpha * (course.gap[teachers] * minimum.bend).mean(-1), scale=same.right)
     return {
-        "lemma": Sides(gap, online_gap, "ratio"),
-        "step": Sides(signed, online_signed, "part", online_same),
-        "theorem_same": Sides(same, online_same, "part"),
-        "theorem_own": Sides(own, online_own, "part"),
+        "lemma": sides(lambda _, teachers: course.gap[teachers].abs().mean(-1), "ratio"),
+        "step": signed,
+        "theorem_same": same,
+        "theorem_own": sides(lambda own, teachers: _trace(course, _students(course, slice(None), own), teachers)),
     }
 
 
@@ -139,10 +135,10 @@ def _students(course: Course, time: int | slice, student: int) -> Curvatures:
     return Curvatures(*(values[time, student] for values in course.students))
 
 
-def _trace(course: Course, at: Curvatures, teachers: Sequence[int], alpha: float | None = None) -> Tensor:
+def _trace(course: Course, at: Curvatures, teachers: list[int], alpha: float | None = None) -> Tensor:
     """Tr H at a student's parameters, with the teacher after so many updates: [T, R]."""
     alpha = course.setting.alpha if alpha is None else alpha
-    beta = at.output - (1 - alpha) * course.targets - alpha * course.teacher[list(teachers)]
+    beta = at.output - (1 - alpha) * course.targets - alpha * course.teacher[teachers]
     return (at.slope + beta * at.bend).mean(-1)
 
 
@@ -173,7 +169,7 @@ class Sides(NamedTuple):
 
     left: Tensor
     right: Tensor
-    unit: Literal["ratio", "part"]
+    unit: Unit
     scale: Tensor | None = None  # what a difference is a part of; the right side where it is not given
 
     def at(self, rows: list[bool]) -> Sides:

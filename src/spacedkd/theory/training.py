@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import accumulate, count
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +22,6 @@ from spacedkd.theory.wide_network import ACTIVATIONS, Curvatures, Networks
 
 LONGER = 2
 """times as many steps as the students get show where the teacher's parameters go: phi*"""
-
-Callback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -100,13 +98,9 @@ def teacher_ahead(interval: int, steps: int) -> list[int]:
     >>> teacher_ahead(3, 8)
     [3, 3, 3, 6, 6, 6, 8, 8]
     """
-    found, updates = [], 0
-    for turn in Spaced(f"{interval}st").turns(("teacher", "student"), range(steps)):
-        if turn.role == "teacher":
-            updates += 1
-        else:
-            found.append(updates)
-    return found
+    turns = [*Spaced(f"{interval}st").turns(("teacher", "student"), range(steps))]
+    updates = accumulate(int(turn.role == "teacher") for turn in turns)
+    return [k for turn, k in zip(turns, updates, strict=True) if turn.role == "student"]
 
 
 class _Runs:
@@ -147,7 +141,7 @@ class _Runs:
         return wide.descended(networks, x, self.y.gather(1, rows), self.setting.rate, self.setting.activation)
 
 
-def train(setting: Setting, callback: Callback) -> Course:
+def train(setting: Setting, callback: Callable[[int, int], None]) -> Course:
     """Train all teachers, then all students of all intervals side by side."""
     runs = _Runs(setting)
     done, total = count(1), (LONGER + 2) * setting.steps
