@@ -128,9 +128,9 @@ class Evaluation(NamedTuple):
                 area.estimate(place, one, f"{at[level].title}: {mean} %", 3.6)
                 for place, (level, one, mean) in enumerate(zip(levels, found[label], means, strict=True))
             ]
-            all_said = ", ".join(f"{plain(level)}: {mean} %" for level, mean in zip(levels, means, strict=True))
+            reached = ", ".join(f"{plain(level)}: {mean} %" for level, mean in zip(levels, means, strict=True))
             drawn = "" if label == self.against else dashed, area.line(lines[label], "all student")
-            return area.draw(f"Accuracy of {label} at each level. {all_said}.", frame, *drawn, *dots)
+            return area.draw(f"Accuracy of {label} at each level. {reached}.", frame, *drawn, *dots)
 
         pictures = [(arm.label, how(arm.numbers), picture(arm.label)) for arm in self.arms if arm.label in found]
         return grid(pictures, f"{said} {LEVELS.format(self.against)}")

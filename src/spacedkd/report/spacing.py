@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, product
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, pairwise, product
 from typing import NamedTuple
 
 from spacedkd.report import Arm, plots, tables, words
@@ -106,76 +105,64 @@ def _did(names: Sequence[str], what: str) -> str:
     return f"{len(names)} {what} ({listed(names)})" if names else f"none {what}"
 
 
-@dataclass(frozen=True)
-class Spacing:
-    """An arm's place on the interval axis, and what its neighbours there must share with it."""
-
-    arm: Arm
-    interval: int
-    """in steps; 0 where one network teaches itself at every update"""
-    variant: str | None = None
-    """None fits any: plain self KD is the interval 0 of every spaced variant"""
-    tail: str | None = None
-    """None fits any: blocks that divide the run leave no tail"""
-
-    @property
-    def epochs(self) -> float:
-        return self.interval / self.arm.first.steps_per_epoch
-
-    @property
-    def written(self) -> str:
-        return "1 step" if self.interval == 1 else plain(round(self.epochs, 2))
-
-
 class Group(NamedTuple):
     """Arms that differ only in their interval, from the shortest to the longest."""
 
     title: str
     data: str
-    spacings: Sequence[Spacing]
+    arms: Sequence[Arm]
 
     @property
     def to_scale(self) -> bool:
         """Whether intervals can be told apart on a linear axis; offline is often forty times the next one."""
-        intervals = sorted({spacing.epochs for spacing in self.spacings})
+        intervals = sorted({*map(epochs, self.arms)})
         nearest = min(b - a for a, b in pairwise(intervals))
         return nearest / (intervals[-1] - intervals[0]) > 0.1
 
 
+def epochs(arm: Arm) -> float:
+    """An arm's interval; 0 where one network teaches itself at every update."""
+    return (arm.first.interval or 0) / arm.first.steps_per_epoch
+
+
 def groups(arms: Sequence[Arm]) -> list[Group]:
     """Every set of at least two arms with different intervals and all else equal."""
-    by_rest: dict[str, list[Spacing]] = {}
+    by_rest: dict[str, list[Arm]] = {}
     for arm in arms:
-        if spacing := _spacing(arm):
-            by_rest.setdefault(arm.first.all_but_spacing, []).append(spacing)
+        if arm.first.interval is not None:
+            by_rest.setdefault(arm.first.all_but_spacing, []).append(arm)
     found: dict[tuple[str, ...], Group] = {}
     for alike in by_rest.values():
-        for variant, tail in product(_seen([s.variant for s in alike]), _seen([s.tail for s in alike])):
-            fitting = [s for s in alike if s.variant in (None, variant) and s.tail in (None, tail)]
-            members = sorted(fitting, key=lambda spacing: spacing.interval)
-            if len({spacing.interval for spacing in members}) > 1:
-                found.setdefault(tuple(s.arm.label for s in members), _group(members, variant))
+        kinds = [_kind(arm) for arm in alike]
+        for variant, tail in product(*map(_seen, zip(*kinds, strict=True))):
+            fits = [mine in (None, variant) and ending in (None, tail) for mine, ending in kinds]
+            members = sorted(compress(alike, fits), key=epochs)
+            if len({*map(epochs, members)}) > 1:
+                found.setdefault(tuple(arm.label for arm in members), _group(members, variant))
     return [*found.values()]
 
 
-def _group(members: Sequence[Spacing], variant: str | None) -> Group:
-    spec = members[0].arm.first.spec
+def _group(members: Sequence[Arm], variant: str | None) -> Group:
+    spec = members[0].first.spec
     method = spec.method.name + (f" ({variant})" if variant else "")
     return Group(f"{method}, {words.network_name(spec.network)}", words.data_name(spec), members)
 
 
-def _seen(values: Sequence[str | None]) -> list[str | None]:
-    """The distinct values, or only None where nothing else occurs."""
-    return [value for value in dict.fromkeys(values) if value is not None] or [None]
+def _kind(arm: Arm) -> tuple[str | None, str | None]:
+    """What neighbours on the interval axis must share: the variant, and how the schedule ends.
 
-
-def _spacing(arm: Arm) -> Spacing | None:
-    """None where the arm has no interval: another kind of schedule, or a single role that nobody teaches."""
+    None fits any: plain self KD is the interval 0 of every spaced variant, and blocks that divide the run have no tail.
+    """
     run = arm.first
     if not run.interval:
-        return None if run.interval is None else Spacing(arm, 0)
+        return None, None
     assert isinstance(run.spec.schedule, Spaced)
-    return Spacing(arm, run.interval, run.variant, run.spec.schedule.tail if run.total_steps % run.interval else None)
+    return run.variant, run.spec.schedule.tail if run.total_steps % run.interval else None
+
+
+def _seen(values: Iterable[str | None]) -> list[str | None]:
+    """The distinct values, or only None where nothing else occurs."""
+    return [value for value in dict.fromkeys(values) if value is not None] or [None]
 
 
 def against_interval(arms: Sequence[Arm]) -> Iterator[Markup]:
@@ -193,18 +180,20 @@ def against_interval(arms: Sequence[Arm]) -> Iterator[Markup]:
 
 def _picture(group: Group, alike: Sequence[Group]) -> Markup:
     """Groups on the same data share their y axis; intervals too close to be told apart lie evenly in their order."""
-    arms = [spacing.arm for one in alike for spacing in one.spacings]
-    values = [v for arm in arms for v in (*bounds(arm.numbers["last"]), *arm.by_seed.values())]
-    order = sorted({spacing.interval for spacing in group.spacings})
-    places = [s.epochs if group.to_scale else order.index(s.interval) for s in group.spacings]
+    every = [arm for one in alike for arm in one.arms]
+    values = [v for arm in every for v in (*bounds(arm.numbers["last"]), *arm.by_seed.values())]
+    intervals = [epochs(arm) for arm in group.arms]
+    order = sorted({*intervals})
+    places = intervals if group.to_scale else [order.index(interval) for interval in intervals]
     margin = 0.08 * (max(places) - min(places))
     area = Panel((min(places) - margin, max(places) + margin), rounded(*domain(values, 0, 1)), right=12)
-    placed = [(place, s, s.arm.numbers["last"]) for place, s in zip(places, group.spacings, strict=True)]
-    ticks = [(place, spacing.written) for place, spacing, _ in placed]
-    said = ", ".join(f"{spacing.written}: {estimate(last)} %" for _, spacing, last in placed)
+    written = ["1 step" if arm.first.interval == 1 else plain(round(epochs(arm), 2)) for arm in group.arms]
+    placed = [(place, arm, arm.numbers["last"]) for place, arm in zip(places, group.arms, strict=True)]
+    said = ", ".join(f"{name}: {estimate(last)} %" for name, (_, _, last) in zip(written, placed, strict=True))
+    ticks = [*zip(places, written, strict=True)]
     return area.draw(
         f"Accuracy against interval in epochs, {group.title}. {said}.",
         area.frame(ticks, area.percent_ticks(), "interval, epochs", "accuracy, %"),
         area.line([(place, last["mean"]) for place, _, last in placed], "all student"),
-        *(area.estimate(place, last, s.arm.label, 4.5, s.arm.by_seed) for place, s, last in placed),
+        *(area.estimate(place, last, arm.label, 4.5, arm.by_seed) for place, arm, last in placed),
     )
