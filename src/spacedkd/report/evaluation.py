@@ -50,10 +50,8 @@ def _glance(evaluation: Evaluation) -> Iterator[Markup]:
 def _calibration(evaluation: Evaluation) -> Iterator[Markup]:
     mine, classes = evaluation.of("accuracy"), evaluation.of("accuracy/class")
     yield evaluation.table("Accuracy and calibration", (one for key, one in mine.items() if key not in classes))
-    errors = {
-        label: f"expected calibration error {one['estimate']['mean']:.3f}"
-        for label, one in mine["accuracy/ece"].arms.items()
-    }
+    ece = mine["accuracy/ece"].arms
+    errors = {label: f"expected calibration error {ece[label]['estimate']['mean']:.3f}" for label in ece}
     bins = evaluation.found["reliability"]
     labels = [arm.label for arm in evaluation.arms if arm.label in bins]
     pictures = [(label, errors.get(label, ""), _reliability(label, bins[label])) for label in labels]

@@ -87,23 +87,22 @@ def results(comparison: Found) -> Table:
     several = len(arms) > 1
     compared = [Column(f"Difference vs {against}, points", f"vs {against}"), Column(None, "p")] if several else []
     seeds = sorted({arm["last"]["n"] for arm in arms})
+    rows = []
+    for arm in arms:
+        absent = "reference" if arm["label"] == against else "no shared seed"
+        differs = [_difference(arm["difference"], absent), _p(arm["difference"])] if several else []
+        reached = [_estimate(arm[key], strong=key == "last") for key in names]
+        rows.append([_arm(arm), *reached, *differs, Cell(str(len(arm["runs"])))])
     return Table(
         "accuracy of the student on the test images, percent",
         [Column("Arm", "arm", left=True), *shown, *compared, Column("Seeds", None)],
-        [_results_row(arm, [*names], against, several) for arm in arms],
+        rows,
         f"deepest head; ± half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the "
         f"paired t-test; best epoch chosen on {', '.join(comparison['best_chosen_on'])} images",
         name="Results",
         marked=[arm["label"] == against for arm in arms],
         unbroken=True,
     )
-
-
-def _results_row(arm: Found, keys: Sequence[str], against: str, several: bool) -> list[Cell]:
-    cells = [_estimate(arm[key], strong=key == "last") for key in keys]
-    absent = "reference" if arm["label"] == against else "no shared seed"
-    compared = [_difference(arm["difference"], absent), _p(arm["difference"])] if several else []
-    return [_arm(arm), *cells, *compared, Cell(str(len(arm["runs"])))]
 
 
 def costs(comparison: Found) -> Table:

@@ -90,7 +90,6 @@ def _interval(course: Course, place: int, near: list[bool]) -> dict[str, Any]:
     windows = {"near": [a and b for a, b in zip(apart, near, strict=True)], "all": apart}
     sides = _inequalities(course, place)
     within = {window: {name: one.at(rows) for name, one in sides.items()} for window, rows in windows.items()}
-    spaced, online = sides["theorem_own"].left, sides["theorem_own"].right
     return {
         "interval": course.setting.intervals[place],
         "verdicts": {
@@ -102,8 +101,8 @@ def _interval(course: Course, place: int, near: list[bool]) -> dict[str, Any]:
             for window, found in within.items()
         },
         "gap": sides["lemma"].left.mean((1, 2)).tolist(),
-        "trace": spaced.mean((1, 2)).tolist(),
-        "change": ((spaced - online) / online).mean((1, 2)).tolist(),
+        "trace": sides["theorem_own"].left.mean((1, 2)).tolist(),
+        "change": sides["theorem_own"].changes().mean((1, 2)).tolist(),
         "end": _end(course, place),
     }
 

@@ -11,13 +11,12 @@ from spacedkd.report.markup import Markup, join, tag
 from spacedkd.report.numbers import Found
 from spacedkd.theory.words import STATEMENTS, interval_name, share, signed_percent
 
-LINES = ("one-of-4", "two-of-4", "three-of-4", "four-of-4")
 MOST_POINTS = 130
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def line_class(place: int) -> str:
-    return LINES[place % len(LINES)]
+    return ("one-of-4", "two-of-4", "three-of-4", "four-of-4")[place % 4]
 
 
 def power(exponent: float) -> str:

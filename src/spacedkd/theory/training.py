@@ -106,8 +106,8 @@ def teacher_ahead(interval: int, steps: int) -> list[int]:
 class _Runs:
     """Data, initial weights and batch orders of all runs; each a function of the seed and its own numbers."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, setting: Setting, callback: Callable[[int, int], None] = lambda *news: None) -> None:
+        self.setting, self._callback, self._updates = setting, callback, count(1)
         problems = zip(*(self._problem(number) for number in range(setting.problems)), strict=True)
         self.x, self.y, *start = (torch.stack(part).repeat_interleave(setting.orders, 0) for part in problems)
         self.start = Networks(*start)  # x: [R, N, D], y: [R, N]
@@ -135,33 +135,29 @@ class _Runs:
         rows = self._orders[:, step]
         return self.x.gather(1, rows[..., None].expand(-1, -1, self.setting.inputs)), rows
 
-    def taught(self, networks: Networks, step: int) -> Networks:
-        """The teacher's update: it learns from the targets alone."""
+    def learned(self, networks: Networks, step: int, targets: Tensor) -> Networks:
+        """After an update towards those of the targets, [..., R, N], that are in the batch of this step."""
         x, rows = self.batch(step)
-        return wide.descended(networks, x, self.y.gather(1, rows), self.setting.rate, self.setting.activation)
+        target = targets.gather(-1, rows.expand(*targets.shape[:-1], -1))
+        self._callback(next(self._updates), (LONGER + 2) * self.setting.steps)
+        return wide.descended(networks, x, target, self.setting.rate, self.setting.activation)
 
 
 def train(setting: Setting, callback: Callable[[int, int], None]) -> Course:
     """Train all teachers, then all students of all intervals side by side."""
-    runs = _Runs(setting)
-    done, total = count(1), (LONGER + 2) * setting.steps
-
-    def tell() -> None:
-        callback(next(done), total)
-
+    runs = _Runs(setting, callback)
     star = runs.start
     for step in range(LONGER * setting.steps):
-        star = runs.taught(star, step)
-        tell()
+        star = runs.learned(star, step, runs.y)
     limit = (wide.outputs(star, runs.x, setting.activation) - runs.y).square().mean(-1) / 2
     if not (worst := float(limit.max())) < 1:
         raise UserError(
             f"Setting {setting.name!r} does not converge: the teacher's loss ends at {worst:.3g}. Lower its rate."
         )
-    teacher, gap = _teacher_history(runs, star, tell)
+    teacher, gap = _teacher_history(runs, star)
     times = _times(setting)
     ahead = [teacher_ahead(interval, setting.steps) for interval in (1, *setting.intervals)]
-    students = _students(runs, teacher, ahead, times, tell)
+    students = _students(runs, teacher, ahead, times)
     measured = [[k[t - 1] for t in times] for k in ahead[1:]]
     return Course(setting, times, measured, teacher, gap, runs.y, students, limit)
 
@@ -173,7 +169,7 @@ def _times(setting: Setting) -> list[int]:
     return odd if odd[-1] == setting.steps else [*odd, setting.steps]
 
 
-def _teacher_history(runs: _Runs, star: Networks, tell: Callable[[], None]) -> tuple[Tensor, Tensor]:
+def _teacher_history(runs: _Runs, star: Networks) -> tuple[Tensor, Tensor]:
     """The teacher's run once more, to the bit, now that phi* is known."""
     setting, networks = runs.setting, runs.start
     said, gaps = [], []
@@ -181,23 +177,17 @@ def _teacher_history(runs: _Runs, star: Networks, tell: Callable[[], None]) -> t
         said.append(wide.outputs(networks, runs.x, setting.activation))
         gaps.append(wide.linearised(star, Networks(*map(torch.sub, networks, star)), runs.x, setting.activation))
         if step < setting.steps:
-            networks = runs.taught(networks, step)
-            tell()
+            networks = runs.learned(networks, step, runs.y)
     return torch.stack(said), torch.stack(gaps)
 
 
-def _students(
-    runs: _Runs, teacher: Tensor, ahead: list[list[int]], times: list[int], tell: Callable[[], None]
-) -> Curvatures:
+def _students(runs: _Runs, teacher: Tensor, ahead: list[list[int]], times: list[int]) -> Curvatures:
     """Every student begins where its teacher began and learns (1 - alpha) y + alpha g_phi_k(t)."""
     setting, networks = runs.setting, Networks(*(part.expand(len(ahead), *part.shape) for part in runs.start))
     found = []
     for t in range(1, setting.steps + 1):
-        x, rows = runs.batch(t - 1)
-        advice = torch.stack([teacher[k[t - 1]].gather(1, rows) for k in ahead])
-        target = (1 - setting.alpha) * runs.y.gather(1, rows) + setting.alpha * advice
-        networks = wide.descended(networks, x, target, setting.rate, setting.activation)
+        advice = torch.stack([teacher[k[t - 1]] for k in ahead])
+        networks = runs.learned(networks, t - 1, (1 - setting.alpha) * runs.y + setting.alpha * advice)
         if t in times:
             found.append(wide.curvatures(networks, runs.x, setting.activation))
-        tell()
     return Curvatures(*(torch.stack(part) for part in zip(*found, strict=True)))
