@@ -1,7 +1,5 @@
 """The command line: parses words, calls one function for each verb, and says in one line what was wrong."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What there is to choose from: a function for each listing, whose docstring is what the list of them says."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable, Iterable
 

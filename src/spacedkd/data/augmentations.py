@@ -5,8 +5,6 @@ transforms everybody uses; those draw from global generators, which are seeded f
 put back afterwards. So both are pure functions of the seed, and a slice of a batch has the bits of the whole one.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Any torch map-style dataset as the data of a run: its batches by step, and a pair of them, checked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

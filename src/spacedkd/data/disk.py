@@ -1,7 +1,5 @@
 """Data sets on this machine that are no tables: arrays, and folders with a folder for each class."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A data set as it was found, nothing decoded yet: which part of it is which, and which class has which number."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Both give the same tensors, so which one a data set becomes is a matter of memory and speed alone.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What a network is shown: one tensor, several, or named ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 

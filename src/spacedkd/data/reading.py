@@ -1,7 +1,5 @@
 """Read all images with all cores: into memory where they fit, else only to see whether they can be read."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

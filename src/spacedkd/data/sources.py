@@ -1,7 +1,5 @@
 """Where images come from: data sets by name and by place, and what suits them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import replace

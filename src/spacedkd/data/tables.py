@@ -1,7 +1,5 @@
 """Tables with an image and a label column: parquet files, data sets saved to disk, and the Hugging Face hub."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -12,8 +12,6 @@ Epsilon and step are in pixel values, 0 .. 255: 8 is what others write as 8/255.
 they mean the same for every data set. Losses are summed, so no image's attack depends on the others in its batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ The fingerprint is of the images' own bits and of everything else that decides t
 under another name and renamed when it is complete, and read through a memory map.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import shutil
 import signal

@@ -10,8 +10,6 @@ a blur is as wide as it would be in a picture of 32 pixels. Where the library ha
 spatter without a drop), the image stays as it is.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -19,8 +19,6 @@ tridiagonal T. The largest eigenvalue of T grows towards that of the matrix, fro
 iteration would.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A model held still while it is measured: it learns nothing, and afterwards it is what it was."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """What is to be measured of a trained network, and how; decided and checked before torch is imported."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ The relative kind adds a vector of about `level` times the tensor's norm, so it 
 that a following normalisation would undo. A tensor of zeros stays as it is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

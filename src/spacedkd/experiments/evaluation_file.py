@@ -4,8 +4,6 @@ It has an entry for each instrument that was ever used on these weights, with it
 network around them or other data make everything measured before worthless, so it goes.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

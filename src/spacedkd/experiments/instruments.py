@@ -1,7 +1,5 @@
 """All instruments on one trained network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

@@ -1,7 +1,5 @@
 """The evaluations of a comparison's runs side by side: means over seeds, and differences paired by seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -17,8 +17,6 @@ next replays the block; `--interval offline` is born-again training as in the pa
     spacedkd train --method ban --interval 1.5ep --set method.generations=4
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

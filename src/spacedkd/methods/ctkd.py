@@ -12,8 +12,6 @@ image, is not here.
     spacedkd train --method ctkd --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.methods.hinton import Hinton

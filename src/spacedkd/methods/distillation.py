@@ -7,8 +7,6 @@ The logits of a student z_s and a teacher z_t are compared in three independent 
     logit_loss        "kl" and its relatives, or "decoupled": target class and other classes apart (DKD)
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

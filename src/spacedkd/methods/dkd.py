@@ -11,8 +11,6 @@ the largest share is the target.
     spacedkd train --method dkd --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.methods.hinton import Hinton

@@ -16,8 +16,6 @@ from the first view alone, with label_weight, logit_weight, feature_weight and t
     spacedkd train --method dlb --interval 1.5ep        # variant taught
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast

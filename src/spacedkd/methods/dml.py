@@ -17,8 +17,6 @@ leader learns from the labels alone. The student, the last to learn, is reported
     spacedkd train --method dml --set method.peers=4 --set method.refresh_peers=false
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

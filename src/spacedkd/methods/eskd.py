@@ -10,8 +10,6 @@ distillation is the other half of it.
     spacedkd train --method eskd --interval 1.5ep --set method.teacher_for=35ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.data.stream import Batch

@@ -12,8 +12,6 @@ to the hint alone. `feature_loss` names other distances, and a `logit_weight` ad
     spacedkd train --method fitnet --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import cast
 

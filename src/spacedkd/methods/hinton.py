@@ -9,8 +9,6 @@ T^2 keeps the soft gradient as large as at T = 1. Logits z are [B, C]; the KL is
     spacedkd train --method hinton --teacher-weights runs/teacher      # the teacher is trained already
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.methods.kd import KD

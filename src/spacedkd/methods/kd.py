@@ -12,8 +12,6 @@ the whole batch, neither squared nor averaged; `feature_loss` and `logit_loss` n
     spacedkd train --method kd --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -22,8 +22,6 @@ the student replays it; the target is made of both at any time.
     spacedkd train --method kdcl --interval 1.5ep --set method.target=min-logit
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -3,8 +3,6 @@
 Shapes: logits [B, C], labels [B], features [B, D]. All give one number.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -10,8 +10,6 @@ the option compares standardised logits with `--set method.standardise=true`.
     spacedkd train --method lskd --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.methods.hinton import Hinton

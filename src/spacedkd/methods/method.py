@@ -1,7 +1,5 @@
 """What a distillation method is: who learns, from which losses, and what is remembered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 

@@ -7,8 +7,6 @@ With logits z [B, C] and labels y [B]:
     spacedkd train --method none
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

@@ -17,8 +17,6 @@ network itself. Three variants:
     spacedkd train --method one --interval 4ep
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -7,8 +7,6 @@ taught     the teacher learns by the method, and a student network is taught by 
            spaces. Only the teacher's turns advance what the method remembers
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass

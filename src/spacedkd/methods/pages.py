@@ -7,8 +7,6 @@
 python -m spacedkd.methods.pages docs/methods      # what `make docs` does
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Iterator

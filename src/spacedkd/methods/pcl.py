@@ -22,8 +22,6 @@ The definition is from shaoeric's re-implementation and the paper's abstract. Wh
     spacedkd train --method pcl --interval 4ep
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass

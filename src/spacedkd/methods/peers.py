@@ -4,8 +4,6 @@ Every one of them takes its turn, from the one that leads to the one that follow
 without gradients. Their initial weights are their own: equal peers would have nothing to tell each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ the memory alone; label_weight, logit_weight, feature_weight and temperature are
     spacedkd train --method ps-kd --interval 1.5ep        # variant taught
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import cast
 

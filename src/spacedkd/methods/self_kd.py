@@ -18,8 +18,6 @@ o and f are detached in the distillation terms, but the trunk learns from every 
     spacedkd train --method self-kd --interval 4ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

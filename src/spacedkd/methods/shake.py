@@ -16,8 +16,6 @@ code, is the online schedule but for the order: here the shadow learns first.
     spacedkd train --method shake --interval 1.5ep --teacher-weights runs/teacher --set method.teacher_learns=false
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

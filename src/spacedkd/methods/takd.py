@@ -11,8 +11,6 @@ the other, which is `--interval offline`, and let the best epoch of each teach t
     spacedkd train --method takd --interval 1.5ep --teacher resnet50_small --assistant resnet34_small
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -23,8 +23,6 @@ peer write in its own turn would be cheaper, but every turn of a student is a re
     spacedkd train --method tsb-like --interval 1.5ep
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ shadow does not move. Where the network shows class tokens, all of them are Line
 left out where the network's own features are negative somewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self

@@ -1,7 +1,5 @@
 """How a network sees images: at their own size or at the `input_size` it asks for, normalised as it was trained."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass
 from typing import Any, TypeVar

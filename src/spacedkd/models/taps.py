@@ -9,8 +9,6 @@ maps [B, C, H, W]    a convolution that also brings H and W to the teacher's, Ba
 tokens [B, D]        Linear, LayerNorm; where only one side has tokens, the other's maps are pooled
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast

@@ -1,7 +1,5 @@
 """Weights: whether a network of one's own works with those it has, and trained ones from a run, a file, an average."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

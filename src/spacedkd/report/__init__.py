@@ -3,8 +3,6 @@
 Here: the arms of a comparison, each with the runs behind it and the colours of their roles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

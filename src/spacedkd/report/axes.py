@@ -1,7 +1,5 @@
 """Where a value lands in a picture: scales, ticks, the frame of a panel, and the marks that several pictures share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

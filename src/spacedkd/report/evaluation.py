@@ -1,7 +1,5 @@
 """What was measured of the trained networks: calibration, robustness and flatness, all arms side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from spacedkd.report import Arm

@@ -1,7 +1,5 @@
 """What the instruments found of single networks, as tables for the terminal."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a page is put together from: elements, sections, figures, tables, and what is folded away."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from html import escape
 from itertools import zip_longest

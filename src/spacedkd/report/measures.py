@@ -1,7 +1,5 @@
 """Measured numbers, all arms side by side: tables with a line for each number, pictures of how accuracy falls."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

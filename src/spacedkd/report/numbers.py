@@ -1,7 +1,5 @@
 """How numbers are written: percent with one decimal, a real minus sign, thin spaces between thousands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report of a comparison as one HTML file that needs nothing else: no network, no script, no font."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

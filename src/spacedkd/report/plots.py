@@ -1,7 +1,5 @@
 """The pictures of accuracies: over the epochs of each arm, and arms side by side, each a dot and an interval."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

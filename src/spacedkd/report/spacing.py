@@ -1,7 +1,5 @@
 """What spacing did, method by method, and accuracy against interval where arms differ in nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, pairwise, product
 from typing import NamedTuple

@@ -4,8 +4,6 @@ A page and a terminal show the same table. A terminal has less room, so that a c
 columns are on one of the two only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Who learned which step when: a schedule as a picture, small however long the run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the comparison says in words; every word follows from an interval, never from a mean alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import PurePath
 

@@ -1,7 +1,5 @@
 """The page of the theory experiment: what the paper states, what was measured, and what that says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

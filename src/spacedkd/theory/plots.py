@@ -1,7 +1,5 @@
 """The pictures of the theory experiment: the teacher's gap, verdicts, and traces over training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -4,8 +4,6 @@ Time t counts updates. The teacher after t updates is phi_t; the student's t-th 
 k(t) = ceil(t / s) s for the interval s. The teacher never looks at a student, so all intervals share its history.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate, count

@@ -7,8 +7,6 @@ parameters. Derivatives are formulas and not automatic, so that thousands of net
 Hessian traces taken in seconds; the tests compare them with autograd.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

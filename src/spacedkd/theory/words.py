@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF001, formulas are written with the letters of the paper
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

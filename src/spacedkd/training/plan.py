@@ -1,7 +1,5 @@
 """What a run will do, decided before anything is built or written; a pure function of its spec and objects."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence

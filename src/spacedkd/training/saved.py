@@ -1,7 +1,5 @@
 """Trained networks ready to be measured: those of a run, or any timm network with weights from a file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A network's first weights depend on the seed and its spec, not on the method.
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import dataclass
 
