@@ -58,7 +58,7 @@ def in_batches(shown: Tensor, labels: Tensor, size: int = 500) -> Batches:
     return lambda: zip(shown.split(size), labels.split(size), strict=True)
 
 
-def silent(done: int, most: int) -> None:
+def silent(more: int) -> None:
     return
 
 

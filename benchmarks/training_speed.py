@@ -52,7 +52,7 @@ def loop_overhead() -> None:
 
     def bare(epochs: int) -> None:
         data = load(spec.data)
-        stream = TrainingStream(data.train, 64, 0, AugmentSpec(crop=1, rotate=10))
+        stream = data.stream(64, 0)
         model = timm.create_model("resnet18_small", width=16, in_chans=1, num_classes=10)
         model = model.to(memory_format=torch.channels_last).train()
         optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9, weight_decay=5e-4)
@@ -63,7 +63,7 @@ def loop_overhead() -> None:
             F.cross_entropy(model(images), batch.labels).backward()
             optimizer.step()
         with torch.no_grad():
-            model.eval()(data.test.shown(torch.arange(len(data.test.labels))))
+            model.eval()(data.test.labelled(torch.arange(len(data.test)))[0])
 
     short, short_bare, long, long_bare = fastest(
         *(partial(action, epochs) for epochs in (2, 10) for action in (ours, bare)), repeats=5

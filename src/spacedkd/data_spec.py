@@ -1,7 +1,5 @@
 """Which data a run has, and how it is varied."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.errors import UserError, check_between

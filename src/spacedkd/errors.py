@@ -1,7 +1,5 @@
 """What went wrong on the user's side, said in one line with the way out."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable

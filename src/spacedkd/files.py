@@ -1,7 +1,5 @@
 """Files that are there whole or not at all, journals, and where things are kept from one run to the next."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

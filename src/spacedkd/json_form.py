@@ -4,8 +4,6 @@
 for `Online()`, and says in one line what is wrong with anything else. `from_json` asks the same function.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -5,8 +5,6 @@
 [0.0, 0.5, 1.0, 0.854, 0.5, 0.146]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The distillation methods by name, and where each is written; known without importing any of them, or torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 METHODS: Mapping[str, str] = {

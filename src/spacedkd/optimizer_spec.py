@@ -1,7 +1,5 @@
 """How weights are updated, and how fast."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module

@@ -4,8 +4,6 @@ A recipe is a spec; an official recipe is the paper's settings with a list of qu
 out alone. `docs/recipes.md` explains every one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, NamedTuple

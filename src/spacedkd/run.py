@@ -4,8 +4,6 @@ Training, comparisons, evaluations and reports all read runs here. Roles are kno
 leads, the last is the student.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields

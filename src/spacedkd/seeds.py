@@ -4,8 +4,6 @@ Every random draw of a run is named by what it is for, so that its seed is a pur
 and that name: no generator is ever carried from one step to the next, and nothing needs to be saved.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 

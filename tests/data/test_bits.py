@@ -13,7 +13,7 @@ import torch
 from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream
 from spacedkd.data.images import Encoded, Images
 from spacedkd.data.sources import load
-from spacedkd.data.splits import Splits
+from spacedkd.data.splits import RunData
 from spacedkd.data.stream import View, batches, in_order
 from tests.data.on_disk import class_folders, parquet
 
@@ -32,7 +32,7 @@ KINDS = {
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Splits:
+def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunData:
     place = class_folders(tmp_path_factory.mktemp("data"), classes=("a", "b", "c"), count=8, sizes=(40,))
     kept, limit = (Images, 1 << 30) if request.param.startswith("memory") else (Encoded, 0)
     data = load(replace(KINDS[request.param], source=str(place), image_size=32), limit)
@@ -40,7 +40,7 @@ def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return data
 
 
-def stream(data: Splits, rank: int = 0, ranks: int = 1) -> TrainingStream:
+def stream(data: RunData, rank: int = 0, ranks: int = 1) -> TrainingStream:
     return TrainingStream(data.train, 10, 3, data.augmentation, drop_last=True, rank=rank, ranks=ranks, mix=data.mix)
 
 
@@ -48,7 +48,7 @@ def bits(batch: Batch) -> tuple[bytes, ...]:
     return tuple(part.contiguous().numpy().tobytes() for part in batch[:3])
 
 
-def test_any_order_of_asking(data: Splits) -> None:
+def test_any_order_of_asking(data: RunData) -> None:
     one, other = stream(data), stream(data)
     first = {step: bits(one.batch(step)) for step in range(6)}
     steps = list(range(6)) * 2
@@ -58,20 +58,20 @@ def test_any_order_of_asking(data: Splits) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_slices_of_all_ranks_join(data: Splits, ranks: int) -> None:
+def test_slices_of_all_ranks_join(data: RunData, ranks: int) -> None:
     for step in (0, 3):
         slices = [stream(data, rank, ranks).batch(step) for rank in range(ranks)]
         joined = Batch(*(torch.cat(parts) for parts in zip(*(part[:3] for part in slices), strict=True)))
         assert bits(joined) == bits(stream(data).batch(step))
 
 
-def test_any_number_of_workers(data: Splits) -> None:
+def test_any_number_of_workers(data: RunData) -> None:
     steps = [0, 1, 0, 5]
     expected = [bits(stream(data).batch(step)) for step in steps]
     assert [bits(batch) for batch in batches(stream(data), [[View(step)] for step in steps], workers=2)] == expected
 
 
-def test_any_number_of_threads(data: Splits) -> None:
+def test_any_number_of_threads(data: RunData) -> None:
     one = bits(stream(data).batch(1))
     torch.set_num_threads(2)
     try:
@@ -80,7 +80,7 @@ def test_any_number_of_threads(data: Splits) -> None:
         torch.set_num_threads(1)
 
 
-def test_nobody_elses_random_numbers_are_touched(data: Splits) -> None:
+def test_nobody_elses_random_numbers_are_touched(data: RunData) -> None:
     def drawn() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), float(torch.rand(()))
 
@@ -97,7 +97,7 @@ def test_nobody_elses_random_numbers_are_touched(data: Splits) -> None:
     assert bits(stream(data).batch(0)) == batch
 
 
-def test_evaluation_is_the_same_with_workers(data: Splits) -> None:
+def test_evaluation_is_the_same_with_workers(data: RunData) -> None:
     alone, shared = (list(in_order(data.test, 10, workers)) for workers in (0, 2))
     assert [bits(batch) for batch in alone] == [bits(batch) for batch in shared]
     assert torch.cat([batch.indices for batch in alone]).tolist() == list(range(24))

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data.datasets import DatasetSplits, RunData, of_datasets
 from spacedkd.data.inputs import count, tensors
 from spacedkd.data.sources import load
+from spacedkd.data.splits import RunData, of_datasets
 from spacedkd.data.stream import in_order
 from tests.data.own_datasets import CLASSES, KINDS, Named, Pictures, Sentences, bits, jitter, padded
 
@@ -172,4 +172,4 @@ def test_one_dataset_is_not_trained_on_and_tested_on() -> None:
 
 
 def test_missing_values_are_no_chance() -> None:
-    assert isinstance(of_datasets((WithNaN(), points(8))), DatasetSplits)
+    assert isinstance(of_datasets((WithNaN(), points(8))), RunData)

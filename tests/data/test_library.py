@@ -80,7 +80,7 @@ def test_what_is_kept_does_not_change_what_is_given(tmp_path: Path) -> None:
 def test_two_data_sets_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int | None] = []
 
-    def counted(found: Any, spec: DataSpec, limit: int) -> splits.Splits:
+    def counted(found: Any, spec: DataSpec, limit: int) -> splits.RunData:
         made.append(spec.train_limit)
         return splits.read_parts(found, spec, limit)
 

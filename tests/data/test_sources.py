@@ -12,8 +12,8 @@ from torchvision import datasets as torchvision_sets
 
 from spacedkd import AugmentSpec, DataSpec, UserError
 from spacedkd.data.disk import from_arrays
-from spacedkd.data.sources import Splits, fill_in, load
-from spacedkd.data.splits import read_parts
+from spacedkd.data.sources import fill_in, load
+from spacedkd.data.splits import RunData, read_parts
 from tests.data.on_disk import cifar
 
 
@@ -28,7 +28,7 @@ def arrays(**changes: Any) -> dict[str, np.ndarray]:
     return {**good, **changes}
 
 
-def splits_of(**changes: Any) -> Splits:
+def splits_of(**changes: Any) -> RunData:
     return read_parts(from_arrays(arrays(**changes)), DataSpec("x.npz", AugmentSpec(), augmentation="plain"))
 
 

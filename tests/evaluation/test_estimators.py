@@ -29,7 +29,7 @@ class Known:
         yield 1.0, lambda vector: self.matrix @ vector
 
 
-def silent(done: int, most: int) -> None:
+def silent(more: int) -> None:
     return
 
 

@@ -175,9 +175,9 @@ def test_the_result_is_plain_json() -> None:
 
 
 def test_progress_is_told_to_the_end() -> None:
-    told: list[tuple[int, int]] = []
-    measure(network(), callback=lambda done, total: told.append((done, total)))
-    assert told == [(done, 7) for done in range(1, 8)]
+    told: list[int] = []
+    measure(network(), advance=told.append)
+    assert told == [1] * 7
 
 
 @pytest.mark.parametrize(

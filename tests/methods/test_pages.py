@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spacedkd.methods import METHODS
-from spacedkd.methods.pages import index, options, page
+from spacedkd.methods.pages import about, index, options, page
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "methods"
 
@@ -24,24 +24,25 @@ def test_the_table_in_the_docs_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_is(name: str) -> None:
-    card = METHODS[name].card
-    assert card.kind in ("nobody", "teacher", "chain", "peers", "self")
-    assert all(card[:2]) or name == "none"
+    assert METHODS[name].card.kind in ("nobody", "teacher", "chain", "peers", "self")
+    assert {"__doc__", "paper", "weights", "source"} <= {*vars(METHODS[name])}, "its own, not those of its family"
+    assert all((METHODS[name].paper, METHODS[name].source)) or name == "none"
+    assert METHODS[name].weights
     written = page(name)
     assert f"--method {name}" in written, "an example"
     assert "\n    " in written, "a formula"
-    undescribed = [option.name for option in options(METHODS[name]) if not option.about]
+    undescribed = [option for option, _, does in options(METHODS[name]) if not does]
     assert not undescribed
 
 
 def test_a_reconstruction_says_so_wherever_it_is_named() -> None:
     """Its very name does, in reports too."""
-    assert "reconstruction" in METHODS["tsb-like"].card.about.lower()
-    assert "reconstruction" in METHODS["tsb-like"].card.source
-    assert "pcl" in METHODS["tsb-like"].card.source
+    assert "reconstruction" in about(METHODS["tsb-like"]).lower()
+    assert "reconstruction" in METHODS["tsb-like"].source
+    assert "pcl" in METHODS["tsb-like"].source
 
 
-def test_weights_on_the_card_are_the_defaults() -> None:
+def test_weights_on_the_page_are_the_defaults() -> None:
     for name in ("kd", "hinton", "lskd", "ctkd", "dkd", "takd"):
         method = METHODS[name]()
-        assert METHODS[name].card.weights.startswith(f"{method.label_weight:g} CE + {method.logit_weight:g} ")
+        assert METHODS[name].weights.startswith(f"{method.label_weight:g} CE + {method.logit_weight:g} ")

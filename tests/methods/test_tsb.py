@@ -119,9 +119,9 @@ def test_the_soft_loss_rises_over_eighty_epochs() -> None:
 
 
 def test_it_says_what_it_is() -> None:
-    assert "reconstruction" in TSB.card.source
-    assert "pcl" in TSB.card.source
-    assert "RECONSTRUCTION" in TSB.card.about
+    assert "reconstruction" in TSB.source
+    assert "pcl" in TSB.source
+    assert "RECONSTRUCTION" in (TSB.__doc__ or "")
 
 
 def test_a_batch_must_say_which_images_it_holds() -> None:

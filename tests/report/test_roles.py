@@ -91,7 +91,7 @@ def test_a_spec_without_a_schedule_is_one_where_nobody_leads(tmp_path: Path) -> 
     first, second = read_arms(found)
     expected = render(found, [first, second])
     unscheduled = replace(first, runs=[replace(run, spec=replace(run.spec, schedule=None)) for run in first.runs])
-    assert [spacing.interval for spacing in groups([unscheduled, second])[0].spacings] == [0, 20]
+    assert [arm.first.interval for arm in groups([unscheduled, second])[0].arms] == [0, 20]
     parts = [Page(page).text.split("How this was made")[0] for page in (expected, render(found, [unscheduled, second]))]
     assert parts[0] == parts[1]
     assert describe(replace(plain.spec, schedule=None)) == "self-kd, plain"

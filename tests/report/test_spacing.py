@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spacedkd.experiments.comparison import compare
 from spacedkd.report import read_arms
-from spacedkd.report.spacing import groups
+from spacedkd.report.spacing import epochs, groups
 from spacedkd.schedule import Ahead, Offline, Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page
@@ -23,7 +23,7 @@ def grouped(root: Path, *arms: FakeArm) -> list[list[tuple[str, float]]]:
     """Label and interval in epochs of the members of every group."""
     folders = write_runs(root, arms)
     found = groups(read_arms(compare(folders)))
-    return [[(spacing.arm.label, spacing.epochs) for spacing in group.spacings] for group in found]
+    return [[(arm.label, epochs(arm)) for arm in group.arms] for group in found]
 
 
 def test_online_is_one_step_and_offline_the_whole_run(tmp_path: Path) -> None:

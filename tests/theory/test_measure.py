@@ -118,17 +118,17 @@ def test_verdicts_where_the_answer_is_known() -> None:
     draw = torch.Generator().manual_seed(0)
     right = 1 + torch.rand(40, 3, 20, generator=draw, dtype=torch.float64)
     below, above = verdict(Sides(right / 2, right, "ratio")), verdict(Sides(1.5 * right, right, "part"))
-    assert (below.held, below.broken, below.means, below.single) == (1, 0, 1, 1)
-    assert below.change.mean == pytest.approx(0.5)
-    assert (below.problems_held, below.problems_broken) == (1, 0)
-    assert (above.problems_held, above.problems_broken) == (0, 1)
-    assert (above.held, above.broken, above.means, above.single) == (0, 1, 0, 0)
-    assert above.change.mean == pytest.approx(0.5)
+    assert (below["held"], below["broken"], below["means"], below["single"]) == (1, 0, 1, 1)
+    assert below["change"]["mean"] == pytest.approx(0.5)
+    assert (below["problems_held"], below["problems_broken"]) == (1, 0)
+    assert (above["problems_held"], above["problems_broken"]) == (0, 1)
+    assert (above["held"], above["broken"], above["means"], above["single"]) == (0, 1, 0, 0)
+    assert above["change"]["mean"] == pytest.approx(0.5)
     other = 1 + torch.rand(400, 3, 20, generator=draw, dtype=torch.float64)
     alike = verdict(Sides(other, other.flip(0), "part"))
-    assert alike.held < 0.06
-    assert alike.broken < 0.06
-    assert 0.4 < alike.means < 0.6
+    assert alike["held"] < 0.06
+    assert alike["broken"] < 0.06
+    assert 0.4 < alike["means"] < 0.6
 
 
 def test_what_follows_is_counted_where_the_premise_holds() -> None:

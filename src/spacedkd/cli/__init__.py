@@ -1,7 +1,5 @@
 """The command line: parses words, calls one function for each verb, and says in one line what was wrong."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -30,7 +28,7 @@ def list_(
     """List the data sets, augmentations, networks, methods, schedules or recipes there are."""
     if what and what not in listing.LISTINGS:
         raise unknown("list", what, listing.LISTINGS)
-    console.print(listing.LISTINGS[what].table(pattern) if what else listing.listings())
+    console.print(listing.LISTINGS[what](pattern) if what else listing.listings())
 
 
 VERBS: dict[str, Callable[..., None]] = {

@@ -1,7 +1,5 @@
 """The arms of a comparison: written one by one, or a method at a time, unspaced and spaced."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 

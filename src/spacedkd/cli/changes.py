@@ -4,8 +4,6 @@ Flags and --set name places such as optimizer.lr. All changes of one run are gat
 spec checks its fields together: a multistep rate needs its milestones.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace

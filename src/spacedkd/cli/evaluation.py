@@ -17,32 +17,20 @@ from spacedkd.json_form import load_object
 from spacedkd.spec import NetworkSpec, RunSpec
 
 if TYPE_CHECKING:
+    from spacedkd.training.objects import Objects
     from spacedkd.training.saved import Saved
 
-Instruments = Annotated[InstrumentFlags, tyro.conf.arg(name="")]
-Other = tyro.conf.OmitArgPrefixes[OtherNetworkFlags]
-Own = tyro.conf.OmitArgPrefixes[ObjectFlags]
-Data = tyro.conf.OmitArgPrefixes[ImageFlags]
 OBJECTS = ("network", "teacher", "data", "collate", "method")
-BATCH = 256
 
 
 def evaluate(
     runs: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", metavar="RUN ...")
     ],
-    instruments: Instruments,
-    network: Other,
-    data: Data,
-    own: Own,
-    grid: Annotated[
-        Path | None, flag("also draw the corruptions of one test image into this picture", metavar="FILE.png")
-    ] = None,
-    unfinished: Annotated[bool, flag("measure the last checkpoint of runs that are not finished", "no")] = False,
-    batch_size: Annotated[int, flag("images looked at together", BATCH, "COUNT")] = BATCH,
-    workers: Annotated[int, flag("processes that decode images ahead", 0, "COUNT")] = 0,
-    accelerator: Annotated[str | None, flag("cpu, cuda, mps or auto", "the run's", "NAME")] = None,
-    threads: Annotated[int | None, flag("CPU threads", "the run's", "COUNT")] = None,
+    flags: Annotated[InstrumentFlags, tyro.conf.arg(name="")],
+    network: tyro.conf.OmitArgPrefixes[OtherNetworkFlags],
+    data: ImageFlags,
+    own: tyro.conf.OmitArgPrefixes[ObjectFlags],
 ) -> None:
     """Measure trained networks: accuracy, and with flags calibration, robustness and flatness.
 
@@ -51,11 +39,11 @@ def evaluate(
 
     Example: spacedkd evaluate runs/mine --corruptions --adversarial --calibration
     """
-    plan = make_plan(instruments, batch_size, workers)
+    plan, unfinished, where = make_plan(flags), flags.unfinished, (flags.accelerator, flags.threads)
     typed = {**given(network), **given(data), **given(own)}
     objects = _objects_of_runs(typed) if runs else {}
-    if threads is not None and threads < 1:
-        raise UserError(f"--threads must be at least 1, got {threads}.")
+    if flags.threads is not None and flags.threads < 1:
+        raise UserError(f"--threads must be at least 1, got {flags.threads}.")
     if not runs and "network" not in typed:
         raise UserError("Name at least one run folder, for instance runs/demo, or a --network.")
     if not runs and unfinished:
@@ -66,19 +54,17 @@ def evaluate(
     from spacedkd.experiments import evaluation_file
     from spacedkd.experiments.instruments import measure, of_images
     from spacedkd.report import evaluation_tables as tables
+    from spacedkd.training import saved
     from spacedkd.training.folder import make_folder
 
-    if grid is not None:
-        make_folder(grid.parent, "--grid")
+    if flags.grid is not None:
+        make_folder(flags.grid.parent, "--grid")
     folders = _folders(runs, unfinished) if runs else [_folder_of_network(typed)]
     count, everything = len(folders), {}
     for number, folder in enumerate(folders, 1):
-        if runs:
-            subject = _of_run(folder, unfinished, accelerator, threads, objects)
-        else:
-            subject = _of_network(typed, accelerator, threads)
-        if grid is not None and number == 1:
-            write_grid(grid, of_images(subject.data.test, "Corruptions"), plan.corruptions, plan.severities)
+        subject = saved.of_run(folder, unfinished, *where, _loaded(objects)) if runs else _of_network(typed, *where)
+        if flags.grid is not None and number == 1:
+            write_grid(flags.grid, of_images(subject.data.test, "Corruptions"), plan.corruptions, plan.severities)
         with work_progress(f"{number} of {count}" if count > 1 else "") as progress:
             everything[folder] = measure(folder, subject, plan, progress)
         if count > 1:
@@ -89,7 +75,7 @@ def evaluate(
         return
     for folder, found in everything.items():
         say(f"{folder}, {tables.origin(found)}")
-        console.print(*map(shown, tables.of_evaluation(found, instruments.calibration or instruments.all)))
+        console.print(*map(shown, tables.of_evaluation(found, flags.calibration or flags.all)))
         say(f"Numbers: {folder / evaluation_file.FILE}")
 
 
@@ -108,17 +94,13 @@ def _objects_of_runs(typed: Given) -> dict[str, str]:
     return dict(typed)
 
 
-def _of_run(
-    folder: Path, unfinished: bool, accelerator: str | None, threads: int | None, own: Mapping[str, str]
-) -> Saved:
-    from spacedkd.training import saved
+def _loaded(own: Mapping[str, str]) -> Objects:
+    """The objects of these names; of data and a method also a function, or a class, that makes them."""
     from spacedkd.training.objects import Objects
 
     objects: dict[str, Any] = {name: load_object(place) for name, place in own.items()}
-    for name in ("data", "method"):  # a function, or a class, that makes them
-        if name in objects and callable(objects[name]):
-            objects[name] = objects[name]()
-    return saved.of_run(folder, unfinished, accelerator, threads, Objects(**objects))
+    made = {name: objects[name]() for name in ("data", "method") if callable(objects.get(name))}
+    return Objects(**objects | made)
 
 
 def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:

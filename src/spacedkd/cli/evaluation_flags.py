@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spacedkd.cli.flags import Flag, Given, flag, flag_class
+from spacedkd.cli.flags import Flag, Given, flag, flag_class, given
 from spacedkd.errors import UserError
 from spacedkd.evaluation import plan as planning
 from spacedkd.evaluation.plan import CURVATURE_IMAGES, NOISE_IMAGES, STEPS, Attack, Plan
@@ -17,36 +17,37 @@ _WHOLE, _NUMBERS, _NAMES = tuple[int, ...], tuple[float, ...], tuple[str, ...]
 _METAVARS = {int: "COUNT", float: "NUMBER", _WHOLE: "NUMBER ...", _NUMBERS: "NUMBER ...", _NAMES: "NAME ..."}
 _METAVARS |= {str: "NAME", Path: "FOLDER"}
 
-
-def _listed(levels: Iterable[float]) -> str:
-    return " ".join(f"{level:g}" for level in levels)
-
-
 _HESSIAN = "trace and largest eigenvalue of the Hessian on training images: minutes for a small network"
 _LIMIT = "only so many test images for --corruptions and --adversarial, evenly from all classes"
 _TRAIN_IMAGES = "at most so many training images for --flatness and --hessian"
 _INSTRUMENTS = {
     "": [
+        Flag("grid", Path, "also draw the corruptions of one test image into this picture", metavar="FILE.png"),
+        Flag("unfinished", bool, "measure the last checkpoint of runs that are not finished"),
+        Flag("batch_size", int, "images looked at together", USUAL.batch_size),
+        Flag("workers", int, "processes that decode images ahead", USUAL.workers),
+        Flag("accelerator", str, "cpu, cuda, mps or auto", "the run's"),
+        Flag("threads", int, "CPU threads", "the run's"),
         Flag("all", bool, "use every instrument"),
         Flag("calibration", bool, "print likelihood, calibration error and the reliability diagram"),
     ],
     "corruptions": [
         Flag("corruptions", bool, "accuracy on noisy, blurred, snowy, ... images"),
-        Flag("severities", _WHOLE, "how strong corruptions are, from 1 to 5", "1 3 5"),
+        Flag("severities", _WHOLE, "how strong corruptions are, from 1 to 5", USUAL.severities),
         Flag("only", _NAMES, "these corruptions alone, or `paper` for its six", "all nineteen"),
         Flag("cache", Path, "where corrupted images are kept", "~/.cache/spacedkd/corrupted"),
     ],
     "adversarial": [
         Flag("adversarial", bool, "accuracy on images perturbed against the network"),
         Flag("attacks", _NAMES, "fgsm, bim or pgd", "all three"),
-        Flag("epsilon", _NUMBERS, "most any pixel is changed by, of 0 to 255, before normalisation", "1 2 4 8"),
+        Flag("epsilon", _NUMBERS, "most any pixel is changed by, of 0 to 255, before normalisation", planning.EPSILONS),
         Flag("steps", int, "steps of bim and pgd", STEPS),
         Flag("step", float, "size of a step of bim and pgd, in pixels", "epsilon / 4"),
     ],
     "flatness": [
         Flag("flatness", bool, "loss and accuracy on training images with noise on the weights"),
-        Flag("noise", _NUMBERS, "levels of absolute noise", _listed(USUAL.noise)),
-        Flag("relative_noise", _NUMBERS, "levels of noise relative to each tensor", _listed(USUAL.relative_noise)),
+        Flag("noise", _NUMBERS, "levels of absolute noise", USUAL.noise),
+        Flag("relative_noise", _NUMBERS, "levels of noise relative to each tensor", USUAL.relative_noise),
         Flag("draws", int, "draws of noise at each level", USUAL.draws),
     ],
     "hessian": [
@@ -57,7 +58,7 @@ _INSTRUMENTS = {
     "corruptions or --adversarial": [Flag("limit", int, _LIMIT, "all")],
     "flatness or --hessian": [Flag("train_images", int, _TRAIN_IMAGES, f"{NOISE_IMAGES} and {CURVATURE_IMAGES}")],
 }
-"""the flags of each instrument: the one that asks for it, and its settings"""
+"""those of all; then the flags of each instrument: the one that asks for it, and its settings"""
 _NETWORK = [
     Flag("network", str, "a timm network, measured on --data; beside runs, the function they were given"),
     Flag("width", int, "of --network, if it is one of ours", 64, "CHANNELS"),
@@ -82,7 +83,8 @@ def _field(one: Flag) -> tuple[str, Any, Any]:
         return one.field()
     if one.kind is bool:
         return one.name, Annotated[bool, flag(one.about, "no")], False
-    return one.name, Annotated[one.kind | None, flag(one.about, one.default, one.metavar or _METAVARS[one.kind])], None
+    default = " ".join(f"{level:g}" for level in one.default) if isinstance(one.default, tuple) else one.default
+    return one.name, Annotated[one.kind | None, flag(one.about, default, one.metavar or _METAVARS[one.kind])], None
 
 
 if TYPE_CHECKING:
@@ -95,43 +97,36 @@ else:
     ObjectFlags = flag_class(map(_field, _OBJECTS), _ABOUT_OBJECTS)
 
 
-def make_plan(flags: Any, batch_size: int, workers: int) -> Plan:
+def make_plan(flags: Any) -> Plan:
     """What these flags ask for; a setting of an instrument that is not used is a mistake."""
-    typed = {name: value for name, value in vars(flags).items() if value is not None and value is not False}
+    typed = {name: value for name, value in given(flags).items() if value is not False}
     for instruments, own in _INSTRUMENTS.items():
         used = instruments == "" or any(one in typed for one in ("all", *instruments.split(" or --")))
-        for name in (one.name for one in own if one.name in typed):
-            if typed[name] == ():
-                raise UserError(f"--{name.replace('_', '-')} needs at least one value.")
-            if not used:
-                raise UserError(f"--{name.replace('_', '-')} belongs to --{instruments}: add that flag too.")
+        for name in (one.name for one in own if one.name in typed and not used):
+            raise UserError(f"--{name.replace('_', '-')} belongs to --{instruments}: add that flag too.")
     if {*typed.get("attacks", ())} == {"fgsm"} and ("steps" in typed or "step" in typed):
         raise UserError("--steps and --step are of bim and pgd: fgsm takes one step of epsilon.")
 
     def ordered(name: str, usual: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(sorted({*typed.get(name, usual)}))
 
-    same = ("cache", "draws", "error", "limit", "train_images")
+    same = ("cache", "draws", "error", "limit", "train_images", "batch_size", "workers")
     return replace(
         USUAL,
         **{name: typed[name] for name in same if name in typed},
         severities=tuple(dict.fromkeys(typed.get("severities", USUAL.severities))),
-        corruptions=_corruptions(typed.get("only")) if flags.corruptions or flags.all else (),
+        corruptions=_corruptions(typed.get("only", planning.CORRUPTIONS)) if flags.corruptions or flags.all else (),
         attacks=_attacks(typed, ordered("epsilon", planning.EPSILONS)) if flags.adversarial or flags.all else (),
         flatness=flags.flatness or flags.all,
         noise=ordered("noise", USUAL.noise),
         relative_noise=ordered("relative_noise", USUAL.relative_noise),
         hessian=flags.hessian or flags.all,
         most_products=typed.get("products", USUAL.most_products),
-        batch_size=batch_size,
-        workers=workers,
     )
 
 
-def _corruptions(only: tuple[str, ...] | None) -> tuple[str, ...]:
-    if only is None:
-        return planning.CORRUPTIONS
-    return tuple(dict.fromkeys(one for name in only for one in (planning.PAPER if name == "paper" else (name,))))
+def _corruptions(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one for name in names for one in (planning.PAPER if name == "paper" else (name,))))
 
 
 def _attacks(typed: Given, epsilons: Iterable[float]) -> tuple[Attack, ...]:

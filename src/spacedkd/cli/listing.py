@@ -1,10 +1,7 @@
-"""What there is to choose from."""
-
-from __future__ import annotations
+"""What there is to choose from: a function for each listing, whose docstring is what the list of them says."""
 
 import fnmatch
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from rich import box
 from rich.columns import Columns
@@ -15,11 +12,6 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.recipes import QUIRKS, RECIPES
 
 
-class Listing(NamedTuple):
-    about: str
-    table: Callable[[str], RenderableType]
-
-
 def _table(*heads: str, rows: Iterable[Iterable[str]]) -> Table:
     table = Table(*heads, box=box.SIMPLE_HEAD)
     for row in rows:
@@ -28,6 +20,7 @@ def _table(*heads: str, rows: Iterable[Iterable[str]]) -> Table:
 
 
 def data(pattern: str) -> Table:
+    """data sets, and places of your own to take images from"""
     from spacedkd.data.sources import PLACES, SOURCES
 
     rows = [(name, source.about) for name, source in {**SOURCES, **PLACES}.items()]
@@ -35,6 +28,7 @@ def data(pattern: str) -> Table:
 
 
 def augmentations(pattern: str) -> Table:
+    """how training images can be varied"""
     from spacedkd.data.augmentations import AUGMENTATIONS
 
     rows = [(name, entry.about) for name, entry in AUGMENTATIONS.items()]
@@ -42,6 +36,7 @@ def augmentations(pattern: str) -> Table:
 
 
 def networks(pattern: str) -> Columns:
+    """networks; --pattern 'vit*' for those that match"""
     from spacedkd.models.build import available
 
     names = available(pattern)
@@ -51,6 +46,7 @@ def networks(pattern: str) -> Columns:
 
 
 def methods(pattern: str) -> RenderableType:
+    """distillation methods; --pattern ctkd for all about one"""
     from rich.markdown import Markdown
 
     from spacedkd.methods import METHODS
@@ -61,8 +57,7 @@ def methods(pattern: str) -> RenderableType:
         if not found:
             raise unknown("method", pattern, METHODS)
         return Markdown("\n\n".join(page(name) for name in found))
-    cards = {name: method.card for name, method in METHODS.items()}
-    rows = [(name, cited(card.paper), card.kind, card.weights, card.source) for name, card in cards.items()]
+    rows = [(name, cited(of.paper), of.card.kind, of.weights, of.source) for name, of in METHODS.items()]
     table = _table("--method", "paper", "who teaches", "weights by default", "defined by", rows=rows)
     for column in table.columns:
         column.overflow = "fold"
@@ -70,36 +65,35 @@ def methods(pattern: str) -> RenderableType:
     return table
 
 
-def recipes(pattern: str) -> Table:
-    quirks = {
-        name: "\n".join(f"{quirk}: {QUIRKS[quirk].about}" for quirk in one.quirks) for name, one in RECIPES.items()
+def schedules(pattern: str) -> Table:
+    """who learns when"""
+    flags = {
+        "--interval online": "teacher and student take turns at every step",
+        "--interval 1.5ep": "spaced: the teacher learns 1.5 epochs alone, then the student replays them",
+        "--interval 586st": "the same in steps",
+        "--interval offline": "the teacher learns the whole run, then the student does",
+        "--ahead 1.5ep": "the teacher stays this far ahead but keeps moving (control)",
+        "--interval 1.5ep --window 20ep..40ep": "spaced only then, online before and after (critical period)",
+        "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
     }
-    rows = [(name, entry.about, quirks[name]) for name, entry in RECIPES.items()]
+    return _table("flags", "who learns when", rows=flags.items())
+
+
+def recipes(pattern: str) -> Table:
+    """whole training recipes, with the quirks of released code"""
+    rows = [
+        (name, entry.about, "\n".join(f"{quirk}: {QUIRKS[quirk].about}" for quirk in entry.quirks))
+        for name, entry in RECIPES.items()
+    ]
     return _table("--recipe", "what it is", "quirks: --without QUIRK", rows=rows)
 
 
-_SCHEDULES = {
-    "--interval online": "teacher and student take turns at every step",
-    "--interval 1.5ep": "spaced: the teacher learns 1.5 epochs alone, then the student replays them",
-    "--interval 586st": "the same in steps",
-    "--interval offline": "the teacher learns the whole run, then the student does",
-    "--ahead 1.5ep": "the teacher stays this far ahead but keeps moving (control)",
-    "--interval 1.5ep --window 20ep..40ep": "spaced only then, online before and after (critical period)",
-    "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
-}
-LISTINGS = {
-    "data": Listing("data sets, and places of your own to take images from", data),
-    "augmentations": Listing("how training images can be varied", augmentations),
-    "networks": Listing("networks; --pattern 'vit*' for those that match", networks),
-    "methods": Listing("distillation methods; --pattern ctkd for all about one", methods),
-    "schedules": Listing(
-        "who learns when", lambda pattern: _table("flags", "who learns when", rows=_SCHEDULES.items())
-    ),
-    "recipes": Listing("whole training recipes, with the quirks of released code", recipes),
-}
+_EVERY: tuple[Callable[[str], RenderableType], ...] = (data, augmentations, networks, methods, schedules, recipes)
+LISTINGS = {one.__name__: one for one in _EVERY}
 
 
 def listings() -> Table:
     """What can be listed."""
-    rows = [(name, entry.about) for name, entry in LISTINGS.items()]
-    return _table("spacedkd list ...", "what it shows", rows=rows)
+    return _table(
+        "spacedkd list ...", "what it shows", rows=[(name, of.__doc__ or "") for name, of in LISTINGS.items()]
+    )

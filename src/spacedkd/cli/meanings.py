@@ -4,8 +4,6 @@ Networks are named by --network, --width, --teacher, --teacher-weights and --ass
 --ahead, --window and --tail.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, replace
 from pathlib import Path

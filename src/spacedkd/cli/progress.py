@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from spacedkd.experiments.instruments import Advance
+    from spacedkd.evaluation.held_still import Advance
     from spacedkd.experiments.instruments import Progress as ShowWork
     from spacedkd.experiments.runner import Callback as JobCallback
     from spacedkd.experiments.sharing import Job

@@ -1,7 +1,5 @@
 """How tables look in a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

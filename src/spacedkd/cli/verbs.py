@@ -3,8 +3,6 @@
 Each imports what it needs when it is called, so that help and mistakes come at once.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -29,7 +27,8 @@ def train(
 ) -> None:
     """Train one run: a network with a teacher that learns ahead of it in time.
 
-    Example: spacedkd train --data digits --width 16 --interval 1.5ep --epochs 30 --out runs/mine
+    Example: spacedkd train --data digits --width 16 --interval 1.5ep
+    --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003 --rate cosine --out runs/mine
     """
     typed = given(run)
     if resume is not None and (out is not None or typed):
@@ -95,10 +94,11 @@ def compare(
     Runs that are finished already are used as they are; ones that were stopped go on. A teacher that several arms have
     is trained once for all of them, which changes no bit.
 
-    Example: spacedkd compare --data digits --width 16 --epochs 30
-    --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep' --against online
+    Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003
+    --rate cosine --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep' --against online
 
-    Example: spacedkd compare --data digits --width 16 --epochs 30 --methods kd dkd self-kd --interval 1.5ep
+    Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003
+    --rate cosine --methods kd dkd self-kd --interval 1.5ep
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}.")

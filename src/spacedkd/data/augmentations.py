@@ -5,8 +5,6 @@ transforms everybody uses; those draw from global generators, which are seeded f
 put back afterwards. So both are pure functions of the seed, and a slice of a batch has the bits of the whole one.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,14 +21,15 @@ from torch import Tensor
 from torchvision import transforms as T
 
 from spacedkd.data.changes import GRAY, apply, cifar_policy, cutout, draw
-from spacedkd.data.images import Constants, Fit, ImageSet
+from spacedkd.data.images import Fit, ImageSet
+from spacedkd.data.inputs import Normalisation
 from spacedkd.errors import unknown
 from spacedkd.seeds import seed_for
 from spacedkd.spec import AugmentSpec
 
-CIFAR100: Constants = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
-CIFAR10: Constants = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-IMAGENET: Constants = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CIFAR100: Normalisation = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
+CIFAR10: Normalisation = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class Named(NamedTuple):
     about: str
     augment: AugmentSpec | None = None
     transform: Callable[[int], Transform] | None = None
-    constants: Constants | None = None
+    constants: Normalisation | None = None
     """mean and deviation; None measures those of the training images"""
     size: int | None = None
     """what the network sees unless asked otherwise; None is what the data has"""
@@ -161,6 +160,7 @@ class Named(NamedTuple):
         return self.transform is not None or self.constants is not None
 
 
+_PHOTOGRAPHS = Named("of 224 px", constants=IMAGENET, size=224, fits_first=False, varies=False)
 AUGMENTATIONS = {
     "plain": Named("--crop, --flip and --rotate as asked, and nothing else", AugmentSpec()),
     "none": Named("images as they are", AugmentSpec(), varies=False),
@@ -168,26 +168,18 @@ AUGMENTATIONS = {
     "digits": Named("crop by 1, rotate by 10", AugmentSpec(crop=1, rotate=10)),
     "cifar": Named("crop by 4, mirror, rotate by 15", AugmentSpec(4, True, 15), constants=CIFAR100),
     "tiny-imagenet": Named("64 px, crop by 4, mirror", AugmentSpec(4, True), constants=IMAGENET, size=64),
-    "imagenet": Named(
-        "224 px, random resized crop, mirror, rotate by 15; evaluated on the middle of 256",
+    "imagenet": _PHOTOGRAPHS._replace(
+        about="224 px, random resized crop, mirror, rotate by 15; evaluated on the middle of 256",
         transform=_imagenet,
-        constants=IMAGENET,
-        size=224,
         shorter=256 / 224,
-        fits_first=False,
-        varies=False,
     ),
     "self-cifar": Named(
         "crop by 4 with gray, mirror, AutoAugment, Cutout 16", transform=_self_cifar, constants=CIFAR10, varies=False
     ),
-    "vit": Named(
-        "224 px, random resized crop, mirror, RandAugment, random erasing; evaluated on the whole image",
+    "vit": _PHOTOGRAPHS._replace(
+        about="224 px, random resized crop, mirror, RandAugment, random erasing; evaluated on the whole image",
         transform=_vit,
-        constants=IMAGENET,
-        size=224,
         shorter=None,
-        fits_first=False,
-        varies=False,
     ),
 }
 

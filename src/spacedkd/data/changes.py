@@ -155,18 +155,13 @@ def _levels(last: float, first: float = 0.0) -> list[float]:
     return [float(level) for level in np.linspace(first, last, 10)]
 
 
+_FAR = _levels(150 / 331)
 # Each change with its amounts at the levels 0 to 9.
 CHANGES: dict[str, tuple[Callable[[Image.Image, float], Image.Image], list[float]]] = {
     "ShearX": (lambda image, part: _moved(image, (1, part * _sign(), 0, 0, 1, 0), BICUBIC), _levels(0.3)),
     "ShearY": (lambda image, part: _moved(image, (1, 0, 0, part * _sign(), 1, 0), BICUBIC), _levels(0.3)),
-    "TranslateX": (
-        lambda image, part: _moved(image, (1, 0, part * image.width * _sign(), 0, 1, 0), NEAREST),
-        _levels(150 / 331),
-    ),
-    "TranslateY": (
-        lambda image, part: _moved(image, (1, 0, 0, 0, 1, part * image.height * _sign()), NEAREST),
-        _levels(150 / 331),
-    ),
+    "TranslateX": (lambda image, part: _moved(image, (1, 0, part * image.width * _sign(), 0, 1, 0), NEAREST), _FAR),
+    "TranslateY": (lambda image, part: _moved(image, (1, 0, 0, 0, 1, part * image.height * _sign()), NEAREST), _FAR),
     "Rotate": (lambda image, degrees: image.rotate(degrees, fillcolor=GRAY), _levels(30)),
     "Color": (_enhanced(ImageEnhance.Color), _levels(0.9)),
     "Contrast": (_enhanced(ImageEnhance.Contrast), _levels(0.9)),

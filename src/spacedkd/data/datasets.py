@@ -1,20 +1,15 @@
-"""Any torch map-style dataset as the data of a run: its batches by step, and a pair of them to train and test on."""
-
-from __future__ import annotations
+"""Any torch map-style dataset as the data of a run: its batches by step, and a pair of them, checked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from spacedkd.data.inputs import Shown, tensors
+from spacedkd.data.inputs import Inputs, tensors
 from spacedkd.data.items import Collate, Items, MapStyle, check_map_style, form_of
-from spacedkd.data.splits import Data, Splits, held_out
-from spacedkd.data.stream import Batch, Shuffled, smoothed
+from spacedkd.data.stream import Shuffled, smoothed
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
 
@@ -49,52 +44,17 @@ class DatasetStream(Shuffled):
         self.items = dataset
         self.label_smoothing = label_smoothing
 
-    def batch(self, step: int, view: int = 0) -> Batch:
-        rows, mine = self.rows(step)
-        seed = self.draw_seed(step, view)
+    def _drawn(self, step: int, rows: Tensor, mine: Tensor, seed: int) -> tuple[Inputs, Tensor]:
         seeds = [seed_for(seed, place) for place in mine.tolist()]
         inputs, labels = self.items.batch(self.items.rows[rows[mine]].tolist(), seeds, f"at step {step}")
-        return Batch(inputs, self._smoothed(labels), rows[mine])
-
-    def _smoothed(self, labels: Tensor) -> Tensor:
         classes = labels.shape[1] if labels.ndim == 2 else self.items.classes
         if classes is None and self.label_smoothing:
             raise UserError("Label smoothing needs to know how many classes there are: give classes=COUNT.")
-        return smoothed(labels, classes or 0, self.label_smoothing)
+        return inputs, smoothed(labels, classes or 0, self.label_smoothing)
 
 
-@dataclass(frozen=True)
-class DatasetSplits(Data[Items]):
-    """A pair of datasets, to train on and to test on. Items are made where the dataset makes them, on any device."""
-
-    train: Items
-    test: Items
-    holdout: Items | None = None
-    names: tuple[str, ...] = ()
-    """of the classes, where the datasets say so"""
-
-    @cached_property
-    def shown(self) -> Shown:
-        return Shown(self.test.labelled(torch.arange(2) % len(self.test))[0], self.names)
-
-    def _stream(self, batch_size: int, seed: int, cut: dict[str, Any]) -> DatasetStream:
-        return DatasetStream(self.train, batch_size, seed, **cut)
-
-    def with_classes(self, count: int) -> DatasetSplits:
-        """For a network that tells so many classes apart, which then have numbers for names; labels are checked."""
-        if self.names and len(self.names) != count:
-            raise UserError(f"The network tells {count} classes apart, and the dataset has {len(self.names)} of them.")
-        train, test = (replace(part, classes=count) for part in (self.train, self.test))
-        holdout = None if self.holdout is None else replace(self.holdout, classes=count)
-        return DatasetSplits(train, test, holdout, self.names or tuple(str(number) for number in range(count)))
-
-
-RunData = Splits | DatasetSplits
-"""what a run learns from and is measured on"""
-
-
-def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> DatasetSplits:
-    """A pair (train, test) of map-style datasets, checked; a holdout is shown as the first one's transforms make it."""
+def checked_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Items, tuple[str, ...]]:
+    """The items to train on and to test on, and the names of their classes where the datasets say so."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise UserError(f"data must be a pair of torch datasets, (train, test); got {form_of(pair)}.")
     for what, dataset in zip(("training", "test"), pair, strict=True):
@@ -107,10 +67,7 @@ def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: fl
     train, test = (Items(d, torch.arange(len(d)), collate, len(names or others) or None) for d in pair)
     _check_repeats("training", train)
     _check_repeats("test", test)
-    if not holdout:
-        return DatasetSplits(train, test, None, names or others)
-    kept, aside = held_out(len(train), holdout)
-    return DatasetSplits(train.subset(kept), test, train.subset(aside), names or others)
+    return train, test, names or others
 
 
 def _class_names(dataset: object) -> tuple[str, ...]:

@@ -1,7 +1,5 @@
 """Data sets on this machine that are no tables: arrays, and folders with a folder for each class."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,10 +9,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
+import torch
 from torchvision import datasets as torchvision_sets
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose, refuse_unread
-from spacedkd.data.stored import Files, first_line
+from spacedkd.data.stored import Stored, first_line
 from spacedkd.errors import UserError
 from spacedkd.spec import DataSpec
 
@@ -38,16 +37,17 @@ def npz(spec: DataSpec) -> Found:
     path = Path(spec.source)
     try:
         with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in ARRAY_NAMES if name not in file.files]
-            arrays = {name: file[name] for name in ARRAY_NAMES if name not in missing}
+            arrays = {name: file[name] for name in ARRAY_NAMES if name in file.files}
             names = file.files
     except FileNotFoundError:
         raise UserError(f"There is no file {path}. Give the path of an .npz with {', '.join(ARRAY_NAMES)}.") from None
     except (ValueError, OSError, EOFError, TypeError, AttributeError, BadZipFile):
         raise UserError(f"{path} is not an .npz of plain arrays, or is cut off. Write one with numpy.savez.") from None
+    missing = [name for name in ARRAY_NAMES if name not in arrays]
     if missing:
-        needs, has = ", ".join(ARRAY_NAMES), ", ".join(names)
-        raise UserError(f"{path} has no array {missing[0]}; it needs {needs} and has {has}.")
+        raise UserError(
+            f"{path} has no array {missing[0]}; it needs {', '.join(ARRAY_NAMES)} and has {', '.join(names)}."
+        )
     return from_arrays(arrays, str(path))
 
 
@@ -94,9 +94,9 @@ def cifar(spec: DataSpec) -> Found:
     return Found(folder, Part("training", train.data, trained), Part("test", test.data, tested), train.classes)
 
 
-def class_folders(spec: DataSpec, place: Path | None = None) -> Found:
+def class_folders(spec: DataSpec) -> Found:
     """PLACE/train/CLASS/... and PLACE/val/CLASS/..., or PLACE/CLASS/... without parts."""
-    place = place or Path(spec.source)
+    place = _place(spec)
     parts = [name for name in _folders(place) if name.lower() in TRAIN + TEST]
     asked = [name for name in (spec.train_split, spec.test_split) if name is not None]
     parts += [name for name in asked if name not in parts and (place / name).is_dir()]
@@ -173,11 +173,11 @@ def _files(folder: Path) -> Iterator[str]:
                 yield f"{path}/{name}"
 
 
-def tiny_imagenet(spec: DataSpec, place: Path | None = None) -> Found:
+def tiny_imagenet(spec: DataSpec) -> Found:
     """The official archive; classes are numbered by their line in wnids.txt, and val is the part to test on."""
-    place = place or Path(spec.source)
+    place = _place(spec)
     if not (place / "val" / "val_annotations.txt").is_file():  # val sorted into class folders, as many do
-        return class_folders(replace(spec, class_list=str(place / "wnids.txt")), place)
+        return class_folders(replace(spec, class_list=str(place / "wnids.txt")))
     refuse_unread(spec, ("root", "skip_bad"))  # the official layout has parts with names of its own
     wnids = read_class_list(str(place / "wnids.txt"))
     lines = (place / "val" / "val_annotations.txt").read_text().splitlines()
@@ -200,11 +200,24 @@ def _files_of_wnid(place: Path, wnid: str) -> Iterable[str]:
 def _listed(name: str, pairs: Sequence[tuple[str, str]], classes: Sequence[str]) -> Part:
     number = {class_name: place for place, class_name in enumerate(classes)}
     labels = np.array([number[class_name] for _, class_name in pairs], dtype=np.int64)
-    return Part(name, Files(pa.array([path for path, _ in pairs], pa.string())), labels)
+    return Part(name, Stored(pa.array([path for path, _ in pairs], pa.string()), torch.arange(len(pairs))), labels)
 
 
-def under_root(spec: DataSpec, folders: Sequence[str], sign: str, layout: str) -> Path:
-    """Where a data set known by name lies: in one of `folders` of the root, or in the root; `sign` must be there."""
+_IMAGENET = (("imagenet", "imagenet-1k"), "train", "train/WNID and val/WNID folders")
+_TINY_LAYOUT = "the wnids.txt, train/WNID/images and val/val_annotations.txt of tiny-imagenet-200.zip"
+_UNDER_ROOT = {
+    "tiny-imagenet": (("tiny-imagenet-200", "tiny-imagenet"), "wnids.txt", _TINY_LAYOUT),
+    "imagenet-100": _IMAGENET,
+    "imagenet-1k": _IMAGENET,
+}
+"""the folders of the root a data set known by name may lie in, what must be there, and all that it needs"""
+
+
+def _place(spec: DataSpec) -> Path:
+    """The folder a spec names, or where a data set known by name lies: in a folder of the root, or in the root."""
+    if spec.source not in _UNDER_ROOT:
+        return Path(spec.source)
+    folders, sign, layout = _UNDER_ROOT[spec.source]
     for place in (*(Path(spec.root) / folder for folder in folders), Path(spec.root)):
         if (place / sign).exists():
             return place

@@ -1,7 +1,5 @@
 """A data set as it was found, nothing decoded yet: which part of it is which, and which class has which number."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -128,10 +126,15 @@ def classes_of(found: Found) -> Classes:
     values = np.unique(found.train.labels)
     if len(values) < 2:
         raise UserError(f"All training images of {found.place} have label {values[0]}: two classes are the least.")
+    numbers, labels, declared, note = np.arange(len(values)), values.tolist(), found.names or (), None
     whole = np.issubdtype(values.dtype, np.integer)
-    declared = found.names if whole and found.names and values[0] >= 0 and values[-1] < len(found.names) else None
-    names = tuple(declared[value] if declared else str(value) for value in values.tolist())
-    return Classes(names, tuple(values.tolist()), _note(values, whole, declared is not None, len(found.names or ())))
+    named = whole and values[0] >= 0 and values[-1] < len(declared)
+    if named and len(labels) < len(declared):
+        left_out = len(declared) - len(labels)
+        note = f"{left_out} of {len(declared)} declared classes have no training images and are left out."
+    elif whole and not named and not np.array_equal(values, numbers):
+        note = f"Labels {labels[0]} to {labels[-1]} are numbered 0 to {numbers[-1]}; classes.json keeps which is which."
+    return Classes(tuple(declared[label] if named else str(label) for label in labels), tuple(labels), note)
 
 
 def _check(part: Part) -> None:
@@ -143,11 +146,3 @@ def _check(part: Part) -> None:
         )
     if part.labels.dtype.kind != "U" and (part.labels == -1).all():
         raise UserError(f"{part.name} has no labels: all of them are -1.")
-
-
-def _note(values: np.ndarray, whole: bool, named: bool, declared: int) -> str | None:
-    if not whole or np.array_equal(values, np.arange(max(len(values), declared if named else 0))):
-        return None
-    if named:
-        return f"{declared - len(values)} of {declared} declared classes have no training images and are left out."
-    return f"Labels {values[0]} to {values[-1]} are numbered 0 to {len(values) - 1}; classes.json keeps which is which."

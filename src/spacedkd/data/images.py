@@ -3,13 +3,11 @@
 Both give the same tensors, so which one a data set becomes is a matter of memory and speed alone.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 import torch
 from PIL import Image
@@ -17,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-from spacedkd.data.stored import Stored, decode
+from spacedkd.data.stored import decode
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ to_bytes: Callable[[Image.Image], Tensor] = F.pil_to_tensor
 """An image as uint8 [C, H, W]."""
 to_image: Callable[[Tensor], Image.Image] = F.to_pil_image
 """The inverse, for one channel (gray) or three (RGB)."""
-Constants = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -56,15 +53,17 @@ def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
         return 255 * torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
+@dataclass(frozen=True)
 class ImageSet(ABC):
     """N labelled images and how a network is shown them when nothing is left to chance."""
 
+    pixels: Any  # a tensor, or Stored
     labels: Tensor  # [N] int64
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     """of each channel, of pixels in 0 .. 1"""
     std: tuple[float, ...]
-    fit: Fit | None
+    fit: Fit | None = None
     """brings one image to the size a network sees; None if all have it"""
 
     @property
@@ -76,8 +75,8 @@ class ImageSet(ABC):
     def open(self, row: int) -> Image.Image:
         """One image as it is stored."""
 
-    @abstractmethod
-    def subset(self, rows: Tensor) -> Self: ...
+    def subset(self, rows: Tensor) -> Self:
+        return replace(self, pixels=self.pixels[rows], labels=self.labels[rows])
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -104,17 +103,10 @@ class ImageSet(ABC):
         return self.shown(rows), self.labels[rows.to(self.labels.device)]
 
 
-@dataclass(frozen=True)
 class Images(ImageSet):
-    """A data set in memory: N images as bytes, with what normalises them."""
+    """A data set in memory: images as bytes, with a `fit` only where they are evaluated in another size than varied."""
 
     pixels: Tensor  # [N, C, H, W] uint8
-    labels: Tensor  # [N] int64
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    fit: Fit | None = None
-    """for augmentations that want the stored size in training and another one in evaluation"""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -130,28 +122,14 @@ class Images(ImageSet):
     def to(self, device: torch.device) -> Self:
         return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device))
 
-    def subset(self, rows: Tensor) -> Self:
-        return replace(self, pixels=self.pixels[rows], labels=self.labels[rows])
 
-
-@dataclass(frozen=True)
 class Encoded(ImageSet):
     """A data set too large or too uneven for memory: files or table cells, decoded when asked for."""
 
-    stored: Stored
-    rows: Tensor  # [N] int64, the places in `stored`
-    labels: Tensor  # [N] int64
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    fit: Fit
-
     @property
     def shape(self) -> tuple[int, int, int]:
+        assert self.fit is not None
         return 3, self.fit.size, self.fit.size
 
     def open(self, row: int) -> Image.Image:
-        return decode(self.stored.read(int(self.rows[row])))
-
-    def subset(self, rows: Tensor) -> Self:
-        return replace(self, rows=self.rows[rows], labels=self.labels[rows])
+        return decode(self.pixels.read(row))

@@ -1,7 +1,5 @@
 """What a network is shown: one tensor, several, or named ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +10,10 @@ Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 """of B rows"""
 
 
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""mean and deviation of each channel, of pixels in 0 .. 1"""
+
+
 class Shown(NamedTuple):
     """What a network is built for."""
 
@@ -19,8 +21,8 @@ class Shown(NamedTuple):
     """two inputs, as they are shown in evaluation"""
     classes: tuple[str, ...]
     """empty where the data does not say"""
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """mean and deviation of each channel, where images are normalised with them"""
+    normalisation: Normalisation | None = None
+    """where images are normalised"""
 
 
 def tensors(inputs: Inputs) -> Iterable[Tensor]:

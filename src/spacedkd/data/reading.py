@@ -1,7 +1,5 @@
 """Read all images with all cores: into memory where they fit, else only to see whether they can be read."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -38,12 +36,12 @@ class SizesDiffer(Exception):
     """The images do not fit into one array."""
 
 
-def into_memory(stored: Stored, rows: list[int], fit: Fit | None, limit: int) -> tuple[Tensor, Reasons] | None:
+def into_memory(stored: Stored, fit: Fit | None, limit: int) -> tuple[Tensor, Reasons] | None:
     """uint8 [N, 3, H, W], zeros where an image cannot be read; None if there are too many or their sizes differ."""
-    width, height = (fit.size, fit.size) if fit is not None else first_size(stored, rows) or (1, 1)
-    if len(rows) * 3 * height * width > limit:
+    width, height = (fit.size, fit.size) if fit is not None else first_size(stored) or (1, 1)
+    if len(stored) * 3 * height * width > limit:
         return None
-    pixels = np.zeros((len(rows), 3, height, width), dtype=np.uint8)
+    pixels = np.zeros((len(stored), 3, height, width), dtype=np.uint8)
 
     def put(place: int, image: Image.Image) -> None:
         image = image if fit is None else fit(image)
@@ -52,20 +50,20 @@ def into_memory(stored: Stored, rows: list[int], fit: Fit | None, limit: int) ->
         pixels[place] = np.asarray(image).transpose(2, 0, 1)
 
     try:
-        bad = _decoded(stored, rows, "Reading images", put)
+        bad = _decoded(stored, "Reading images", put)
     except SizesDiffer:
         return None
     return torch.from_numpy(pixels), bad
 
 
-def unreadable(stored: Stored, rows: list[int]) -> Reasons:
+def unreadable(stored: Stored) -> Reasons:
     """Which images cannot be read. The verdict is remembered until a file changes."""
     stamp = stored.stamp()
-    key = "" if stamp is None else sha256(stamp.encode() + np.array(rows, dtype=np.int64).tobytes()).hexdigest()[:32]
+    key = "" if stamp is None else sha256(stamp.encode() + stored.rows.numpy().tobytes()).hexdigest()[:32]
     memory = cache_folder("checked") / f"{key}.json"
     if key and memory.is_file():
         return {int(place): reason for place, reason in json.loads(memory.read_text()).items()}
-    bad = _decoded(stored, rows, "Checking images, once", lambda place, image: None, smaller=True)
+    bad = _decoded(stored, "Checking images, once", lambda place, image: None, smaller=True)
     if key:
         with suppress(OSError):  # a home that cannot be written to costs the check again, nothing else
             memory.parent.mkdir(parents=True, exist_ok=True)
@@ -73,21 +71,19 @@ def unreadable(stored: Stored, rows: list[int]) -> Reasons:
     return bad
 
 
-def _decoded(
-    stored: Stored, rows: list[int], title: str, use: Callable[[int, Image.Image], None], smaller: bool = False
-) -> Reasons:
+def _decoded(stored: Stored, title: str, use: Callable[[int, Image.Image], None], smaller: bool = False) -> Reasons:
     """Every image is used, with its place; those that cannot be read are given back with the reason."""
     bad: Reasons = {}
 
     def read(place: int) -> None:
         try:
-            image = decode(stored.read(rows[place]), smaller=smaller)
+            image = decode(stored.read(place), smaller=smaller)
         except BadImage as reason:
             bad[place] = str(reason)
         else:
             use(place, image)
 
-    in_threads(read, len(rows), title, _threads(stored, rows))
+    in_threads(read, len(stored), title, _threads(stored))
     return bad
 
 
@@ -114,11 +110,11 @@ def in_threads(work: Callable[[int], None], count: int, title: str, threads: int
             pool.shutdown(cancel_futures=True)
 
 
-def _threads(stored: Stored, rows: list[int]) -> int:
+def _threads(stored: Stored) -> int:
     """One for small images: they spend their time in Python, where threads only wait for each other."""
-    for row in rows:
+    for place in range(len(stored)):
         with suppress(BadImage):
-            return cores() if len(stored.read(row)) > SMALL_BYTES else 1
+            return cores() if len(stored.read(place)) > SMALL_BYTES else 1
     return 1
 
 
@@ -143,26 +139,25 @@ def keep(
     if isinstance(part.images, np.ndarray):
         pixels = _pixels(part.name, part.images[rows.numpy()], chosen.colour, fit, chosen.fits_first)
         return Images(pixels, labels[rows], (), (), (), later), None
-    read = into_memory(part.images, rows.tolist(), first, memory_limit)
-    bad = unreadable(part.images, rows.tolist()) if read is None else read[1]
-    note = _left_out(part.images, rows, bad, spec.skip_bad)
+    stored = part.images[rows]
+    read = into_memory(stored, first, memory_limit)
+    bad = unreadable(stored) if read is None else read[1]
+    note = _left_out(stored, bad, spec.skip_bad)
     good = torch.tensor([place for place in range(len(rows)) if place not in bad], dtype=torch.int64)
     if len(good) == 0:
-        raise UserError(f"{part.name} has no image that can be read, first {part.images.name(int(rows[0]))}.")
-    rows = rows[good]
-    if read is not None:
-        return Images(read[0][good] if bad else read[0], labels[rows], (), (), (), later), note
-    assert fit is not None
-    return Encoded(part.images, rows, labels[rows], (), (), (), fit), note
+        raise UserError(f"{part.name} has no image that can be read, first {stored.name(0)}.")
+    if read is None:
+        return Encoded(stored[good], labels[rows[good]], (), (), (), fit), note
+    return Images(read[0][good] if bad else read[0], labels[rows[good]], (), (), (), later), note
 
 
-def _left_out(stored: Stored, rows: Tensor, bad: Reasons, skip: bool) -> str | None:
+def _left_out(stored: Stored, bad: Reasons, skip: bool) -> str | None:
     if not bad:
         return None
     first = min(bad)
-    name = stored.name(int(rows[first]))
+    name = stored.name(first)
     if skip:
-        return f"Left out {len(bad)} of {len(rows)} images that cannot be read, first: {name} {bad[first]}."
+        return f"Left out {len(bad)} of {len(stored)} images that cannot be read, first: {name} {bad[first]}."
     others = f" {len(bad) - 1} more are bad too." if len(bad) > 1 else ""
     raise UserError(f"{name} {bad[first]}.{others} Mend or remove them, or leave them out with --skip-bad True.")
 

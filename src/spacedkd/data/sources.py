@@ -1,10 +1,9 @@
 """Where images come from: data sets by name and by place, and what suits them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -14,8 +13,7 @@ import numpy as np
 from spacedkd.data import augmentations, disk, tables
 from spacedkd.data.found import Found, refuse_unread
 from spacedkd.data.reading import MEMORY_LIMIT, tell
-from spacedkd.data.splits import Splits as Splits
-from spacedkd.data.splits import read_parts
+from spacedkd.data.splits import RunData, read_parts
 from spacedkd.data.stored import first_size
 from spacedkd.errors import UserError, unknown
 from spacedkd.spec import DataSpec
@@ -35,24 +33,13 @@ class Source(NamedTuple):
     """which of the fields of a DataSpec that say where images lie it looks at"""
 
 
-def _tiny_imagenet(spec: DataSpec) -> Found:
-    layout = "the wnids.txt, train/WNID/images and val/val_annotations.txt of tiny-imagenet-200.zip"
-    place = disk.under_root(spec, ("tiny-imagenet-200", "tiny-imagenet"), "wnids.txt", layout)
-    return disk.tiny_imagenet(spec, place)
-
-
-def _imagenet(spec: DataSpec) -> Found:
-    place = disk.under_root(spec, ("imagenet", "imagenet-1k"), "train", "train/WNID and val/WNID folders")
-    return disk.class_folders(spec, place)
-
-
 def _imagenet_100(spec: DataSpec) -> Found:
     if spec.class_list is None:
         raise UserError(
             "imagenet-100 needs the list of its classes: --class-list FILE, a text file with 100 lines and one wnid on "
             "each, for instance n02869837."
         )
-    return _imagenet(spec)
+    return disk.class_folders(spec)
 
 
 _SPLITS = ("train_split", "test_split")
@@ -67,13 +54,13 @@ SOURCES = {
     "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
     "tiny-imagenet": Source(
         "64x64 photographs, 200 classes, 100 000 + 10 000 images",
-        _tiny_imagenet,
+        disk.tiny_imagenet,
         "tiny-imagenet",
         ("root", *_SPLITS, "skip_bad"),
     ),
     "imagenet-100": Source("ImageNet with the classes of --class-list", _imagenet_100, "imagenet", ("root", *_CLASSES)),
     "imagenet-1k": Source(
-        "ImageNet, 1000 classes, 1 281 167 + 50 000 images", _imagenet, "imagenet", ("root", *_CLASSES)
+        "ImageNet, 1000 classes, 1 281 167 + 50 000 images", disk.class_folders, "imagenet", ("root", *_CLASSES)
     ),
 }
 """all but digits lie in --root; the cifars are downloaded there where they are missing"""
@@ -89,20 +76,20 @@ _NPZ = Source("arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_tra
 PLACES = {"FOLDER": _FOLDER, "FILE.parquet": _PARQUET, "FILE.npz": _NPZ, "OWNER/NAME": _HUB}
 
 
-def source_of(spec: DataSpec) -> Source:
-    """The data set, or the kind of place, that a spec names."""
-    path = Path(spec.source)
-    if spec.source in SOURCES:
-        return SOURCES[spec.source]
+def source_of(name: str) -> Source:
+    """The data set of this name, or the kind of place."""
+    path = Path(name)
+    if name in SOURCES:
+        return SOURCES[name]
     if path.suffix in (".npz", ".parquet") and not path.is_dir():
         return _NPZ if path.suffix == ".npz" else _PARQUET
     if path.is_dir():
         return _kind_of_folder(path)
     if path.is_file():
         raise UserError(f"{path} is not a kind of file that holds data sets: those are .parquet and .npz.")
-    if re.fullmatch(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?", spec.source):
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?", name):
         return _HUB
-    raise unknown("data set", spec.source, [*SOURCES, "a folder", "a .parquet or .npz file", "OWNER/NAME on the hub"])
+    raise unknown("data set", name, [*SOURCES, "a folder", "a .parquet or .npz file", "OWNER/NAME on the hub"])
 
 
 def _kind_of_folder(path: Path) -> Source:
@@ -130,15 +117,15 @@ class Library:
 
     def __init__(self, memory_limit: int = MEMORY_LIMIT) -> None:
         self.memory_limit = memory_limit
-        self._sources: dict[str, Source] = {}
+        self._source = cache(source_of)
         self._found: dict[Hashable, Found] = {}
-        self._read: dict[Hashable, Splits] = {}
+        self._read: dict[Hashable, RunData] = {}
 
     def filled(self, spec: DataSpec) -> DataSpec:
         """The spec with the augmentation, its changes and the image size that suit its data, where it names none."""
-        source = self._source(spec)
+        source = self._source(spec.source)
         refuse_unread(spec, source.reads)
-        full = spec if _complete(spec) else self._filled(spec, source)
+        full = self._filled(spec, source)
         chosen = augmentations.named(full.augmentation or "")
         if full.augment != chosen.augment and not chosen.varies:
             raise UserError(
@@ -147,35 +134,36 @@ class Library:
             )
         return full
 
-    def load(self, spec: DataSpec) -> Splits:
+    def load(self, spec: DataSpec) -> RunData:
         """The data set a spec asks for, with every image checked; what a user should know is told."""
         spec = self.filled(spec)
         return _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
 
-    def _source(self, spec: DataSpec) -> Source:
-        if spec.source not in self._sources:
-            self._sources[spec.source] = source_of(spec)
-        return self._sources[spec.source]
-
     def _find(self, spec: DataSpec) -> Found:
-        return _recent(self._found, _found_by(spec), lambda: self._source(spec).find(spec))
+        return _recent(self._found, _found_by(spec), lambda: self._source(spec.source).find(spec))
 
-    def _kept(self, spec: DataSpec) -> Splits:
+    def _kept(self, spec: DataSpec) -> RunData:
         kept = read_parts(self._find(spec), spec, self.memory_limit)
         for line in kept.notes:
             tell(line)
         return kept
 
     def _filled(self, spec: DataSpec, source: Source) -> DataSpec:
-        suits, side = (source.suits, None) if source.suits else what_suits(self._find(spec))
+        complete = spec.augmentation is not None and spec.image_size is not None
+        if complete and (spec.augment is not None or augmentations.named(spec.augmentation or "").augment is None):
+            return spec  # without a look at the images
+        suits, side = source.suits, None
+        if suits is None:  # small pictures are varied at their own size; photographs get what is usual for ImageNet
+            size = _size(self._find(spec))
+            suits, side = ("small", min(size)) if max(size) <= SMALL else ("imagenet", None)
         usual = augmentations.named(suits)
         name = spec.augmentation or (suits if spec.augment is None or usual.varies else "plain")
         chosen = augmentations.named(name)
         changes = spec.augment or chosen.augment
         if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:
             changes = replace(chosen.augment, crop=(side or usual.size or min(_size(self._find(spec)))) // 8)
-        size = spec.image_size or chosen.size or side or usual.size
-        return replace(spec, augmentation=name, augment=changes, image_size=size)
+        seen = spec.image_size or chosen.size or side or usual.size
+        return replace(spec, augmentation=name, augment=changes, image_size=seen)
 
 
 def fill_in(spec: DataSpec) -> DataSpec:
@@ -183,15 +171,9 @@ def fill_in(spec: DataSpec) -> DataSpec:
     return Library().filled(spec)
 
 
-def load(spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Splits:
+def load(spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
     """`Library.load` for one spec."""
     return Library(memory_limit).load(spec)
-
-
-def _complete(spec: DataSpec) -> bool:
-    if spec.augmentation is None or spec.image_size is None:
-        return False
-    return spec.augment is not None or augmentations.named(spec.augmentation).augment is None
 
 
 def _recent(kept: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
@@ -208,13 +190,7 @@ def _size(found: Found) -> tuple[int, int]:
     images = found.train.images
     if isinstance(images, np.ndarray):
         return images.shape[2], images.shape[1]
-    size = first_size(images, range(len(images)))
+    size = first_size(images)
     if size is None:
         raise UserError(f"{found.place} has no training image that can be read.")
     return size
-
-
-def what_suits(found: Found) -> tuple[str, int | None]:
-    """Small pictures are shifted and mirrored at their own size; photographs get what is usual for ImageNet."""
-    size = _size(found)
-    return ("small", min(size)) if max(size) <= SMALL else ("imagenet", None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,39 +13,47 @@ from torch import Tensor
 from spacedkd.data import augmentations
 from spacedkd.data.augmentations import Augmentation, BatchWise
 from spacedkd.data.changes import Mix
+from spacedkd.data.datasets import DatasetStream, checked_pair
 from spacedkd.data.found import Found, check_test_part, classes_of
-from spacedkd.data.images import Constants, Encoded, Images, ImageSet
-from spacedkd.data.inputs import Shown
-from spacedkd.data.items import Items
+from spacedkd.data.images import Encoded, Images, ImageSet
+from spacedkd.data.inputs import Normalisation, Shown
+from spacedkd.data.items import Collate, Items
 from spacedkd.data.reading import MEMORY_LIMIT, keep
 from spacedkd.data.stream import Stream, TrainingStream
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
 from spacedkd.spec import DataSpec
 
-P = TypeVar("P", bound=ImageSet | Items)
 
+@dataclass(frozen=True)
+class RunData:
+    """What a run learns from and is measured on: images, or the items of a pair of datasets."""
 
-class Data(ABC, Generic[P]):
-    """What a run learns from and is measured on; `holdout` is cut from the part to train on where one is asked for."""
-
-    train: P
-    test: P
-    holdout: P | None
+    train: Images | Encoded | Items
+    test: Images | Encoded | Items
+    holdout: Images | Encoded | Items | None = None
+    """cut from the part to train on where one is asked for"""
+    names: tuple[str, ...] = ()
+    """of the classes, where the data says so"""
     labels: tuple[int | str, ...] = ()
     """as the data writes them, in the order of the classes; numbers if there are none"""
     notes: tuple[str, ...] = ()
     """what a user should know"""
+    augmentation: Augmentation = BatchWise()
+    """how images to train on are varied; datasets vary their items themselves"""
+    mix: Mix | None = None
 
-    @property
-    @abstractmethod
+    @cached_property
     def shown(self) -> Shown:
         """What a network is built for."""
+        if isinstance(self.train, Items):
+            return Shown(self.test.labelled(torch.arange(2) % len(self.test))[0], self.names)
+        return Shown(self.train.shown(torch.arange(2)), self.names, (self.train.mean, self.train.std))
 
     @property
     def mixed(self) -> bool:
         """Whether the stream mixes inputs and labels."""
-        return False
+        return self.mix is not None
 
     @property
     def count(self) -> int:
@@ -61,17 +70,47 @@ class Data(ABC, Generic[P]):
         ranks: int = 1,
     ) -> Stream:
         """The batches to train on; one rank's slice of each."""
-        cut = {"drop_last": drop_last, "label_smoothing": label_smoothing, "rank": rank, "ranks": ranks}
-        return self._stream(batch_size, seed, cut)
+        cut: Any = {"drop_last": drop_last, "label_smoothing": label_smoothing, "rank": rank, "ranks": ranks}
+        if isinstance(self.train, Items):
+            return DatasetStream(self.train, batch_size, seed, **cut)
+        return TrainingStream(self.train, batch_size, seed, self.augmentation, mix=self.mix, **cut)
 
-    @abstractmethod
-    def _stream(self, batch_size: int, seed: int, cut: dict[str, Any]) -> Stream: ...
+    def to(self, device: torch.device) -> RunData:
+        """On a device as far as that helps: images in memory, unless they are varied one by one."""
 
-    def to(self, device: torch.device) -> Self:
-        """On a device as far as that helps."""
-        return self
+        def moved(part: Images | Encoded | Items | None) -> Any:
+            return part.to(device) if isinstance(part, Images) and part.instant else part
 
-    def evaluated(self) -> dict[str, P]:
+        train = moved(self.train) if isinstance(self.augmentation, BatchWise) else self.train
+        return replace(self, train=train, test=moved(self.test), holdout=moved(self.holdout))
+
+    def as_asked(self, spec: DataSpec) -> RunData:
+        """Images with the holdout, the augmentation and the mixing of a filled-in spec."""
+        assert isinstance(self.train, ImageSet)
+        augmentation = augmentations.build(spec.augmentation or "", spec.augment, self.train.shape[1])
+        mix = Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None
+        return replace(self, augmentation=augmentation, mix=mix).with_holdout(spec.holdout)
+
+    def with_holdout(self, part: float) -> RunData:
+        """With this part of the training images kept aside: the same for every seed, so that runs stay comparable."""
+        if not part:
+            return self
+        count, order = len(self.train), _shuffled(len(self.train), "holdout")
+        aside = round(count * part)
+        if not 0 < aside < count:
+            raise UserError(f"A holdout of {part:g} of {count} images leaves one side empty; choose another part.")
+        kept, held = (self.train.subset(rows.sort().values) for rows in (order[aside:], order[:aside]))
+        return replace(self, train=kept, holdout=held)
+
+    def with_classes(self, count: int) -> RunData:
+        """Items for a network that tells so many classes apart, which have numbers for names; labels are checked."""
+        if self.names and len(self.names) != count:
+            raise UserError(f"The network tells {count} classes apart, and the dataset has {len(self.names)} of them.")
+        parts: dict[str, Any] = {"train": self.train} | self.evaluated()
+        checked = {name: replace(part, classes=count) for name, part in parts.items()}
+        return replace(self, names=self.names or tuple(str(number) for number in range(count)), **checked)
+
+    def evaluated(self) -> dict[str, Images | Encoded | Items]:
         """The parts accuracy is measured on: test, and holdout if one was asked for."""
         return {"test": self.test} | ({} if self.holdout is None else {"holdout": self.holdout})
 
@@ -86,56 +125,13 @@ class Data(ABC, Generic[P]):
         }
 
 
-@dataclass(frozen=True)
-class Splits(Data[Images | Encoded]):
-    """The parts of a data set of images, and how the first is varied."""
-
-    train: Images | Encoded
-    test: Images | Encoded
-    holdout: Images | Encoded | None = None
-    augmentation: Augmentation = BatchWise()
-    mix: Mix | None = None
-    labels: tuple[int | str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def shown(self) -> Shown:
-        train = self.train
-        return Shown(train.shown(torch.arange(2)), train.classes, (train.mean, train.std))
-
-    @property
-    def mixed(self) -> bool:
-        return self.mix is not None
-
-    def _stream(self, batch_size: int, seed: int, cut: dict[str, Any]) -> TrainingStream:
-        return TrainingStream(self.train, batch_size, seed, self.augmentation, mix=self.mix, **cut)
-
-    def to(self, device: torch.device) -> Splits:
-        """Images in memory are moved, unless they are varied one by one."""
-
-        def moved(images: Images | Encoded | None) -> Any:
-            return images.to(device) if isinstance(images, Images) and images.instant else images
-
-        train = moved(self.train) if isinstance(self.augmentation, BatchWise) else self.train
-        return replace(self, train=train, test=moved(self.test), holdout=moved(self.holdout))
-
-    def as_asked(self, spec: DataSpec) -> Splits:
-        """With the holdout, the augmentation and the mixing of a filled-in spec."""
-        assert spec.augmentation is not None
-        train, holdout = self.train, None
-        if spec.holdout:
-            kept, aside = held_out(len(train), spec.holdout)
-            train, holdout = train.subset(kept), train.subset(aside)
-        return replace(
-            self,
-            train=train,
-            holdout=holdout,
-            augmentation=augmentations.build(spec.augmentation, spec.augment, train.shape[1]),
-            mix=Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None,
-        )
+def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> RunData:
+    """A pair (train, test) of map-style datasets, checked; a holdout is shown as the first one's transforms make it."""
+    train, test, names = checked_pair(pair, collate)
+    return RunData(train, test, names=names).with_holdout(holdout)
 
 
-def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> Splits:
+def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
     """What was found, cut into parts and kept as a filled-in spec asks for; nothing is varied yet."""
     check_test_part(found, spec)
     classes = classes_of(found)
@@ -150,15 +146,12 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     train, note = keep(found.train, rows, labels, spec, memory_limit)
     test, test_note = keep(found.test or found.train, test_rows, test_labels, spec, memory_limit)
     mean, std = augmentations.named(spec.augmentation or "").constants or measured(train)
-    return Splits(
-        replace(train, classes=classes.names, mean=mean, std=std),
-        replace(test, classes=classes.names, mean=mean, std=std),
-        labels=classes.labels,
-        notes=tuple(line for line in (classes.note, note, test_note) if line),
-    )
+    known: Any = {"classes": classes.names, "mean": mean, "std": std}
+    notes = tuple(line for line in (classes.note, note, test_note) if line)
+    return RunData(replace(train, **known), replace(test, **known), None, classes.names, classes.labels, notes)
 
 
-def measured(images: Images | Encoded) -> Constants:
+def measured(images: Images | Encoded) -> Normalisation:
     """Mean and deviation of each channel, of pixels in 0 .. 1; ImageNet's, where all would have to be decoded."""
     if isinstance(images, Encoded):
         return augmentations.IMAGENET
@@ -188,22 +181,13 @@ def _earlier_of_same_class(labels: Tensor) -> Tensor:
     return torch.empty_like(labels).scatter_(0, order, torch.arange(len(labels)) - starts)
 
 
-def held_out(count: int, part: float) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows to keep aside. The same for every seed, so that runs stay comparable."""
-    order = _shuffled(count, "holdout")
-    aside = round(count * part)
-    if not 0 < aside < count:
-        raise UserError(f"A holdout of {part:g} of {count} images leaves one side empty; choose another part.")
-    return order[aside:].sort().values, order[:aside].sort().values
-
-
 def tested(labels: Tensor, part: float) -> tuple[Tensor, Tensor]:
     """Rows to train on and rows to test on, with this part of every class."""
     order = _shuffled(len(labels), "test part")
     earlier = torch.empty_like(labels).scatter_(0, order, _earlier_of_same_class(labels[order]))
-    quota = (torch.bincount(labels) * part).round().long()
-    testing = earlier < quota[labels]
     counts = torch.bincount(labels)
+    quota = (counts * part).round().long()
+    testing = earlier < quota[labels]
     if (quota < 1).any() or (quota >= counts).any():
         raise UserError(
             f"A test_part of {part:g} leaves a class of {int(counts.min())} image(s) empty in one part: choose "

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
-from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
+from torch import Tensor
 
 
 def first_line(error: Exception) -> str:
@@ -25,72 +25,50 @@ class BadImage(Exception):
 
 
 @dataclass(frozen=True)
-class Files:
-    """Images as files; their paths are one Arrow column, which a million of them need."""
+class Stored:
+    """Encoded images, none of them read yet: some rows of an Arrow column, which a million of them need.
 
-    paths: pa.Array
+    A cell is the path of a file; in a table it holds bytes, or has the hub's form {bytes, path}.
+    """
+
+    column: pa.Array | pa.ChunkedArray
+    rows: Tensor  # [N] int64
+    table: str | None = None
+    """what the table is called; None for files"""
+    files: tuple[str, ...] = ()
+    """where the table lies"""
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.rows)
 
-    def read(self, row: int) -> bytes:
+    def __getitem__(self, places: Tensor) -> Stored:
+        return replace(self, rows=self.rows[places])
+
+    def read(self, place: int) -> bytes:
+        cell = self.column[int(self.rows[place])].as_py()
+        whole = cell if isinstance(cell, dict) else {"path" if self.table is None else "bytes": cell}
+        data, path = whole.get("bytes"), whole.get("path")
         try:
-            return Path(self.name(row)).read_bytes()
+            return Path(path).read_bytes() if data is None and path is not None else data or b""
         except OSError as error:
             raise BadImage(f"cannot be read: {error.strerror}") from None
 
-    def name(self, row: int) -> str:
+    def name(self, place: int) -> str:
         """What a user finds the image by."""
-        return str(self.paths[row].as_py())
-
-    def stamp(self) -> str:
-        """Changes whenever an image does."""
-        return stamp_of(self.paths.to_pylist())
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Images in a column of a table, in the hub's form {bytes, path} or as plain bytes."""
-
-    column: pa.ChunkedArray
-    table: str
-    """what the table is called"""
-    files: tuple[str, ...]
-    """where it lies"""
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    def read(self, row: int) -> bytes:
-        cell = self.column[row].as_py()
-        data, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
-        if data is None and path is not None:
-            return Files(pa.array([path])).read(0)
-        return data or b""
-
-    def name(self, row: int) -> str:
-        return f"row {row} of {self.table}"
+        row = int(self.rows[place])
+        return str(self.column[row]) if self.table is None else f"row {row} of {self.table}"
 
     def stamp(self) -> str | None:
-        """None if the table lies in no file."""
-        return stamp_of(self.files) if self.files else None
-
-
-Stored = Files | Cells
-"""encoded images, none of them read yet"""
-
-
-def stamp_of(paths: Iterable[str]) -> str:
-    """A digest of the paths, sizes and times of files."""
-    digest = hashlib.sha256()
-    for path in paths:
-        try:
-            stat = Path(path).stat()
-            about = f"{stat.st_size}\0{stat.st_mtime_ns}"
-        except OSError:
-            about = "missing"
-        digest.update(f"{Path(path).absolute()}\0{about}\n".encode())
-    return digest.hexdigest()
+        """A digest that changes whenever a file of the column does; None if it lies in no file."""
+        digest, paths = hashlib.sha256(), self.column.to_pylist() if self.table is None else self.files
+        for path in paths:
+            try:
+                stat = Path(path).stat()
+                about = f"{stat.st_size}\0{stat.st_mtime_ns}"
+            except OSError:
+                about = "missing"
+            digest.update(f"{Path(path).absolute()}\0{about}\n".encode())
+        return digest.hexdigest() if paths else None
 
 
 # A broken PNG is a SyntaxError.
@@ -116,11 +94,11 @@ def decode(data: bytes, smaller: bool = False) -> Image.Image:
         raise BadImage(f"cannot be read: {first_line(error)}") from None
 
 
-def first_size(stored: Stored, rows: Iterable[int]) -> tuple[int, int] | None:
+def first_size(stored: Stored) -> tuple[int, int] | None:
     """Width and height of the first image that can be read; None if none can."""
-    for row in rows:
+    for place in range(len(stored)):
         with suppress(BadImage):
-            return decode(stored.read(row)).size
+            return decode(stored.read(place)).size
     return None
 
 

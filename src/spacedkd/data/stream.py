@@ -6,8 +6,9 @@ same bits. That is why a replay needs no buffer, however long the interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -75,7 +76,7 @@ def too_small(smallest: int, items: str, batch_size: int, ranks: int) -> UserErr
     )
 
 
-class Shuffled:
+class Shuffled(ABC):
     """Which of `count` items belong to which step, and which of those to this rank.
 
     Epoch e is a permutation seeded by (seed, e). What is drawn for a step is seeded by (seed, step, view) and drawn for
@@ -89,13 +90,12 @@ class Shuffled:
             raise UserError(f"batch_size must be at least 1, got {batch_size}.")
         self.count, self.batch_size, self.seed = count, batch_size, seed
         self.rank, self.ranks = rank, ranks
-        whole, rest = divmod(count, batch_size)
-        self.steps_per_epoch = whole if drop_last or not rest else whole + 1
-        smallest = batch_size if drop_last or not rest else rest
+        self.steps_per_epoch = count // batch_size if drop_last else -(-count // batch_size)
         if self.steps_per_epoch == 0:
             raise UserError(
                 f"{count} training {items} do not fill one batch of {batch_size}: use --batch-size {count}."
             )
+        smallest = self.size(self.steps_per_epoch - 1)
         if smallest < least * ranks:
             raise too_small(smallest, items, batch_size, ranks)
 
@@ -107,14 +107,16 @@ class Shuffled:
     def size(self, step: int) -> int:
         return min(self.batch_size, self.count - step % self.steps_per_epoch * self.batch_size)
 
-    def rows(self, step: int) -> tuple[Tensor, Tensor]:
-        """The items of the global batch of a step, and the places in it that are this rank's."""
+    def batch(self, step: int, view: int = 0) -> Batch:
         epoch, place = divmod(step, self.steps_per_epoch)
         rows = self._order(self.count, self.seed, epoch)[place * self.batch_size : (place + 1) * self.batch_size]
-        return rows, torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
+        mine = torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
+        seed = seed_for(self.seed, "augment", *((step, view) if view else (step,)))
+        return Batch(*self._drawn(step, rows, mine, seed), rows[mine])
 
-    def draw_seed(self, step: int, view: int) -> int:
-        return seed_for(self.seed, "augment", *((step, view) if view else (step,)))
+    @abstractmethod
+    def _drawn(self, step: int, rows: Tensor, mine: Tensor, seed: int) -> tuple[Inputs, Tensor]:
+        """Inputs and labels of this rank: of the global batch, which consists of `rows`, the places that are `mine`."""
 
 
 def smoothed(labels: Tensor, classes: int, smoothing: float) -> Tensor:
@@ -147,14 +149,12 @@ class TrainingStream(Shuffled):
         self.images, self.mix, self.label_smoothing = images, mix, label_smoothing
         self.augmentation = BatchWise(augment or AugmentSpec()) if isinstance(augment, AugmentSpec | None) else augment
 
-    def batch(self, step: int, view: int = 0) -> Batch:
-        rows, mine = self.rows(step)
-        seed = self.draw_seed(step, view)
+    def _drawn(self, step: int, rows: Tensor, mine: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         if self.mix is None:
             inputs, labels = self.augmentation.train(self.images, rows, mine, seed), self._labels(rows[mine])
         else:
             inputs, labels = self._mixed(self.mix, rows, mine, seed, seed_for(self.seed, "mix", step))
-        return Batch(inputs, smoothed(labels, len(self.images.classes), self.label_smoothing), rows[mine])
+        return inputs, smoothed(labels, len(self.images.classes), self.label_smoothing)
 
     def _mixed(self, mix: Mix, rows: Tensor, mine: Tensor, seed: int, mix_seed: int) -> tuple[Tensor, Tensor]:
         mixing = mix.draw(len(rows), *self.images.shape[1:], seed=mix_seed)
@@ -170,34 +170,40 @@ class TrainingStream(Shuffled):
         return self.images.labels[rows.to(self.images.labels.device)]
 
 
-class _Refused(NamedTuple):
-    """A user's mistake found in a worker, handed over to be raised where the user is."""
+class _Turns(Dataset[Batch | UserError]):
+    """What a DataLoader asks for: an item is what one turn looks at, or the user's mistake found on the way."""
 
-    error: UserError
+    def __init__(self, batch: Callable[..., Batch]) -> None:
+        self.batch = batch
 
-
-class _Turns(Dataset[Batch | _Refused]):
-    """A stream in the shape a DataLoader asks for: an item is what one turn looks at."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-
-    def look(self, views: Sequence[View]) -> Batch:
-        first, *others = (self.stream.batch(*view) for view in views)
-        return first._replace(others=tuple(others))
-
-    def __getitem__(self, views: Sequence[View]) -> Batch | _Refused:
+    def __getitem__(self, views: Iterable[Sequence[int]]) -> Batch | UserError:
         try:
-            return self.look(views)
+            first, *others = (self.batch(*view) for view in views)
         except UserError as error:
-            return _Refused(error)
+            return error
+        return first._replace(others=tuple(others))
 
 
 def batches(stream: Stream, turns: Iterable[Sequence[View]], workers: int = 0) -> Iterator[Batch]:
     """What each turn looks at, in that order, prepared ahead of time by `workers` processes if there are any."""
-    seen = _Turns(stream)
+    return _prepared(stream.batch, turns, workers)
+
+
+def in_order(part: ImageSet | Items, batch_size: int, workers: int = 0) -> Iterator[Batch]:
+    """Every item once, nothing left to chance, for evaluation; `workers` are asked only where showing takes time."""
+    places = torch.arange(len(part)).split(batch_size)
+    every = ([(number,)] for number in range(len(places)))
+    return _prepared(partial(_unvaried, part, places), every, 0 if part.instant else workers)
+
+
+def _unvaried(part: ImageSet | Items, places: Sequence[Tensor], number: int) -> Batch:
+    return Batch(*part.labelled(places[number]), places[number])
+
+
+def _prepared(batch: Callable[..., Batch], turns: Iterable[Sequence[Any]], workers: int) -> Iterator[Batch]:
+    seen = _Turns(batch)
     if workers == 0:
-        return (seen.look(views) for views in turns)
+        return _raised(map(seen.__getitem__, turns))
     pinned = torch.cuda.is_available()
     loader = DataLoader(seen, None, sampler=turns, num_workers=workers, collate_fn=_as_it_is, pin_memory=pinned)
     return _raised(iter(loader))
@@ -208,32 +214,12 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _raised(made: Iterator[Batch | _Refused]) -> Iterator[Batch]:
+def _raised(made: Iterator[Batch | UserError]) -> Iterator[Batch]:
+    """A mistake found in a worker is raised where the user is."""
     for batch in made:
-        if isinstance(batch, _Refused):
+        if isinstance(batch, UserError):
             try:
-                raise batch.error
+                raise batch
             finally:
                 del batch  # the error would hold itself, and with it the workers
         yield batch
-
-
-class InOrder:
-    """Every item once, nothing left to chance, for evaluation."""
-
-    def __init__(self, part: ImageSet | Items, batch_size: int) -> None:
-        self.part, self.places = part, torch.arange(len(part)).split(batch_size)
-        self.steps_per_epoch = len(self.places)
-
-    def size(self, step: int) -> int:
-        return len(self.places[step])
-
-    def batch(self, step: int, view: int = 0) -> Batch:
-        return Batch(*self.part.labelled(self.places[step]), self.places[step])
-
-
-def in_order(part: ImageSet | Items, batch_size: int, workers: int = 0) -> Iterator[Batch]:
-    """Every item once, nothing left to chance; `workers` are asked only where showing takes time."""
-    stream = InOrder(part, batch_size)
-    every = ((View(step),) for step in range(stream.steps_per_epoch))
-    return batches(stream, every, 0 if part.instant else workers)

@@ -1,20 +1,19 @@
 """Tables with an image and a label column: parquet files, data sets saved to disk, and the Hugging Face hub."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
 from spacedkd.data.reading import tell
-from spacedkd.data.stored import Cells, first_line
+from spacedkd.data.stored import Stored, first_line
 from spacedkd.errors import UserError, unknown
 from spacedkd.spec import DataSpec
 
@@ -22,11 +21,8 @@ IN_MEMORY = 4 << 30
 """parquet files of more bytes are turned into a memory-mapped table by `datasets`"""
 
 
-class Table(NamedTuple):
-    """One part of a data set as a table."""
-
-    columns: pa.Table
-    files: tuple[str, ...]
+Table = tuple[pa.Table, tuple[str, ...]]
+"""one part of a data set, and the files it lies in"""
 
 
 def parquet(spec: DataSpec) -> Found:
@@ -55,14 +51,13 @@ def _part_name(file: Path, place: Path, spec: DataSpec) -> str:
 def _read(files: Sequence[Path], spec: DataSpec) -> Table:
     names = [str(file) for file in files]
     try:
-        schema = pq.read_schema(names[0])
-        image, label = _image_column(spec.source, schema, spec), _label_column(spec.source, schema, spec)
+        columns = [*_image_and_label(spec.source, pq.read_schema(names[0]), spec)]
         if sum(file.stat().st_size for file in files) > IN_MEMORY:
             import datasets
 
             loaded = datasets.load_dataset("parquet", data_files=names, split="train")
-            return _of_dataset(loaded.select_columns([image, label]))
-        return Table(pa.concat_tables([pq.read_table(name, columns=[image, label]) for name in names]), tuple(names))
+            return _of_dataset(loaded.select_columns(columns))
+        return pa.concat_tables([pq.read_table(name, columns=columns) for name in names]), tuple(names)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{names[0]} cannot be read as parquet: {first_line(error)} Check that it is whole.") from None
 
@@ -102,14 +97,14 @@ def _of_datasets(place: str, loaded: Any, spec: DataSpec) -> Found:
 
 
 def _of_dataset(part: Any) -> Table:
-    return Table(part.with_format("arrow")[:], tuple(file["filename"] for file in part.cache_files))
+    return part.with_format("arrow")[:], tuple(file["filename"] for file in part.cache_files)
 
 
 def _found(place: str, parts: Mapping[str, Any], read: Callable[[Any], Table], spec: DataSpec) -> Found:
     train, test = choose(place, parts, spec)
     tables = {name: read(parts[name]) for name in (train, test) if name}
-    schema = tables[train].columns.schema
-    image, label = _image_column(place, schema, spec), _label_column(place, schema, spec)
+    schema = tables[train][0].schema
+    image, label = _image_and_label(place, schema, spec)
 
     def part(name: str) -> Part:
         columns, files = tables[name]
@@ -117,7 +112,8 @@ def _found(place: str, parts: Mapping[str, Any], read: Callable[[Any], Table], s
             if column not in columns.column_names:
                 raise UserError(f"{place}: the part {name} has no column {column}, which {train} has.")
         called = f"{place}, part {name}"
-        return Part(called, Cells(columns[image], called, files), _labels(columns[label], called))
+        stored = Stored(columns[image], torch.arange(len(columns)), called, files)
+        return Part(called, stored, _labels(columns[label], called))
 
     return Found(place, part(train), part(test) if test else None, _class_labels(schema).get(label))
 
@@ -129,22 +125,20 @@ def _labels(column: pa.ChunkedArray, called: str) -> np.ndarray:
     return labels.astype(str) if labels.dtype == object else labels
 
 
-def _image_column(place: str, schema: pa.Schema, spec: DataSpec) -> str:
+def _image_and_label(place: str, schema: pa.Schema, spec: DataSpec) -> tuple[str, str]:
+    """The names of the two columns."""
     likely = [field.name for field in schema if _holds_bytes(field.type)]
-    return _the_column(place, schema, spec.image_column, likely, ("image", "img"), "image")
+    image = _the_column(place, schema, spec.image_column, likely, ("image", "img"), "image")
+    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+    text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    likely = [*_class_labels(schema)] or whole or text
+    return image, _the_column(place, schema, spec.label_column, likely, ("label", "labels"), "label")
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return any(field.name == "bytes" for field in kind)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _label_column(place: str, schema: pa.Schema, spec: DataSpec) -> str:
-    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
-    text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    likely = [*_class_labels(schema)] or whole or text
-    return _the_column(place, schema, spec.label_column, likely, ("label", "labels"), "label")
 
 
 def _the_column(

@@ -12,8 +12,6 @@ Epsilon and step are in pixel values, 0 .. 255: 8 is what others write as 8/255.
 they mean the same for every data set. Losses are summed, so no image's attack depends on the others in its batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd.errors import UserError
+from spacedkd.evaluation.held_still import Advance
 from spacedkd.evaluation.plan import HIGHEST, Attack
 from spacedkd.evaluation.scores import Predict
 from spacedkd.seeds import seed_for
@@ -91,7 +90,7 @@ def adversarial(
     batches: Iterable[Pixels],
     attacks: Sequence[Attack],
     seed: int = 0,
-    advance: Callable[[int], None] = lambda _: None,
+    advance: Advance = lambda _: None,
 ) -> Adversarial:
     """Accuracy under every attack, in one pass; `advance` is told how often images went through the network."""
     if not attacks:

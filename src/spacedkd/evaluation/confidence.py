@@ -1,7 +1,5 @@
 """Where the mean of a few measurements lies, and how far two arms are apart, paired by seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ The fingerprint is of the images' own bits and of everything else that decides t
 under another name and renamed when it is complete, and read through a memory map.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import shutil
 import signal
@@ -28,7 +26,7 @@ from spacedkd.data.reading import cores
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corruptions
-from spacedkd.evaluation.held_still import interruptions_go_to
+from spacedkd.evaluation.held_still import Advance, interruptions_go_to
 from spacedkd.evaluation.plan import check_corruptions
 from spacedkd.files import cache_folder, write_whole
 
@@ -36,8 +34,6 @@ CHUNK = 128
 SERIAL = 4000
 """so few corrupted images are made before other processes have started"""
 
-Advance = Callable[[int], None]
-"""told how many more corrupted images are there"""
 Job = tuple[Path, str, int, int, int]
 """file, corruption and severity, and from which image up to which"""
 
@@ -72,14 +68,10 @@ class CorruptedImages:
         processes: int | None = None,
         advance: Advance = lambda _: None,
     ) -> None:
-        """Make what is not there yet, with all cores unless told otherwise."""
-        todo = self.missing(names, severities)
-        if not todo:
-            return
+        """Make what is not there yet, with all cores unless told otherwise; `advance` is told of images."""
+        todo, count = self.missing(names, severities), len(self.images.labels)
         self._check_room(len(todo))
-        count = len(self.images.labels)
-        few = len(todo) * count < SERIAL
-        with _workers(self.images, processes or (1 if few else cores())) as work:
+        with _workers(self.images, processes or (1 if len(todo) * count < SERIAL else cores())) as work:
             for name, severity in todo:
                 with write_whole(self.path(name, severity)) as unfinished:
                     np.lib.format.open_memmap(unfinished, "w+", np.uint8, (count, *self.images.shape)).flush()

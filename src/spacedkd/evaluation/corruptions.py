@@ -10,8 +10,6 @@ a blur is as wide as it would be in a picture of 32 pixels. Where the library ha
 spatter without a drop), the image stays as it is.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -130,15 +128,13 @@ def enlargement(height: int, width: int) -> int:
 
 
 def write_grid(path: Path, images: ImageSet, names: Sequence[str] = (), severities: Sequence[int] = ()) -> None:
-    """Draw the first image of a data set as it is and under every corruption; all of them unless some are named."""
+    """Draw the first image of a data set as it is and under every corruption; all of them unless some are named.
+
+    For each corruption there is its name, the clean image, and one tile for each severity.
+    """
     if path.suffix.lower() != ".png":
         raise UserError(f"The grid is a PNG picture: call it {path.with_suffix('.png')}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _grid(images, names or CORRUPTIONS, severities or SEVERITIES).save(path)
-
-
-def _grid(images: ImageSet, names: Sequence[str], severities: Sequence[int]) -> Image.Image:
-    """For each corruption its name, the clean image, and one tile for each severity."""
+    names, severities = names or CORRUPTIONS, severities or SEVERITIES
     check_corruptions(names, severities)
     check_channels(images.shape[0])
     clean = images.fitted(torch.tensor([0]))[0].cpu().numpy()
@@ -151,10 +147,9 @@ def _grid(images: ImageSet, names: Sequence[str], severities: Sequence[int]) -> 
         words = f"{name.replace('_', ' ')}: clean, severity {', '.join(map(str, severities))}"
         pen.text((left, top), words, fill="black", font=font)
         for column, tile in enumerate([clean, *(corrupt(clean, name, severity, 0) for severity in severities)]):
-            picture.paste(_tile(tile), (left + column * (TILE + GAP), top + LABEL))
-    return picture
-
-
-def _tile(pixels: np.ndarray) -> Image.Image:
-    """Enlarged without smoothing, so that every pixel a network sees can be seen."""
-    return to_image(torch.from_numpy(np.array(pixels))).convert("RGB").resize((TILE, TILE), Image.Resampling.NEAREST)
+            # Enlarged without smoothing, so that every pixel a network sees can be seen.
+            seen = to_image(torch.from_numpy(np.array(tile))).convert("RGB")
+            large = seen.resize((TILE, TILE), Image.Resampling.NEAREST)
+            picture.paste(large, (left + column * (TILE + GAP), top + LABEL))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(path)

@@ -30,16 +30,13 @@ from torch.overrides import TorchFunctionMode
 from spacedkd.errors import UserError, unknown
 from spacedkd.evaluation import estimators as by
 from spacedkd.evaluation.estimators import Eigenvalue, Product, Trace, largest_eigenvalue
-from spacedkd.evaluation.held_still import Batches, Logits, Loss, in_eval_mode
+from spacedkd.evaluation.held_still import Advance, Batches, Logits, Loss, in_eval_mode
 from spacedkd.evaluation.plan import MOST_PRODUCTS
 
 AT_ONCE = 25
 """images in one graph; more would be hardly faster, and fewer parts for `hutchinson_by_part` to average over"""
 
-Callback = Callable[[str, int, int], None]
-"""told what is being estimated, how many products of Hessian and vector are done, and how many there may be"""
-
-ESTIMATORS: dict[str, Callable[[Hessian, Tensor, float, int, int, by.Callback], Trace]] = {
+ESTIMATORS: dict[str, Callable[[Hessian, Tensor, float, int, int, Advance], Trace]] = {
     "hutchinson": by.hutchinson,
     "hutchinson by part": by.hutchinson_by_part,
     "hutch++": by.hutch_plus_plus,
@@ -78,12 +75,12 @@ def curvature(
     most_products: int = MOST_PRODUCTS,
     at_once: int = AT_ONCE,
     seed: int = 0,
-    callback: Callback = lambda what, done, most: None,
+    advance: Advance = lambda _: None,
 ) -> Curvature:
     """The trace by each estimator and the largest eigenvalue, each until its relative error is at most `error`.
 
     None takes more than `most_products` products; what stopped it is in its result. `predict` gives the logits to be
-    judged; left out, the model itself does. One graph holds `at_once` images.
+    judged; left out, the model itself does. One graph holds `at_once` images. `advance` is told of products.
     """
     for name in estimators:
         if name not in ESTIMATORS:
@@ -96,9 +93,9 @@ def curvature(
         hessian = Hessian(model, batches, predict, loss, at_once)
         if not math.isfinite(hessian.loss):
             raise UserError(f"The loss of this network is {hessian.loss}, so it has no curvature to measure.")
-        given = hessian, next(model.parameters()).detach(), error, most_products, seed
-        traces = {name: ESTIMATORS[name](*given, partial(callback, f"trace, {name}")) for name in estimators}
-        largest = largest_eigenvalue(*given, partial(callback, "largest eigenvalue"))
+        given = hessian, next(model.parameters()).detach(), error, most_products, seed, advance
+        traces = {name: ESTIMATORS[name](*given) for name in estimators}
+        largest = largest_eigenvalue(*given)
     return Curvature(hessian.images, hessian.size, hessian.loss, traces, largest, error, most_products, seed)
 
 

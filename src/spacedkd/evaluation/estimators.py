@@ -11,14 +11,13 @@ Unbiased estimates of the trace with random signs w (Rademacher vectors), for wh
 XTrace (Epperly, Tropp and Webber 2024) uses its vectors for both and needs fewer. Here the vectors that estimate the
 rest are independent of the space, so that their spread is an honest standard error, also when it decides when to stop.
 
-Each goes on until the standard error is at most `error` times the estimate, or until it has used up its products.
+Each goes on until the standard error is at most `error` times the estimate, or until it has used up its `most` products
+with a vector, of which `advance` is told.
 
 `largest_eigenvalue` (Lanczos 1950): k products from one random vector span a space in which the matrix is a k x k
 tridiagonal T. The largest eigenvalue of T grows towards that of the matrix, from below, much faster than power
 iteration would.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +28,10 @@ import torch
 from torch import Tensor
 
 from spacedkd.evaluation.confidence import standard_error
+from spacedkd.evaluation.held_still import Advance
 from spacedkd.seeds import seed_for
 
 Stopped = Literal["error reached", "most products", "whole space"]
-Callback = Callable[[int, int], None]
-"""told how many products with a vector are done, and how many there may be"""
 Product = Callable[[Tensor], Tensor]
 """a matrix times a vector of n numbers"""
 
@@ -88,29 +86,28 @@ def _signs(size: int, seed: int, like: Tensor) -> Tensor:
     return (2 * drawn - 1).to(like)
 
 
-def hutchinson(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, callback: Callback) -> Trace:
+def hutchinson(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, advance: Advance) -> Trace:
     """tr A = mean of w' A w."""
     found: list[float] = []
     while True:
         vectors = _several(matrix, like, BLOCK, seed, "hutchinson", len(found))
         found += map(_dot, vectors, matrix @ vectors)
-        callback(len(found), most)
+        advance(BLOCK)
         value, sure = math.fsum(found) / len(found), standard_error(found)
         stopped = _stop(value, sure, len(found) >= LEAST, len(found), error, most)
         if stopped:
             return Trace("hutchinson", value, sure, len(found), stopped)
 
 
-def hutchinson_by_part(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, callback: Callback) -> Trace:
+def hutchinson_by_part(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, advance: Advance) -> Trace:
     """tr A = sum over parts of share * mean of w' A_part w, every part with its own w.
 
     Standard error: sqrt(sum over parts of share^2 s^2 / m), s^2 the variance of the part's m forms.
     """
-    found = _by_part(matrix, lambda vector: vector, 0.0, 0, like, error, most, seed, callback)
-    return Trace("hutchinson by part", *found)
+    return _by_part("hutchinson by part", matrix, lambda vector: vector, 0.0, 0, like, error, most, seed, advance)
 
 
-def hutch_plus_plus(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, callback: Callback) -> Trace:
+def hutch_plus_plus(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, advance: Advance) -> Trace:
     """tr A = tr(Q' A Q) + tr(R A R), with Q an orthonormal basis of A times a few vectors and R = 1 - QQ'.
 
     The second trace is estimated by part. Two products for each vector of Q, one for each w. Keeps as many vectors of
@@ -118,19 +115,18 @@ def hutch_plus_plus(matrix: Matrix, like: Tensor, error: float, most: int, seed:
     """
     sketch = min(SKETCH, most // 4)
     basis = _span(matrix @ _several(matrix, like, sketch, seed, "sketch", 0))
-    callback(sketch, most)
+    advance(sketch)
     inside = math.fsum(map(_dot, basis, matrix @ basis))
     products = sketch + len(basis)
-    callback(products, most)
+    advance(len(basis))
     if len(basis) < sketch:
         return Trace("hutch++", inside, 0.0, products, "whole space")
-    found = _by_part(
-        matrix, lambda vector: vector - basis.T @ (basis @ vector), inside, products, like, error, most, seed, callback
-    )
-    return Trace("hutch++", *found)
+    given = inside, products, like, error, most, seed, advance
+    return _by_part("hutch++", matrix, lambda vector: vector - basis.T @ (basis @ vector), *given)
 
 
 def _by_part(
+    method: str,
     matrix: Matrix,
     project: Product,
     known: float,
@@ -139,9 +135,9 @@ def _by_part(
     error: float,
     most: int,
     seed: int,
-    callback: Callback,
-) -> tuple[float, float, int, Stopped]:
-    """Value, standard error, products and why it stopped, of `known` (which took `products`) and the trace of P A P."""
+    advance: Advance,
+) -> Trace:
+    """The trace of P A P, with `known` added to it, which took `products`."""
     found: list[tuple[float, list[float]]] = []  # of each part its share and its forms
     done = 0
     while True:
@@ -152,13 +148,13 @@ def _by_part(
                 vector = _signs(matrix.size, seed_for(seed, "by part", place, draw), like)
                 found[place][1].append(_dot(vector, project(multiply(project(vector)))))
         done += BLOCK
-        callback(products + done, most)
+        advance(BLOCK)
         value = known + math.fsum(share * math.fsum(forms) / done for share, forms in found)
         sure = math.sqrt(math.fsum((share * standard_error(forms)) ** 2 for share, forms in found))
         enough = done >= LEAST_OF_A_PART and done * len(found) >= LEAST
         stopped = _stop(value, sure, enough, products + done, error, most)
         if stopped:
-            return value, sure, products + done, stopped
+            return Trace(method, value, sure, products + done, stopped)
 
 
 def _dot(one: Tensor, other: Tensor) -> float:
@@ -168,7 +164,7 @@ def _dot(one: Tensor, other: Tensor) -> float:
 
 
 def largest_eigenvalue(
-    matrix: Matrix, like: Tensor, error: float, most: int, seed: int, callback: Callback
+    matrix: Matrix, like: Tensor, error: float, most: int, seed: int, advance: Advance
 ) -> Eigenvalue:
     """Until the residual |A x - value x| is at most `error` times the value, or the products are used up.
 
@@ -186,7 +182,7 @@ def largest_eigenvalue(
         beside.append(float(image.norm()))
         value, residual = _largest_of_tridiagonal(diagonal, beside)
         done = len(diagonal)
-        callback(done, most)
+        advance(1)
         scale = max(abs(one) for one in (*diagonal, *beside))
         if done == matrix.size or beside[-1] <= 100 * torch.finfo(like.dtype).eps * scale:
             return Eigenvalue(value, residual, done, "whole space")

@@ -1,7 +1,5 @@
 """A model held still while it is measured: it learns nothing, and afterwards it is what it was."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -10,6 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+Advance = Callable[[int], None]
+"""told how much more of the work is done"""
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """starts another pass over the same images and labels, in the same order"""

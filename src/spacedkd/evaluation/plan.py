@@ -1,7 +1,5 @@
 """What is to be measured of a trained network, and how; decided and checked before torch is imported."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -118,29 +116,14 @@ class Plan:
     batch_size: int = 256
     workers: int = 0
 
-    def instruments(self) -> list[str]:
-        asked = {
-            "accuracy": True,
-            "corruptions": bool(self.corruptions),
-            "adversarial": bool(self.attacks),
-            "weight_noise": self.flatness,
-            "curvature": self.hessian,
-        }
-        return [name for name, wanted in asked.items() if wanted]
-
     def __post_init__(self) -> None:
         if self.corruptions:
             check_corruptions(self.corruptions, self.severities)
         if self.flatness:
             noise_levels(self.noise, self.relative_noise, self.draws)
-        for name, least, value in (
-            ("batch_size", 1, self.batch_size),
-            ("workers", 0, self.workers),
-            ("train_images", 1, self.train_images),
-            ("products", 8, self.most_products),
-            ("limit", 1, self.limit),
-        ):
+        for name, least in {"batch_size": 1, "workers": 0, "train_images": 1, "most_products": 8, "limit": 1}.items():
+            value = getattr(self, name)
             if value is not None and value < least:
-                raise UserError(f"{name} must be at least {least}, got {value}.")
+                raise UserError(f"{name.removeprefix('most_')} must be at least {least}, got {value}.")
         if not 0 < self.error < 1:
             raise UserError(f"error must be a part between 0 and 1, for instance 0.05; got {self.error:g}.")

@@ -9,8 +9,6 @@
 Where a network has several heads, `ensemble` is the mean of their logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

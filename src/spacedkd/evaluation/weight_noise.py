@@ -9,10 +9,8 @@ The relative kind adds a vector of about `level` times the tensor's norm, so it 
 that a following normalisation would undo. A tensor of zeros stays as it is.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,12 +20,9 @@ from torch.nn import functional as F
 
 from spacedkd.errors import UserError
 from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval
-from spacedkd.evaluation.held_still import Batches, Logits, Loss, in_eval_mode, weights_come_back
+from spacedkd.evaluation.held_still import Advance, Batches, Logits, Loss, in_eval_mode, weights_come_back
 from spacedkd.evaluation.plan import ABSOLUTE_LEVELS, RELATIVE_LEVELS, NoiseKind, noise_levels
 from spacedkd.seeds import seed_for
-
-Callback = Callable[[int, int], None]
-"""told how many passes over the images are done, and of how many"""
 
 
 @dataclass(frozen=True)
@@ -65,25 +60,25 @@ def weight_noise(
     relative: Sequence[float] = RELATIVE_LEVELS,
     draws: int = 10,
     seed: int = 0,
-    callback: Callback = lambda done, total: None,
+    advance: Advance = lambda _: None,
 ) -> WeightNoise:
     """Loss and accuracy of `model` on the images of `batches`, without and with noise on its parameters.
 
     `predict` gives the logits to be judged; left out, the model itself does. The noise of a draw depends on the seed,
     the level, the draw and the parameter's name alone, so two networks of one shape are shaken in the same way.
+    `advance` is told of passes over the images.
     """
     plan = noise_levels(absolute, relative, draws)
-    total = 1 + len(plan) * draws
     with in_eval_mode(model):
         images, clean = _fit(predict or model, batches, loss)
-        callback(1, total)
+        advance(1)
         levels = []
-        for place, (kind, level) in enumerate(plan):
+        for kind, level in plan:
             found = []
             for draw in range(draws):
                 with shaken(model, kind, level, seed, draw):
                     found.append(_fit(predict or model, batches, loss)[1])
-                callback(2 + place * draws + draw, total)
+                advance(1)
             levels.append(_level(kind, level, found))
     return WeightNoise(images, *clean, tuple(levels), draws, seed)
 

@@ -1,7 +1,5 @@
 """Finished run folders read as arms of a comparison: accuracies, paired differences and costs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

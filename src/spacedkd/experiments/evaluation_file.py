@@ -4,8 +4,6 @@ It has an entry for each instrument that was ever used on these weights, with it
 network around them or other data make everything measured before worthless, so it goes.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +14,6 @@ from spacedkd.errors import UserError
 from spacedkd.files import write_json
 
 FILE = "evaluation.json"
-_DECIDE = ("weights_digest", "network", "data")
-"""what of its origin decides what is measured"""
 
 Found = Mapping[str, Any]
 
@@ -27,8 +23,8 @@ def write(folder: Path, origin: Found, found: Found) -> dict[str, Any]:
 
     Earlier results of the same weights on the same data stay; all others go.
     """
-    before = read(folder)
-    if before is not None and all(before["origin"].get(name) == origin.get(name) for name in _DECIDE):
+    before, decide = read(folder), ("weights_digest", "network", "data")
+    if before is not None and all(before["origin"].get(name) == origin.get(name) for name in decide):
         found = {**before["instruments"], **found}
     everything = {"origin": origin, "instruments": found}
     write_json(folder / FILE, everything)
@@ -55,32 +51,25 @@ def read(folder: Path) -> dict[str, Any] | None:
         ) from None
 
 
-Better = Literal["high", "low"] | None
-
-
 class Metric(NamedTuple):
     """One number, and what it needs to be compared with another network's."""
 
     title: str
     value: float
-    unit: Literal["percent", "number"]
-    better: Better
-    """None where neither is better in itself"""
     resolution: float
     """accuracies are multiples of one image"""
     settings: str
     """numbers with other settings cannot be compared"""
+    better: Literal["high", "low"] | None = "high"
+    """None where neither is better in itself"""
+    unit: Literal["percent", "number"] = "percent"
 
     def written(self) -> str:
         return f"{100 * self.value:.1f}" if self.unit == "percent" else f"{self.value:.3g}"
 
 
-def _percent(title: str, value: float, resolution: float, settings: str, better: Better = "high") -> Metric:
-    return Metric(title, value, "percent", better, resolution, settings)
-
-
 def _number(title: str, value: float, settings: str) -> Metric:
-    return Metric(title, value, "number", "low", 0.0, settings)
+    return Metric(title, value, 0.0, settings, "low", "number")
 
 
 def usual(measured: Sequence[Metric]) -> Metric:
@@ -114,25 +103,21 @@ Named = Iterator[tuple[str, Metric]]
 def _accuracy(found: Found) -> Named:
     student = of_student(found)
     images, heads = student["images"], student["heads"]
-    final = heads["final"]
-
-    def share(title: str, value: float, better: Better = "high") -> Metric:
-        return _percent(title, value, 1 / images, f"{images} images", better)
-
-    yield "top1", share("Top-1", final["top1"])
+    final, of_all = heads["final"], (1 / images, f"{images} images")
+    yield "top1", Metric("Top-1", final["top1"], *of_all)
     if final["top5"] is not None:
-        yield "top5", share("Top-5", final["top5"])
+        yield "top5", Metric("Top-5", final["top5"], *of_all)
     for name in [name for name in heads if name not in ("final", "ensemble")]:
-        yield f"head/{name}", share(f"Top-1, head {name}", heads[name]["top1"])
+        yield f"head/{name}", Metric(f"Top-1, head {name}", heads[name]["top1"], *of_all)
     if "ensemble" in heads:
-        yield "ensemble", share("Top-1, ensemble of heads", heads["ensemble"]["top1"])
+        yield "ensemble", Metric("Top-1, ensemble of heads", heads["ensemble"]["top1"], *of_all)
     yield "nll", _number("Negative log-likelihood", final["nll"], f"{images} images")
     yield "ece", _number("Expected calibration error", final["ece"], f"{images} images, {student['bins']} bins")
     for name, value in student["agreement"].items():
-        yield f"agreement/{name}", share(f"Agreement with the {name}", value, None)
+        yield f"agreement/{name}", Metric(f"Agreement with the {name}", value, *of_all, better=None)
     for name, value, of in zip(found["class_names"], final["per_class"], student["class_images"], strict=True):
         if value is not None:
-            yield f"class/{name}", _percent(name, value, 1 / of, f"{of} images")
+            yield f"class/{name}", Metric(name, value, 1 / of, f"{of} images")
 
 
 def _corruptions(found: Found) -> Named:
@@ -141,9 +126,9 @@ def _corruptions(found: Found) -> Named:
 
     def mean(title: str, rows: list[Found], settings: str) -> Metric:
         values = [row["accuracy"]["final"] for row in rows]
-        return _percent(title, sum(values) / len(values), 1 / images / len(values), settings)
+        return Metric(title, sum(values) / len(values), 1 / images / len(values), settings)
 
-    yield "clean", _percent("Clean images", found["clean"]["final"], 1 / images, f"{images} images")
+    yield "clean", Metric("Clean images", found["clean"]["final"], 1 / images, f"{images} images")
     yield "mean", mean("Mean corruption accuracy", found["found"], f"{shared}, {names}, severities {severities}")
     for severity in severities:
         rows = [row for row in found["found"] if row["severity"] == severity]
@@ -157,28 +142,28 @@ def _corruptions(found: Found) -> Named:
 
 def _adversarial(found: Found) -> Named:
     images, attacks = found["images"], found["attacks"]
-    yield "clean", _percent("Without attack", found["clean"], 1 / images, f"{images} images")
+    yield "clean", Metric("Without attack", found["clean"], 1 / images, f"{images} images")
     mean = sum(one["accuracy"] for one in attacks) / len(attacks)
     every = json.dumps([one["attack"] for one in attacks])
-    yield "mean", _percent("Mean over attacks", mean, 1 / images / len(attacks), f"{images}, {every}")
+    yield "mean", Metric("Mean over attacks", mean, 1 / images / len(attacks), f"{images}, {every}")
     for one in attacks:
         name, epsilon = one["attack"]["name"], one["attack"]["epsilon"]
         settings = f"{images} images, seed {found['seed']}, {json.dumps(one['attack'])}"
         title = f"{name.upper()}, epsilon {epsilon:g}"
-        yield f"{name}/{epsilon:.12g}", _percent(title, one["accuracy"], 1 / images, settings)
+        yield f"{name}/{epsilon:.12g}", Metric(title, one["accuracy"], 1 / images, settings)
 
 
 def _weight_noise(found: Found) -> Named:
     images, levels = found["images"], found["levels"]
     shared = f"{images} training images, {found['draws']} draws, seed {found['seed']}"
-    yield "clean/accuracy", _percent("Training accuracy", found["accuracy"], 1 / images, shared)
+    yield "clean/accuracy", Metric("Training accuracy", found["accuracy"], 1 / images, shared)
     yield "clean/loss", _number("Training loss", found["loss"], shared)
     mean = sum(one["accuracy"]["mean"] for one in levels) / len(levels)
     named = ", ".join(f"{one['kind']} {one['level']:g}" for one in levels)
-    yield "mean", _percent("Mean over noise levels", mean, 0.0, f"{shared}, {named}")
+    yield "mean", Metric("Mean over noise levels", mean, 0.0, f"{shared}, {named}")
     for one in levels:
         key, title = f"{one['kind']}/{one['level']:.12g}", f"{one['kind']} noise {one['level']:g}"
-        yield f"{key}/accuracy", _percent(f"Accuracy, {title}", one["accuracy"]["mean"], 0.0, shared)
+        yield f"{key}/accuracy", Metric(f"Accuracy, {title}", one["accuracy"]["mean"], 0.0, shared)
         if one["loss"] is not None:
             yield f"{key}/loss", _number(f"Loss, {title}", one["loss"]["mean"], shared)
 

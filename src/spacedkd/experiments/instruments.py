@@ -1,9 +1,8 @@
 """All instruments on one trained network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from spacedkd.data.stream import Batch, in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluation import adversarial, corruptions, curvature, scores, weight_noise
 from spacedkd.evaluation.corrupted import CorruptedImages
+from spacedkd.evaluation.held_still import Advance, Batches
 from spacedkd.evaluation.plan import CURVATURE_IMAGES, NOISE_IMAGES, Plan
 from spacedkd.experiments import evaluation_file
 from spacedkd.json_form import to_json
@@ -25,9 +25,8 @@ from spacedkd.training.folder import make_folder
 from spacedkd.training.objects import Objects
 from spacedkd.training.saved import Saved, of_run
 
-Advance = Callable[[int], None]
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
-"""shows work with this title and so many parts; what it gives is told how many more are done"""
+"""shows work with this title and so many parts; what it gives is told of those that are done"""
 
 
 def silent(_: str, __: int) -> AbstractContextManager[Advance]:
@@ -54,37 +53,28 @@ def evaluate(
 
 
 def measure(folder: Path, saved: Saved, plan: Plan, progress: Progress = silent) -> dict[str, Any]:
-    """Use every instrument; what one found is in the folder's evaluation.json before the next begins."""
-    found: dict[str, Any] = evaluation_file.read(folder) or {}  # a bad one is found before the work is done
-    results = use_instruments(saved, plan, progress)
-    make_folder(folder, "--out")
-    for name, result in results:
-        found = evaluation_file.write(folder, saved.origin, {name: result})
-    return found
+    """Use every instrument of the plan; what one found is in the folder's evaluation.json before the next begins.
 
-
-def use_instruments(saved: Saved, plan: Plan, progress: Progress = silent) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The instruments of the plan one after the other, each with what it found as plain JSON; accuracy is the first.
-
-    What is wrong with the plan is said at once, and not when the first instrument is asked for.
+    What is wrong with the plan, or with an evaluation.json that is there, is said before any work is done.
     """
-    test = _some(saved, saved.data.test, "limit", plan.limit)
-    for wanted, what in ((plan.corruptions, "Corruptions"), (plan.attacks, "Attacks")):
-        if wanted:
-            of_images(test, what)
+    found: dict[str, Any] = evaluation_file.read(folder) or {}
+    test, given = _some(saved, saved.data.test, "limit", plan.limit), (saved, plan, progress)
+    instruments: dict[str, Callable[[], Any]] = {"accuracy": partial(_accuracy, *given)}
+    if plan.corruptions:
+        instruments["corruptions"] = partial(_corruptions, of_images(test, "Corruptions"), *given)
+    if plan.attacks:
+        instruments["adversarial"] = partial(_adversarial, of_images(test, "Attacks"), *given)
     if (plan.flatness or plan.hessian) and not isinstance(saved.data.shown.sample, Tensor):
         raise UserError("Flatness and curvature are measured where a network's input is one tensor: leave them out.")
-    if plan.flatness or plan.hessian:
-        _some(saved, saved.data.train, "train_images", plan.train_images)
-    measured = {"model": saved.student, "head": "final"}
-    instruments: dict[str, Callable[[], Any]] = {
-        "accuracy": lambda: _accuracy(saved, plan, progress),
-        "corruptions": lambda: _corruptions(saved, plan, of_images(test, "Corruptions"), progress),
-        "adversarial": lambda: _adversarial(saved, plan, of_images(test, "Attacks"), progress),
-        "weight_noise": lambda: _weight_noise(saved, plan, progress),
-        "curvature": lambda: _curvature(saved, plan, progress),
-    }
-    return ((name, {"measured": measured, **to_json(instruments[name]())}) for name in plan.instruments())
+    if plan.flatness:
+        instruments["weight_noise"] = partial(_weight_noise, _training(saved, plan, NOISE_IMAGES), *given)
+    if plan.hessian:
+        instruments["curvature"] = partial(_curvature, _training(saved, plan, CURVATURE_IMAGES), *given)
+    make_folder(folder, "--out")
+    for name, use in instruments.items():
+        result = {"measured": {"model": saved.student, "head": "final"}, **to_json(use())}
+        found = evaluation_file.write(folder, saved.origin, {name: result})
+    return found
 
 
 Part = Images | Encoded | Items
@@ -112,7 +102,7 @@ def _accuracy(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
     return {"class_names": list(classes), "models": found}
 
 
-def _corruptions(saved: Saved, plan: Plan, test: Images | Encoded, progress: Progress) -> corruptions.Corruptions:
+def _corruptions(test: Images | Encoded, saved: Saved, plan: Plan, progress: Progress) -> corruptions.Corruptions:
     kept = CorruptedImages(test, plan.cache)
     count, names, severities = len(test.labels), plan.corruptions, plan.severities
     missing = len(kept.missing(names, severities))
@@ -131,7 +121,7 @@ def _corruptions(saved: Saved, plan: Plan, test: Images | Encoded, progress: Pro
         return corruptions.corruptions(predict, heads, clean, batches, names, severities, count, enlarged)
 
 
-def _adversarial(saved: Saved, plan: Plan, test: Images | Encoded, progress: Progress) -> adversarial.Adversarial:
+def _adversarial(test: Images | Encoded, saved: Saved, plan: Plan, progress: Progress) -> adversarial.Adversarial:
     def batches() -> Iterator[adversarial.Pixels]:
         for rows in torch.arange(len(test.labels)).split(plan.batch_size):
             layout = torch.channels_last if saved.channels_last else torch.contiguous_format
@@ -143,42 +133,34 @@ def _adversarial(saved: Saved, plan: Plan, test: Images | Encoded, progress: Pro
         return adversarial.adversarial(predict, test.normalised, batches(), plan.attacks, advance=advance)
 
 
-def _weight_noise(saved: Saved, plan: Plan, progress: Progress) -> weight_noise.WeightNoise:
+def _weight_noise(train: Batches, saved: Saved, plan: Plan, progress: Progress) -> weight_noise.WeightNoise:
     predict = saved.predict_deepest()
     with progress("weight noise", 1 + (len(plan.noise) + len(plan.relative_noise)) * plan.draws) as advance:
         return weight_noise.weight_noise(
             saved.deepest(),
-            _training(saved, plan, NOISE_IMAGES),
+            train,
             predict=lambda images: predict(images)[0].logits,
             absolute=plan.noise,
             relative=plan.relative_noise,
             draws=plan.draws,
-            callback=lambda done, total: advance(1),
+            advance=advance,
         )
 
 
-def _curvature(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
-    seen: dict[str, int] = {}
+def _curvature(train: Batches, saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
     most = plan.most_products * (len(curvature.USED) + 1)
     with progress("curvature (at most)", most) as advance:
-
-        def callback(what: str, done: int, _: int) -> None:
-            advance(done - seen.get(what, 0))
-            seen[what] = done
-
-        batches = _training(saved, plan, CURVATURE_IMAGES)
         found = curvature.curvature(
-            saved.in_float32(), batches, error=plan.error, most_products=plan.most_products, callback=callback
+            saved.in_float32(), train, error=plan.error, most_products=plan.most_products, advance=advance
         )
-        advance(most - sum(seen.values()))
+        advance(most - found.largest.products - sum(one.products for one in found.traces.values()))
     return {**to_json(found), "trace": to_json(found.trace)}
 
 
-def _training(saved: Saved, plan: Plan, usual: int) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
+def _training(saved: Saved, plan: Plan, usual: int) -> Batches:
     """Passes over the training images as they are, not varied; left open, at least one of each class is among them."""
     usual = max(usual, len(saved.data.shown.classes))
     train = _some(saved, saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
-
     return lambda: ((cast(Tensor, batch.inputs), batch.labels) for batch in _shown(saved, train, plan))
 
 

@@ -1,22 +1,12 @@
 """The evaluations of a comparison's runs side by side: means over seeds, and differences paired by seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spacedkd.evaluation.confidence import confidence_interval, difference
-from spacedkd.experiments.evaluation_file import Metric, metrics, of_student, read, usual
+from spacedkd.experiments.evaluation_file import Found, Metric, metrics, of_student, read, usual
 from spacedkd.json_form import to_json
-
-
-class Evaluated(NamedTuple):
-    """One run of an arm with what was measured of it."""
-
-    seed: int
-    found: Mapping[str, Any]
-    numbers: dict[str, Metric]
 
 
 def compare_evaluations(comparison: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -30,42 +20,37 @@ def compare_evaluations(comparison: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     against = comparison["against"]
     comparable = {arm["label"] for arm in comparison["arms"] if arm["difference"] is not None}
-    keys = dict.fromkeys(key for runs in arms.values() for run in runs for key in run.numbers)
+    numbers = {label: {seed: metrics(found) for seed, found in runs.items()} for label, runs in arms.items()}
+    keys = dict.fromkeys(key for runs in numbers.values() for one in runs.values() for key in one)
     other: list[str] = []
     reference_first = [arms[against], *(runs for label, runs in arms.items() if label != against)]
-    found = {
-        "metrics": {key: _metric(key, arms, against, comparable, other) for key in keys},
-        "reliability": {label: _reliability(runs) for label, runs in arms.items() if runs},
-        "settings": _settings([run.found for runs in reference_first for run in runs]),
+    compared = {
+        "metrics": {key: _metric(key, numbers, against, comparable, other) for key in keys},
+        "reliability": {label: _reliability([*runs.values()]) for label, runs in arms.items() if runs},
+        "settings": _settings([found for runs in reference_first for found in runs.values()]),
     }
     notes = {
         "Measured before the run was finished, and left out": "; ".join(stale),
         "Measured with other settings, and left out there": ", ".join(dict.fromkeys(other)),
         "Not evaluated": ", ".join(label for label, runs in arms.items() if not runs),
     }
-    return {**found, "notes": [f"{what}: {whom}." for what, whom in notes.items() if whom]}
+    return {**compared, "notes": [f"{what}: {whom}." for what, whom in notes.items() if whom]}
 
 
-def _evaluated(arm: Mapping[str, Any], stale: list[str]) -> list[Evaluated]:
-    """The arm's runs that were evaluated as they are now, after their last epoch."""
-    runs = []
-    for run in arm["runs"]:
-        found = read(Path(run["folder"]))
-        if found is None:
-            continue
-        if found["origin"].get("epochs") is None:
-            stale.append(f"{arm['label']}, seed {run['seed']}")
-        else:
-            runs.append(Evaluated(run["seed"], found, metrics(found)))
-    return runs
+def _evaluated(arm: Mapping[str, Any], stale: list[str]) -> Mapping[int, Found]:
+    """What was measured of the arm's runs as they are now, after their last epoch, by seed."""
+    every = {run["seed"]: read(Path(run["folder"])) for run in arm["runs"]}
+    done = {seed: found for seed, found in every.items() if found and found["origin"].get("epochs") is not None}
+    stale += [f"{arm['label']}, seed {seed}" for seed, found in every.items() if found and seed not in done]
+    return done
 
 
-def _metric(
-    key: str, arms: Mapping[str, Sequence[Evaluated]], against: str, comparable: set[str], other: list[str]
-) -> dict[str, Any]:
-    measured = {
-        label: {run.seed: run.numbers[key] for run in runs if key in run.numbers} for label, runs in arms.items()
-    }
+Numbers = Mapping[str, Mapping[int, Mapping[str, Metric]]]
+"""of every arm, by seed and name"""
+
+
+def _metric(key: str, arms: Numbers, against: str, comparable: set[str], other: list[str]) -> dict[str, Any]:
+    measured = {label: {seed: one[key] for seed, one in runs.items() if key in one} for label, runs in arms.items()}
     sample = usual([*measured[against].values()] or [one for found in measured.values() for one in found.values()])
     values: dict[str, dict[int, float]] = {}
     for label, found in measured.items():
@@ -89,9 +74,9 @@ def _metric(
     }
 
 
-def _reliability(runs: Sequence[Evaluated]) -> list[dict[str, Any]]:
+def _reliability(runs: Sequence[Found]) -> list[dict[str, Any]]:
     """The bins of all seeds together."""
-    heads = [of_student(run.found["instruments"]["accuracy"])["heads"]["final"]["reliability"] for run in runs]
+    heads = [of_student(one["instruments"]["accuracy"])["heads"]["final"]["reliability"] for one in runs]
     pooled = []
     for bins in zip(*heads, strict=True):
         images = sum(one["images"] for one in bins)
@@ -103,13 +88,13 @@ def _reliability(runs: Sequence[Evaluated]) -> list[dict[str, Any]]:
     return pooled
 
 
-def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _settings(found: Sequence[Found]) -> dict[str, str]:
     """How each instrument was set, in words, as the first run that used it has it."""
-    used: dict[str, list[Mapping[str, Any]]] = {}
+    used: dict[str, list[Found]] = {}
     for one in found:
         for name, instrument in one["instruments"].items():
             used.setdefault(name, []).append(instrument)
-    words: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    words: dict[str, Callable[[Found], str]] = {
         "accuracy": lambda of: f"{of_student(of)['images']} test images, deepest head, after the last epoch.",
         "corruptions": _corruption_words,
         "adversarial": _attack_words,
@@ -126,7 +111,7 @@ def _settings(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: words[name](instruments[0]) for name, instruments in used.items() if name in words}
 
 
-def _precision_words(found: Sequence[Mapping[str, Any]]) -> str:
+def _precision_words(found: Sequence[Found]) -> str:
     """How sure the traces of all runs are."""
     alike = [one for one in found if one["images"] == found[0]["images"]]  # those that are compared
     errors = [one["trace"]["standard_error"] / abs(one["trace"]["value"] or 1) for one in alike]
@@ -139,14 +124,14 @@ def _precision_words(found: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _corruption_words(of: Mapping[str, Any]) -> str:
+def _corruption_words(of: Found) -> str:
     enlarged = f" Images were enlarged {of['enlarged']}x while they were corrupted." if of["enlarged"] > 1 else ""
     severities = ", ".join(map(str, of["severities"]))
     return f"{of['images']} test images, {len(of['names'])} corruptions, severities {severities}.{enlarged}"
 
 
-def _attack_words(of: Mapping[str, Any]) -> str:
-    def words(attack: Mapping[str, Any]) -> str:
+def _attack_words(of: Found) -> str:
+    def words(attack: Found) -> str:
         steps = "1 step" if attack["steps"] == 1 else f"{attack['steps']} steps"
         start = ", random start" if attack["random_start"] else ""
         return f"{attack['name'].upper()}: {steps} of {attack['step'] / attack['epsilon']:g} epsilon{start}"

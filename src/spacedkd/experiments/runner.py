@@ -1,7 +1,5 @@
 """Train many runs at once, one process for each core or GPU."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

@@ -4,8 +4,6 @@ The arm with the finest schedule records, because the others need less of the te
 distillation is the teacher itself, and need not be trained at all.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Collection, Container, Mapping, Sequence

@@ -4,8 +4,6 @@ Spaced is an interval of more than one step and less than the whole run. Offline
 the next begins, is the paper's other baseline and not counted; nor is a teacher constantly ahead, or a window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -27,7 +27,7 @@ class _Methods(UserDict[str, Any]):
 
 
 METHODS: Mapping[str, type[Any]] = _Methods(method_names.METHODS)
-"""Frozen dataclasses that follow `Method`, each with a `card` that says what it is."""
+"""Frozen dataclasses that follow `Method`; the docstring, card, paper, weights and source of each say what it is."""
 
 
 def build_method(spec: MethodSpec) -> Method:
@@ -35,8 +35,7 @@ def build_method(spec: MethodSpec) -> Method:
     make: Any = load_object(spec.name) if ":" in spec.name else METHODS[spec.name]
     if not (isinstance(make, type) and is_dataclass(make)):
         raise UserError(f"{spec.name} is not a method: it must name a dataclass that follows spacedkd.Method.")
-    method: Any = from_json(make, spec.options, f"method {spec.name}")
-    return method  # type: ignore[no-any-return]
+    return from_json(make, spec.options, f"method {spec.name}")  # type: ignore[return-value]
 
 
 def describe(method: Method) -> MethodSpec:

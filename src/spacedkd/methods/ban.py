@@ -17,8 +17,6 @@ next replays the block; `--interval offline` is born-again training as in the pa
     spacedkd train --method ban --interval 1.5ep --set method.generations=4
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -35,15 +33,12 @@ from spacedkd.models.heads import Prediction
 
 @dataclass(frozen=True)
 class BAN(KD):
-    """Generations of one architecture."""
+    """Generations of one network, each taught by the one before."""
 
-    card = Card(
-        about="generations of one network, each taught by the one before",
-        paper="Furlanello et al., Born-Again Neural Networks, ICML 2018",
-        kind="chain",
-        weights="1 CE + 1 soft CE (T 1), 3 generations",
-        source="the paper; no official code",
-    )
+    card = Card("chain")
+    paper = "Furlanello et al., Born-Again Neural Networks, ICML 2018"
+    weights = "1 CE + 1 soft CE (T 1), 3 generations"
+    source = "the paper; no official code"
 
     label_weight: float = 1.0
     logit_weight: float = 1.0

@@ -12,24 +12,17 @@ image, is not here.
     spacedkd train --method ctkd --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.methods.hinton import Hinton
-from spacedkd.methods.method import Card
 
 
 @dataclass(frozen=True)
 class CTKD(Hinton):
-    """KD at a temperature that is learned against the student."""
+    """KD whose temperature is learned against the student, more and more so."""
 
-    card = Card(
-        about="KD whose temperature is learned against the student, more and more so",
-        paper="Li et al., Curriculum Temperature for Knowledge Distillation, AAAI 2023",
-        kind="teacher",
-        weights="0.1 CE + 0.9 T²KL (T learned, 1 to 21)",
-        source="the authors' code",
-    )
+    paper = "Li et al., Curriculum Temperature for Knowledge Distillation, AAAI 2023"
+    weights = "0.1 CE + 0.9 T²KL (T learned, 1 to 21)"
+    source = "the authors' code"
 
     curriculum: float = 10.0

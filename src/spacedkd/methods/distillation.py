@@ -7,8 +7,6 @@ The logits of a student z_s and a teacher z_t are compared in three independent 
     logit_loss        "kl" and its relatives, or "decoupled": target class and other classes apart (DKD)
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -16,14 +14,7 @@ from torch import Tensor, nn
 
 from spacedkd.errors import UserError, unknown
 from spacedkd.json_form import check_fields
-from spacedkd.methods.losses import (
-    FEATURE_LOSSES,
-    LOGIT_LOSSES,
-    Temperature,
-    cross_entropy,
-    decoupled_kl,
-    standardised,
-)
+from spacedkd.methods.losses import FEATURE_LOSSES, LOGIT_LOSSES, Temperature, cross_entropy, decoupled_kl, standardised
 from spacedkd.methods.method import Progress
 from spacedkd.methods.temperature import WithTemperature, curriculum, learned_temperature
 from spacedkd.models.heads import Prediction

@@ -11,25 +11,18 @@ the largest share is the target.
     spacedkd train --method dkd --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.methods.hinton import Hinton
-from spacedkd.methods.method import Card
 
 
 @dataclass(frozen=True)
 class DKD(Hinton):
-    """KD with the target class and the others apart."""
+    """KD with the target class and the other classes weighted apart."""
 
-    card = Card(
-        about="KD with the target class and the other classes weighted apart",
-        paper="Zhao et al., Decoupled Knowledge Distillation, CVPR 2022",
-        kind="teacher",
-        weights="1 CE + 1 T²KL target + 8 T²KL others (T 4)",
-        source="the authors' code",
-    )
+    paper = "Zhao et al., Decoupled Knowledge Distillation, CVPR 2022"
+    weights = "1 CE + 1 T²KL target + 8 T²KL others (T 4)"
+    source = "the authors' code"
 
     label_weight: float = 1.0
     logit_weight: float = 1.0

@@ -16,9 +16,6 @@ from the first view alone, with label_weight, logit_weight, feature_weight and t
     spacedkd train --method dlb --interval 1.5ep        # variant taught
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -30,7 +27,7 @@ from spacedkd.data.stream import Batch, View
 from spacedkd.errors import check_between
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.memory import LastBatch, check_indices
-from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
+from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import Taught
 
 MEMORY = "last batch"
@@ -38,23 +35,18 @@ MEMORY = "last batch"
 
 @dataclass(frozen=True)
 class DLB(Taught):
-    """A network that agrees with itself of a step ago."""
+    """A network's predictions for the last batch, seen again, are pulled towards those of a step ago."""
 
-    card = Card(
-        about="a network's predictions for the last batch, seen again, are pulled towards those of a step ago",
-        paper="Shen et al., Self-Distillation from the Last Mini-Batch for Consistency Regularization, CVPR 2022",
-        kind="self",
-        weights="1 CE over both batches + 1 T²KL (T 3); a taught student as kd",
-        source="the authors' code, which leaves T and alpha open",
-        when_spaced={"variant": "taught"},
-    )
+    paper = "Shen et al., Self-Distillation from the Last Mini-Batch for Consistency Regularization, CVPR 2022"
+    weights = "1 CE over both batches + 1 T²KL (T 3); a taught student as kd"
+    source = "the authors' code, which leaves T and alpha open"
 
     alpha: float = 1.0
     """weight of the last batch's logits"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_between("alpha", self.alpha, 0, math.inf)
+        check_between("alpha", self.alpha, 0)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         models, first = super().models(given), self.chain[0]

@@ -17,8 +17,6 @@ leader learns from the labels alone. The student, the last to learn, is reported
     spacedkd train --method dml --set method.peers=4 --set method.refresh_peers=false
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,21 +24,17 @@ import torch
 
 from spacedkd.data.stream import Batch
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Losses, Models, Progress
+from spacedkd.methods.method import Losses, Models, Progress
 from spacedkd.methods.peers import Peers
 
 
 @dataclass(frozen=True)
 class DML(Peers):
-    """Networks that pull each other's predictions together."""
+    """Two networks or more learn side by side, each from the labels and from all the others."""
 
-    card = Card(
-        about="two networks or more learn side by side, each from the labels and from all the others",
-        paper="Zhang et al., Deep Mutual Learning, CVPR 2018",
-        kind="peers",
-        weights="1 CE + 1 KL (T 1), mean over the other peers",
-        source="re-implementations; the authors' sum over peers by peer_reduction=sum",
-    )
+    paper = "Zhang et al., Deep Mutual Learning, CVPR 2018"
+    weights = "1 CE + 1 KL (T 1), mean over the other peers"
+    source = "re-implementations; the authors' sum over peers by peer_reduction=sum"
 
     label_weight: float = 1.0
     logit_weight: float = 1.0

@@ -10,8 +10,6 @@ distillation is the other half of it.
     spacedkd train --method eskd --interval 1.5ep --set method.teacher_for=35ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.data.stream import Batch
@@ -19,20 +17,16 @@ from spacedkd.duration import Duration
 from spacedkd.errors import UserError
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Losses, Models, Progress
+from spacedkd.methods.method import Losses, Models, Progress
 
 
 @dataclass(frozen=True)
 class ESKD(Hinton):
-    """KD from a teacher whose training stops early."""
+    """KD from a teacher that stops learning early."""
 
-    card = Card(
-        about="KD from a teacher that stops learning early",
-        paper="Cho and Hariharan, On the Efficacy of Knowledge Distillation, ICCV 2019",
-        kind="teacher",
-        weights="0.1 CE + 0.9 T²KL (T 4); teacher stops at 25 %",
-        source="the paper; its lengths are for you to sweep",
-    )
+    paper = "Cho and Hariharan, On the Efficacy of Knowledge Distillation, ICCV 2019"
+    weights = "0.1 CE + 0.9 T²KL (T 4); teacher stops at 25 %"
+    source = "the paper; its lengths are for you to sweep"
 
     teacher_for: Duration = Duration(25, "%")
     """how long the teacher learns"""

@@ -12,29 +12,23 @@ to the hint alone. `feature_loss` names other distances, and a `logit_weight` ad
     spacedkd train --method fitnet --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import cast
 
 from torch import nn
 
 from spacedkd.methods.kd import KD
-from spacedkd.methods.method import Card, Ingredients
+from spacedkd.methods.method import Ingredients
 from spacedkd.models.taps import find_hint, hinted_pair
 
 
 @dataclass(frozen=True)
 class FitNet(KD):
-    """Hints from a middle layer."""
+    """A middle layer of the student is pulled towards the teacher's, through a regressor."""
 
-    card = Card(
-        about="a middle layer of the student is pulled towards the teacher's, through a regressor",
-        paper="Romero et al., FitNets: Hints for Thin Deep Nets, ICLR 2015",
-        kind="teacher",
-        weights="1 CE + 100 MSE of maps",
-        source="benchmark code (mdistiller); for ViTs ours",
-    )
+    paper = "Romero et al., FitNets: Hints for Thin Deep Nets, ICLR 2015"
+    weights = "1 CE + 100 MSE of maps"
+    source = "benchmark code (mdistiller); for ViTs ours"
 
     label_weight: float = 1.0
     logit_weight: float = 0.0

@@ -9,25 +9,18 @@ T^2 keeps the soft gradient as large as at T = 1. Logits z are [B, C]; the KL is
     spacedkd train --method hinton --teacher-weights runs/teacher      # the teacher is trained already
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.methods.kd import KD
-from spacedkd.methods.method import Card
 
 
 @dataclass(frozen=True)
 class Hinton(KD):
-    """Logits alone, at a high temperature."""
+    """A teacher network teaches a student network by its softened logits."""
 
-    card = Card(
-        about="a teacher network teaches a student network by its softened logits",
-        paper="Hinton et al., Distilling the Knowledge in a Neural Network, 2015",
-        kind="teacher",
-        weights="0.1 CE + 0.9 T²KL (T 4)",
-        source="benchmark code (mdistiller, RepDistiller)",
-    )
+    paper = "Hinton et al., Distilling the Knowledge in a Neural Network, 2015"
+    weights = "0.1 CE + 0.9 T²KL (T 4)"
+    source = "benchmark code (mdistiller, RepDistiller)"
 
     label_weight: float = 0.1
     logit_weight: float = 0.9

@@ -12,8 +12,6 @@ the whole batch, neither squared nor averaged; `feature_loss` and `logit_loss` n
     spacedkd train --method kd --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,22 +29,19 @@ from spacedkd.models.heads import Classifier, adapter, feature_width
 
 @dataclass(frozen=True)
 class KD(Distillation, Method):
-    """A chain of networks, each taught by the one before it; here it is as short as can be, a teacher and a student."""
+    """A teacher network teaches a student network by its logits and pooled features."""
 
-    card = Card(
-        about="a teacher network teaches a student network by its logits and pooled features",
-        paper="Sun et al., Spaced Knowledge Distillation, ICML 2025",
-        kind="teacher",
-        weights="0.7 CE + 0.3 KL (T 3) + 0.03 feature norm",
-        source="the paper; its released code by --recipe official-cnn",
-    )
+    card = Card("teacher")
+    paper = "Sun et al., Spaced Knowledge Distillation, ICML 2025"
+    weights = "0.7 CE + 0.3 KL (T 3) + 0.03 feature norm"
+    source = "the paper; its released code by --recipe official-cnn"
 
     teacher_learns: bool = True
     """False keeps a pre-trained teacher as it is"""
 
     @property
     def chain(self) -> Sequence[str]:
-        """Every network's name, from the first teacher to the student."""
+        """Every network's name, each taught by the one before it; here the chain is as short as can be."""
         return ("teacher", "student")
 
     @property
@@ -80,12 +75,16 @@ class KD(Distillation, Method):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.chain[0]:
-            (teacher,) = models[role](batch.inputs)
-            return {"label": cross_entropy(teacher.logits, batch.labels)}
+            return self.own_losses(role, models, batch, progress)
         with torch.no_grad():
             (teacher,) = models[self.ahead_of(role)](batch.inputs, adapted=False)
         (student,) = models[role](batch.inputs)
         return self.terms(student, teacher, batch.labels, progress)
+
+    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
+        """What the first of the chain learns from: the labels alone."""
+        (teacher,) = models[role](batch.inputs)
+        return {"label": cross_entropy(teacher.logits, batch.labels)}
 
     def ahead_of(self, role: str) -> str:
         """Who teaches a role."""

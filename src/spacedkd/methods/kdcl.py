@@ -22,8 +22,6 @@ the student replays it; the target is made of both at any time.
     spacedkd train --method kdcl --interval 1.5ep --set method.target=min-logit
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -35,21 +33,17 @@ from torch.nn import functional as F
 from spacedkd.data.stream import Batch, View
 from spacedkd.errors import UserError
 from spacedkd.methods.losses import soft_label, target_class
-from spacedkd.methods.method import Card, Losses, Models, Progress
+from spacedkd.methods.method import Losses, Models, Progress
 from spacedkd.methods.peers import Peers
 
 
 @dataclass(frozen=True)
 class KDCL(Peers):
-    """Networks that learn from what they say together."""
+    """Networks that see different views of an image learn from one target made of all their logits."""
 
-    card = Card(
-        about="networks that see different views of an image learn from one target made of all their logits",
-        paper="Guo et al., Online Knowledge Distillation via Collaborative Learning, CVPR 2020",
-        kind="peers",
-        weights="0.5 CE + 0.5 T²KL (T 4) to the mean logits",
-        source="a re-implementation; other targets after the paper",
-    )
+    paper = "Guo et al., Online Knowledge Distillation via Collaborative Learning, CVPR 2020"
+    weights = "0.5 CE + 0.5 T²KL (T 4) to the mean logits"
+    source = "a re-implementation; other targets after the paper"
 
     label_weight: float = 0.5
     logit_weight: float = 0.5

@@ -3,10 +3,9 @@
 Shapes: logits [B, C], labels [B], features [B, D]. All give one number.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -106,27 +105,30 @@ def _decoupled(softened: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([log_p.gather(1, target), rest], 1), others - rest
 
 
-def feature_norm(student: Tensor, teacher: Tensor) -> Tensor:
-    """The Frobenius norm of the difference over the whole batch, neither squared nor averaged.
-
-    Its gradient has norm 1 whatever the batch size, and is zero where both are equal.
-    """
-    return torch.dist(*alike(student, teacher, "features"))
+LogitLoss = Callable[[Tensor, Tensor, Temperature], Tensor]
+FeatureLoss = Callable[[Tensor, Tensor], Tensor]
 
 
-def feature_mse(student: Tensor, teacher: Tensor) -> Tensor:
-    """The mean squared difference over batch and features."""
-    return F.mse_loss(*alike(student, teacher, "features"))
+def _of_features(loss: FeatureLoss) -> FeatureLoss:
+    """A loss of features of the same shape, the teacher's without gradient."""
+    return lambda student, teacher: loss(*alike(student, teacher, "features"))
 
 
-def feature_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
-    """The squared difference summed over batch and features: what the paper's loss table calls MSE (sum)."""
-    return F.mse_loss(*alike(student, teacher, "features"), reduction="sum")
+feature_norm = _of_features(torch.dist)
+"""The Frobenius norm of the difference over the whole batch, neither squared nor averaged.
 
-
-def feature_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
-    """Student features read as logits, raw teacher features as class weights, as in the paper code's CE option."""
-    return F.cross_entropy(*alike(student, teacher, "features"))
+Its gradient has norm 1 whatever the batch size, and is zero where both are equal.
+"""
+feature_l1 = _of_features(F.l1_loss)
+"""The mean absolute difference over batch and features."""
+feature_smooth_l1 = _of_features(F.smooth_l1_loss)
+"""The mean of d^2/2 where the difference d is below 1, of |d| - 1/2 where it is above."""
+feature_mse = _of_features(F.mse_loss)
+"""The mean squared difference over batch and features."""
+feature_square_sum = _of_features(partial(F.mse_loss, reduction="sum"))
+"""The squared difference summed over batch and features: what the paper's loss table calls MSE (sum)."""
+feature_cross_entropy = _of_features(F.cross_entropy)
+"""Student features read as logits, raw teacher features as class weights, as in the paper code's CE option."""
 
 
 def feature_masked_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
@@ -135,19 +137,6 @@ def feature_masked_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
     active = (student > 0) | (teacher > 0)
     return ((student - teacher).square() * active).sum()
 
-
-def feature_l1(student: Tensor, teacher: Tensor) -> Tensor:
-    """The mean absolute difference over batch and features."""
-    return F.l1_loss(*alike(student, teacher, "features"))
-
-
-def feature_smooth_l1(student: Tensor, teacher: Tensor) -> Tensor:
-    """The mean of d^2/2 where the difference d is below 1, of |d| - 1/2 where it is above."""
-    return F.smooth_l1_loss(*alike(student, teacher, "features"))
-
-
-LogitLoss = Callable[[Tensor, Tensor, Temperature], Tensor]
-FeatureLoss = Callable[[Tensor, Tensor], Tensor]
 
 LOGIT_LOSSES: dict[str, LogitLoss] = {
     "kl": kl,

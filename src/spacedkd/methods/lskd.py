@@ -10,25 +10,18 @@ the option compares standardised logits with `--set method.standardise=true`.
     spacedkd train --method lskd --interval 1.5ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spacedkd.methods.hinton import Hinton
-from spacedkd.methods.method import Card
 
 
 @dataclass(frozen=True)
 class LSKD(Hinton):
-    """KD on standardised logits."""
+    """KD whose logits are brought to mean 0 and deviation 1 before they are compared."""
 
-    card = Card(
-        about="KD whose logits are brought to mean 0 and deviation 1 before they are compared",
-        paper="Sun et al., Logit Standardization in Knowledge Distillation, CVPR 2024",
-        kind="teacher",
-        weights="0.1 CE + 9 T²KL (T 2)",
-        source="the authors' code",
-    )
+    paper = "Sun et al., Logit Standardization in Knowledge Distillation, CVPR 2024"
+    weights = "0.1 CE + 9 T²KL (T 2)"
+    source = "the authors' code"
 
     logit_weight: float = 9.0
     temperature: float = 2.0

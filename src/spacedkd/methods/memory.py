@@ -4,8 +4,6 @@ Reading comes before writing in a turn, and only the turns a method says write: 
 Every process keeps all of it: what is written is gathered from all of them first. Rows are float32 in any precision.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """What a distillation method is: who learns, from which losses, and what is remembered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -73,17 +71,10 @@ class Ingredients(NamedTuple):
 
 
 class Card(NamedTuple):
-    """What a list of methods says of one."""
+    """What methods of one family have in common."""
 
-    about: str
     kind: str
     """who teaches: a teacher, the network itself, or peers"""
-    weights: str
-    """of the losses by default"""
-    paper: str = ""
-    """authors, title, venue and year"""
-    source: str = ""
-    """where the definition is from: the authors' code, the paper, a re-implementation or a reconstruction"""
     when_spaced: Mapping[str, Any] = {}
     """options that make the method one that can be spaced"""
 

@@ -7,8 +7,6 @@ With logits z [B, C] and labels y [B]:
     spacedkd train --method none
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,9 +20,11 @@ from spacedkd.models.heads import Classifier
 
 @dataclass(frozen=True)
 class NoKD(Method):
-    """L = CE(z, y)."""
+    """Labels alone, no teacher: the baseline."""
 
-    card = Card(about="labels alone, no teacher: the baseline", kind="nobody", weights="1 CE")
+    card = Card("nobody")
+    weights = "1 CE"
+    paper = source = ""
     roles = ("student",)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:

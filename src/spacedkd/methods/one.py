@@ -17,9 +17,6 @@ network itself. Three variants:
     spacedkd train --method one --interval 4ep
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,7 +29,7 @@ from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, check_between
 from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import Temperature, cross_entropy, softened
-from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
+from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import OneNetwork
 from spacedkd.models.branches import Branches, Fusion, Gate
 from spacedkd.models.heads import Prediction
@@ -40,16 +37,11 @@ from spacedkd.models.heads import Prediction
 
 @dataclass(frozen=True)
 class ONE(OneNetwork):
-    """Branches on one trunk; teacher and student are two roles of the same network."""
+    """Branches on one trunk are taught by their ensemble, which a gate weighs image by image."""
 
-    card = Card(
-        about="branches on one trunk are taught by their ensemble, which a gate weighs image by image",
-        paper="Lan et al., Knowledge Distillation by On-the-Fly Native Ensemble, NeurIPS 2018",
-        kind="self",
-        weights="1 CE of each of 3 branches and the ensemble + ramp to 1 T²KL (T 3)",
-        source="the authors' code; spacing and ViTs ours",
-        when_spaced={"variant": "live"},
-    )
+    paper = "Lan et al., Knowledge Distillation by On-the-Fly Native Ensemble, NeurIPS 2018"
+    weights = "1 CE of each of 3 branches and the ensemble + ramp to 1 T²KL (T 3)"
+    source = "the authors' code; spacing and ViTs ours"
     join: ClassVar[type[Gate | Fusion]] = Gate
 
     label_weight: float = 1.0
@@ -69,8 +61,8 @@ class ONE(OneNetwork):
         super().__post_init__()
         if self.branches < 2:
             raise UserError(f"An ensemble needs two branches or more, got branches={self.branches}.")
-        check_between("ramp", self.ramp, 0, math.inf)
-        check_between("padding", self.padding, 0, math.inf)
+        check_between("ramp", self.ramp, 0)
+        check_between("padding", self.padding, 0)
         if self.variant == "snapshot" and not (self.replay_label or self.logit_weight or self.feature_weight):
             raise UserError("logit_weight and feature_weight are 0: a replay without labels has no other loss.")
 

@@ -7,8 +7,6 @@ taught     the teacher learns by the method, and a student network is taught by 
            spaces. Only the teacher's turns advance what the method remembers
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -16,17 +14,17 @@ from typing import Literal
 
 from torch import nn
 
-from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.kd import KD
-from spacedkd.methods.method import Losses, Method, Models, Progress
+from spacedkd.methods.method import Card, Method, Models
 
 
 @dataclass(frozen=True)
 class OneNetwork(Distillation, Method):
     """What self-distilling methods share: both roles update the model "network"."""
 
+    card = Card("self", when_spaced={"variant": "live"})
     variant: Literal["plain", "live", "snapshot"] = "plain"
     """whether and how it is spaced"""
 
@@ -50,8 +48,9 @@ class OneNetwork(Distillation, Method):
 
 @dataclass(frozen=True)
 class Taught(KD):
-    """What methods by which one network learns alone share; the weights are those of a taught student's loss."""
+    """What methods share by which one network learns alone, from `own_losses`; the weights are a taught student's."""
 
+    card = Card("self", when_spaced={"variant": "taught"})
     variant: Literal["plain", "taught"] = "plain"
     """the method alone, or the method as the teacher of a student"""
 
@@ -66,12 +65,3 @@ class Taught(KD):
 
     def path(self, role: str) -> Literal["method"]:
         return "method"
-
-    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        if role == self.chain[0]:
-            return self.own_losses(role, models, batch, progress)
-        return super().losses(role, models, batch, progress)
-
-    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        """What the method itself learns from."""
-        raise NotImplementedError

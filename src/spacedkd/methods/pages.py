@@ -1,35 +1,29 @@
-"""A page about each method, from what the method's own file says: its card, its docstring, its options.
+"""A page about each method, from what the method's own file says: its docstrings, its options, its card, and
+
+    paper      authors, title, venue and year
+    weights    of the losses by default
+    source     where the definition is from: the authors' code, the paper, a re-implementation or a reconstruction
 
 python -m spacedkd.methods.pages docs/methods      # what `make docs` does
 """
-
-from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spacedkd.json_form import sentences, to_json
 from spacedkd.methods import METHODS
 
 
-class Option(NamedTuple):
-    """One field of a method."""
-
-    name: str
-    default: Any
-    about: str
-
-
-def options(method: type[Any]) -> Iterator[Option]:
-    """The options of a method, its own first, then those it shares with others."""
+def options(method: type[Any]) -> Iterator[tuple[str, Any, str]]:
+    """The options of a method, its own first, then those it shares with others: name, default, what it does."""
     said = {name: text for kind in reversed(method.__mro__) for name, text in sentences(kind).items()}
     values = to_json(method())
     for name in dict.fromkeys(name for kind in method.__mro__ for name in inspect.get_annotations(kind)):
         if name in values:
-            yield Option(name, values[name], said.get(name, ""))
+            yield name, values[name], said.get(name, "")
 
 
 def cited(paper: str) -> str:
@@ -42,29 +36,32 @@ def cited(paper: str) -> str:
     return f"{parts[0]}, {parts[-1]}" if len(parts) > 2 else paper
 
 
+def about(method: type[Any]) -> str:
+    """What a method is: the first sentence of its docstring.
+
+    >>> about(METHODS["kd"])
+    'A teacher network teaches a student network by its logits and pooled features.'
+    """
+    return inspect.cleandoc(method.__doc__ or "").partition("\n")[0]
+
+
 def page(name: str) -> str:
     """Everything about one method, in Markdown."""
     method = METHODS[name]
-    card = method.card
     facts = {
-        "paper": card.paper or "none",
-        "who teaches": card.kind,
-        "weights by default": card.weights,
-        "defined by": card.source or "itself",
+        "paper": method.paper or "none",
+        "who teaches": method.card.kind,
+        "weights by default": method.weights,
+        "defined by": method.source or "itself",
         "spaced": _how_spaced(name, method),
     }
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
-    table = "\n".join(f"| `{o.name}` | `{o.default}` | {o.about} |" for o in options(method))
-    parts = [
-        f"# {name}",
-        f"{card.about[0].upper()}{card.about[1:]}.",
-        f"| | |\n|---|---|\n{rows}",
-        (inspect.getmodule(method).__doc__ or "").strip(),
-    ]
+    table = "\n".join(f"| `{option}` | `{default}` | {does} |" for option, default, does in options(method))
+    written = (inspect.getmodule(method).__doc__ or "").strip()
+    parts = [f"# {name}", about(method), f"| | |\n|---|---|\n{rows}", written]
     if table:
-        parts.append(
-            f"## Options\n\n`--set method.NAME=VALUE`\n\n| name | default | what it does |\n|---|---|---|\n{table}"
-        )
+        head = "| name | default | what it does |\n|---|---|---|"
+        parts += ["## Options", "`--set method.NAME=VALUE`", f"{head}\n{table}"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -79,18 +76,19 @@ def _how_spaced(name: str, method: type[Any]) -> str:
 
 def index() -> str:
     """All methods in one table, in Markdown."""
-    head = (
-        "| `--method` | what it is | who teaches | paper | weights by default | defined by |\n|---|---|---|---|---|---|"
-    )
-    rows = [
-        f"| [{name}]({name}.md) | {card.about} | {card.kind} | {cited(card.paper)} | {card.weights} | {card.source} |"
-        for name, card in ((name, method.card) for name, method in METHODS.items())
+    lines = [
+        "# Methods\n",
+        "Made by `make docs` from the methods' own files. Any of them is spaced by one flag: "
+        "`spacedkd train --method ctkd --interval 1.5ep`.\n",
+        "| `--method` | what it is | who teaches | paper | weights by default | defined by |",
+        "|---|---|---|---|---|---|",
     ]
-    opening = (
-        "# Methods\n\nMade by `make docs` from the methods' own files. Any of them is spaced by one flag: "
-        "`spacedkd train --method ctkd --interval 1.5ep`.\n\n"
-    )
-    return opening + "\n".join([head, *rows]) + "\n"
+    for name, method in METHODS.items():
+        said = about(method).rstrip(".")
+        said = said if said[1].isupper() else said[0].lower() + said[1:]  # KD stays KD
+        facts = said, method.card.kind, cited(method.paper), method.weights, method.source
+        lines.append(f"| [{name}]({name}.md) | {' | '.join(facts)} |")
+    return "\n".join(lines) + "\n"
 
 
 def write(folder: Path) -> None:

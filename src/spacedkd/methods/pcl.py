@@ -22,9 +22,6 @@ The definition is from shaoeric's re-implementation and the paper's abstract. Wh
     spacedkd train --method pcl --interval 4ep
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -35,7 +32,7 @@ from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch, View
 from spacedkd.errors import check_between
-from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
+from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one import ONE
 from spacedkd.models.branches import Fusion, Gate
 from spacedkd.models.heads import Prediction
@@ -44,16 +41,11 @@ from spacedkd.models.weights import ema_update
 
 @dataclass(frozen=True)
 class PCL(ONE):
-    """Branches on one trunk, an ensemble of their features, and the moving average of them all."""
+    """Branches on one trunk are taught by a classifier of all their features and by each other's averages."""
 
-    card = Card(
-        about="branches on one trunk are taught by a classifier of all their features and by each other's averages",
-        paper="Wu and Gong, Peer Collaborative Learning for Online Knowledge Distillation, AAAI 2021",
-        kind="self",
-        weights="1 CE of each of 3 branches and the ensemble + 1 T²KL ensemble + 1 T²KL averages (T 3)",
-        source="a re-implementation; spacing and ViTs ours",
-        when_spaced={"variant": "live"},
-    )
+    paper = "Wu and Gong, Peer Collaborative Learning for Online Knowledge Distillation, AAAI 2021"
+    weights = "1 CE of each of 3 branches and the ensemble + 1 T²KL ensemble + 1 T²KL averages (T 3)"
+    source = "a re-implementation; spacing and ViTs ours"
     join: ClassVar[type[Gate | Fusion]] = Fusion
 
     ramp: float = 0.0
@@ -68,7 +60,7 @@ class PCL(ONE):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between("decay", self.decay, 0, 1)
-        check_between("peer_weight", self.peer_weight, 0, math.inf)
+        check_between("peer_weight", self.peer_weight, 0)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         models = super().models(given)

@@ -4,8 +4,6 @@ Every one of them takes its turn, from the one that leads to the one that follow
 without gradients. Their initial weights are their own: equal peers would have nothing to tell each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
-from spacedkd.methods.method import Ingredients, Method, Models
+from spacedkd.methods.method import Card, Ingredients, Method, Models
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.schedule import Online, Schedule
 
@@ -42,6 +40,7 @@ def classifiers(roles: Sequence[str], given: Ingredients) -> dict[str, nn.Module
 class Peers(Distillation, Method):
     """What methods with peers share: roles, networks, and whom of the others a network hears, now or as it was."""
 
+    card = Card("peers")
     feature_weight: float = 0.0
     peers: int = 2
     """how many networks learn together"""
@@ -72,13 +71,20 @@ class Peers(Distillation, Method):
         if self.refresh_peers:
             return peers
         snapshots = {_snapshot(role): deepcopy(model) for role, model in peers.items()}
-        return {**peers, **snapshots, "round": Round(self.peers)}
+        of_round = nn.Module()
+        of_round.register_buffer("had_a_turn", torch.zeros(self.peers, dtype=torch.bool))
+        return {**peers, **snapshots, "round": of_round}
 
     def take_over(self, role: str, models: Models) -> None:
         """Where a second turn of the same role begins a new round, everybody is copied as they are."""
-        if not self.refresh_peers and cast(Round, models["round"]).begins_with(self.roles.index(role)):
+        if self.refresh_peers:
+            return
+        had_a_turn, place = cast(Tensor, models["round"].had_a_turn), self.roles.index(role)
+        if had_a_turn[place]:
+            had_a_turn.zero_()
             for one in self.roles:
                 models[_snapshot(one)].load_state_dict(models[one].state_dict())
+        had_a_turn[place] = True
 
     def listens(self, role: str) -> bool:
         """Whether a role learns from the others at all."""
@@ -96,21 +102,3 @@ class Peers(Distillation, Method):
 
 def _snapshot(role: str) -> str:
     return f"{role} before the round"
-
-
-class Round(nn.Module):
-    """Remembers who has had a turn since everybody was last copied; the order of the roles does not matter."""
-
-    had_a_turn: Tensor  # [K]
-
-    def __init__(self, peers: int) -> None:
-        super().__init__()
-        self.register_buffer("had_a_turn", torch.zeros(peers, dtype=torch.bool))
-
-    def begins_with(self, place: int) -> bool:
-        """Note a turn; whether it is the first of a new round."""
-        new = bool(self.had_a_turn[place])
-        if new:
-            self.had_a_turn.zero_()
-        self.had_a_turn[place] = True
-        return new

@@ -14,8 +14,6 @@ the memory alone; label_weight, logit_weight, feature_weight and temperature are
     spacedkd train --method ps-kd --interval 1.5ep        # variant taught
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,7 +24,7 @@ from spacedkd.data.stream import Batch
 from spacedkd.errors import check_between
 from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
-from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
+from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import Taught
 
 MEMORY = "predictions"
@@ -34,16 +32,11 @@ MEMORY = "predictions"
 
 @dataclass(frozen=True)
 class PSKD(Taught):
-    """A network that trusts its own past more and more."""
+    """A network's labels are mixed, more and more, with its own predictions of an epoch ago."""
 
-    card = Card(
-        about="a network's labels are mixed, more and more, with its own predictions of an epoch ago",
-        paper="Kim et al., Self-Knowledge Distillation with Progressive Refinement of Targets, ICCV 2021",
-        kind="self",
-        weights="1 CE to labels mixed with up to 0.8 of the predictions; a taught student as kd",
-        source="the authors' code",
-        when_spaced={"variant": "taught"},
-    )
+    paper = "Kim et al., Self-Knowledge Distillation with Progressive Refinement of Targets, ICCV 2021"
+    weights = "1 CE to labels mixed with up to 0.8 of the predictions; a taught student as kd"
+    source = "the authors' code"
 
     alpha: float = 0.8
     """the share of its predictions in the labels of the last epoch"""

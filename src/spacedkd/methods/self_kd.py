@@ -18,8 +18,6 @@ o and f are detached in the distillation terms, but the trunk learns from every 
     spacedkd train --method self-kd --interval 4ep
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,23 +26,18 @@ from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
+from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import OneNetwork
 from spacedkd.models.exits import Align, EarlyExits
 
 
 @dataclass(frozen=True)
 class SelfKD(OneNetwork):
-    """Early exits on one network; teacher and student are two roles of it."""
+    """One network's deepest classifier teaches its early exits: three of a ResNet, eleven of a ViT."""
 
-    card = Card(
-        about="one network's deepest classifier teaches its early exits: three of a ResNet, eleven of a ViT",
-        paper="Zhang et al., Be Your Own Teacher, ICCV 2019",
-        kind="self",
-        weights="1 CE + for each exit 0.7 CE + 0.3 soft CE (T 3) + 0.03 feature norm",
-        source="the authors' code, with the feature term on every exit; for ViTs the paper's two sentences",
-        when_spaced={"variant": "live"},
-    )
+    paper = "Zhang et al., Be Your Own Teacher, ICCV 2019"
+    weights = "1 CE + for each exit 0.7 CE + 0.3 soft CE (T 3) + 0.03 feature norm"
+    source = "the authors' code, with the feature term on every exit; for ViTs the paper's two sentences"
 
     logit_loss: str = "soft-cross-entropy"
     deepest_weight: float = 1.0

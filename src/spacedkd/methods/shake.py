@@ -16,9 +16,6 @@ code, is the online schedule but for the order: here the shadow learns first.
     spacedkd train --method shake --interval 1.5ep --teacher-weights runs/teacher --set method.teacher_learns=false
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,22 +27,18 @@ from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError, check_between
 from spacedkd.methods.kd import KD
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Losses, Models, Progress
+from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.models.exits import WithShadow
 from spacedkd.models.heads import Prediction
 
 
 @dataclass(frozen=True)
 class SHAKE(KD):
-    """A shadow between teacher and student, which both teach."""
+    """Student and a shadow head on the teacher teach each other."""
 
-    card = Card(
-        about="student and a shadow head on the teacher teach each other",
-        paper="Li and Jin, Shadow Knowledge Distillation, NeurIPS 2022",
-        kind="teacher",
-        weights="1 CE + 1 T²KL (T 4); shadow: 1 T²KL + 1 CE + 1 MSE",
-        source="the authors' code; spacing and ViTs ours",
-    )
+    paper = "Li and Jin, Shadow Knowledge Distillation, NeurIPS 2022"
+    weights = "1 CE + 1 T²KL (T 4); shadow: 1 T²KL + 1 CE + 1 MSE"
+    source = "the authors' code; spacing and ViTs ours"
 
     label_weight: float = 1.0
     logit_weight: float = 1.0
@@ -60,7 +53,7 @@ class SHAKE(KD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_between("teacher_weight", self.teacher_weight, 0, math.inf)
+        check_between("teacher_weight", self.teacher_weight, 0)
         if not self.logit_weight:
             raise UserError("logit_weight is 0: the shadow would not learn. Use --method kd.")
 

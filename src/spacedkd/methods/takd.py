@@ -11,8 +11,6 @@ the other, which is `--interval offline`, and let the best epoch of each teach t
     spacedkd train --method takd --interval 1.5ep --teacher resnet50_small --assistant resnet34_small
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,15 +23,12 @@ from spacedkd.spec import NetworkSpec
 
 @dataclass(frozen=True)
 class TAKD(KD):
-    """A chain of networks that get smaller."""
+    """A chain of networks that get smaller, each taught by the one before."""
 
-    card = Card(
-        about="a chain of networks that get smaller, each taught by the one before",
-        paper="Mirzadeh et al., Improved Knowledge Distillation via Teacher Assistant, AAAI 2020",
-        kind="chain",
-        weights="0.5 CE + 0.5 T²KL/C (T 5), 1 assistant",
-        source="the authors' code",
-    )
+    card = Card("chain")
+    paper = "Mirzadeh et al., Improved Knowledge Distillation via Teacher Assistant, AAAI 2020"
+    weights = "0.5 CE + 0.5 T²KL/C (T 5), 1 assistant"
+    source = "the authors' code"
 
     label_weight: float = 0.5
     logit_weight: float = 0.5

@@ -6,8 +6,6 @@ theta belongs to the student's weights and its optimizer. The gradient is turned
 climbs the loss the student descends; e counts epochs from 1, and the climb steepens over the first E of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

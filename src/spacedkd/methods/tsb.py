@@ -23,8 +23,6 @@ peer write in its own turn would be cheaper, but every turn of a student is a re
     spacedkd train --method tsb-like --interval 1.5ep
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,15 +44,12 @@ from spacedkd.methods.peers import classifiers, peer_roles
 
 @dataclass(frozen=True)
 class TSB(Method):
-    """Peers that learn from each other's accumulated predictions; a reconstruction, see the module."""
+    """RECONSTRUCTION: peers learn from each other's predictions accumulated over time; sourced neighbour: pcl."""
 
-    card = Card(
-        about="RECONSTRUCTION: peers learn from each other's predictions accumulated over time; sourced neighbour: pcl",
-        paper="Li et al., Online Knowledge Distillation by Temporal-Spatial Boosting, WACV 2022",
-        kind="peers",
-        weights="1 CE + ramped 1 T²KL (T 3), mu 0.6",
-        source="a reconstruction from one line about the paper; the sourced neighbour is pcl",
-    )
+    card = Card("peers")
+    paper = "Li et al., Online Knowledge Distillation by Temporal-Spatial Boosting, WACV 2022"
+    weights = "1 CE + ramped 1 T²KL (T 3), mu 0.6"
+    source = "a reconstruction from one line about the paper; the sourced neighbour is pcl"
 
     peers: int = 2
     """how many networks learn together"""
@@ -74,7 +69,7 @@ class TSB(Method):
             raise UserError(f"mu must be from 0 up to (not including) 1, got {self.mu:g}.")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UserError(f"temperature must be above 0 and finite, got {self.temperature:g}. The default is 3.")
-        check_between("ramp", self.ramp, 0, math.inf)
+        check_between("ramp", self.ramp, 0)
 
     @property
     def roles(self) -> Sequence[str]:
@@ -90,7 +85,9 @@ class TSB(Method):
         if role == self.roles[0]:
             self._remember(role, own.logits, models, batch, progress)
         others = [cast(Bank, models[memory_of(other)]) for other in self.roles if other != role]
-        target, visited = self._target(others, batch)
+        memories = torch.stack([accumulated(bank, batch.indices, self.mu) for bank in others])
+        target = memories.mean(0) if self.spatial == "uniform" else integrated(memories, batch.labels)
+        visited = others[0].seen(batch.indices) > 0  # all banks are written together
         log_p = (own.logits / self.temperature).log_softmax(1)
         apart = F.kl_div(log_p, target, reduction="none").sum(1)
         soft = self.temperature**2 * (apart * visited).mean()
@@ -104,12 +101,6 @@ class TSB(Method):
             bank = cast(Bank, models[memory_of(role)])
             p = (said / self.temperature).softmax(1)
             bank.write(batch.indices, self.mu * bank.read(batch.indices) + (1 - self.mu) * p, progress)
-
-    def _target(self, others: Sequence[Bank], batch: Batch) -> tuple[Tensor, Tensor]:
-        """What the others remember of each image, q [B, C], and whether any does [B]."""
-        memories = torch.stack([accumulated(bank, batch.indices, self.mu) for bank in others])
-        visited = others[0].seen(batch.indices) > 0  # all banks are written together
-        return memories.mean(0) if self.spatial == "uniform" else integrated(memories, batch.labels), visited
 
 
 def memory_of(role: str) -> str:

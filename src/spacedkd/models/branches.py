@@ -10,8 +10,6 @@ Gate     logits sum_i g_i z_i, with g = softmax(ReLU(BatchNorm(V h))) of the poo
 Fusion   a classifier on the branches' features, one behind the other (PCL)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Networks by name: anything timm has, our small-image ResNets, and functions of one's own; and how they are saved."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

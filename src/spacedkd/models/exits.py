@@ -17,8 +17,6 @@ shadow does not move. Where the network shows class tokens, all of them are Line
 left out where the network's own features are negative somewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self
@@ -31,7 +29,7 @@ from spacedkd.data.inputs import Inputs
 from spacedkd.errors import UserError
 from spacedkd.models.heads import Prediction, final, looking
 from spacedkd.models.input_size import at_own_size
-from spacedkd.models.taps import STAGES, find_taps, is_blocks
+from spacedkd.models.taps import STAGES, find_taps, used
 
 
 class SeparableConv(nn.Sequential):
@@ -104,14 +102,15 @@ class EarlyExits(nn.Module):
         self._taps, (last, inner) = find_taps(network, image)
         with looking(network):
             deepest = final(network, last)
-        kind = "block" if is_blocks(inner) else "stage"
-        self._kept = len(inner) if kind == "block" else min(len(inner), STAGES)
+        self._kept, kind = used(inner)
         kept = inner[-self._kept :]
         places = range(len(kept) - 1, 0, -1)
         self.head_names = ("final", *(f"{kind}{place}" for place in places))
         aligned = {"all": self.head_names[1:], "all-but-deepest": self.head_names[2:], "none": ()}[align]
         width, classes = deepest.features.shape[1], deepest.logits.shape[1]
-        channels, falling = tuple(found.shape[1] for found in kept), _falls(kept)
+        channels = tuple(found.shape[1] for found in kept)
+        sizes = pairwise(found.shape[2:] for found in kept)
+        falling = len(kept) == STAGES and all(tuple(above) > tuple(below) for above, below in sizes)
         self.exits = nn.ModuleDict()
         for place, name in zip(places, self.head_names[1:], strict=True):
             self.exits[name] = (
@@ -128,12 +127,6 @@ class EarlyExits(nn.Module):
         below = reversed(inner[-self._kept : -1])
         exits = [head(found) for head, found in zip(self.exits.values(), below, strict=True)]
         return (final(self.network, last), *exits) if deepest else (*exits,)
-
-
-def _falls(kept: list[Tensor]) -> bool:
-    """Whether there are four stages, each with smaller maps than the one above."""
-    sizes = [tuple(found.shape[2:]) for found in kept]
-    return len(sizes) == STAGES and all(above > below for above, below in pairwise(sizes))
 
 
 READ = 3

@@ -8,8 +8,6 @@ deepest first. A network may be
     logits alone               features are what enters the linear layer, or 1x1 convolution, that gives the logits
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -1,9 +1,6 @@
 """How a network sees images: at their own size or at the `input_size` it asks for, normalised as it was trained."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,13 +9,11 @@ from timm.layers import PatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd.data.inputs import Inputs
+from spacedkd.data.inputs import Inputs, Normalisation
 from spacedkd.errors import UserError
 
 AnyInputs = TypeVar("AnyInputs", bound=Inputs)
 Size = tuple[int, int]
-Normalisation = tuple[Sequence[float], Sequence[float]]
-"""mean and deviation of each channel"""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ code's reading, which scales the channels by the square root of the factor. `res
 *channels*, so four times the parameters.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model

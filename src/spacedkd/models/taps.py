@@ -9,8 +9,6 @@ maps [B, C, H, W]    a convolution that also brings H and W to the teacher's, Ba
 tokens [B, D]        Linear, LayerNorm; where only one side has tokens, the other's maps are pooled
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -88,7 +86,8 @@ def find_taps(network: nn.Module, image: Inputs, what: str = "self KD") -> tuple
                 found = final(network, reading.last).logits
             except (AttributeError, AssertionError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError):
                 continue  # this network cannot be read in this way
-            if torch.allclose(found, own, rtol=1e-3, atol=1e-5) and _readable(reading.inner):
+            readable = all(isinstance(one, Tensor) and one.ndim in (2, 4) for one in reading.inner)
+            if torch.allclose(found, own, rtol=1e-3, atol=1e-5) and readable and len(reading.inner) > 1:
                 return taps, reading
     raise UserError(
         f"{type(network).__name__} does not show two or more of its blocks or stages, so it cannot do {what}. "
@@ -112,13 +111,10 @@ def _candidates(network: nn.Module) -> Iterator[Taps]:
     yield Watched(tuple(f"blocks.{b}" for b, _ in enumerate(getattr(network, "blocks", []))))
 
 
-def _readable(inner: list[Tensor]) -> bool:
-    return len(inner) > 1 and all(isinstance(found, Tensor) and found.ndim in (2, 4) for found in inner)
-
-
-def is_blocks(inner: list[Tensor]) -> bool:
-    """Whether a network repeats one block: what it shows are vectors, or maps of one shape throughout."""
-    return inner[0].ndim == 2 or len({found.shape for found in inner}) == 1
+def used(inner: list[Tensor]) -> tuple[int, str]:
+    """How many of the deepest count, and what they are: all where one block repeats (vectors, or maps of one shape)."""
+    is_blocks = inner[0].ndim == 2 or len({found.shape for found in inner}) == 1
+    return (len(inner), "block") if is_blocks else (min(len(inner), STAGES), "stage")
 
 
 class Hint(NamedTuple):
@@ -135,10 +131,10 @@ def find_hint(network: nn.Module, image: Inputs, number: int | None = None) -> H
     That is the second of four stages and the sixth of twelve blocks. Of more than four stages the last four count.
     """
     taps, (_, inner) = find_taps(network, image, "feature distillation of a middle layer")
-    several, kind = (len(inner), "blocks") if is_blocks(inner) else (min(len(inner), STAGES), "stages")
+    several, kind = used(inner)
     number = max(several // 2, 1) if number is None else number
     if not 1 <= number <= several:
-        raise UserError(f"hint must be from 1 to {several}, the {kind} of {type(network).__name__}, got {number}.")
+        raise UserError(f"hint must be from 1 to {several}, the {kind}s of {type(network).__name__}, got {number}.")
     place = len(inner) - several + number - 1
     return Hint(taps, place, inner[place])
 

@@ -1,7 +1,5 @@
 """Weights: whether a network of one's own works with those it has, and trained ones from a run, a file, an average."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,12 +12,12 @@ from timm.models import load_state_dict
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from spacedkd.data.inputs import Inputs, Shown, call, count
+from spacedkd.data.inputs import Inputs, Normalisation, Shown, call, count
 from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError
 from spacedkd.json_form import is_own
 from spacedkd.models.heads import Classifier, looking, understood
-from spacedkd.models.input_size import Normalisation, Renormalise, show_through
+from spacedkd.models.input_size import Renormalise, show_through
 from spacedkd.spec import NetworkSpec
 
 

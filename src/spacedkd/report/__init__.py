@@ -3,12 +3,10 @@
 Here: the arms of a comparison, each with the runs behind it and the colours of their roles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from spacedkd.report.numbers import Found
 from spacedkd.run import Run, read_run
 
 
@@ -17,7 +15,7 @@ class Arm:
     """The runs that differ only in their seed, and what the comparison says of them."""
 
     label: str
-    numbers: Mapping[str, Any]
+    numbers: Found
     runs: Sequence[Run]
 
     @property
@@ -30,7 +28,7 @@ class Arm:
         return {run.seed: run.student() for run in self.runs}
 
 
-def read_arms(comparison: Mapping[str, Any]) -> list[Arm]:
+def read_arms(comparison: Found) -> list[Arm]:
     """The arms in the comparison's order, each with its runs by seed."""
     return [
         Arm(arm["label"], arm, [read_run(one["folder"]) for one in sorted(arm["runs"], key=lambda one: one["seed"])])

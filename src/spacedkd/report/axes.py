@@ -1,15 +1,13 @@
 """Where a value lands in a picture: scales, ticks, the frame of a panel, and the marks that several pictures share."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from spacedkd.report.markup import NOTHING, Markup, join, pixels, tag, text
-from spacedkd.report.numbers import bounds, percent, percent_tick, plain
+from spacedkd.report.markup import Markup, join, pixels, tag
+from spacedkd.report.numbers import Found, Write, bounds, percent, percent_tick, plain
 
 Point = tuple[float, float]
 Tick = tuple[float, str]
@@ -24,8 +22,7 @@ class Scale(NamedTuple):
     stop: float
 
     def __call__(self, value: float) -> float:
-        part = (value - self.low) / (self.high - self.low)
-        return self.start + part * (self.stop - self.start)
+        return self.start + (value - self.low) / (self.high - self.low) * (self.stop - self.start)
 
 
 def tick_values(low: float, high: float, most: int = 6, whole: bool = False, outside: bool = False) -> list[float]:
@@ -46,9 +43,7 @@ def tick_values(low: float, high: float, most: int = 6, whole: bool = False, out
     raise AssertionError("steps grow until they fit")
 
 
-def ticks(
-    low: float, high: float, write: Callable[[float], str] = plain, most: int = 6, whole: bool = False
-) -> list[Tick]:
+def ticks(low: float, high: float, write: Write = plain, most: int = 6, whole: bool = False) -> list[Tick]:
     return [(value, write(value)) for value in tick_values(low, high, most, whole)]
 
 
@@ -97,7 +92,7 @@ class Panel:
     def line(self, points: Iterable[Point], class_: str) -> Markup:
         return tag("path", d=self.path(points), class_=class_)
 
-    def draw(self, description: str, *content: Markup) -> Markup:
+    def draw(self, description: str, *content: str) -> Markup:
         box = f"0 0 {self.width:g} {self.height:g}"
         return tag("svg", *content, viewBox=box, role="img", aria_label=description)
 
@@ -120,12 +115,7 @@ class Panel:
         return ticks(*self.y, percent_tick)
 
     def estimate(
-        self,
-        place: float,
-        value: Mapping[str, Any],
-        title: str,
-        radius: float,
-        seeds: Mapping[int, float] | None = None,
+        self, place: float, value: Found, title: str, radius: float, seeds: Mapping[int, float] | None = None
     ) -> Markup:
         """A mean with its 95 % interval, as far as the panel goes, and small dots for its seeds beside it."""
         x, parts = self.to_x(place), []
@@ -140,11 +130,11 @@ class Panel:
 
 
 def label(words: str, x: float | str, y: float, anchor: str | None = None, class_: str = "tick") -> Markup:
-    return tag("text", text(words), class_=class_, x=x, y=y, text_anchor=anchor)
+    return tag("text", words, class_=class_, x=x, y=y, text_anchor=anchor)
 
 
 def dot(class_: str, x: float | str, y: float, radius: float, title: str = "") -> Markup:
-    return tag("circle", tag("title", text(title)) if title else NOTHING, class_=class_, cx=x, cy=y, r=radius)
+    return tag("circle", tag("title", title) if title else "", class_=class_, cx=x, cy=y, r=radius)
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
@@ -159,12 +149,9 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
     >>> apart([10, 11], gap=12, low=0, high=100)
     [4.5, 16.5]
     """
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    crowded = any(wanted[b] - wanted[a] < gap for a, b in pairwise(order))
-    if not crowded:
+    if all(b - a >= gap for a, b in pairwise(sorted(wanted))):
         return [*wanted]
-    centre = sum(wanted) / len(wanted)
-    span = gap * (len(wanted) - 1)
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    centre, span = sum(wanted) / len(wanted), gap * (len(wanted) - 1)
     start = min(max(centre - span / 2, low), high - span)
-    placed = dict(zip(order, (start + gap * rank for rank in range(len(wanted))), strict=True))
-    return [placed[i] for i in range(len(wanted))]
+    return [start + gap * order.index(i) for i in range(len(wanted))]

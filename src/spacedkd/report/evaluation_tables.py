@@ -1,19 +1,14 @@
 """What the instruments found of single networks, as tables for the terminal."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from spacedkd.experiments.evaluation_file import metrics, usual
-from spacedkd.report.numbers import estimate, percent
+from spacedkd.experiments.evaluation_file import metrics, of_student, usual
+from spacedkd.report.numbers import Found, estimate, percent
 from spacedkd.report.tables import Table, in_words
 
-Found = Mapping[str, Any]
-"""an evaluation.json"""
 SUMMARY = {
     "accuracy/top1": "top-1",
     "accuracy/nll": "NLL",
@@ -26,7 +21,7 @@ SUMMARY = {
 
 
 def origin(found: Found) -> str:
-    """Which weights were measured."""
+    """Which weights an evaluation.json is about."""
     of = found["origin"]
     if "weights" in of:
         return f"weights: {of['weights']}"
@@ -50,7 +45,7 @@ def of_evaluation(found: Found, calibration: bool) -> Iterator[Table]:
 
 def _accuracy(found: Found, calibration: bool) -> Iterator[Table]:
     yield _top1(found["models"])
-    student = found["models"][found["measured"]["model"]]["test"]
+    student = of_student(found)
     rows = []
     for head, one in student["heads"].items():
         top5 = "" if one["top5"] is None else percent(one["top5"])
@@ -91,12 +86,10 @@ def _reliability(student: Found) -> Table:
 def _corruptions(found: Found) -> Table:
     names, severities = found["names"], found["severities"]
     accuracy = {(one["name"], one["severity"]): one["accuracy"]["final"] for one in found["found"]}
-    rows = []
-    for name in names:
-        values = [accuracy[name, severity] for severity in severities]
-        rows.append([name, *map(percent, values), percent(sum(values) / len(values))])
-    means = [sum(accuracy[name, severity] for name in names) / len(names) for severity in severities]
-    rows.append(["mean", *map(percent, means), percent(found["mean"]["final"])])
+    by_name = {name: [accuracy[name, severity] for severity in severities] for name in names}
+    means = [sum(values) / len(names) for values in zip(*by_name.values(), strict=True)]
+    rows = [[name, *map(percent, (*values, sum(values) / len(values)))] for name, values in by_name.items()]
+    rows.append(["mean", *map(percent, (*means, found["mean"]["final"]))])
     columns = ("corruption", *(f"severity {severity}" for severity in severities), "mean")
     enlarged = f"images were enlarged {found['enlarged']}x while they were corrupted, then brought back"
     caption = enlarged if found["enlarged"] > 1 else ""
@@ -115,7 +108,7 @@ def _adversarial(found: Found) -> Table:
     return in_words("accuracy under attack, percent", columns, rows, caption)
 
 
-def _settings(attacks: list[Mapping[str, Any]]) -> str:
+def _settings(attacks: list[Found]) -> str:
     first = attacks[0]
     parts = {one["step"] / one["epsilon"] for one in attacks}
     size = f"epsilon x {parts.pop():g}" if len(parts) == 1 else f"{first['step']:g}"

@@ -1,7 +1,5 @@
 """How numbers are written: percent with one decimal, a real minus sign, thin spaces between thousands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +8,10 @@ MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 DASH = "\N{EN DASH}"
+
+Found = Mapping[str, Any]
+"""what a JSON file says, or part of it: an arm, an evaluation, a mean with the bounds of its interval"""
+Write = Callable[[float], str]
 
 
 def percent(part: float) -> str:
@@ -31,16 +33,15 @@ def points(part: float) -> str:
     return f"{sign}{abs(100 * part):.1f}"
 
 
-def estimate(value: Mapping[str, Any]) -> str:
+def estimate(value: Found, write: Write = percent) -> str:
     """Mean and half the width of its 95 % interval, in percent; the mean alone where one seed gives no interval."""
-    if value["low"] is None:
-        return percent(value["mean"])
-    return f"{percent(value['mean'])} {PLUS_MINUS} {percent((value['high'] - value['low']) / 2)}"
+    half = "" if value["low"] is None else f" {PLUS_MINUS} {percent((value['high'] - value['low']) / 2)}"
+    return write(value["mean"]) + half
 
 
-def bounds(value: Mapping[str, Any]) -> tuple[float, float] | None:
-    """The interval of a mean or a difference; None where one seed gives none."""
-    return None if value["low"] is None else (value["low"], value["high"])
+def bounds(value: Found) -> Sequence[float]:
+    """The interval of a mean or a difference; empty where one seed gives none."""
+    return () if value["low"] is None else (value["low"], value["high"])
 
 
 def p_value(p: float) -> str:
@@ -52,7 +53,7 @@ def p_value(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
-def with_p(difference: Mapping[str, Any]) -> str:
+def with_p(difference: Found) -> str:
     """The interval of a difference in points, and the p of its test where there is one."""
     p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
     return f"{points(difference['low'])} to {points(difference['high'])}{p}"
@@ -94,16 +95,16 @@ def ratio(value: float) -> str:
     return f"{value:.1f}" if value >= 0.095 else f"{value:.2g}"
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: float, noun: str) -> str:
     """A number of things.
 
     >>> counted(1, "seed"), counted(3, "seed")
     ('1 seed', '3 seeds')
     """
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+    return f"{plain(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def spread(values: Sequence[float], write: Callable[[float], str] = plain) -> str:
+def spread(values: Sequence[float], write: Write = plain) -> str:
     """Where values lie: the one they share, or the lowest and the highest.
 
     >>> spread([2, 2]), spread([3, 1, 2])

@@ -1,87 +1,56 @@
 """The report of a comparison as one HTML file that needs nothing else: no network, no script, no font."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from spacedkd.json_form import to_json
-from spacedkd.report import Arm, all_colours, plots, read_arms, spacing, tables, turns, words
+from spacedkd.report import Arm, all_colours, markup, plots, read_arms, spacing, tables, turns, words
 from spacedkd.report.evaluation import evaluation_sections
-from spacedkd.report.markup import (
-    MANY,
-    NOTHING,
-    Markup,
-    document,
-    folded,
-    folded_if,
-    grid,
-    html_table,
-    legend,
-    marked,
-    note,
-    panel,
-    section,
-    tag,
-    text,
-)
-from spacedkd.report.numbers import count, counted, plain
+from spacedkd.report.markup import Markup, folded_if_many, grid, html_table, legend, marked, note, paragraph, tag
+from spacedkd.report.numbers import Found, count, counted, plain
 
 
-def write_page(path: Path, comparison: dict[str, Any], unfinished: int = 0) -> None:
+def write_page(path: Path, comparison: Found, unfinished: int = 0) -> None:
     """Write the report of `comparison` and the run folders it names; equal inputs give equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render(comparison, read_arms(comparison), unfinished), encoding="utf-8", newline="\n")
 
 
-def render(comparison: Mapping[str, Any], arms: Sequence[Arm], unfinished: int = 0) -> str:
+def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0) -> str:
     """The page as text."""
-    sections = [
-        _results(comparison, arms),
-        spacing.effect_section(comparison, arms),
-        _curves(arms),
-        spacing.interval_section(arms),
-        _turns(arms),
-        _costs(comparison, arms),
-        *evaluation_sections(comparison, arms),
-        _making(arms, comparison["measured"]),
-    ]
-    return document(words.title(arms), _opening(arms, comparison, unfinished), sections)
+    sections = {
+        "results": ("Results", _results(comparison, arms)),
+        "spacing": ("What spacing did", spacing.effect(comparison, arms)),
+        "curves": ("Learning curves", _curves(arms)),
+        "intervals": ("Accuracy against interval", spacing.against_interval(arms)),
+        "turns": ("Who learned which step when", _turns(arms)),
+        "cost": ("Cost", _costs(comparison, arms)),
+        **evaluation_sections(comparison, arms),
+        "making": ("How this was made", _making(arms, comparison["measured"])),
+    }
+    outcome = _outcome(comparison, arms, unfinished)
+    return markup.document(words.title(arms), "spacedkd report", words.setting(arms), outcome, sections)
 
 
-def _opening(arms: Sequence[Arm], comparison: Mapping[str, Any], unfinished: int) -> Markup:
-    against: str = comparison["against"]
+def _outcome(comparison: Found, arms: Sequence[Arm], unfinished: int) -> Iterator[str]:
+    against, pairs = comparison["against"], comparison["spacing"]
+    yield paragraph(words.headline(arms, against))
+    yield paragraph(spacing.headline(pairs) if len(pairs) > 1 else None)
     findings = [_finding(arm, against) for arm in arms if arm.label != against]
-    found = tag("ul", *findings) if findings else NOTHING
-    caution = words.caution([arm.numbers["difference"] for arm in arms])
-    pairs = comparison["spacing"]
-    left_out = f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out."
-    outcome = tag(
-        "div",
-        tag("p", text(words.headline(arms, against))),
-        tag("p", text(spacing.headline(pairs))) if len(pairs) > 1 else NOTHING,
-        *folded_if(len(arms) > MANY, f"{counted(len(findings), 'arm')} against {against}, one by one", found),
-        note(caution) if caution else NOTHING,
-        note(left_out) if unfinished else NOTHING,
-        class_="outcome",
-    )
-    return tag(
-        "header",
-        tag("p", text("spacedkd report"), class_="kind"),
-        tag("h1", text(words.title(arms))),
-        tag("p", text(words.setting(arms)), class_="setting"),
-        outcome,
-    )
+    found = tag("ul", *findings) if findings else ""
+    yield from folded_if_many(arms, f"{counted(len(findings), 'arm')} against {against}, one by one", found)
+    yield note(words.caution([arm.numbers["difference"] for arm in arms]))
+    if unfinished:
+        yield note(f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out.")
 
 
 def _finding(arm: Arm, against: str) -> Markup:
     sentence, verdict = words.finding(arm, against), words.verdict(arm.numbers["difference"])
-    return tag("li", *(marked(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [text(sentence)]))
+    return tag("li", *(marked(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [sentence]))
 
 
-def _results(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
+def _results(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
     against: str = comparison["against"]
     said = (
         "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
@@ -91,67 +60,58 @@ def _results(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
         said += "The ensemble is the mean of all heads. "
     if any(arm.numbers["leader"] for arm in arms):
         said += f"The {words.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
+    yield note(said + words.best_epoch(comparison["best_chosen_on"]))
     numbers, reached = html_table(tables.results(comparison)), plots.accuracies(arms, against)
     base = next(arm for arm in arms if arm.label == against)
-    rows = [plots.gain(a.label, a.numbers["difference"], a, base) for a in arms if a.numbers["difference"] is not None]
+    compared = [(arm.label, arm.numbers["difference"], arm, base) for arm in arms]
     caption = "Paired by seed. A line that crosses zero is no clear difference."
-    gained = plots.gains(f"Difference against {against}, points", rows, caption)
-    shown = (numbers, tag("div", reached, gained, class_="pair"))
-    if len(arms) > MANY:
-        shown = (reached, folded(f"All numbers, and differences against {against}", numbers, gained))
-    return section("results", "Results", note(said + words.best_epoch(comparison["best_chosen_on"])), *shown)
+    gained = plots.gains(f"Difference against {against}, points", compared, caption)
+    if len(arms) > markup.MANY:
+        yield reached
+        yield markup.folded(f"All numbers, and differences against {against}", numbers, gained)
+    else:
+        yield numbers
+        yield tag("div", reached, gained, class_="pair")
 
 
-def _curves(arms: Sequence[Arm]) -> Markup:
-    pictures = plots.curves(arms)
-    panels = [panel(arm.label, words.how(arm.numbers), picture) for arm, picture in zip(arms, pictures, strict=True)]
+def _curves(arms: Sequence[Arm]) -> Iterator[str]:
+    yield legend(all_colours(arms), "all")
     caption = (
         "Accuracy on the test images, deepest head. Thick: mean over seeds, with its last value; thin: each seed. "
         "Epochs are each role's own: at epoch 5 it has learned 5 epochs of data, whenever that was. "
     )
     if any(arm.first.leader is not None and arm.first.shares_one_model for arm in arms):
         caption += "In self KD both roles are one network, measured during the turns of either."
-    return section("curves", "Learning curves", legend(all_colours(arms), "all"), grid(panels, caption))
+    yield grid(plots.curves(arms), caption)
 
 
-def _turns(arms: Sequence[Arm]) -> Markup:
-    found = turns.timetables(arms)
-    panels = [panel(*table.titles, picture) for table, picture in zip(found, turns.pictures(found), strict=True)]
+def _turns(arms: Sequence[Arm]) -> Iterator[str]:
+    yield legend(all_colours(arms), "band")
     caption = (
         "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
         "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
         "fast to draw."
     )
-    return section("turns", "Who learned which step when", legend(all_colours(arms), "band"), grid(panels, caption))
+    yield grid(turns.pictures(turns.timetables(arms)), caption)
 
 
-def _costs(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
+def _costs(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
     against: str = comparison["against"]
-    table = html_table(tables.costs(comparison))
+    yield tag("p", *marked(words.extra_cost(arms, against), "--equal-cost", "code"))
     said = (
         f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
         "training; seconds depend on the machine and on what else it did."
     )
-    return section(
-        "cost",
-        "Cost",
-        tag("p", *marked(words.extra_cost(arms, against), "--equal-cost", "code")),
-        *folded_if(len(arms) > MANY, "What a run of each took", table, note(said)),
-    )
+    yield from folded_if_many(arms, "What a run of each took", html_table(tables.costs(comparison)), note(said))
 
 
-def _making(arms: Sequence[Arm], measured: str) -> Markup:
+def _making(arms: Sequence[Arm], measured: str) -> Iterator[str]:
     said = (
         f"Measured: {measured}. Intervals are Student's t over seeds; differences are paired by seed, over the seeds "
         "that both arms have; p is of the paired t-test."
     )
-    return section(
-        "making",
-        "How this was made",
-        note(said),
-        *(note(one) for one in words.environments(arms)),
-        *folded_if(len(arms) > MANY, f"The specs of {counted(len(arms), 'arm')}", *(_spec(arm) for arm in arms)),
-    )
+    yield from map(note, (said, *words.environments(arms)))
+    yield from folded_if_many(arms, f"The specs of {counted(len(arms), 'arm')}", *map(_spec, arms))
 
 
 def _spec(arm: Arm) -> Markup:
@@ -164,7 +124,7 @@ def _spec(arm: Arm) -> Markup:
     written = json.dumps(to_json(spec), indent=2, ensure_ascii=False)
     return tag(
         "details",
-        tag("summary", tag("b", text(arm.label)), tag("small", text(f"{words.how(arm.numbers)}; {essence}"))),
-        tag("p", text(f"Fingerprints: {prints}. Below, the spec of seed {spec.seed}.")),
-        tag("pre", tag("code", text(written)), tabindex=0),
+        tag("summary", tag("b", arm.label), tag("small", f"{words.how(arm.numbers)}; {essence}")),
+        tag("p", f"Fingerprints: {prints}. Below, the spec of seed {spec.seed}."),
+        tag("pre", tag("code", written), tabindex=0),
     )

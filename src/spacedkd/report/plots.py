@@ -1,25 +1,24 @@
 """The pictures of accuracies: over the epochs of each arm, and arms side by side, each a dot and an interval."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from spacedkd.report import Arm, colours
 from spacedkd.report.axes import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
-from spacedkd.report.markup import NOTHING, Markup, figure, join, tag, text
-from spacedkd.report.numbers import bounds, estimate, percent, percent_tick, plain, points
+from spacedkd.report.markup import Markup, Titled, tag
+from spacedkd.report.numbers import Found, Write, bounds, estimate, percent, percent_tick, plain, points
+from spacedkd.report.words import how
 from spacedkd.run import Curve
 
 MOST_POINTS = 160
 
 
-def curves(arms: Sequence[Arm]) -> list[Markup]:
+def curves(arms: Sequence[Arm]) -> list[Titled]:
     """Accuracy after each epoch, a picture for each arm, all on the same axes."""
     every = [curve for arm in arms for run in arm.runs for curve in run.curves.values()]
     epochs = max(epoch for curve in every for epoch in curve)
     area = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], 0, 1)))
-    return [_curves_of(arm, area) for arm in arms]
+    return [(arm.label, how(arm.numbers), _curves_of(arm, area)) for arm in arms]
 
 
 def _curves_of(arm: Arm, area: Panel) -> Markup:
@@ -58,73 +57,72 @@ def _points(curve: Curve) -> list[Point]:
 
 
 class Row(NamedTuple):
-    """One arm of a dot-and-interval picture."""
+    """One line of a dot-and-interval picture."""
 
     label: str
-    value: Mapping[str, Any]
+    value: Found
     seeds: Mapping[int, float]
-    written: str
-    reference: bool = False
 
 
 def accuracies(arms: Sequence[Arm], against: str) -> Markup:
     """The last accuracy of every arm."""
-    lasts = {arm.label: arm.numbers["last"] for arm in arms}
-    rows = [Row(a.label, lasts[a.label], a.by_seed, estimate(lasts[a.label]), a.label == against) for a in arms]
-    described = "; ".join(f"{row.label} {row.written} %" for row in rows)
-    picture = _forest(rows, 0, 1, lasts[against]["mean"], f"Accuracy after the last epoch: {described}.")
+    rows = [Row(arm.label, arm.numbers["last"], arm.by_seed) for arm in arms]
     caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
-    return figure(join(tag("h3", text("Accuracy after the last epoch, %")), picture), caption)
+    return _forest("Accuracy after the last epoch", rows, caption, against)
 
 
-def gains(title: str, rows: Sequence[Row], caption: str) -> Markup:
-    """Differences in points around zero, or nothing where there are none."""
-    if not rows:
-        return NOTHING
-    described = "; ".join(f"{row.label} {row.written}" for row in rows)
-    return figure(join(tag("h3", text(title)), _forest(rows, -1, 1, 0, f"{title}: {described}.")), caption)
+def gains(title: str, compared: Iterable[tuple[str, Found | None, Arm, Arm]], caption: str) -> Markup:
+    """Differences in points of arms from others, seed by seed, around zero; nothing where there are none."""
+    rows = []
+    for name, difference, arm, base in compared:
+        if difference is not None:
+            seeds = {seed: arm.by_seed[seed] - base.by_seed[seed] for seed in arm.by_seed if seed in base.by_seed}
+            rows.append(Row(name, difference, seeds))
+    return _forest(title, rows, caption) if rows else Markup()
 
 
-def gain(name: str, difference: Mapping[str, Any], arm: Arm, base: Arm) -> Row:
-    """An arm's gains over another one, seed by seed."""
-    seeds = {seed: value - base.by_seed[seed] for seed, value in arm.by_seed.items() if seed in base.by_seed}
-    return Row(name, difference, seeds, points(difference["mean"]))
+def _forest(title: str, rows: Sequence[Row], caption: str, against: str | None = None) -> Markup:
+    """A dot and an interval for each row, small dots for its seeds, a dashed line at the mean of the row `against`.
 
-
-def _forest(rows: Sequence[Row], least: float, most: float, mark: float, description: str) -> Markup:
-    """A dot and an interval for each row, small dots for its seeds, a dashed line at `mark`.
-
-    Places are in percent of the width, so that the picture fits any screen and its text keeps its size.
+    Without such a row they are differences around zero. Places are in percent of the width, so that the picture fits
+    any screen and its text keeps its size.
     """
-    values = [v for row in rows for v in (*(bounds(row.value) or ()), *row.seeds.values(), row.value["mean"])]
-    scale = Scale(*domain([*values, mark], least, most), 2, 98)
-    signed = least < 0
+    signed, mark = against is None, next((row.value["mean"] for row in rows if row.label == against), 0.0)
+    values = [v for row in rows for v in (*bounds(row.value), *row.seeds.values(), row.value["mean"])]
+    scale = Scale(*domain([*values, mark], -1 if signed else 0, 1), 2, 98)
     marks = {tick: percent_tick(tick, signed) for tick in tick_values(scale.low, scale.high)}
     lines = [_upright(scale(tick), "grid") for tick in marks] + [_upright(scale(mark), "mark")]
-    drawn = [_forest_row(row, scale, lines, signed) for row in rows]
+    written = [points(row.value["mean"]) if signed else estimate(row.value) for row in rows]
+    drawn = [
+        tag(
+            "div",
+            tag("span", row.label, class_="name"),
+            _strip([*lines, *_marks(row, scale, points if signed else percent)]),
+            tag("span", number, class_="value"),
+            class_="row named" if row.label == against else "row",
+        )
+        for row, number in zip(rows, written, strict=True)
+    ]
     labels = [label(words, f"{scale(tick):.2f}%", 13, "middle") for tick, words in marks.items()]
     axis = tag("div", _strip(labels), class_="row axis-row")
-    return tag("div", *drawn, axis, class_="forest narrow" if signed else "forest", role="img", aria_label=description)
+    unit = "" if signed else " %"
+    said = "; ".join(f"{row.label} {number}{unit}" for row, number in zip(rows, written, strict=True))
+    class_ = "forest narrow" if signed else "forest"
+    picture = tag("div", *drawn, axis, class_=class_, role="img", aria_label=f"{title}: {said}.")
+    return tag("figure", tag("h3", title if signed else f"{title}, %"), picture, tag("figcaption", caption))
 
 
 def _upright(place: float, class_: str) -> Markup:
     return tag("line", class_=class_, x1=f"{place:.2f}%", x2=f"{place:.2f}%", y1=0, y2="100%")
 
 
-def _forest_row(row: Row, scale: Scale, lines: Sequence[Markup], signed: bool) -> Markup:
-    marks = [*lines]
+def _marks(row: Row, scale: Scale, write: Write) -> Iterator[Markup]:
     if interval := bounds(row.value):
         low, high = (f"{min(max(scale(value), 0), 100):.2f}%" for value in interval)
-        marks.append(tag("line", class_="confidence", x1=low, x2=high, y1=12, y2=12))
-    marks.append(dot("mean", f"{scale(row.value['mean']):.2f}%", 12, 4.5))
-    write = points if signed else percent
-    marks += [
-        dot("seed", f"{scale(value):.2f}%", 24, 2.4, f"seed {seed}: {write(value)}")
-        for seed, value in row.seeds.items()
-    ]
-    name = tag("span", text(row.label), class_="name")
-    value = tag("span", text(row.written), class_="value")
-    return tag("div", name, _strip(marks), value, class_="row named" if row.reference else "row")
+        yield tag("line", class_="confidence", x1=low, x2=high, y1=12, y2=12)
+    yield dot("mean", f"{scale(row.value['mean']):.2f}%", 12, 4.5)
+    for seed, value in row.seeds.items():
+        yield dot("seed", f"{scale(value):.2f}%", 24, 2.4, f"seed {seed}: {write(value)}")
 
 
 def _strip(marks: Sequence[Markup]) -> Markup:

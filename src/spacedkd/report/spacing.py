@@ -1,55 +1,39 @@
 """What spacing did, method by method, and accuracy against interval where arms differ in nothing else."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, product
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, pairwise, product
+from typing import NamedTuple
 
 from spacedkd.report import Arm, plots, tables, words
 from spacedkd.report.axes import Panel, domain, rounded
-from spacedkd.report.markup import NOTHING, Markup, grid, html_table, note, panel, section, tag, text
-from spacedkd.report.numbers import TIMES, bounds, counted, estimate, listed, plain, ratio
+from spacedkd.report.markup import Markup, grid, html_table, note, tag
+from spacedkd.report.numbers import TIMES, Found, bounds, counted, estimate, listed, plain, ratio
 from spacedkd.schedule import Spaced
 
-Pair = Mapping[str, Any]
-"""one entry of the comparison's `spacing`"""
 
-
-def effect_section(comparison: Mapping[str, Any], arms: Sequence[Arm]) -> Markup:
+def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
     """Spaced arms beside unspaced ones, or nothing where no spaced arm has an unspaced partner."""
-    pairs: Sequence[Pair] = comparison["spacing"]
+    pairs: Sequence[Found] = comparison["spacing"]
     if not pairs:
-        return NOTHING
-    remarks = [cost(pairs), one_role(pairs), caution(pairs)]
-    by_label = {arm.label: arm for arm in arms}
-    rows = [
-        plots.gain(pair["name"], pair["difference"], by_label[pair["spaced"]], by_label[pair["unspaced"]])
-        for pair in pairs
-        if pair["difference"] is not None
-    ]
+        return
+    yield tag("p", tag("b", headline(pairs)))
+    yield from map(note, (cost(pairs), one_role(pairs), caution(pairs)))
+    arm = {arm.label: arm for arm in arms}
+    compared = [(pair["name"], pair["difference"], arm[pair["spaced"]], arm[pair["unspaced"]]) for pair in pairs]
     caption = (
         "Right of the dashed line spacing did better. Large dot and line: mean over seeds and its 95 % interval, "
         "paired by seed; small dots: seeds. A line that crosses zero is no clear difference."
     )
+    yield plots.gains("Spaced minus unspaced, points", compared, caption)
+    yield html_table(tables.spacing(comparison))
     corrected = f"p, Holm is corrected for all {len(pairs)} tests at once. " if len(pairs) > 1 else ""
-    reading = (
+    yield note(
         f"Accuracies in percent after the last epoch. {corrected}Costs are those of the spaced run as a multiple of "
         "the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does not count as spaced."
     )
-    return section(
-        "spacing",
-        "What spacing did",
-        tag("p", tag("b", text(headline(pairs)))),
-        *(note(remark) for remark in remarks if remark),
-        plots.gains("Spaced minus unspaced, points", rows, caption),
-        html_table(tables.spacing(comparison)),
-        note(reading),
-    )
 
 
-def headline(pairs: Sequence[Pair]) -> str:
+def headline(pairs: Sequence[Found]) -> str:
     """How many did better, worse, or neither; every word follows from an interval."""
     if len(pairs) == 1:
         return _of_one(pairs[0])
@@ -68,7 +52,7 @@ def headline(pairs: Sequence[Pair]) -> str:
     return "; ".join(parts) + "."
 
 
-def _of_one(pair: Pair) -> str:
+def _of_one(pair: Found) -> str:
     judged, name = words.verdict(pair["difference"]), pair["name"]
     if judged is None:
         return f"No interval can be given for {name} spaced against unspaced: they do not share two seeds."
@@ -77,7 +61,7 @@ def _of_one(pair: Pair) -> str:
     return f"{name} did {judged} spaced than unspaced."
 
 
-def cost(pairs: Sequence[Pair]) -> str:
+def cost(pairs: Sequence[Found]) -> str:
     """How many updates the spaced runs took, in groups of as many."""
     by_ratio: dict[str, list[str]] = {}
     for pair in pairs:
@@ -89,7 +73,7 @@ def cost(pairs: Sequence[Pair]) -> str:
     return f"Spaced, {'; '.join(parts)}."
 
 
-def one_role(pairs: Sequence[Pair]) -> str | None:
+def one_role(pairs: Sequence[Found]) -> str | None:
     """Where spacing is not all that differs."""
     names = [pair["name"] for pair in pairs if pair["unspaced_form"] == "plain"]
     if not names:
@@ -101,7 +85,7 @@ def one_role(pairs: Sequence[Pair]) -> str | None:
     )
 
 
-def caution(pairs: Sequence[Pair]) -> str | None:
+def caution(pairs: Sequence[Found]) -> str | None:
     """What many comparisons at once do to the intervals, and what is left when that is allowed for."""
     warning = words.caution([pair["difference"] for pair in pairs])
     if warning is None or not (_named(pairs, "better") or _named(pairs, "worse")):
@@ -111,7 +95,7 @@ def caution(pairs: Sequence[Pair]) -> str | None:
     return f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for {for_whom}."
 
 
-def _named(pairs: Sequence[Pair], judged: str | None) -> list[str]:
+def _named(pairs: Sequence[Found], judged: str | None) -> list[str]:
     return [pair["name"] for pair in pairs if words.verdict(pair["difference"]) == judged]
 
 
@@ -119,107 +103,95 @@ def _did(names: Sequence[str], what: str) -> str:
     return f"{len(names)} {what} ({listed(names)})" if names else f"none {what}"
 
 
-@dataclass(frozen=True)
-class Spacing:
-    """An arm's place on the interval axis, and what its neighbours there must share with it."""
-
-    arm: Arm
-    interval: int
-    """in steps; 0 where one network teaches itself at every update"""
-    variant: str | None = None
-    """None fits any: plain self KD is the interval 0 of every spaced variant"""
-    tail: str | None = None
-    """None fits any: blocks that divide the run leave no tail"""
-
-    @property
-    def epochs(self) -> float:
-        return self.interval / self.arm.first.steps_per_epoch
-
-    @property
-    def written(self) -> str:
-        return "1 step" if self.interval == 1 else plain(round(self.epochs, 2))
-
-
 class Group(NamedTuple):
     """Arms that differ only in their interval, from the shortest to the longest."""
 
     title: str
     data: str
-    spacings: Sequence[Spacing]
+    arms: Sequence[Arm]
 
     @property
     def to_scale(self) -> bool:
         """Whether intervals can be told apart on a linear axis; offline is often forty times the next one."""
-        intervals = sorted({spacing.epochs for spacing in self.spacings})
+        intervals = sorted({*map(epochs, self.arms)})
         nearest = min(b - a for a, b in pairwise(intervals))
         return nearest / (intervals[-1] - intervals[0]) > 0.1
 
 
+def epochs(arm: Arm) -> float:
+    """An arm's interval; 0 where one network teaches itself at every update."""
+    return (arm.first.interval or 0) / arm.first.steps_per_epoch
+
+
 def groups(arms: Sequence[Arm]) -> list[Group]:
     """Every set of at least two arms with different intervals and all else equal."""
-    by_rest: dict[str, list[Spacing]] = {}
+    by_rest: dict[str, list[Arm]] = {}
     for arm in arms:
-        if spacing := _spacing(arm):
-            by_rest.setdefault(arm.first.all_but_spacing, []).append(spacing)
+        if arm.first.interval is not None:
+            by_rest.setdefault(arm.first.all_but_spacing, []).append(arm)
     found: dict[tuple[str, ...], Group] = {}
     for alike in by_rest.values():
-        for variant, tail in product(_seen([s.variant for s in alike]), _seen([s.tail for s in alike])):
-            fitting = [s for s in alike if s.variant in (None, variant) and s.tail in (None, tail)]
-            members = sorted(fitting, key=lambda spacing: spacing.interval)
-            if len({spacing.interval for spacing in members}) > 1:
-                found.setdefault(tuple(s.arm.label for s in members), _group(members, variant))
+        kinds = [_kind(arm) for arm in alike]
+        for variant, tail in product(*map(_seen, zip(*kinds, strict=True))):
+            fits = [mine in (None, variant) and ending in (None, tail) for mine, ending in kinds]
+            members = sorted(compress(alike, fits), key=epochs)
+            if len({*map(epochs, members)}) > 1:
+                found.setdefault(tuple(arm.label for arm in members), _group(members, variant))
     return [*found.values()]
 
 
-def _group(members: Sequence[Spacing], variant: str | None) -> Group:
-    spec = members[0].arm.first.spec
+def _group(members: Sequence[Arm], variant: str | None) -> Group:
+    spec = members[0].first.spec
     method = spec.method.name + (f" ({variant})" if variant else "")
     return Group(f"{method}, {words.network_name(spec.network)}", words.data_name(spec), members)
 
 
-def _seen(values: Sequence[str | None]) -> list[str | None]:
+def _kind(arm: Arm) -> tuple[str | None, str | None]:
+    """What neighbours on the interval axis must share: the variant, and how the schedule ends.
+
+    None fits any: plain self KD is the interval 0 of every spaced variant, and blocks that divide the run have no tail.
+    """
+    run = arm.first
+    if not run.interval:
+        return None, None
+    assert isinstance(run.spec.schedule, Spaced)
+    return run.variant, run.spec.schedule.tail if run.total_steps % run.interval else None
+
+
+def _seen(values: Iterable[str | None]) -> list[str | None]:
     """The distinct values, or only None where nothing else occurs."""
     return [value for value in dict.fromkeys(values) if value is not None] or [None]
 
 
-def _spacing(arm: Arm) -> Spacing | None:
-    """None where the arm has no interval: another kind of schedule, or a single role that nobody teaches."""
-    run = arm.first
-    if not run.interval:
-        return None if run.interval is None else Spacing(arm, 0)
-    assert isinstance(run.spec.schedule, Spaced)
-    return Spacing(arm, run.interval, run.variant, run.spec.schedule.tail if run.total_steps % run.interval else None)
-
-
-def interval_section(arms: Sequence[Arm]) -> Markup:
-    """Accuracy against interval, a picture for each group, or nothing where no arms differ in the interval alone."""
-    found = groups(arms)
-    if not found:
-        return NOTHING
-    panels = [panel(one.title, one.data, _picture(one, [o for o in found if o.data == one.data])) for one in found]
-    caption = (
-        "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
-        "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
-    )
-    if not all(group.to_scale for group in found):
-        caption += "Where intervals differ too much for one scale they are evenly spread in their order."
-    return section("intervals", "Accuracy against interval", grid(panels, caption))
+def against_interval(arms: Sequence[Arm]) -> Iterator[Markup]:
+    """A picture for each group, or nothing where no arms differ in the interval alone."""
+    if found := groups(arms):
+        panels = [(one.title, one.data, _picture(one, [o for o in found if o.data == one.data])) for one in found]
+        caption = (
+            "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
+            "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
+        )
+        if not all(group.to_scale for group in found):
+            caption += "Where intervals differ too much for one scale they are evenly spread in their order."
+        yield grid(panels, caption)
 
 
 def _picture(group: Group, alike: Sequence[Group]) -> Markup:
     """Groups on the same data share their y axis; intervals too close to be told apart lie evenly in their order."""
-    arms = [spacing.arm for one in alike for spacing in one.spacings]
-    values = [v for arm in arms for v in (*(bounds(arm.numbers["last"]) or ()), *arm.by_seed.values())]
-    order = sorted({spacing.interval for spacing in group.spacings})
-    places = [s.epochs if group.to_scale else order.index(s.interval) for s in group.spacings]
+    every = [arm for one in alike for arm in one.arms]
+    values = [v for arm in every for v in (*bounds(arm.numbers["last"]), *arm.by_seed.values())]
+    intervals = [epochs(arm) for arm in group.arms]
+    order = sorted({*intervals})
+    places = intervals if group.to_scale else [order.index(interval) for interval in intervals]
     margin = 0.08 * (max(places) - min(places))
     area = Panel((min(places) - margin, max(places) + margin), rounded(*domain(values, 0, 1)), right=12)
-    placed = [(place, s, s.arm.numbers["last"]) for place, s in zip(places, group.spacings, strict=True)]
-    ticks = [(place, spacing.written) for place, spacing, _ in placed]
-    said = ", ".join(f"{spacing.written}: {estimate(last)} %" for _, spacing, last in placed)
+    written = ["1 step" if arm.first.interval == 1 else plain(round(epochs(arm), 2)) for arm in group.arms]
+    placed = [(place, arm, arm.numbers["last"]) for place, arm in zip(places, group.arms, strict=True)]
+    said = ", ".join(f"{name}: {estimate(last)} %" for name, (_, _, last) in zip(written, placed, strict=True))
+    ticks = [*zip(places, written, strict=True)]
     return area.draw(
         f"Accuracy against interval in epochs, {group.title}. {said}.",
         area.frame(ticks, area.percent_ticks(), "interval, epochs", "accuracy, %"),
         area.line([(place, last["mean"]) for place, _, last in placed], "all student"),
-        *(area.estimate(place, last, s.arm.label, 4.5, s.arm.by_seed) for place, s, last in placed),
+        *(area.estimate(place, last, arm.label, 4.5, arm.by_seed) for place, arm, last in placed),
     )

@@ -4,13 +4,11 @@ A page and a terminal show the same table. A terminal has less room, so that a c
 columns are on one of the two only.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from spacedkd.report.numbers import DASH, PLUS_MINUS, TIMES, count, estimate, p_value, percent, points, ratio, with_p
+from spacedkd.report.numbers import DASH, TIMES, Found, count, estimate, p_value, percent, points, ratio, with_p
 from spacedkd.report.words import how, leader_name, verdict
 from spacedkd.run import Run
 
@@ -66,15 +64,13 @@ class Table:
     """numbers are never broken into lines, however narrow the terminal"""
 
 
-def in_words(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", left: int = 1
-) -> Table:
+def in_words(title: str, columns: Sequence[str], rows: list[list[str]], caption: str = "", left: int = 1) -> Table:
     """A table for the terminal alone; the first columns hold words."""
     named = [Column(None, name, place < left) for place, name in enumerate(columns)]
     return Table(title, named, [[Cell(text) for text in row] for row in rows], caption)
 
 
-def results(comparison: Mapping[str, Any]) -> Table:
+def results(comparison: Found) -> Table:
     """Accuracies in percent of every arm; a page leaves out the columns that no arm fills."""
     arms, against = comparison["arms"], comparison["against"]
     leader = leader_name(arms)
@@ -89,11 +85,17 @@ def results(comparison: Mapping[str, Any]) -> Table:
     several = len(arms) > 1
     compared = [Column(f"Difference vs {against}, points", f"vs {against}"), Column(None, "p")] if several else []
     seeds = sorted({arm["last"]["n"] for arm in arms})
+    rows = []
+    for arm in arms:
+        absent = "reference" if arm["label"] == against else "no shared seed"
+        differs = [_difference(arm["difference"], absent), _p(arm["difference"])] if several else []
+        reached = [_estimate(arm[key], strong=key == "last") for key in names]
+        rows.append([_arm(arm), *reached, *differs, Cell(str(len(arm["runs"])))])
     return Table(
         "accuracy of the student on the test images, percent",
         [Column("Arm", "arm", left=True), *shown, *compared, Column("Seeds", None)],
-        [_results_row(arm, [*names], against, several) for arm in arms],
-        f"deepest head; {PLUS_MINUS} half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the "
+        rows,
+        f"deepest head; ± half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the "
         f"paired t-test; best epoch chosen on {', '.join(comparison['best_chosen_on'])} images",
         name="Results",
         marked=[arm["label"] == against for arm in arms],
@@ -101,14 +103,7 @@ def results(comparison: Mapping[str, Any]) -> Table:
     )
 
 
-def _results_row(arm: Mapping[str, Any], keys: Sequence[str], against: str, several: bool) -> list[Cell]:
-    cells = [_estimate(arm[key], strong=key == "last", brief=key != "last") for key in keys]
-    absent = "reference" if arm["label"] == against else "no shared seed"
-    compared = [_difference(arm["difference"], absent), _p(arm["difference"])] if several else []
-    return [_arm(arm), *cells, *compared, Cell(str(len(arm["runs"])))]
-
-
-def costs(comparison: Mapping[str, Any]) -> Table:
+def costs(comparison: Found) -> Table:
     """What a run of each arm took on average; on a page also how often the named arm's."""
     arms, against = comparison["arms"], comparison["against"]
     base = next(arm["cost"] for arm in arms if arm["label"] == against)
@@ -122,23 +117,21 @@ def costs(comparison: Mapping[str, Any]) -> Table:
     )
 
 
-def spacing(comparison: Mapping[str, Any]) -> Table:
+def spacing(comparison: Found) -> Table:
     """Every spaced arm beside its unspaced partner, with what the difference is and how much more it took."""
     pairs, arms = comparison["spacing"], {arm["label"]: arm for arm in comparison["arms"]}
     ratios = {name: COSTS[name] for name in pairs[0]["cost_ratio"]}
-    rows = []
-    for pair in pairs:
-        p, times = pair["p_holm"], [ratio(pair["cost_ratio"][name]) for name in ratios]
-        rows.append(
-            [
-                Cell(pair["name"], below=f"{pair['spaced']} vs {pair['unspaced']}"),
-                *(_estimate(arms[pair[form]]["last"], brief=True) for form in ("unspaced", "spaced")),
-                _difference(pair["difference"]),
-                _p(pair["difference"]),
-                Cell(DASH if p is None else p_value(p).removeprefix("p = ")),
-                *(Cell(f"{TIMES}{many}", short=f"x{many}") for many in times),
-            ]
-        )
+    rows = [
+        [
+            Cell(pair["name"], below=f"{pair['spaced']} vs {pair['unspaced']}"),
+            *(_estimate(arms[pair[form]]["last"]) for form in ("unspaced", "spaced")),
+            _difference(pair["difference"]),
+            _p(pair["difference"]),
+            Cell(DASH if pair["p_holm"] is None else p_value(pair["p_holm"]).removeprefix("p = ")),
+            *(Cell(f"{TIMES}{times}", short=f"x{times}") for times in map(ratio, pair["cost_ratio"].values())),
+        ]
+        for pair in pairs
+    ]
     columns = [
         Column("Method", "method", left=True),
         Column("Unspaced", "unspaced"),
@@ -159,7 +152,7 @@ def spacing(comparison: Mapping[str, Any]) -> Table:
     )
 
 
-def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
+def comparison_tables(comparison: Found) -> list[Table]:
     """All of them that say something."""
     return [results(comparison), *([spacing(comparison)] if comparison["spacing"] else []), costs(comparison)]
 
@@ -176,32 +169,33 @@ def of_run(run: Run) -> Table:
     return in_words("accuracy in percent", columns, rows, left=3)
 
 
-def _arm(arm: Mapping[str, Any]) -> Cell:
+def _arm(arm: Found) -> Cell:
     return Cell(arm["label"], below=how(arm))
 
 
-def _estimate(value: Mapping[str, Any] | None, strong: bool = False, brief: bool = False) -> Cell:
+def _estimate(value: Found | None, strong: bool = False) -> Cell:
+    """Only a strong one has its interval in a terminal."""
     if value is None:
         return Cell(DASH, short="", absent=True)
     mean, _, half = estimate(value).partition(" ")
-    return Cell(mean, short=mean if brief else f"{mean} {half}".strip(), half=half, strong=strong)
+    return Cell(mean, short=f"{mean} {half}".strip() if strong else mean, half=f" {half}", strong=strong)
 
 
-def _difference(difference: Mapping[str, Any] | None, absent: str = "no shared seed") -> Cell:
+def _difference(difference: Found | None, absent: str = "no shared seed") -> Cell:
     if difference is None:
         return Cell(absent, short="", absent=True)
     mean, judged = points(difference["mean"]), verdict(difference)
     if judged is None:
         return Cell(mean, strong=True, below="1 shared seed: no interval")
-    short = f"{mean} {PLUS_MINUS} {percent((difference['high'] - difference['low']) / 2)}"
+    short = estimate(difference, points)
     return Cell(mean, short=short, strong=True, verdict=judged, below=with_p(difference))
 
 
-def _p(difference: Mapping[str, Any] | None) -> Cell:
+def _p(difference: Found | None) -> Cell:
     return Cell("" if difference is None or difference["p"] is None else f"{difference['p']:.3f}")
 
 
-def _cost(cost: Mapping[str, float], base: Mapping[str, float], name: str) -> Cell:
+def _cost(cost: Found, base: Found, name: str) -> Cell:
     value, in_seconds = cost[name], name == "seconds"
     written = f"{value:.1f}" if in_seconds and value < 100 else count(value)
     times = f"{TIMES}{ratio(value / base[name])}" if base[name] else ""

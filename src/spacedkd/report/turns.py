@@ -1,7 +1,5 @@
 """Who learned which step when: a schedule as a picture, small however long the run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from spacedkd.duration import in_steps, steps_of
 from spacedkd.json_form import to_json
 from spacedkd.report import Arm, colours
 from spacedkd.report.axes import Panel, Point, label, tick_values, ticks
-from spacedkd.report.markup import Markup, tag
+from spacedkd.report.markup import Markup, Titled, tag
 from spacedkd.report.numbers import count, counted, listed, plain
 from spacedkd.run import Run
 from spacedkd.schedule import Schedule, Segment, Spaced, segments
@@ -101,10 +99,10 @@ def strokes(blocks: Iterable[Segment], finest: float) -> list[Stroke]:
     return done
 
 
-def pictures(tables: Sequence[Timetable]) -> list[Markup]:
+def pictures(tables: Sequence[Timetable]) -> list[Titled]:
     """A picture for each schedule; those with equally long epochs share their axes, so that cost can be seen."""
     return [
-        _picture(table, [other for other in tables if other.run.steps_per_epoch == table.run.steps_per_epoch])
+        (*table.titles, _picture(table, [o for o in tables if o.run.steps_per_epoch == table.run.steps_per_epoch]))
         for table in tables
     ]
 
@@ -136,18 +134,15 @@ def _drawn(table: Timetable, panel: Panel, steps: int) -> tuple[list[Stroke], li
     """
     finest = FINEST * (panel.x[1] - panel.x[0]) / (panel.to_x.stop - panel.to_x.start)  # in turns
     drawn = strokes(segments(table.schedule.turns(table.run.roles, range(steps))), finest)
-    bands: dict[str, list[Stroke]] = {}
-    blocks: dict[str, list[Stroke]] = {}
-    for one in drawn:
-        (bands if one.merged else blocks).setdefault(one.role, []).append(one)
-    firsts = [found[0] for found in bands.values()]
-    covering = [sum(_coincide(one, later, finest) for later in firsts[n + 1 :]) for n, one in enumerate(firsts)]
-    widths = [LINE + 4 * many for many in covering] + [LINE] * len(blocks)
-    class_of = colours(table.run.roles)
-    paths = []
-    for (role, found), width in zip([*bands.items(), *blocks.items()], widths, strict=True):
+    groups: dict[tuple[bool, str], list[Stroke]] = {}
+    for one in sorted(drawn, key=lambda one: not one.merged):
+        groups.setdefault((one.merged, one.role), []).append(one)
+    bands = [found[0] for (merged, _), found in groups.items() if merged]
+    class_of, paths = colours(table.run.roles), []
+    for place, found in enumerate(groups.values()):
         lines = "".join(panel.path(one.points) for one in found)
-        paths.append(tag("path", d=lines, class_=f"band {class_of[role]}", stroke_width=width))
+        width = LINE + 4 * sum(_coincide(found[0], later, finest) for later in bands[place + 1 :])
+        paths.append(tag("path", d=lines, class_=f"band {class_of[found[0].role]}", stroke_width=width))
     return drawn, paths
 
 

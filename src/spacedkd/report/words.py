@@ -1,17 +1,14 @@
 """What the comparison says in words; every word follows from an interval, never from a mean alone."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
 
 from spacedkd.report import Arm
-from spacedkd.report.numbers import TIMES, count, counted, estimate, listed, points, ratio, spread, with_p
+from spacedkd.report.numbers import TIMES, Found, count, counted, estimate, listed, points, ratio, spread, with_p
 from spacedkd.spec import NetworkSpec, RunSpec
 
 
-def verdict(difference: Mapping[str, Any] | None) -> str | None:
+def verdict(difference: Found | None) -> str | None:
     """`better` or `worse` where the whole interval is on one side of zero; None where seeds are too few for one."""
     if difference is None or difference["low"] is None:
         return None
@@ -20,12 +17,12 @@ def verdict(difference: Mapping[str, Any] | None) -> str | None:
     return "worse" if difference["high"] < 0 else "no clear difference"
 
 
-def how(arm: Mapping[str, Any]) -> str:
+def how(arm: Found) -> str:
     """An arm's method, and its schedule where more than one role learns."""
     return ", ".join(str(arm[name]) for name in ("method", "schedule") if arm[name])
 
 
-def leader_name(arms: Sequence[Mapping[str, Any]]) -> str:
+def leader_name(arms: Sequence[Found]) -> str:
     """What the role that leads is called: its own name where all arms agree."""
     names = {arm["roles"][0] for arm in arms if len(arm["roles"]) > 1}
     return names.pop() if len(names) == 1 else "teacher"
@@ -67,7 +64,7 @@ def headline(arms: Sequence[Arm], against: str) -> str:
     return "; ".join(parts) + "."
 
 
-def caution(differences: Sequence[Mapping[str, Any] | None]) -> str | None:
+def caution(differences: Sequence[Found | None]) -> str | None:
     """What many comparisons at once do to the intervals: of 95 % intervals around nothing, one in twenty misses it."""
     made = sum(difference is not None and difference["n"] > 1 for difference in differences)
     if made < 2:

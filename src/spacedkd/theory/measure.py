@@ -16,26 +16,25 @@ Expectations are over the order of the data. Traces are exact, with no linearisa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval, half_width
+from spacedkd.evaluation.confidence import confidence_interval, half_width
 from spacedkd.theory.training import Course, Setting, train
 from spacedkd.theory.wide_network import Curvatures
 
-Callback = Callable[[str, int, int], None]
-
+Unit = Literal["ratio", "part"]
 NEAR = 0.01
 """of its first loss, and less, is left to a teacher near convergence"""
 ROUNDING = 1e-22
 """a loss below this is no more than rounding"""
 
 
-def measure(settings: Sequence[Setting], callback: Callback) -> dict[str, Any]:
+def measure(settings: Sequence[Setting], callback: Callable[[str, int, int], None]) -> dict[str, Any]:
     """The experiment as plain JSON."""
     return {"near": NEAR, "settings": [_judged(train(one, partial(callback, one.name))) for one in settings]}
 
@@ -91,11 +90,10 @@ def _interval(course: Course, place: int, near: list[bool]) -> dict[str, Any]:
     windows = {"near": [a and b for a, b in zip(apart, near, strict=True)], "all": apart}
     sides = _inequalities(course, place)
     within = {window: {name: one.at(rows) for name, one in sides.items()} for window, rows in windows.items()}
-    spaced, online = sides["theorem_own"].left, sides["theorem_own"].right
     return {
         "interval": course.setting.intervals[place],
         "verdicts": {
-            window: {name: asdict(verdict(one)) for name, one in found.items()} if any(windows[window]) else None
+            window: {name: verdict(one) for name, one in found.items()} if any(windows[window]) else None
             for window, found in within.items()
         },
         "follows": {
@@ -103,8 +101,8 @@ def _interval(course: Course, place: int, near: list[bool]) -> dict[str, Any]:
             for window, found in within.items()
         },
         "gap": sides["lemma"].left.mean((1, 2)).tolist(),
-        "trace": spaced.mean((1, 2)).tolist(),
-        "change": ((spaced - online) / online).mean((1, 2)).tolist(),
+        "trace": sides["theorem_own"].left.mean((1, 2)).tolist(),
+        "change": sides["theorem_own"].changes().mean((1, 2)).tolist(),
         "end": _end(course, place),
     }
 
@@ -114,24 +112,21 @@ def _inequalities(course: Course, place: int) -> dict[str, Sides]:
 
     The one minimum theta* is taken to be the end of online KD's student: the proof's reading.
     """
-    every, minimum = slice(None), _students(course, -1, 0)
+    setting, minimum = course.setting, _students(course, -1, 0)
 
-    def both(of: Callable[[int, Sequence[int]], Tensor]) -> list[Tensor]:
+    def sides(of: Callable[[int, list[int]], Tensor], unit: Unit = "part", scale: Tensor | None = None) -> Sides:
         """Of the spaced student with its teacher and of the online one: [T, problems, orders] each."""
-        sides = of(place + 1, course.ahead[place]), of(0, course.times)
-        return [values.view(len(values), course.setting.problems, course.setting.orders) for values in sides]
+        both = of(place + 1, course.ahead[place]), of(0, course.times)
+        left, right = (values.view(len(values), setting.problems, setting.orders) for values in both)
+        return Sides(left, right, unit, scale)
 
-    gap, online_gap = both(lambda _, teachers: course.gap[list(teachers)].abs().mean(-1))
-    signed, online_signed = both(
-        lambda _, teachers: course.setting.alpha * (course.gap[list(teachers)] * minimum.bend).mean(-1)
-    )
-    same, online_same = both(lambda _, teachers: _trace(course, minimum, teachers))
-    own, online_own = both(lambda student, teachers: _trace(course, _students(course, every, student), teachers))
+    same = sides(lambda _, teachers: _trace(course, minimum, teachers))
+    signed = sides(lambda _, teachers: setting.alpha * (course.gap[teachers] * minimum.bend).mean(-1), scale=same.right)
     return {
-        "lemma": Sides(gap, online_gap, "ratio"),
-        "step": Sides(signed, online_signed, "part", online_same),
-        "theorem_same": Sides(same, online_same, "part"),
-        "theorem_own": Sides(own, online_own, "part"),
+        "lemma": sides(lambda _, teachers: course.gap[teachers].abs().mean(-1), "ratio"),
+        "step": signed,
+        "theorem_same": same,
+        "theorem_own": sides(lambda own, teachers: _trace(course, _students(course, slice(None), own), teachers)),
     }
 
 
@@ -139,10 +134,10 @@ def _students(course: Course, time: int | slice, student: int) -> Curvatures:
     return Curvatures(*(values[time, student] for values in course.students))
 
 
-def _trace(course: Course, at: Curvatures, teachers: Sequence[int], alpha: float | None = None) -> Tensor:
+def _trace(course: Course, at: Curvatures, teachers: list[int], alpha: float | None = None) -> Tensor:
     """Tr H at a student's parameters, with the teacher after so many updates: [T, R]."""
     alpha = course.setting.alpha if alpha is None else alpha
-    beta = at.output - (1 - alpha) * course.targets - alpha * course.teacher[list(teachers)]
+    beta = at.output - (1 - alpha) * course.targets - alpha * course.teacher[teachers]
     return (at.slope + beta * at.bend).mean(-1)
 
 
@@ -173,7 +168,7 @@ class Sides(NamedTuple):
 
     left: Tensor
     right: Tensor
-    unit: Literal["ratio", "part"]
+    unit: Unit
     scale: Tensor | None = None  # what a difference is a part of; the right side where it is not given
 
     def at(self, rows: list[bool]) -> Sides:
@@ -190,40 +185,27 @@ class Sides(NamedTuple):
         return self.left.mean(-1) <= self.right.mean(-1)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How often `left <= right` was seen.
+def verdict(sides: Sides) -> dict[str, Any]:
+    """How often `left <= right` was seen, over problems and times.
 
     An expectation is over orders, so there is one inequality for each problem and time. It is held or broken where the
     paired 95 % interval of the difference lies on one side of zero; chance alone breaks 2.5 % of those that are equal.
     """
-
-    held: float
-    broken: float
-    means: float  # part in which the mean of the left is not above the mean of the right, clearly or not
-    single: float  # part of all single runs and times with left <= right
-    problems_held: float  # part of problems, by the change averaged over all times; surer, as there is more to average
-    problems_broken: float
-    change: ConfidenceInterval  # over problems: geometric mean of left / right, or mean of (left - right) / scale
-    unit: str
-
-
-def verdict(sides: Sides) -> Verdict:
-    """Count, over problems and times."""
     held, broken = _clear(sides.left - sides.right)
     change = sides.changes().mean(0)  # [problems, orders]
     problems_held, problems_broken = _clear(change)
     per_problem = change.mean(-1)
-    return Verdict(
-        held=part(held),
-        broken=part(broken),
-        means=part(sides.holds_between_means()),
-        single=part(sides.left <= sides.right),
-        problems_held=part(problems_held),
-        problems_broken=part(problems_broken),
-        change=confidence_interval((per_problem.exp() if sides.unit == "ratio" else per_problem).tolist()),
-        unit=sides.unit,
-    )
+    return {
+        "held": part(held),
+        "broken": part(broken),
+        "means": part(sides.holds_between_means()),  # clearly or not
+        "single": part(sides.left <= sides.right),  # of all single runs and times
+        "problems_held": part(problems_held),  # by the change averaged over all times: surer, as more is averaged
+        "problems_broken": part(problems_broken),
+        # over problems: geometric mean of left / right, or mean of (left - right) / scale
+        "change": asdict(confidence_interval((per_problem.exp() if sides.unit == "ratio" else per_problem).tolist())),
+        "unit": sides.unit,
+    }
 
 
 def _clear(differences: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,14 +1,11 @@
 """The page of the theory experiment: what the paper states, what was measured, and what that says."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from spacedkd.report.markup import NOTHING, Markup, document, grid, legend, note, panel, section, tag, text
-from spacedkd.report.numbers import PLUS_MINUS, count
+from spacedkd.report.markup import Markup, Titled, document, grid, legend, note, paragraph, tag
+from spacedkd.report.numbers import PLUS_MINUS, Found, count
 from spacedkd.theory import plots, words
-from spacedkd.theory.words import Found
 
 STYLE = """
 path.online { stroke: var(--ink); stroke-dasharray: 5 3; stroke-width: 1.8; }
@@ -31,50 +28,47 @@ def write_theory_page(path: Path, found: Found, command: str) -> None:
 
 def render_theory(found: Found, command: str) -> str:
     """The page as text."""
-    sections = (_stated(), _gap(found), _steps(found), _traces(found), _numbers(found), _making(found, command))
-    return document(TITLE, _opening(found), sections, STYLE)
-
-
-def _opening(found: Found) -> Markup:
-    findings = [_item(title, f"{words.finding(found, name)}.") for name, title in words.STATEMENTS.items()]
+    sections = {
+        "stated": ("What is stated", _stated()),
+        "gap": ("The Lemma: is the teacher ahead nearer its minimum?", _gap(found)),
+        "steps": ("From the Lemma to the Theorem", _steps(found)),
+        "traces": ("Do spaced students end flatter?", _traces(found)),
+        "numbers": ("Traces at the end", _numbers(found)),
+        "making": ("How this was made", _making(found, command)),
+    }
+    setting = (
+        "The paper argues that a teacher which learns ahead of its student leads the student to a flatter "
+        "minimum. This page measures each step of that argument in the setting it is made in."
+    )
     case = (
         "A case is one problem (data and first weights) at one time near convergence, with expectations over the order "
         "of the data. Clear means that the paired 95 % interval lies on one side of zero; of statements about equal "
         "sides, chance alone breaks 2.5 %. Ranges are over settings and intervals."
     )
-    setting = (
-        "The paper argues that a teacher which learns ahead of its student leads the student to a flatter "
-        "minimum. This page measures each step of that argument in the setting it is made in."
-    )
-    return tag(
-        "header",
-        tag("p", text("Spaced knowledge distillation, theory experiment"), class_="kind"),
-        tag("h1", text(TITLE)),
-        tag("p", text(setting), class_="setting"),
-        tag("div", _text(words.headline(found)), tag("ul", *findings), note(case), class_="outcome"),
-    )
+    findings = [_item(title, f"{words.finding(found, name)}.") for name, title in words.STATEMENTS.items()]
+    outcome = paragraph(words.headline(found)), tag("ul", *findings), note(case)
+    return document(TITLE, "Spaced knowledge distillation, theory experiment", setting, outcome, sections, STYLE)
 
 
 def _item(title: str, sentence: str) -> Markup:
-    return tag("li", tag("b", text(f"{title}: ")), text(sentence))
+    return tag("li", tag("b", f"{title}: "), sentence)
 
 
-def _stated() -> Markup:
-    items = [_item(title, f"{words.MEANINGS[name]}.") for name, title in words.STATEMENTS.items()]
-    return section(
-        "stated",
-        "What is stated",
-        _text(words.SETTING),
-        tag("div", *(tag("div", text(formula)) for formula in words.FORMULAS), class_="formula"),
-        tag("ol", *items),
-        _text("Three places in the proof deserve a look."),
-        tag("ul", *(tag("li", text(place)) for place in (words.ABSOLUTE, words.SIGN, words.SAME))),
-    )
+def _stated() -> Iterator[Markup]:
+    yield paragraph(words.SETTING)
+    yield tag("div", *(tag("div", formula) for formula in words.FORMULAS), class_="formula")
+    yield tag("ol", *(_item(title, f"{words.MEANINGS[name]}.") for name, title in words.STATEMENTS.items()))
+    yield paragraph("Three places in the proof deserve a look.")
+    yield tag("ul", *(tag("li", place) for place in (words.ABSOLUTE, words.SIGN, words.SAME)))
 
 
-def _gap(found: Found) -> Markup:
+def _gap(found: Found) -> Iterator[Markup]:
+    finding, every = words.finding(found, "lemma"), words.verdicts(found, "lemma")
+    single = words.shares(every, "single") if every else "no"
+    yield paragraph(f"{finding[0].upper()}{finding[1:]}. In single runs u(k) ≤ u(t) holds in {single} % of cases.")
+    yield _legend(found, ("u(t), online", "online"))
     examples = [
-        panel(f"{one['setting']['name']}, one run", f"interval {_name(one, 1)}", plots.example(one))
+        (f"{one['setting']['name']}, one run", f"interval {_name(one, 1)}", plots.example(one))
         for one in found["settings"]
         if len(one["intervals"]) > 1
     ]
@@ -83,42 +77,28 @@ def _gap(found: Found) -> Markup:
         "the dashed upright line its loss is under 1 % of the first one: near convergence. Bottom: the first run, step "
         "by step. The gap of a single run goes up and down with the batches: the inequality is one about means."
     )
-    finding, every = words.finding(found, "lemma"), words.verdicts(found, "lemma")
-    single = words.shares(every, "single") if every else "no"
-    return section(
-        "gap",
-        "The Lemma: is the teacher ahead nearer its minimum?",
-        _text(f"{finding[0].upper()}{finding[1:]}. In single runs u(k) ≤ u(t) holds in {single} % of cases."),
-        _legend(found, ("u(t), online", "online")),
-        grid([*_panels(found, plots.gaps), *examples], caption),
-    )
+    yield grid([*_panels(found, plots.gaps), *examples], caption)
 
 
-def _steps(found: Found) -> Markup:
-    key = [
-        tag("li", tag("span", class_=f"swatch {kind}"), text(name))
-        for kind, name in (("held", "clearly held"), ("open", "too close to tell"), ("broken", "clearly broken"))
-    ]
-    averaged = []
+def _steps(found: Found) -> Iterator[Markup]:
+    yield paragraph(words.follow_up(found))
     if words.verdicts(found, "lemma"):
-        items = [tag("li", text(words.by_problem(found, name))) for name in words.STATEMENTS]
-        averaged = [_text("Averaged over all times near convergence, which leaves less to chance:"), tag("ul", *items)]
+        yield paragraph("Averaged over all times near convergence, which leaves less to chance:")
+        yield tag("ul", *(tag("li", words.by_problem(found, name)) for name in words.STATEMENTS))
+    yield paragraph(words.why(found))
+    yield paragraph(words.sizes(found))
+    key = {"held": "clearly held", "open": "too close to tell", "broken": "clearly broken"}
+    swatches = [tag("li", tag("span", class_=f"swatch {kind}"), name) for kind, name in key.items()]
+    yield tag("ul", *swatches, class_="legend")
     caption = "Near convergence. Beside each bar: clearly held / clearly broken, in percent of problems and times."
-    return section(
-        "steps",
-        "From the Lemma to the Theorem",
-        _text(words.follow_up(found)),
-        *averaged,
-        _text(words.why(found)),
-        _text(words.sizes(found)),
-        tag("ul", *key, class_="legend"),
-        grid(_panels(found, plots.bars), caption),
-    )
+    yield grid(_panels(found, plots.bars), caption)
 
 
-def _traces(found: Found) -> Markup:
+def _traces(found: Found) -> Iterator[Markup]:
+    yield from map(paragraph, words.ends(found))
+    yield _legend(found)
     closer = [
-        panel(f"{one['setting']['name']}, near convergence", _described(one), plots.changes(one, near=True))
+        (f"{one['setting']['name']}, near convergence", _described(one), plots.changes(one, near=True))
         for one in found["settings"]
         if any(one["near"])
     ]
@@ -127,37 +107,29 @@ def _traces(found: Found) -> Markup:
         "student's at the same update; mean over runs. Below zero the spaced student is flatter. Top: all of training; "
         "bottom: right of the dashed upright line, near convergence, and without offline."
     )
-    return section(
-        "traces",
-        "Do spaced students end flatter?",
-        *(_text(sentence) for sentence in words.ends(found)),
-        _legend(found),
-        grid([*_panels(found, plots.changes), *closer], caption),
+    yield grid([*_panels(found, plots.changes), *closer], caption)
+
+
+def _numbers(found: Found) -> Iterator[Markup]:
+    yield note(
+        "The Hessian of the task's own loss, without a teacher in it, after the last update. The change is a mean over "
+        f"problems {PLUS_MINUS} half the width of its 95 % interval."
     )
-
-
-def _numbers(found: Found) -> Markup:
-    names = ["setting", "interval", "trace, online", "trace, spaced", "change", "runs with a smaller one"]
+    names = ("setting", "interval", "trace, online", "trace, spaced", "change", "runs with a smaller one")
     rows = []
     for one in found["settings"]:
         for place, end in enumerate(interval["end"] for interval in one["intervals"]):
             traces = f"{end['online']:.2f}", f"{end['spaced']:.2f}"
             cells = [_name(one, place), *traces, words.with_half(end["change"]), f"{words.share(end['smaller'])} %"]
-            head = tag("th", text(one["setting"]["name"]), scope="row")
-            rows.append(tag("tr", head, *(tag("td", text(cell)) for cell in cells)))
-    heads = tag("tr", *(tag("th", text(name), scope="col") for name in names))
-    table = tag("table", tag("thead", heads), tag("tbody", *rows))
-    said = (
-        "The Hessian of the task's own loss, without a teacher in it, after the last update. The change is a mean over "
-        f"problems {PLUS_MINUS} half the width of its 95 % interval."
-    )
-    return section("numbers", "Traces at the end", note(said), tag("div", table, class_="scroll", tabindex="0"))
+            head = tag("th", one["setting"]["name"], scope="row")
+            rows.append(tag("tr", head, *(tag("td", cell) for cell in cells)))
+    heads = tag("tr", *(tag("th", name, scope="col") for name in names))
+    yield tag("div", tag("table", tag("thead", heads), tag("tbody", *rows)), class_="scroll", tabindex="0")
 
 
-def _making(found: Found, command: str) -> Markup:
+def _making(found: Found, command: str) -> Iterator[Markup]:
     first = found["settings"][0]["setting"]
-    linear = [one["linear"] for one in found["settings"] if one["linear"] is not None]
-    told = (
+    yield note(
         f"Networks with one hidden layer of {first['width']} units and {count(first['parameters'])} parameters learn "
         f"{first['samples']} random points with {first['inputs']} inputs and random targets, in batches of "
         f"{first['batch_size']}, by plain gradient descent in double precision. {count(first['runs'])} runs for each "
@@ -165,19 +137,19 @@ def _making(found: Found, command: str) -> Markup:
         f"with the same weights; the teacher's share of the loss is {first['alpha']:g}. φ* is taken from twice as many "
         "updates as the students get."
     )
-    worst = max(one["limit"] for one in found["settings"])
-    check = f"The teacher's loss at φ* is at most {worst:.1g}."
-    if linear:
+    check = f"The teacher's loss at φ* is at most {max(one['limit'] for one in found['settings']):.1g}."
+    if linear := [one["linear"] for one in found["settings"] if one["linear"] is not None]:
         check += f" Near convergence dᵢ differs from the teacher's real error by {100 * max(linear):.2g} % or less."
-    return section("making", "How this was made", note(told), note(check), tag("pre", text(command), tabindex="0"))
+    yield note(check)
+    yield tag("pre", command, tabindex="0")
 
 
 def _described(one: Found) -> str:
     return f"learning rate {one['setting']['rate']:g}, {count(one['setting']['steps'])} updates"
 
 
-def _panels(found: Found, picture: Callable[[Found], Markup]) -> list[Markup]:
-    return [panel(one["setting"]["name"], _described(one), picture(one)) for one in found["settings"]]
+def _panels(found: Found, picture: Callable[[Found], Markup]) -> list[Titled]:
+    return [(one["setting"]["name"], _described(one), picture(one)) for one in found["settings"]]
 
 
 def _name(one: Found, place: int) -> str:
@@ -188,7 +160,3 @@ def _legend(found: Found, *others: tuple[str, str]) -> Markup:
     one = max(found["settings"], key=lambda setting: len(setting["intervals"]))
     spaced = [(_name(one, place), plots.line_class(place)) for place in range(len(one["intervals"]))]
     return legend([*others, *spaced], "all")
-
-
-def _text(sentences: str) -> Markup:
-    return tag("p", text(sentences)) if sentences else NOTHING

@@ -1,25 +1,20 @@
 """The pictures of the theory experiment: the teacher's gap, verdicts, and traces over training."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from spacedkd.report.axes import Panel, Point, Tick, label, rounded, thinned, ticks
-from spacedkd.report.markup import NOTHING, Markup, join, tag
+from spacedkd.report.markup import Markup, join, tag
+from spacedkd.report.numbers import Found
 from spacedkd.theory.words import STATEMENTS, interval_name, share, signed_percent
 
-Found = Mapping[str, Any]
-
-LINES = ("one-of-4", "two-of-4", "three-of-4", "four-of-4")
 MOST_POINTS = 130
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def line_class(place: int) -> str:
-    return LINES[place % len(LINES)]
+    return ("one-of-4", "two-of-4", "three-of-4", "four-of-4")[place % 4]
 
 
 def power(exponent: float) -> str:
@@ -41,11 +36,10 @@ def gaps(one: Found) -> Markup:
     values = [y for points in (online, *spaced) for _, y in points]
     panel = Panel((0, times[-1]), (math.floor(min(values)), math.ceil(max(values))), right=12)
     frame = panel.frame(_time_ticks(panel), _log_ticks(panel), "student's update t", "teacher gap u, mean over runs")
-    words = (
-        f"Teacher gap over training, {one['setting']['name']}: online from {one['gap'][0]:.2g} to {one['gap'][-1]:.2g}."
-    )
+    ends = f"online from {one['gap'][0]:.2g} to {one['gap'][-1]:.2g}"
     drawn = panel.line(thinned(online, MOST_POINTS), "all online"), _near_mark(panel, one)
-    return panel.draw(words, frame, *_lines(panel, spaced), *drawn)
+    said = f"Teacher gap over training, {one['setting']['name']}: {ends}."
+    return panel.draw(said, frame, *_lines(panel, spaced), *drawn)
 
 
 def _lines(panel: Panel, curves: Sequence[Sequence[Point]]) -> list[Markup]:
@@ -61,7 +55,7 @@ def _near_mark(panel: Panel, one: Found) -> Markup:
     """Where the stretch that counts as near convergence begins."""
     near = [t for t, is_near in zip(one["times"], one["near"], strict=True) if is_near]
     if not near:
-        return NOTHING
+        return Markup()
     x = panel.to_x(near[0])
     return tag("line", class_="mark", x1=x, x2=x, y1=panel.top, y2=panel.height - panel.bottom)
 
@@ -69,13 +63,9 @@ def _near_mark(panel: Panel, one: Found) -> Markup:
 def example(one: Found) -> Markup:
     """A few dozen steps of a single run: u(t) goes up and down, u(k(t)) stays for an interval."""
     start, gap, interval = one["example"]["start"], one["example"]["gap"], one["intervals"][1]["interval"]
-    points = [(start + n, value) for n, value in enumerate(gap)]
-    last = start + len(gap) - 1
-    held: list[Point] = []
-    for t, _ in points[1:]:
-        k = -(-t // interval) * interval
-        if k <= last:
-            held += [(t - 1, gap[k - start]), (t, gap[k - start])]
+    points, last = [*enumerate(gap, start)], start + len(gap) - 1
+    ahead = {t: -(-t // interval) * interval for t in range(start + 1, last + 1)}
+    held = [(x, gap[k - start]) for t, k in ahead.items() if k <= last for x in (t - 1, t)]
     panel = Panel((start, last), rounded(0, max(gap)), left=44, right=12)
     frame = panel.frame(_time_ticks(panel), ticks(*panel.y, most=5), "student's update t", "teacher gap u, one run")
     rises = sum(b > a for a, b in pairwise(gap))
@@ -101,27 +91,24 @@ def changes(one: Found, near: bool = False) -> Markup:
         for interval in shown
     )
     words = f"Trace of spaced students against online KD over training, {one['setting']['name']}; at the end: {ends}."
-    return panel.draw(words, frame, zero, *_lines(panel, curves), NOTHING if near else _near_mark(panel, one))
+    return panel.draw(words, frame, zero, *_lines(panel, curves), "" if near else _near_mark(panel, one))
 
 
 def bars(one: Found) -> Markup:
     """For every statement and interval: how many cases clearly held, were too close to tell, were clearly broken."""
     rows: list[Markup] = []
     top, said = 0.0, []
+    judged = [interval for interval in one["intervals"] if interval["verdicts"]["near"]]
     for name, title in STATEMENTS.items():
         rows.append(label(title, 2, top + 14, class_="group"))
         top += 20
-        for interval in one["intervals"]:
-            verdict = interval["verdicts"]["near"]
-            if verdict is None:
-                continue
-            spaced = interval_name(one["setting"], interval["interval"])
-            rows.append(_bar(spaced, verdict[name]["held"], verdict[name]["broken"], top))
-            said.append(f"{title}, {spaced}: held {share(verdict[name]['held'])} %")
+        for interval in judged:
+            spaced, verdict = interval_name(one["setting"], interval["interval"]), interval["verdicts"]["near"][name]
+            rows.append(_bar(spaced, verdict["held"], verdict["broken"], top))
+            said.append(f"{title}, {spaced}: held {share(verdict['held'])} %")
             top += 17
         top += 8
-    box = f"0 0 350 {top:g}"
-    return tag("svg", *rows, viewBox=box, role="img", aria_label=f"{one['setting']['name']}. {'; '.join(said)}.")
+    return Panel((0, 1), (0, 1), height=top).draw(f"{one['setting']['name']}. {'; '.join(said)}.", *rows)
 
 
 def _bar(name: str, held: float, broken: float, top: float) -> Markup:

@@ -4,12 +4,10 @@ Time t counts updates. The teacher after t updates is phi_t; the student's t-th 
 k(t) = ceil(t / s) s for the interval s. The teacher never looks at a student, so all intervals share its history.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import NamedTuple
+from itertools import accumulate, count
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,21 +15,11 @@ from torch import Tensor
 from spacedkd.errors import UserError, unknown
 from spacedkd.schedule import Spaced
 from spacedkd.seeds import seed_for
-from spacedkd.theory.wide_network import (
-    ACTIVATIONS,
-    Curvatures,
-    Networks,
-    curvatures,
-    descended,
-    drawn,
-    linearised,
-    outputs,
-)
+from spacedkd.theory import wide_network as wide
+from spacedkd.theory.wide_network import ACTIVATIONS, Curvatures, Networks
 
 LONGER = 2
 """times as many steps as the students get show where the teacher's parameters go: phi*"""
-
-Callback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -78,18 +66,15 @@ def default_settings(problems: int = 16, orders: int = 24, steps: int = 1500, se
     if steps < 2:
         raise UserError(f"The theory experiment needs at least 2 steps, got {steps}.")
     base = Setting(problems=problems, orders=orders, seed=seed)
-    return [
-        _long(replace(base, name="tanh", activation="tanh"), steps),
-        _long(replace(base, name="gelu", activation="gelu"), steps),
-        _long(replace(base, name="tanh, small rate", activation="tanh", rate=base.rate / 4), 2 * steps),
-    ]
+    epoch = base.samples // base.batch_size
 
+    def long(steps: int, **changes: Any) -> Setting:
+        """Half an epoch, one and a half, six, and offline."""
+        wanted = (epoch // 2, 3 * epoch // 2, 6 * epoch, steps)
+        return replace(base, steps=steps, intervals=tuple(sorted({min(one, steps) for one in wanted})), **changes)
 
-def _long(setting: Setting, steps: int) -> Setting:
-    """Half an epoch, one and a half, six, and offline."""
-    epoch = setting.samples // setting.batch_size
-    wanted = (epoch // 2, 3 * epoch // 2, 6 * epoch, steps)
-    return replace(setting, steps=steps, intervals=tuple(sorted({min(one, steps) for one in wanted})))
+    small = {"name": "tanh, small rate", "rate": base.rate / 4}
+    return [long(steps), long(steps, name="gelu", activation="gelu"), long(2 * steps, **small)]
 
 
 class Course(NamedTuple):
@@ -111,35 +96,29 @@ def teacher_ahead(interval: int, steps: int) -> list[int]:
     >>> teacher_ahead(3, 8)
     [3, 3, 3, 6, 6, 6, 8, 8]
     """
-    found, updates = [], 0
-    for turn in Spaced(f"{interval}st").turns(("teacher", "student"), range(steps)):
-        if turn.role == "teacher":
-            updates += 1
-        else:
-            found.append(updates)
-    return found
+    turns = [*Spaced(f"{interval}st").turns(("teacher", "student"), range(steps))]
+    updates = accumulate(int(turn.role == "teacher") for turn in turns)
+    return [k for turn, k in zip(turns, updates, strict=True) if turn.role == "student"]
 
 
 class _Runs:
     """Data, initial weights and batch orders of all runs; each a function of the seed and its own numbers."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        problems = [self._problem(number) for number in range(setting.problems)]
-        self.x = self._for_each_order([x for x, _, _ in problems])  # [R, N, D]
-        self.y = self._for_each_order([y for _, y, _ in problems])  # [R, N]
-        parts = zip(*(network for _, _, network in problems), strict=True)
-        self.start = Networks(*(self._for_each_order(list(part)) for part in parts))
+    def __init__(self, setting: Setting, callback: Callable[[int, int], None] = lambda *news: None) -> None:
+        self.setting, self._callback, self._updates = setting, callback, count(1)
+        problems = zip(*(self._problem(number) for number in range(setting.problems)), strict=True)
+        self.x, self.y, *start = (torch.stack(part).repeat_interleave(setting.orders, 0) for part in problems)
+        self.start = Networks(*start)  # x: [R, N, D], y: [R, N]
         self._orders = torch.stack(
             [self._order(problem, order) for problem in range(setting.problems) for order in range(setting.orders)]
         )  # [R, steps, B]
 
-    def _problem(self, number: int) -> tuple[Tensor, Tensor, Networks]:
-        """Random points with random targets: nothing but the width of the network makes them learnable."""
+    def _problem(self, number: int) -> tuple[Tensor, ...]:
+        """Random points with random targets, and a network: nothing but its width makes them learnable."""
         draw = torch.Generator().manual_seed(seed_for(self.setting.seed, "problem", number))
         x = torch.randn(self.setting.samples, self.setting.inputs, generator=draw, dtype=torch.float64)
         y = torch.randn(self.setting.samples, generator=draw, dtype=torch.float64)
-        return x, y, drawn(self.setting.inputs, self.setting.width, draw)
+        return x, y, *wide.drawn(self.setting.inputs, self.setting.width, draw)
 
     def _order(self, problem: int, order: int) -> Tensor:
         """Every epoch a new permutation: [steps, B]."""
@@ -149,41 +128,34 @@ class _Runs:
         shuffled = torch.rand(epochs, self.setting.samples, generator=draw, dtype=torch.float64).argsort(1)
         return shuffled.view(-1, self.setting.batch_size)
 
-    def _for_each_order(self, parts: list[Tensor]) -> Tensor:
-        return torch.stack(parts).repeat_interleave(self.setting.orders, 0)
-
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """The points of this step and which of the samples they are."""
         rows = self._orders[:, step]
         return self.x.gather(1, rows[..., None].expand(-1, -1, self.setting.inputs)), rows
 
-    def taught(self, networks: Networks, step: int) -> Networks:
-        """The teacher's update: it learns from the targets alone."""
+    def learned(self, networks: Networks, step: int, targets: Tensor) -> Networks:
+        """After an update towards those of the targets, [..., R, N], that are in the batch of this step."""
         x, rows = self.batch(step)
-        return descended(networks, x, self.y.gather(1, rows), self.setting.rate, self.setting.activation)
+        target = targets.gather(-1, rows.expand(*targets.shape[:-1], -1))
+        self._callback(next(self._updates), (LONGER + 2) * self.setting.steps)
+        return wide.descended(networks, x, target, self.setting.rate, self.setting.activation)
 
 
-def train(setting: Setting, callback: Callback) -> Course:
+def train(setting: Setting, callback: Callable[[int, int], None]) -> Course:
     """Train all teachers, then all students of all intervals side by side."""
-    runs = _Runs(setting)
-    done, total = count(1), (LONGER + 2) * setting.steps
-
-    def tell() -> None:
-        callback(next(done), total)
-
+    runs = _Runs(setting, callback)
     star = runs.start
     for step in range(LONGER * setting.steps):
-        star = runs.taught(star, step)
-        tell()
-    limit = (outputs(star, runs.x, setting.activation) - runs.y).square().mean(-1) / 2
+        star = runs.learned(star, step, runs.y)
+    limit = (wide.outputs(star, runs.x, setting.activation) - runs.y).square().mean(-1) / 2
     if not (worst := float(limit.max())) < 1:
         raise UserError(
             f"Setting {setting.name!r} does not converge: the teacher's loss ends at {worst:.3g}. Lower its rate."
         )
-    teacher, gap = _teacher_history(runs, star, tell)
+    teacher, gap = _teacher_history(runs, star)
     times = _times(setting)
     ahead = [teacher_ahead(interval, setting.steps) for interval in (1, *setting.intervals)]
-    students = _students(runs, teacher, ahead, times, tell)
+    students = _students(runs, teacher, ahead, times)
     measured = [[k[t - 1] for t in times] for k in ahead[1:]]
     return Course(setting, times, measured, teacher, gap, runs.y, students, limit)
 
@@ -195,31 +167,25 @@ def _times(setting: Setting) -> list[int]:
     return odd if odd[-1] == setting.steps else [*odd, setting.steps]
 
 
-def _teacher_history(runs: _Runs, star: Networks, tell: Callable[[], None]) -> tuple[Tensor, Tensor]:
+def _teacher_history(runs: _Runs, star: Networks) -> tuple[Tensor, Tensor]:
     """The teacher's run once more, to the bit, now that phi* is known."""
     setting, networks = runs.setting, runs.start
     said, gaps = [], []
     for step in range(setting.steps + 1):
-        said.append(outputs(networks, runs.x, setting.activation))
-        gaps.append(linearised(star, networks.minus(star), runs.x, setting.activation))
+        said.append(wide.outputs(networks, runs.x, setting.activation))
+        gaps.append(wide.linearised(star, Networks(*map(torch.sub, networks, star)), runs.x, setting.activation))
         if step < setting.steps:
-            networks = runs.taught(networks, step)
-            tell()
+            networks = runs.learned(networks, step, runs.y)
     return torch.stack(said), torch.stack(gaps)
 
 
-def _students(
-    runs: _Runs, teacher: Tensor, ahead: list[list[int]], times: list[int], tell: Callable[[], None]
-) -> Curvatures:
+def _students(runs: _Runs, teacher: Tensor, ahead: list[list[int]], times: list[int]) -> Curvatures:
     """Every student begins where its teacher began and learns (1 - alpha) y + alpha g_phi_k(t)."""
     setting, networks = runs.setting, Networks(*(part.expand(len(ahead), *part.shape) for part in runs.start))
     found = []
     for t in range(1, setting.steps + 1):
-        x, rows = runs.batch(t - 1)
-        advice = torch.stack([teacher[k[t - 1]].gather(1, rows) for k in ahead])
-        target = (1 - setting.alpha) * runs.y.gather(1, rows) + setting.alpha * advice
-        networks = descended(networks, x, target, setting.rate, setting.activation)
+        advice = torch.stack([teacher[k[t - 1]] for k in ahead])
+        networks = runs.learned(networks, t - 1, (1 - setting.alpha) * runs.y + setting.alpha * advice)
         if t in times:
-            found.append(curvatures(networks, runs.x, setting.activation))
-        tell()
+            found.append(wide.curvatures(networks, runs.x, setting.activation))
     return Curvatures(*(torch.stack(part) for part in zip(*found, strict=True)))

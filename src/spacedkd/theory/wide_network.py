@@ -7,8 +7,6 @@ parameters. Derivatives are formulas and not automatic, so that thousands of net
 Hessian traces taken in seconds; the tests compare them with autograd.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,25 +14,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-
-class Activation(NamedTuple):
-    """A function with its first and second derivative."""
-
-    value: Tensor
-    first: Tensor
-    second: Tensor
+Activation = tuple[Tensor, Tensor, Tensor]
+"""the values of a function, of its first and of its second derivative"""
 
 
 def _tanh(z: Tensor) -> Activation:
     t = z.tanh()
-    return Activation(t, 1 - t * t, -2 * t * (1 - t * t))
+    return t, 1 - t * t, -2 * t * (1 - t * t)
 
 
 def _gelu(z: Tensor) -> Activation:
     """z Phi(z): smooth, and close to the ReLU."""
     below = (1 + torch.erf(z / math.sqrt(2))) / 2
     density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return Activation(z * below, below + z * density, density * (2 - z * z))
+    return z * below, below + z * density, density * (2 - z * z)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Activation]] = {"tanh": _tanh, "gelu": _gelu}
@@ -47,9 +40,6 @@ class Networks(NamedTuple):
     b: Tensor  # [..., H]
     a: Tensor  # [..., H]
     c: Tensor  # [...]
-
-    def minus(self, other: Networks) -> Networks:
-        return Networks(*(mine - yours for mine, yours in zip(self, other, strict=True)))
 
 
 class Curvatures(NamedTuple):
@@ -78,34 +68,34 @@ def _read(networks: Networks, hidden: Tensor) -> Tensor:
 
 def outputs(networks: Networks, x: Tensor, activation: str) -> Tensor:
     """f at the points x, [..., N, D] to [..., N]."""
-    return _read(networks, _hidden(networks, x, activation).value)
+    return _read(networks, _hidden(networks, x, activation)[0])
 
 
 def descended(networks: Networks, x: Tensor, target: Tensor, rate: float, activation: str) -> Networks:
     """After one step of gradient descent on the mean of (f(x) - target)^2 / 2 over a batch."""
-    hidden = _hidden(networks, x, activation)
-    miss = (_read(networks, hidden.value) - target) / target.shape[-1]
-    back = miss[..., None] * hidden.first * networks.a[..., None, :]
+    value, slope, _ = _hidden(networks, x, activation)
+    miss = (_read(networks, value) - target) / target.shape[-1]
+    back = miss[..., None] * slope * networks.a[..., None, :]
     return Networks(
         networks.w - rate * back.transpose(-1, -2) @ x,
         networks.b - rate * back.sum(-2),
-        networks.a - rate * (miss[..., None] * hidden.value).sum(-2),
+        networks.a - rate * (miss[..., None] * value).sum(-2),
         networks.c - rate * miss.sum(-1),
     )
 
 
 def linearised(at: Networks, change: Networks, x: Tensor, activation: str) -> Tensor:
     """change . grad f(x_i), the gradient taken at the networks `at`: [..., N]."""
-    hidden = _hidden(at, x, activation)
+    value, slope, _ = _hidden(at, x, activation)
     moved = x @ change.w.transpose(-1, -2) + change.b[..., None, :]
-    inner = (hidden.first * at.a[..., None, :] * moved).sum(-1)
-    return inner + (hidden.value @ change.a[..., None])[..., 0] + change.c[..., None]
+    inner = (slope * at.a[..., None, :] * moved).sum(-1)
+    return inner + (value @ change.a[..., None])[..., 0] + change.c[..., None]
 
 
 def curvatures(networks: Networks, x: Tensor, activation: str) -> Curvatures:
     """|grad f|^2 = sum act^2 + sum (a act')^2 (|x|^2 + 1) + 1 and tr grad^2 f = sum a act'' (|x|^2 + 1)."""
-    hidden = _hidden(networks, x, activation)
+    value, first, second = _hidden(networks, x, activation)
     reach = x.square().sum(-1) + 1
     a = networks.a[..., None, :]
-    slope = hidden.value.square().sum(-1) + (a * hidden.first).square().sum(-1) * reach + 1
-    return Curvatures(_read(networks, hidden.value), slope, (a * hidden.second).sum(-1) * reach)
+    slope = value.square().sum(-1) + (a * first).square().sum(-1) * reach + 1
+    return Curvatures(_read(networks, value), slope, (a * second).sum(-1) * reach)

@@ -2,15 +2,10 @@
 
 # ruff: noqa: RUF001, formulas are written with the letters of the paper
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from spacedkd.report.numbers import MINUS, PLUS_MINUS, listed, plain, spread
-
-Found = Mapping[str, Any]
+from spacedkd.report.numbers import MINUS, PLUS_MINUS, Found, counted, listed, spread
 
 CHANCE = 0.05
 """clear cases up to this part are no more than chance would give"""
@@ -63,8 +58,7 @@ def interval_name(setting: Found, interval: int) -> str:
     """
     if interval == setting["steps"]:
         return "offline"
-    epochs = interval * setting["batch_size"] / setting["samples"]
-    return f"{plain(epochs)} epoch{'' if epochs == 1 else 's'}"
+    return counted(interval * setting["batch_size"] / setting["samples"], "epoch")
 
 
 def signed_percent(part: float) -> str:
@@ -108,8 +102,8 @@ def shares(every: Sequence[Found], name: str) -> str:
 
 def verdicts(found: Found, name: str) -> list[Found]:
     """Of every setting and interval that came near convergence."""
-    every = [interval["verdicts"]["near"] for one in found["settings"] for interval in one["intervals"]]
-    return [one[name] for one in every if one]
+    intervals = [interval for one in found["settings"] for interval in one["intervals"]]
+    return [near[name] for interval in intervals if (near := interval["verdicts"]["near"])]
 
 
 def judgement(found: Found, name: str) -> str:
@@ -144,8 +138,7 @@ def finding(found: Found, name: str) -> str:
 
 def follow_up(found: Found) -> str:
     """What became of the proof's step where its premise was true."""
-    every = [one["follows"]["near"] for setting in found["settings"] for one in setting["intervals"]]
-    every = [one for one in every if one]
+    every = [near for one in found["settings"] for of in one["intervals"] if (near := of["follows"]["near"])]
     if not every:
         return "The Lemma's inequality was not seen near convergence."
     return (

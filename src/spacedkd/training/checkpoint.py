@@ -1,7 +1,5 @@
 """Everything a run needs to go on, in one safetensors file that is replaced whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

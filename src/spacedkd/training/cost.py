@@ -1,7 +1,5 @@
 """What training costs: counted, not said."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

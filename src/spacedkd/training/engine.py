@@ -1,7 +1,5 @@
 """The machine a run is computed on: devices, precision, threads, and the switches that keep it exact."""
 
-from __future__ import annotations
-
 import logging
 import os
 from typing import Any

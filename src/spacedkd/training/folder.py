@@ -1,7 +1,5 @@
 """A run is a folder: its spec, its journal, its checkpoint, its student and its result."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Paths that were recorded, or are being recorded now, read in the place of roles that would learn in this run."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """One model that learns: its weights, its optimizer, and the update; and who learns in a loop of your own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The training loop."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace

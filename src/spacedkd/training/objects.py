@@ -4,8 +4,6 @@ A function cannot be written into spec.json. What can be is its qualified name a
 is only ever continued with the object it began with.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized

@@ -8,8 +8,6 @@ seed; a student that finds them recorded learns the same bits as one whose teach
     RUN/path/ROLE/000000586.safetensors         the model after 586 updates
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@ The teacher learns the next block while the student replays this one; it is a ru
 and what it has learned is handed over by its path.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What a run will do, decided before anything is built or written; a pure function of its spec and objects."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections import Counter
@@ -16,8 +14,8 @@ import torch
 from torch import Tensor
 
 from spacedkd import learning_rate
-from spacedkd.data.datasets import RunData, of_datasets
 from spacedkd.data.sources import Library
+from spacedkd.data.splits import RunData, of_datasets
 from spacedkd.data.stored import first_line
 from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration, in_steps

@@ -1,7 +1,5 @@
 """What a run leaves in its folder (spec, journal, checkpoint, in the end student and result), and what it costs."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping

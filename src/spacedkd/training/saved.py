@@ -1,7 +1,5 @@
 """Trained networks ready to be measured: those of a run, or any timm network with weights from a file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from copy import deepcopy
@@ -14,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data import sources
-from spacedkd.data.datasets import RunData
 from spacedkd.data.inputs import Inputs, in_dtype
+from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation.scores import Predict
@@ -155,7 +153,7 @@ def of_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto") 
         published = timm.get_pretrained_cfg(network.name)
         if published is None or not published.has_weights:
             raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
-        check_published(network.name, len(parts.train.classes))
+        check_published(network.name, len(parts.names))
         network = replace(network, options={**network.options, "pretrained": True})
     built = build.build(network, parts.shown, seed=0)
     keep_normalisation(built, network, parts.shown.normalisation)

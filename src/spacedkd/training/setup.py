@@ -3,8 +3,6 @@
 A network's first weights depend on the seed and its spec, not on the method.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from spacedkd.data.datasets import RunData
+from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Stream, in_order, too_small
 from spacedkd.errors import UserError
 from spacedkd.evaluation.scores import correct
