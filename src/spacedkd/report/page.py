@@ -102,6 +102,7 @@ def _costs(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
         f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
         "training; seconds depend on the machine and on what else it did."
     )
+    yield paragraph(tables.sharing(comparison))
     yield from folded_if_many(arms, "What a run of each took", html_table(tables.costs(comparison)), note(said))
 
 

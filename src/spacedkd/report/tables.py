@@ -111,9 +111,26 @@ def costs(comparison: Found) -> Table:
         "cost of one run, mean over seeds",
         [Column("Arm", "arm", left=True), *(Column(*names) for names in COSTS.values())],
         [[_arm(arm), *(_cost(arm["cost"], base, name) for name in COSTS)] for arm in arms],
-        "forward and backward passes of whole batches; images that went forward",
+        "forward and backward passes of whole batches; images that went forward" + sharing(comparison, "\n"),
         name="Cost",
         marked=[arm["label"] == against for arm in arms],
+    )
+
+
+def sharing(comparison: Found, before: str = "") -> str:
+    """What arms saved by sharing a teacher, where they did."""
+
+    def passes(kind: str) -> float:
+        counted = ((arm.get(kind) or arm["cost"], len(arm["runs"])) for arm in comparison["arms"])
+        return float(sum(runs * (cost["forward_passes"] + 2 * cost["backward_passes"]) for cost, runs in counted))
+
+    part = passes("computed") / passes("cost")
+    if part == 1:
+        return ""
+    return (
+        f"{before}Arms with the same teacher shared it: {100 * part:.0f} % of the network passes that all runs would "
+        "take alone were computed, a backward pass counted as two. The table says what a run costs alone; seconds are "
+        "as they were."
     )
 
 

@@ -118,6 +118,8 @@ class Following:
         """`keep` writes into the journal of the run that follows."""
         self.plan, self.models, self.paths, self._keep = plan, models, paths, keep
         self._passed: list[tuple[int, Turn]] = []
+        self.accuracy: dict[str, float] = {}
+        """each role's last, of its deepest head on the test images"""
 
     def pass_by(self, number: int, turn: Turn) -> None:
         """A turn of a role that learns elsewhere, by its number among all turns."""
@@ -135,6 +137,8 @@ class Following:
             for entry in self.paths[turn.role].entries(turn.step):
                 if self._due(entry["event"], turn):
                     self._keep({**entry, "turn": number, "role": turn.role})
+                    if entry["event"] == "accuracy":
+                        self.accuracy[turn.role] = entry["accuracy"]["test"]["final"]
         self._passed.clear()
 
     def _due(self, event: str, turn: Turn) -> bool:

@@ -188,7 +188,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
     for waiting in recorder.following.catch_up():
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
     if learning in setup.followed:
-        yield moment(learning, plan.total_steps)
+        yield moment(learning, plan.total_steps, recorder.following.accuracy.get(learning))
 
 
 def _check_finite(setup: Setup, turn: Turn, values: Mapping[str, float]) -> None:
