@@ -152,7 +152,8 @@ def run_all(
             RunFolder(job.folder).check_free()
     todo = [job for job in jobs if not job.finished]
     teachers = {}
-    for job in {job.label: job for job in todo}.values():
+    new_ones_last = sorted(todo, key=lambda job: not job.begun)
+    for job in {job.label: job for job in new_ones_last}.values():
         made = make_plan(job.spec, library=library)
         teachers[job.label] = teacher_of(made, build_models(made))
     if not todo:

@@ -61,6 +61,8 @@ def teacher_of(plan: Plan, models: Mapping[str, nn.Module]) -> Teacher | None:
     spec, roles = plan.spec, plan.roles
     if len(roles) == 1 and spec.ema is not None:  # nobody records the average
         return None
+    if spec.engine.pipeline or spec.teacher_path is not None:  # it is handed over already
+        return None
     try:
         decides = settings(plan, roles[0], models)
     except UserError:
@@ -72,7 +74,7 @@ def teacher_of(plan: Plan, models: Mapping[str, nn.Module]) -> Teacher | None:
 
 def _recording(spec: RunSpec, others: Sequence[Teacher]) -> RunSpec:
     """The spec of an arm that records for others."""
-    schedules: list[Schedule] = []
+    schedules: list[Schedule] = [*spec.record]
     for other in others:
         one = other.plan.spec.schedule
         schedules += [one] if one is not None and one not in schedules else []
@@ -129,6 +131,7 @@ def _can_begin(job: Job, busy: Container[str]) -> bool:
 
 def forget_paths(jobs: Sequence[Job]) -> None:
     """Remove what was recorded for jobs that are finished, unless it is to be kept."""
+    shared = {job.spec.teacher_path for job in jobs}
     for job in jobs:
-        if job.spec.teacher_path is not None and not job.spec.engine.keep_path:
-            shutil.rmtree(Path(job.spec.teacher_path) / "path", ignore_errors=True)
+        if str(job.folder.resolve()) in shared and not job.spec.engine.keep_path:
+            shutil.rmtree(job.folder / "path", ignore_errors=True)

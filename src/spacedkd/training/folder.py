@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -47,6 +48,8 @@ class RunFolder:
         """Give back a folder in which nothing was learned."""
         for path in (self.spec, self.classes, self.journal, self.path / ".lock"):
             path.unlink(missing_ok=True)
+        for folder in (self.path / "path", self.teacher):
+            shutil.rmtree(folder, ignore_errors=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 

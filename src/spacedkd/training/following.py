@@ -86,7 +86,7 @@ class RecordedPath:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                entry = json.loads(line)
+                entry = _parsed(line, journal)
                 if "version" not in entry:
                     found.append(entry)
                     continue
@@ -96,12 +96,19 @@ class RecordedPath:
                 found, self._read = [], file.tell()
 
 
+def _parsed(text: bytes, file: Path) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise UserError(f"{file} is damaged. Record the path again in a new folder.") from None
+
+
 def _is_written(run: Path) -> bool:
     """Whether a process is recording a run's path now: it holds a lock, which a kill releases."""
     try:
         with FileLock(being_written(run), blocking=False):
             return False
-    except Timeout:
+    except (Timeout, OSError):  # a place where one can only read says nothing
         return True
 
 
@@ -169,7 +176,7 @@ def find_paths(plan: Plan, settings: Mapping[str, Mapping[str, Any]]) -> dict[st
     """
     assert plan.spec.teacher_path is not None
     run = Path(plan.spec.teacher_path)
-    recorded = json.loads(path_file(run).read_text(encoding="utf-8"))
+    recorded = _parsed(path_file(run).read_bytes(), path_file(run))
     found = {}
     for place, (role, wanted) in enumerate(settings.items()):
         same = [name for name, path in recorded.items() if _difference(path["settings"], wanted) is None]

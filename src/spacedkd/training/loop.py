@@ -95,7 +95,7 @@ def train_run(
     plan = make_plan(spec, objects, library)
     if not plan.spec.engine.pipeline:
         return _train(plan, folder, callback)
-    check_pipeline(plan)
+    check_pipeline(plan, folder.teacher)
     with teacher_process(plan, folder, _train_teacher) as check:
 
         def checked(moment: Moment) -> None:
@@ -103,7 +103,9 @@ def train_run(
                 check()
             callback(moment)
 
-        return _train(replace(plan, spec=replace(plan.spec, teacher_path=str(folder.teacher))), folder, checked)
+        return _train(
+            replace(plan, spec=replace(plan.spec, teacher_path=str(folder.teacher.resolve()))), folder, checked
+        )
 
 
 def _train(plan: Plan, folder: RunFolder, callback: Callback) -> Run:

@@ -145,7 +145,7 @@ class Recording:
     def __init__(
         self, run: Path, plan: Plan, models: Mapping[str, nn.Module], settings: Mapping[str, Settings]
     ) -> None:
-        self.run, self.settings = run, settings if plan.spec.record else {}
+        self.run, self.settings = run, settings
         learners = plan.method.learners
         self._paths = {
             role: PathWriter(place_of(run, role), role, models[learners[role]], to_record(plan, role))

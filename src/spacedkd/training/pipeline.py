@@ -33,13 +33,15 @@ Check = Callable[[], None]
 Train = Callable[[RunSpec, RunFolder, Objects], Any]
 
 
-def check_pipeline(plan: Plan) -> None:
+def check_pipeline(plan: Plan, teacher: Path) -> None:
     """Refuse what two processes cannot do any better, or not at all."""
     spec = plan.spec
     if len(plan.roles) < 2:
         raise UserError(f"--pipeline: in method {spec.method.name} as asked for nobody leads. Leave it out.")
     if spec.engine.devices * spec.engine.nodes > 1:
         raise UserError("--pipeline gives teacher and student a device each: leave out --devices and --nodes.")
+    if spec.record or spec.teacher_path not in (None, str(teacher.resolve())):
+        raise UserError("--pipeline hands its own teacher over: leave out --record and --teacher-path.")
     for role in plan.roles[:-1]:
         check_path(plan, role)
 
@@ -81,6 +83,8 @@ def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Che
     finally:
         process.terminate()
         process.join()
+        if not folder.spec.exists():  # a mistake that showed before the student began
+            folder.discard()
     if not spec.engine.keep_path:
         shutil.rmtree(folder.teacher, ignore_errors=True)
 

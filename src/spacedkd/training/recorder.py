@@ -28,7 +28,8 @@ class Recorder:
         self.position = Position()
         self.cost = Cost(setup.modules())
         self._journal: Journal | None = None
-        self._recording = Recording(folder.path, setup.plan, setup.modules(), setup.paths)
+        recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
+        self._recording = Recording(folder.path, setup.plan, setup.modules(), recorded)
         self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
         self._started = time.monotonic()
 

@@ -3,7 +3,7 @@
 A network's first weights depend on the seed and its spec, not on the method.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -128,6 +128,11 @@ class Setup:
     average: nn.Module | None
     """the moving average of the student's weights, if one is kept; it is among the models too"""
 
+    @property
+    def learning(self) -> Sequence[str]:
+        """The roles that learn here."""
+        return [role for role in self.plan.roles if role not in self.followed]
+
     def learner(self, role: str) -> Learner:
         return self.learners[self.plan.method.learners[role]]
 
@@ -170,6 +175,8 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     spec, method = plan.spec, plan.method
     paths = {role: path.settings(plan, role, models) for role in path.leaders(plan)}
     followed = {} if spec.teacher_path is None else find_paths(plan, paths)
+    if spec.record and not paths.keys() - followed.keys():
+        raise UserError("--record: everybody who leads learns elsewhere, by --teacher-path. Leave one of them out.")
     learning = [role for role in plan.roles if role not in followed]
     names = sorted({method.learners[role] for role in learning})
     fabric = engine.start(spec, parts_learn_in_turn=len(names) < len(learning))
