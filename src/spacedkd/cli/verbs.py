@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,12 +21,14 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.spec import RunSpec, read_spec
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
+PLAN = flag("train nothing: take a few steps, and say what it will take and what is left", "no")
 
 
 def train(
     run: Run,
     out: Annotated[Path | None, flag("the run's folder", "runs/DATA-NETWORK-METHOD-SCHEDULE-seedN", "FOLDER")] = None,
     resume: Annotated[Path | None, flag("go on with this run from where it stopped", metavar="RUN")] = None,
+    plan: Annotated[bool, PLAN] = False,
 ) -> None:
     """Train one run: a network with a teacher that learns ahead of it in time.
 
@@ -48,12 +51,29 @@ def train(
     if "recipe" in typed:
         console.print(f"Recipe {typed['recipe']} fills in:", terminal.of_spec(spec))
     folder = resume or out or Path("runs") / folder_name(spec)
+    if plan:
+        _show_plan(spec, folder, resume is not None)
+        return
     if resume is not None and RunFolder(folder).finished():
         say(f"{folder} is finished already.")
     with run_progress(spec.method.name) as callback:
         found = loop.train(spec, folder, resume=resume is not None, callback=callback)
     console.print(terminal.shown(tables.of_run(found)))
     say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student")
+
+
+def _show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
+    """What the run will take, and what is left of it; nothing is trained."""
+    from spacedkd.cli import terminal
+    from spacedkd.report import forecast_tables
+    from spacedkd.training.folder import RunFolder
+    from spacedkd.training.forecast import forecast
+
+    if not resume:
+        RunFolder(folder).check_free()
+    found = forecast(spec, folder)
+    console.print(*(terminal.shown(make(found)) for make in (forecast_tables.of_roles, forecast_tables.of_run)))
+    say(f"Nothing was trained. The run's folder: {folder}")
 
 
 def folder_name(spec: RunSpec) -> str:
@@ -88,6 +108,7 @@ def compare(
         flag("add, for each arm that takes k updates a step, its method unspaced with k times the epochs", "no"),
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
+    plan: Annotated[bool, PLAN] = False,
 ) -> None:
     """Compare arms over seeds: every arm of a seed gets the same data order and the same initial weights.
 
@@ -110,6 +131,9 @@ def compare(
 
     if equal_cost:
         arms |= runner.equal_cost_controls(arms)
+    if plan:
+        _show_comparison_plan(arms, out, seeds, jobs)
+        return
     first = next(iter(arms.values())).seed
     every = [runner.run_folder(out, label, first + number) for label in arms for number in range(seeds)]
     finished = sum((folder / "result.json").exists() for folder in every)
@@ -118,6 +142,23 @@ def compare(
     with jobs_progress(len(every) - finished) as callback:
         found = runner.compare(arms, out, seeds=seeds, against=against, jobs=jobs, callback=callback)
     _show(found, out / "report.html", out / "comparison.json")
+
+
+def _show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, jobs: int | None) -> None:
+    """What every arm will take, and what is left; nothing is trained."""
+    from spacedkd.cli import terminal
+    from spacedkd.experiments.forecast import forecast_comparison
+    from spacedkd.report import forecast_tables
+    from spacedkd.report.numbers import amount, duration
+
+    found = forecast_comparison(arms, out, seeds=seeds, jobs=jobs)
+    console.print(*(terminal.shown(table) for table in forecast_tables.of_comparison(found)))
+    runs, finished = found.runs, sum(run.finished for run in found.runs)
+    say(f"Nothing was trained. {finished} of {len(runs)} runs in {out} are finished.")
+    say(
+        f"{duration(found.seconds_left)} left with {found.at_once} at a time, {amount(found.memory, 'B')} of memory, "
+        f"{amount(found.disk, 'B')} of disk."
+    )
 
 
 def report(

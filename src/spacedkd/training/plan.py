@@ -91,6 +91,21 @@ class Plan:
         stop = self.stops[turn.role]
         return self.course(turn.step if stop == self.total_steps else turn.step * self.total_steps // stop)
 
+    def logs(self, turn: Turn) -> bool:
+        """Whether losses are written down after a turn: also where all is saved, so that nothing diverged is."""
+        return turn.step % self.every.log == 0 or self.saves(turn) or self._is_last(turn)
+
+    def evaluates(self, turn: Turn) -> bool:
+        """Whether the role is measured after a turn."""
+        return (turn.step + 1) % self.every.evaluate == 0 or self._is_last(turn)
+
+    def saves(self, turn: Turn) -> bool:
+        """Whether everything is saved after a turn."""
+        return (turn.step + 1) % self.every.save == 0
+
+    def _is_last(self, turn: Turn) -> bool:
+        return turn.step == self.last_step[turn.role]
+
     def progress(self, step: int, gather: Callable[[Tensor], Tensor]) -> Progress:
         return Progress(step, self.steps_per_epoch, self.total_steps, gather)
 
