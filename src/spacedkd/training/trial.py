@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_flop
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from spacedkd.schedule import Turn
 from spacedkd.training.folder import RunFolder
@@ -32,10 +32,13 @@ LEAST_TIMED, MOST_TIMED = 3, 40
 """steps of a role, however long or short they are"""
 FEW_BATCHES = 4
 """of every part that accuracy is measured on"""
-_aten = torch.ops.aten
+_attention, _its_backward = (
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
+)
 _ATTENTION_ON_CPU = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,
+    _attention: lambda q, k, v, *rest, **named: sdpa_flop_count(q, k, v),
+    _its_backward: lambda gradient, q, k, v, *rest, **named: sdpa_backward_flop_count(gradient, q, k, v),
 }
 """which torch's counter leaves out"""
 
@@ -129,7 +132,8 @@ def _steps_of(role: str, setup: Setup, recorder: Recorder, seconds: float) -> St
         before = counts.copy()
         next(moments)
         size = setup.stream.size(turn.step)
-        return {n: c // size if n.endswith("images") else c for n, c in (counts - before).items()}
+        more = {name: count - before[name] for name, count in counts.items()}
+        return {name: count // size if name.endswith("images") else count for name, count in more.items()}
 
     first = counted(few[0])
     with _kept_for_backward() as kept, FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as flops:
