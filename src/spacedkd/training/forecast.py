@@ -23,11 +23,12 @@ from spacedkd.methods.method import Method
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training import checkpoint, trial
 from spacedkd.training.folder import RunFolder
+from spacedkd.training.memory import Memory
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import fill_in, make_plan
 from spacedkd.training.recorder import Cost
 from spacedkd.training.setup import Setup, set_up
-from spacedkd.training.trial import Memory, Step, Trial
+from spacedkd.training.trial import Step, Trial
 
 
 @dataclass(frozen=True)

@@ -7,23 +7,20 @@ them in a run.
 from __future__ import annotations
 
 import json
-import resource
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from spacedkd.schedule import Turn
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.loop import learn
+from spacedkd.training.memory import Memory, kept_for_backward, memory_of, storage_of
 from spacedkd.training.plan import Every, Turns
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.setup import Setup, measure
@@ -62,21 +59,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """In bytes, as it was during real steps."""
-
-    weights: int
-    gradients: int
-    optimizers: int
-    activations: int
-    """of the role that keeps most for its backward pass"""
-    process: int
-    """the most this process has had so far"""
-    device: int | None
-    """the most that was allocated on the GPU, if there is one"""
-
-
-@dataclass(frozen=True)
 class Trial:
     """What all roles take, and what is written."""
 
@@ -107,7 +89,7 @@ def run(setup: Setup, folder: RunFolder, seconds: float) -> Trial:
     return Trial(
         steps=steps,
         parameters={name: sum(p.numel() for p in module.parameters()) for name, module in setup.modules().items()},
-        memory=_memory(setup, activations),
+        memory=memory_of(setup, activations),
         checkpoint_bytes=_size(folder.checkpoint),
         students_bytes=_size(folder.student) + _size(folder.average),
         other_bytes=_size(folder.spec) + _size(folder.classes) + _size(folder.result),
@@ -136,7 +118,7 @@ def _steps_of(role: str, setup: Setup, recorder: Recorder, seconds: float) -> St
         return {name: count // size if name.endswith("images") else count for name, count in more.items()}
 
     first = counted(few[0])
-    with _kept_for_backward() as kept, FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as flops:
+    with kept_for_backward() as kept, FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as flops:
         later = counted(few[1])
     times = [_timed(setup, lambda: next(moments)) for _ in range(LEAST_TIMED)]
     affordable = min(MOST_TIMED, int(seconds / statistics.median(times)))
@@ -175,23 +157,6 @@ def _evaluation_seconds(turn: Turn, setup: Setup, recorder: Recorder) -> float:
     return models * (few + each * (sum(whole) - counts[1]))
 
 
-def storage_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-@contextmanager
-def _kept_for_backward() -> Iterator[dict[int, int]]:
-    """Where in memory what is kept for a backward pass lies, and how many bytes it has."""
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept[storage_of(tensor)] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield kept
-
-
 def _timed(setup: Setup, action: Callable[[], object]) -> float:
     """The seconds an action takes, with all that a GPU was asked to do."""
 
@@ -203,29 +168,6 @@ def _timed(setup: Setup, action: Callable[[], object]) -> float:
     start = now()
     action()
     return now() - start
-
-
-def _memory(setup: Setup, activations: int) -> Memory:
-    modules = setup.modules().values()
-    weights = {storage_of(t): _bytes(t) for module in modules for t in module.state_dict().values()}
-    gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
-    slots = [
-        slot for one in setup.learners.values() for state in one.optimizer.state.values() for slot in state.values()
-    ]
-    unit = 1 if sys.platform == "darwin" else 1024
-    device = setup.fabric.device
-    return Memory(
-        weights=sum(weights.values()),
-        gradients=sum(map(_bytes, gradients)),
-        optimizers=sum(_bytes(slot) for slot in slots if isinstance(slot, Tensor)),
-        activations=activations,
-        process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
-        device=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-    )
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _size(path: Path) -> int:
