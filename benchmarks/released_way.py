@@ -42,7 +42,7 @@ from spacedkd.training.objects import Objects
 SGD, ADAMW = OptimizerSpec(lr=0.01), OptimizerSpec("adamw", lr=5e-4, weight_decay=0.05)
 QUARTER = NetworkSpec("resnet18_small", {"width": 16})
 CASES = [
-    Case("ResNet-18, full width", NetworkSpec("resnet18_small"), 32, steps=2, optimizer=SGD, repeats=3),
+    Case("ResNet-18, full width", NetworkSpec("resnet18_small"), 32, steps=2, optimizer=SGD),
     Case("ResNet-18, quarter width", QUARTER, 32, steps=8, optimizer=SGD),
     Case("DeiT-Tiny, 64 px", NetworkSpec("deit_tiny_patch16_224"), 64, steps=4, optimizer=ADAMW),
 ]
