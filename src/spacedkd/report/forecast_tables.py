@@ -65,7 +65,9 @@ def of_run(found: Forecast) -> Table:
         ),
         ("time left", _time(found)),
     ]
-    return in_words("the whole run", ("what", "how much"), rows, left=2)
+    processes = found.spec.engine.devices * found.spec.engine.nodes
+    caption = f"FLOPs and memory are those of each of {processes} processes" if processes > 1 else ""
+    return in_words("the whole run", ("what", "how much"), rows, caption, left=2)
 
 
 def _time(found: Forecast) -> str:
