@@ -93,6 +93,7 @@ class Ours:
         self.moments = learn(setup, recorder)
 
     def block(self) -> None:
+        torch.use_deterministic_algorithms(True, warn_only=True)  # as it is in our runs, and in neither of the others
         for _ in range(2 * self.steps):
             next(self.moments)
 
@@ -179,6 +180,7 @@ class Bare:
         return self.pair.shown(cast(Tensor, batch.inputs)), batch.labels
 
     def block(self) -> None:
+        torch.use_deterministic_algorithms(False)
         for start in range(self.done, self.done + self.steps, self.interval):
             stretch = range(start, start + self.interval)
             self.pair.teacher.train()
@@ -232,6 +234,7 @@ class Released:
         return iter(DataLoader(self.dataset, batch_sampler=rows, num_workers=self.workers))
 
     def block(self) -> None:
+        torch.use_deterministic_algorithms(False)
         for images, labels in self._batches():
             said = self.pair.teach(images, labels)
             if self.interval == 1:
