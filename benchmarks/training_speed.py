@@ -51,6 +51,7 @@ def loop_overhead() -> None:
             train(replace(spec, epochs=epochs), Path(folder) / "run")
 
     def bare(epochs: int) -> None:
+        torch.use_deterministic_algorithms(False)  # which our loop left on
         data = load(spec.data)
         stream = data.stream(64, 0)
         model = timm.create_model("resnet18_small", width=16, in_chans=1, num_classes=10)

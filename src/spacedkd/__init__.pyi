@@ -10,6 +10,8 @@ from .duration import Duration as Duration
 from .duration import in_steps as in_steps
 from .errors import UserError as UserError
 from .evaluation.plan import Plan as Plan
+from .experiments.forecast import ComparisonForecast as ComparisonForecast
+from .experiments.forecast import forecast_comparison as forecast_comparison
 from .experiments.instruments import evaluate as evaluate
 from .experiments.runner import compare as compare
 from .methods import losses as losses
@@ -59,6 +61,8 @@ from .spec import OptimizerSpec as OptimizerSpec
 from .spec import RateSpec as RateSpec
 from .spec import RunSpec as RunSpec
 from .spec import read_spec as read_spec
+from .training.forecast import Forecast as Forecast
+from .training.forecast import forecast as forecast
 from .training.learner import learning as learning
 from .training.loop import Moment as Moment
 from .training.loop import train as train

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from spacedkd import NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, learning
+from spacedkd.training.learner import set_mode
 from spacedkd.training.setup import measure
 from tests.training.stepping import moved, ready, state, turn_by_turn
 
@@ -110,3 +111,25 @@ def test_modes_are_put_back_after_an_error() -> None:
         raise ZeroDivisionError
     assert models["mentor"].training
     assert all(weight.requires_grad for weight in models["mentor"].parameters())
+
+
+class KeepsStatistics(nn.Sequential):
+    """Never lets its BatchNorm learn."""
+
+    def train(self, mode: bool = True) -> KeepsStatistics:
+        super().train(mode)
+        self[1].train(False)
+        return self
+
+
+@pytest.mark.parametrize("make", [nn.Sequential, KeepsStatistics])
+@pytest.mark.parametrize("training", [True, False])
+def test_modes_are_set_as_torch_sets_them(make: type[nn.Sequential], training: bool) -> None:
+    fast, slow = (nn.Sequential(make(nn.Linear(2, 2), nn.BatchNorm1d(2)), nn.Dropout()) for _ in range(2))
+    for model in (fast, slow):
+        model.train(not training)
+    set_mode(fast, training)
+    slow.train(training)
+    modes = [part.training for part in fast.modules()]
+    assert modes == [part.training for part in slow.modules()]
+    assert modes[0] is training

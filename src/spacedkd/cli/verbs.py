@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from spacedkd.cli import plans
 from spacedkd.cli.arms import make_arms
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import RunFlags, flag, given
@@ -18,12 +19,14 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.spec import RunSpec, read_spec
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
+PLAN = flag("train nothing: take a few steps, and say what it will take and what is left", "no")
 
 
 def train(
     run: Run,
     out: Annotated[Path | None, flag("the run's folder", "runs/DATA-NETWORK-METHOD-SCHEDULE-seedN", "FOLDER")] = None,
     resume: Annotated[Path | None, flag("go on with this run from where it stopped", metavar="RUN")] = None,
+    plan: Annotated[bool, PLAN] = False,
 ) -> None:
     """Train one run: a network with a teacher that learns ahead of it in time.
 
@@ -47,6 +50,9 @@ def train(
     if "recipe" in typed:
         console.print(f"Recipe {typed['recipe']} fills in:", terminal.of_spec(spec))
     folder = resume or out or Path("runs") / folder_name(spec)
+    if plan:
+        plans.show_plan(spec, folder, resume is not None)
+        return
     if resume is not None and RunFolder(folder).finished():
         say(f"{folder} is finished already.")
     with run_progress(spec.method.name) as callback:
@@ -88,6 +94,7 @@ def compare(
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     no_sharing: Annotated[bool, flag("train every arm's teacher anew, also where arms have the same", "no")] = False,
+    plan: Annotated[bool, PLAN] = False,
 ) -> None:
     """Compare arms over seeds: every arm of a seed gets the same data order and the same initial weights.
 
@@ -112,6 +119,9 @@ def compare(
 
     if equal_cost:
         arms |= runner.equal_cost_controls(arms)
+    if plan:
+        plans.show_comparison_plan(arms, out, seeds, jobs, not no_sharing)
+        return
     first = next(iter(arms.values())).seed
     every = [runner.run_folder(out, label, first + number) for label in arms for number in range(seeds)]
     finished = sum((folder / "result.json").exists() for folder in every)

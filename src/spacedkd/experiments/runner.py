@@ -151,14 +151,9 @@ def run_all(
         else:
             RunFolder(job.folder).check_free()
     todo = [job for job in jobs if not job.finished]
-    teachers = {}
-    new_ones_last = sorted(todo, key=lambda job: not job.begun)
-    for job in {job.label: job for job in new_ones_last}.values():
-        made = make_plan(job.spec, library=library)
-        teachers[job.label] = teacher_of(made, build_models(made))
     if not todo:
         return
-    todo = share(todo, teachers) if sharing else todo
+    todo = shared(todo, library, sharing)
     gpus = _gpus(jobs[0].spec.engine.accelerator)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
@@ -178,6 +173,17 @@ def run_all(
                     raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
                 raise
     forget_paths(todo)
+
+
+def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = True) -> list[Job]:
+    """The jobs with who records a teacher and who follows it; every arm's models are built, to see that they can be."""
+    teachers = {}
+    new_ones_last = sorted(jobs, key=lambda job: not job.begun)
+    for job in {job.label: job for job in new_ones_last}.values():
+        made = make_plan(job.spec, library=library)
+        models = build_models(made)
+        teachers[job.label] = teacher_of(made, models) if sharing else None
+    return share(jobs, teachers)
 
 
 def _results(pool: Executor, jobs: Sequence[Job], at_once: int, news: Any) -> Iterator[None]:

@@ -121,3 +121,33 @@ def listed(words: Sequence[str]) -> str:
     'a, b and c'
     """
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def amount(value: float, unit: str) -> str:
+    """A large number of something, in thousands of thousands.
+
+    >>> amount(2_340_000_000, "B"), amount(999, "FLOP"), amount(44_650, "")
+    ('2.34 GB', '999 FLOP', '44.6 k')
+    """
+    size, prefix = next(((10.0**n, p) for n, p in _PREFIXES if value >= 10**n), (1.0, ""))
+    return f"{value / size:.{4 if value / size >= 999.5 else 3}g} {prefix}{unit}".strip()
+
+
+_PREFIXES = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
+
+
+def duration(seconds: float) -> str:
+    """A time as one would say it.
+
+    >>> duration(0.0123), duration(42.3), duration(754), duration(11_520), duration(200_000)
+    ('12.3 ms', '42 s', '13 min', '3 h 12 min', '2 d 7 h')
+    """
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

@@ -64,7 +64,9 @@ class Table:
     """numbers are never broken into lines, however narrow the terminal"""
 
 
-def in_words(title: str, columns: Sequence[str], rows: list[list[str]], caption: str = "", left: int = 1) -> Table:
+def in_words(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", left: int = 1
+) -> Table:
     """A table for the terminal alone; the first columns hold words."""
     named = [Column(None, name, place < left) for place, name in enumerate(columns)]
     return Table(title, named, [[Cell(text) for text in row] for row in rows], caption)

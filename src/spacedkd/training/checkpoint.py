@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,9 @@ def load(
     path: Path, fingerprint: str, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
 ) -> Position:
     """Put saved models and optimizers back in place; returns how far the run had come."""
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a checkpoint: {error}. Start the run again in a new folder.") from None
+    with _opened(path) as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
     if metadata.get("fingerprint") != fingerprint:
         raise UserError(f"{path} belongs to another spec than the spec.json beside it. Start again in a new folder.")
     for name, model in models.items():
@@ -67,6 +65,21 @@ def load(
     for name, optimizer in optimizers.items():
         optimizer.load_state_dict(_laid_out(_filled(states[name], tensors), optimizer))
     return Position(**json.loads(metadata["position"]))
+
+
+def read_position(path: Path) -> Position:
+    """How far the run had come; its tensors are not read."""
+    with _opened(path) as file:
+        return Position(**json.loads(file.metadata()["position"]))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a checkpoint: {error}. Start the run again in a new folder.") from None
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -142,20 +142,11 @@ class Following:
             self.paths[role].load(version, self.models[self.plan.method.learners[role]])
         for number, turn in self._passed:
             for entry in self.paths[turn.role].entries(turn.step):
-                if self._due(entry["event"], turn):
+                if self.plan.evaluates(turn) if entry["event"] == "accuracy" else self.plan.logs(turn):
                     self._keep({**entry, "turn": number, "role": turn.role})
                     if entry["event"] == "accuracy":
                         self.accuracy[turn.role] = entry["accuracy"]["test"]["final"]
         self._passed.clear()
-
-    def _due(self, event: str, turn: Turn) -> bool:
-        """Whether this run would have written it down, had the role learned here."""
-        every, finished = self.plan.every, turn.step + 1
-        if finished == self.plan.last_step[turn.role] + 1:
-            return True
-        if event == "accuracy":
-            return finished % every.evaluate == 0
-        return turn.step % every.log == 0 or finished % every.save == 0
 
     def forget(self) -> None:
         """Remove what this run will not ask for again; nobody else follows the teacher of a pipeline."""

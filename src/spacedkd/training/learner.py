@@ -178,6 +178,19 @@ def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], decay: float) -> li
     return [{"params": decayed, "weight_decay": decay}, {"params": spared, "weight_decay": 0.0}]
 
 
+def set_mode(model: nn.Module, training: bool) -> None:
+    """`model.train(training)`, which online happens at every turn, without torch's checks of every attribute set.
+
+    A part with a `train` of its own, say one that keeps its BatchNorm frozen, is asked for it.
+    """
+    parts = [*model.modules()]
+    if any(type(part).train is not nn.Module.train for part in parts):
+        model.train(training)
+    else:
+        for part in parts:
+            part.__dict__["training"] = training
+
+
 @contextmanager
 def learning(models: Mapping[str, nn.Module], role: str) -> Iterator[nn.Module]:
     """The role's model trains while this lasts, every other one stands still; afterwards all are as they were.

@@ -171,12 +171,12 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             setup.move_along(role, step, lr)
         position.turns += 1
 
-        finished, last, accuracy = step + 1, step == plan.last_step[role], None
-        if step % plan.every.log == 0 or finished % plan.every.save == 0 or last:
+        accuracy = None
+        if plan.logs(turn):
             values = {name: float(loss.detach()) for name, loss in found.items()}
             recorder.loss(turn, setup.learner(role).lr, values)
             _check_finite(setup, turn, values)
-        if finished % plan.every.evaluate == 0 or last:
+        if plan.evaluates(turn):
             learner = setup.learner(role)
             scores = measure(setup, learner.model, learner.module)
             recorder.accuracy(turn, scores)
@@ -184,9 +184,9 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             if setup.average is not None and role == plan.roles[-1]:
                 recorder.accuracy(turn, measure(setup, setup.average, setup.average), role="average")
         recorder.updated(turn)
-        if finished % plan.every.save == 0:
+        if plan.saves(turn):
             recorder.save()
-        yield moment(role, finished, accuracy)
+        yield moment(role, step + 1, accuracy)
     for waiting in recorder.following.catch_up():
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
     if learning in setup.followed:

@@ -30,7 +30,8 @@ from spacedkd.files import write_json, write_whole
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Turn, versions
 from spacedkd.training.checkpoint import apart, digest
-from spacedkd.training.plan import Plan, turns_of
+from spacedkd.training.plan import Plan
+from spacedkd.training.turns import turns_of
 
 Settings = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -69,8 +70,7 @@ def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str
     """Everything that decides a role's weights after any number of updates, by the words of a refusal."""
     check_path(plan, role)
     spec, roles, learners = plan.spec, plan.method.roles, plan.method.learners
-    leads = role != roles[-1]
-    network = spec.teacher if leads and spec.teacher is not None else spec.network
+    network = plan.network(role)
     own = "teacher" if network is spec.teacher else "network"
     found = {
         "network": to_json(network.untrained()),

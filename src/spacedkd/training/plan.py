@@ -1,9 +1,8 @@
 """What a run will do, decided before anything is built or written; a pure function of its spec and objects."""
 
 import math
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Real
@@ -27,9 +26,10 @@ from spacedkd.methods.method import Method, Progress
 from spacedkd.models import build
 from spacedkd.models.heads import class_count
 from spacedkd.schedule import Online, Schedule, Turn
-from spacedkd.spec import EngineSpec, MethodSpec, RunSpec
+from spacedkd.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.training import engine
 from spacedkd.training.objects import Objects
+from spacedkd.training.turns import Turns, turns_of
 
 
 class Every(NamedTuple):
@@ -38,31 +38,6 @@ class Every(NamedTuple):
     log: int
     evaluate: int
     save: int
-
-
-class Turns:
-    """All turns of a run, walked once and kept small: a run on ImageNet has millions."""
-
-    def __init__(self, roles: Sequence[str], turns: Iterable[Turn], kept: Sequence[str]) -> None:
-        """Those of the roles that are `kept`."""
-        self._roles = roles
-        self._places, self._steps = array("H"), array("q")
-        place = {role: number for number, role in enumerate(roles)}
-        for role, step in turns:
-            if role not in place:
-                raise unknown("role in the schedule's turns", role, roles)
-            if role not in kept:
-                continue
-            self._places.append(place[role])
-            self._steps.append(step)
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def after(self, done: int) -> Iterator[Turn]:
-        """The turns that are left when so many are done."""
-        for number in range(done, len(self)):
-            yield Turn(self._roles[self._places[number]], self._steps[number])
 
 
 @dataclass(frozen=True)
@@ -92,6 +67,11 @@ class Plan:
         """The model that is reported and saved: the last role's."""
         return self.method.learners[self.roles[-1]]
 
+    def network(self, role: str) -> NetworkSpec:
+        """The last of the method's roles has the run's own network, all others the teacher's, if there is one."""
+        leads = role != self.method.roles[-1]
+        return self.spec.teacher if leads and self.spec.teacher is not None else self.spec.network
+
     def lr(self, turn: Turn) -> float:
         """A turn's learning rate; a role that stops early goes through the whole course of it until then."""
         stop = self.stops[turn.role]
@@ -100,6 +80,21 @@ class Plan:
     def updates(self, turns: int) -> Counter[str]:
         """How many updates each role has made after so many turns."""
         return Counter(turn.role for turn in islice(self.turns.after(0), turns))
+
+    def logs(self, turn: Turn) -> bool:
+        """Whether losses are written down after a turn: also where all is saved, so that nothing diverged is."""
+        return turn.step % self.every.log == 0 or self.saves(turn) or self._is_last(turn)
+
+    def evaluates(self, turn: Turn) -> bool:
+        """Whether the role is measured after a turn."""
+        return (turn.step + 1) % self.every.evaluate == 0 or self._is_last(turn)
+
+    def saves(self, turn: Turn) -> bool:
+        """Whether everything is saved after a turn."""
+        return (turn.step + 1) % self.every.save == 0
+
+    def _is_last(self, turn: Turn) -> bool:
+        return turn.step == self.last_step[turn.role]
 
     def progress(self, step: int, gather: Callable[[Tensor], Tensor]) -> Progress:
         return Progress(step, self.steps_per_epoch, self.total_steps, gather)
@@ -176,14 +171,6 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
     every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
     course = _course(spec, objects, in_run)
     return Plan(spec, objects, method, roles, data, turns, per_epoch, total, every, stops, last_step, course)
-
-
-def turns_of(
-    schedule: Schedule, roles: Sequence[str], follower_first: bool, stops: Mapping[str, int], total: int
-) -> Iterator[Turn]:
-    """The turns of a schedule written in steps; a role that has learned enough has no more of them."""
-    order = roles[::-1] if follower_first else roles
-    return (turn for turn in schedule.turns(order, range(total)) if turn.step < stops.get(turn.role, total))
 
 
 def _place(role: str, roles: Sequence[str]) -> int:

@@ -28,6 +28,7 @@ class Recorder:
         self.position = Position()
         self.cost = Cost(setup.modules())
         self._journal: Journal | None = None
+        self._saved = -1
         recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
         self._recording = Recording(folder.path, setup.plan, setup.modules(), recorded)
         self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
@@ -64,6 +65,7 @@ class Recorder:
             fingerprint = self.setup.plan.spec.fingerprint()
             models, optimizers = self.setup.modules(), self._optimizers()
             checkpoint.save(self.folder.checkpoint, fingerprint, self.position, models, optimizers)
+            self._saved = self.position.turns
             engine = self.setup.plan.spec.engine
             if engine.pipeline and not engine.keep_path:
                 self.following.forget()
@@ -96,12 +98,14 @@ class Recorder:
     def finish(self) -> None:
         """Save the student, and last of all the result."""
         setup, plan = self.setup, self.setup.plan
-        self.save()
+        if self._saved != self.position.turns:
+            self.save()
         if setup.fabric.is_global_zero:
+            network = plan.network(plan.roles[-1])
             folders = {plan.student: self.folder.student, "average": self.folder.average}
             for name, module in setup.modules().items():
                 if name == plan.student or module is setup.average:
-                    build.save(module.network, plan.spec.network, plan.data.shown, folders[name])  # type: ignore[arg-type]
+                    build.save(module.network, network, plan.data.shown, folders[name])  # type: ignore[arg-type]
             facts = {
                 "roles": [*plan.roles],
                 "learners": {role: plan.method.learners[role] for role in plan.roles},

@@ -23,7 +23,7 @@ from spacedkd.seeds import seed_for
 from spacedkd.spec import NetworkSpec
 from spacedkd.training import engine, path
 from spacedkd.training.following import RecordedPath, find_paths
-from spacedkd.training.learner import Learner
+from spacedkd.training.learner import Learner, set_mode
 from spacedkd.training.path import Settings
 from spacedkd.training.plan import Plan, stream_of
 
@@ -142,9 +142,11 @@ class Setup:
 
     def begin(self, role: str) -> None:
         """From here on the role's model learns and every other one stands still."""
+        learner = self.learner(role).model
         for model in self.models.values():
-            model.train(self.plan.spec.frozen_mode == "train")
-        self.learner(role).model.train()
+            if model is not learner:
+                set_mode(model, self.plan.spec.frozen_mode == "train")
+        set_mode(learner, True)
 
     def share_frozen(self) -> None:
         """Give all ranks the first one's frozen models: BatchNorm statistics differ a little between ranks.

@@ -1,0 +1,38 @@
+"""What --plan shows: what a run or a comparison will take, and what is left of it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from spacedkd.cli.progress import console, say
+from spacedkd.spec import RunSpec
+
+
+def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
+    """What the run will take, and what is left of it; nothing is trained."""
+    from spacedkd.cli import terminal
+    from spacedkd.report import forecast_tables
+    from spacedkd.training.folder import RunFolder
+    from spacedkd.training.forecast import forecast
+
+    if not resume:
+        RunFolder(folder).check_free()
+    found = forecast(spec, folder)
+    console.print(*(terminal.shown(make(found)) for make in (forecast_tables.of_roles, forecast_tables.of_run)))
+    say(f"Nothing was trained. The run's folder: {folder}")
+
+
+def show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, jobs: int | None, sharing: bool) -> None:
+    """What every arm will take, and what is left; nothing is trained."""
+    from spacedkd.cli import terminal
+    from spacedkd.experiments.forecast import forecast_comparison
+    from spacedkd.report import forecast_tables
+    from spacedkd.report.numbers import amount, duration
+
+    found = forecast_comparison(arms, out, seeds=seeds, jobs=jobs, sharing=sharing)
+    console.print(*(terminal.shown(table) for table in forecast_tables.of_comparison(found)))
+    runs, finished = found.runs, sum(run.finished for run in found.runs)
+    say(f"Nothing was trained. {finished} of {len(runs)} runs in {out} are finished.")
+    say(
+        f"{duration(found.seconds_left)} left with {found.at_once} at a time, {amount(found.memory, 'B')} of memory, "
+        f"{amount(found.disk, 'B')} of disk."
+    )

@@ -1,0 +1,93 @@
+"""What a comparison will take, before anything is trained: a forecast of every run, measured once for each arm."""
+
+from __future__ import annotations
+
+import heapq
+import multiprocessing
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+from spacedkd.data.sources import Library
+from spacedkd.errors import UserError
+from spacedkd.experiments import runner
+from spacedkd.experiments.sharing import Job
+from spacedkd.spec import RunSpec
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.forecast import Forecast, forecasts
+
+
+@dataclass(frozen=True)
+class ComparisonForecast:
+    """Every run of a comparison."""
+
+    arms: Mapping[str, Sequence[Forecast]]
+    """label -> the runs of its seeds"""
+    at_once: int
+    """runs that go on at the same time"""
+
+    @property
+    def runs(self) -> list[Forecast]:
+        """In the order in which they are begun: seed by seed."""
+        return [run for seed in zip(*self.arms.values(), strict=True) for run in seed]
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the last run has ended; whoever is free takes the next."""
+        free = [0.0] * self.at_once
+        for run in self.runs:
+            heapq.heapreplace(free, free[0] + run.seconds_left)
+        return max(free)
+
+    @property
+    def memory(self) -> int:
+        """Of the processes that go on at once, if they are those that need most."""
+        return sum(sorted((run.memory.process for run in self.runs), reverse=True)[: self.at_once])
+
+    @property
+    def disk(self) -> int:
+        return sum(run.disk.needed for run in self.runs)
+
+
+def forecast_comparison(
+    arms: Mapping[str, RunSpec],
+    out: Path | str,
+    *,
+    seeds: int | Sequence[int] = 3,
+    jobs: int | None = None,
+    sharing: bool = True,
+) -> ComparisonForecast:
+    """What `compare` with the same arguments will take, and what of it is left. Nothing is trained or written.
+
+    Every arm is measured in a process of its own, as many at a time as runs would go on, because they slow each other
+    down.
+    """
+    if not arms or (not seeds if isinstance(seeds, int) else not len(seeds)):
+        raise UserError("A comparison needs at least one arm and one seed.")
+    first = next(iter(arms.values()))
+    numbers = range(first.seed, first.seed + seeds) if isinstance(seeds, int) else seeds
+    at_once = runner.jobs_at_once(jobs, first.engine.accelerator)
+    library = Library()
+    planned = runner.plan(arms, numbers, Path(out), at_once, library)
+    planned = runner.shared(planned, library) if sharing else planned
+    gpus: list[str] | list[None] = runner._gpus(first.engine.accelerator) or [None]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(at_once, len(arms)), context, max_tasks_per_child=1) as pool:
+        futures = {
+            label: pool.submit(_forecasts, [job for job in planned if job.label == label], gpus[place % len(gpus)])
+            for place, label in enumerate(arms)
+        }
+        try:
+            found = {label: future.result() for label, future in futures.items()}
+        except BrokenProcessPool:
+            raise UserError("A measurement was killed from outside (out of memory?). Try --jobs 1.") from None
+    return ComparisonForecast(found, at_once)
+
+
+def _forecasts(jobs: Sequence[Job], gpu: str | None) -> list[Forecast]:
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    return forecasts([(job.spec, RunFolder(job.folder)) for job in jobs])

@@ -1,0 +1,185 @@
+"""A few real steps of every role, to know what one takes; the models they are taken with are thrown away.
+
+The loop, the recorder and the evaluation are the run's own, in a folder that is none. Passes are counted by what counts
+them in a run.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from spacedkd.schedule import Turn
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.loop import learn
+from spacedkd.training.memory import Memory, kept_for_backward, memory_of, storage_of
+from spacedkd.training.plan import Every
+from spacedkd.training.recorder import Recorder
+from spacedkd.training.setup import Setup, measure
+from spacedkd.training.turns import Turns
+
+LEAST_TIMED, MOST_TIMED = 3, 40
+"""steps of a role, however long or short they are"""
+FEW_BATCHES = 4
+"""of every part that accuracy is measured on"""
+_attention, _its_backward = (
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
+)
+_ATTENTION_ON_CPU = {
+    _attention: lambda q, k, v, *rest, **named: sdpa_flop_count(q, k, v),
+    _its_backward: lambda gradient, q, k, v, *rest, **named: sdpa_backward_flop_count(gradient, q, k, v),
+}
+"""which torch's counter leaves out"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one turn of a role takes."""
+
+    seconds: float
+    """the median of the turns that were timed"""
+    flops: int
+    """two for each multiplication with its addition, forward and backward, of all models"""
+    activations: int
+    """bytes kept for the backward pass"""
+    first: Mapping[str, int]
+    """what the role's very first turn costs, as `Cost` counts it; images as if the batch were one"""
+    later: Mapping[str, int]
+    """what any other turn of it costs"""
+    evaluation_seconds: float
+    """of the role, on everything it is measured on; with the moving average, if the role has one"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What all roles take, and what is written."""
+
+    steps: Mapping[str, Step]
+    parameters: Mapping[str, int]
+    memory: Memory
+    checkpoint_bytes: int
+    students_bytes: int
+    """the student, and its average if there is one"""
+    other_bytes: int
+    """the small files"""
+    loss_bytes: float
+    """of a line of the journal"""
+    accuracy_bytes: float
+    save_seconds: float
+    finish_seconds: float
+
+
+def run(setup: Setup, folder: RunFolder, seconds: float) -> Trial:
+    """Let every role take real steps for about so many seconds, in a folder that will be thrown away."""
+    recorder = Recorder(setup, folder)
+    with recorder.opened():
+        steps = {role: _steps_of(role, setup, recorder, seconds) for role in setup.plan.last_step}
+        save_seconds = _timed(setup, recorder.save)
+        finish_seconds = _timed(setup, recorder.finish)
+    activations = max(step.activations for step in steps.values())
+    lines = folder.journal.read_text().splitlines() if setup.fabric.is_global_zero else []
+    return Trial(
+        steps=steps,
+        parameters={name: sum(p.numel() for p in module.parameters()) for name, module in setup.modules().items()},
+        memory=memory_of(setup, activations),
+        checkpoint_bytes=_size(folder.checkpoint),
+        students_bytes=_size(folder.student) + _size(folder.average),
+        other_bytes=_size(folder.spec) + _size(folder.classes) + _size(folder.result),
+        loss_bytes=_mean_length(lines, "loss"),
+        accuracy_bytes=_mean_length(lines, "accuracy"),
+        save_seconds=save_seconds,
+        finish_seconds=finish_seconds,
+    )
+
+
+def _steps_of(role: str, setup: Setup, recorder: Recorder, seconds: float) -> Step:
+    """The role's first turns: one that warms up, one that is looked into, then as many as there is time for."""
+    plan, cost = setup.plan, recorder.cost
+    planned = islice((turn for turn in plan.turns.after(0) if turn.role == role), MOST_TIMED + 2)
+    few = [*islice(cycle(planned), MOST_TIMED + 2)]
+    never = plan.total_steps + 1
+    alone = replace(
+        plan, turns=Turns(plan.method.roles, few, [role]), every=Every(never, never, never), last_step={role: -1}
+    )
+    recorder.position.turns = 0
+    moments = learn(replace(setup, plan=alone), recorder)
+
+    def counted(turn: Turn) -> dict[str, int]:
+        before = Counter(cost.counts.get(role, {}))
+        next(moments)
+        size = setup.stream.size(turn.step)
+        more = {name: count - before[name] for name, count in cost.counts[role].items()}
+        return {name: count // size if name.endswith("images") else count for name, count in more.items()}
+
+    first = counted(few[0])
+    with kept_for_backward() as kept, FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as flops:
+        later = counted(few[1])
+    times = [_timed(setup, lambda: next(moments)) for _ in range(LEAST_TIMED)]
+    affordable = min(MOST_TIMED, int(seconds / statistics.median(times)))
+    for _ in range(LEAST_TIMED, setup.fabric.broadcast(affordable)):  # ranks must take equally many
+        times.append(_timed(setup, lambda: next(moments)))
+    own = {storage_of(tensor) for model in setup.models.values() for tensor in model.state_dict().values()}
+    return Step(
+        seconds=statistics.median(times),
+        flops=flops.get_total_flops(),
+        activations=sum(size for place, size in kept.items() if place not in own),
+        first=first,
+        later=later,
+        evaluation_seconds=_evaluation_seconds(few[0], setup, recorder),
+    )
+
+
+def _evaluation_seconds(turn: Turn, setup: Setup, recorder: Recorder) -> float:
+    """What the role's evaluation takes: measured on a few batches of each part, and so much more for each other one."""
+    batch = max(256, setup.plan.spec.batch_size) * setup.fabric.world_size
+    whole = [-(-len(part) // batch) for part in setup.data.evaluated().values()]
+    learner = setup.learner(turn.role)
+
+    def some(batches: int) -> float:
+        parts = {
+            name: part.subset(torch.arange(min(len(part), batches * batch)))
+            for name, part in setup.data.evaluated().items()
+        }
+        short = replace(setup, data=replace(setup.data, **parts))  # type: ignore[arg-type]
+        return _timed(setup, lambda: recorder.accuracy(turn, measure(short, learner.model, learner.module)))
+
+    some(1)  # warms up
+    one, few = some(1), some(FEW_BATCHES)
+    counts = [sum(min(batches, count) for count in whole) for batches in (1, FEW_BATCHES)]
+    each = max(0.0, few - one) / max(1, counts[1] - counts[0])
+    models = 2 if setup.average is not None and turn.role == setup.plan.roles[-1] else 1
+    return models * (few + each * (sum(whole) - counts[1]))
+
+
+def _timed(setup: Setup, action: Callable[[], object]) -> float:
+    """The seconds an action takes, with all that a GPU was asked to do."""
+
+    def now() -> float:
+        if setup.fabric.device.type == "cuda":
+            torch.cuda.synchronize(setup.fabric.device)
+        return time.perf_counter()
+
+    start = now()
+    action()
+    return now() - start
+
+
+def _size(path: Path) -> int:
+    """Of a file, of all files of a folder, or of nothing."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _mean_length(lines: Sequence[str], event: str) -> float:
+    found = [len(line) + 1 for line in lines if json.loads(line)["event"] == event]
+    return sum(found) / max(1, len(found))

@@ -1,0 +1,40 @@
+"""The turns of a run, as its schedule and its roles have them."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from spacedkd.errors import unknown
+from spacedkd.schedule import Schedule, Turn
+
+
+class Turns:
+    """All turns of a run, walked once and kept small: a run on ImageNet has millions."""
+
+    def __init__(self, roles: Sequence[str], turns: Iterable[Turn], kept: Sequence[str]) -> None:
+        """Those of the roles that are `kept`."""
+        self._roles = roles
+        self._places, self._steps = array("H"), array("q")
+        place = {role: number for number, role in enumerate(roles)}
+        for role, step in turns:
+            if role not in place:
+                raise unknown("role in the schedule's turns", role, roles)
+            if role not in kept:
+                continue
+            self._places.append(place[role])
+            self._steps.append(step)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def after(self, done: int) -> Iterator[Turn]:
+        """The turns that are left when so many are done."""
+        for number in range(done, len(self)):
+            yield Turn(self._roles[self._places[number]], self._steps[number])
+
+
+def turns_of(
+    schedule: Schedule, roles: Sequence[str], follower_first: bool, stops: Mapping[str, int], total: int
+) -> Iterator[Turn]:
+    """The turns of a schedule written in steps; a role that has learned enough has no more of them."""
+    order = roles[::-1] if follower_first else roles
+    return (turn for turn in schedule.turns(order, range(total)) if turn.step < stops.get(turn.role, total))

@@ -1,0 +1,65 @@
+"""What --plan prints, and that it leaves everything as it was."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from spacedkd import ComparisonForecast, Forecast
+from spacedkd.cli import main
+from tests.cli.test_cli import TINY
+from tests.training.test_forecast import contents
+
+
+def test_a_run_before_it_and_on_its_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["train", *TINY, "--interval", "1ep", "--out", "run", "--plan"])
+    said = capsys.readouterr().out
+    assert [*tmp_path.iterdir()] == []
+    assert re.search(r"turns done\s+0 of 10\s+0 of 10", said)
+    assert re.search(r"updates\s+20", said)
+    assert "30 forward, 20 backward" in said
+    assert re.search(r"parameters\s+teacher 44.5 k, student 46.7 k", said)
+    assert re.search(r"teacher 1F 1B\s+teacher 1F, student 1F 1B", said)
+    assert "time left" in said
+
+    main(["train", *TINY, "--interval", "1ep", "--out", "run"])
+    before = contents(tmp_path)
+    capsys.readouterr()
+    main(["train", "--resume", "run", "--plan"])
+    assert re.search(r"time left\s+none, it is finished", capsys.readouterr().out)
+    assert contents(tmp_path) == before
+    with pytest.raises(SystemExit):
+        main(["train", *TINY, "--interval", "1ep", "--out", "run", "--plan"])
+    assert "already holds a run" in capsys.readouterr().err
+
+
+def test_a_comparison_that_is_half_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One of two seeds is there for the first arm; the other arm's are not."""
+    main(["train", *TINY, "--method", "none", "--out", str(tmp_path / "alone" / "seed0")])
+    before = contents(tmp_path)
+    capsys.readouterr()
+    arms = ["--arm", "alone: --method none", "--arm", "kd: --interval 1ep"]
+    main(["compare", *TINY, *arms, "--seeds", "2", "--out", str(tmp_path), "--plan"])
+    assert re.search(r"alone\s+20 of 20 ", capsys.readouterr().out), "the other seed is the teacher of kd"
+    main(["compare", *TINY, *arms, "--seeds", "2", "--out", str(tmp_path), "--plan", "--no-sharing"])
+    said = capsys.readouterr().out
+    assert contents(tmp_path) == before
+    assert re.search(r"alone\s+10 of 20\s+20\s+20\s+20 ", said)
+    assert re.search(r"kd\s+0 of 40\s+40\s+60\s+40 ", said)
+    assert re.search(r"alone\s+1 of 2 ", said)
+    assert "1 of 4 runs" in said
+
+
+def test_whoever_is_free_takes_the_next_run() -> None:
+    """Seed by seed. Two at a time: 4 and 1 at once, the other 4 after the 1, the other 1 after the 4."""
+    four, one = (cast(Forecast, SimpleNamespace(seconds_left=seconds)) for seconds in (4.0, 1.0))
+    assert ComparisonForecast({"long": [four, four], "short": [one, one]}, 1).seconds_left == 10
+    assert ComparisonForecast({"long": [four, four], "short": [one, one]}, 2).seconds_left == 5
+    assert ComparisonForecast({"long": [four, four], "short": [one, one]}, 3).seconds_left == 4
