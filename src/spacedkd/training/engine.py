@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
-from torch import Tensor, nn
+from lightning_fabric.wrappers import _FabricModule
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.data.augmentations import seed_generators
 from spacedkd.data.inputs import Inputs, in_dtype
@@ -97,6 +99,24 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
 
     model.forward = in_precision
     return model
+
+
+def without_ddp(fabric: Fabric, model: nn.Module, module: nn.Module) -> nn.Module:
+    """A model that can learn, as it is called while it does not: through DDP every call would broadcast its buffers."""
+    shares_gradients = isinstance(model._forward_module, DistributedDataParallel)
+    return _FabricModule(module, fabric.strategy) if shares_gradients else model
+
+
+def share_buffers(module: nn.Module) -> None:
+    """Give all ranks the first one's buffers of a module, all of one type at once."""
+    by_type: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in module.buffers():
+        by_type.setdefault(buffer.dtype, []).append(buffer)
+    for buffers in by_type.values():
+        flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        distributed.broadcast(flat, 0)
+        for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+            buffer.copy_(values.view_as(buffer))
 
 
 def gather_rows(fabric: Fabric, rows: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError, unknown
 from spacedkd.json_form import is_own, load_object
 from spacedkd.spec import OptimizerSpec
+from spacedkd.training import engine
 from spacedkd.training.objects import MakeOptimizer
 
 Losses = Mapping[str, Tensor]
@@ -39,7 +40,10 @@ class Learner:
         self.clip = optimizer.clip
         self.wants_closure = not _needs_gradients_alone(self.optimizer)
         self.model: Any
+        """as it is called while it learns"""
         self.model, self._step = fabric.setup(model, self.optimizer)
+        self.frozen: nn.Module = engine.without_ddp(fabric, self.model, model)
+        """as it is called while it stands still"""
 
     def update(self, compute: Callable[[], Losses], lr: float, share: float = 1.0) -> Losses:
         """One step down the sum of the losses; gives the losses it had before. What has no gradient does not move.

@@ -27,6 +27,7 @@ from spacedkd.training.objects import Objects
 from spacedkd.training.plan import fill_in, make_plan
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.setup import Setup, measure, set_up
+from spacedkd.training.together import together
 
 
 class Moment(NamedTuple):
@@ -93,7 +94,7 @@ def train_run(
     setup, is_new = set_up(make_plan(spec, objects, library)), not folder.spec.exists()
     recorder = Recorder(setup, folder)
     try:
-        with recorder.opened():
+        with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened():
             for moment in learn(setup, recorder):
                 callback(moment)
             recorder.finish()
@@ -124,7 +125,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             setup.begin(role)
             if role != position.role:  # equal when a stretch of turns is resumed in its middle
                 plan.method.take_over(role, setup.models)
-                setup.share_frozen()
+                setup.share_frozen(position.role)
             learning = position.role = role
 
         lr, size = plan.lr(turn), setup.stream.size(step)
@@ -142,7 +143,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             _check_finite(setup, turn, values)
         if finished % plan.every.evaluate == 0 or last:
             learner = setup.learner(role)
-            scores = measure(setup, learner.model, learner.module)
+            scores = measure(setup, learner.frozen, learner.module)
             recorder.accuracy(turn, scores)
             accuracy = scores["test"]["final"]
             if setup.average is not None and role == student:

@@ -115,7 +115,7 @@ class Setup:
     data: RunData
     stream: Stream
     models: dict[str, nn.Module]
-    """all of them, as they are called"""
+    """all of them, as they are called now"""
     learners: dict[str, Learner]
     channels_last: bool
     average: nn.Module | None
@@ -130,20 +130,23 @@ class Setup:
 
     def begin(self, role: str) -> None:
         """From here on the role's model learns and every other one stands still."""
+        for name, learner in self.learners.items():
+            self.models[name] = learner.model if learner is self.learner(role) else learner.frozen
         for model in self.models.values():
             model.train(self.plan.spec.frozen_mode == "train")
         self.learner(role).model.train()
 
-    def share_frozen(self) -> None:
-        """Give all ranks the first one's frozen models: BatchNorm statistics differ a little between ranks.
+    def share_frozen(self, before: str) -> None:
+        """Give all ranks the first one's BatchNorm statistics of what has just stopped learning, and of copies.
 
-        Memory has no parameters and is equal on all ranks already.
+        Ranks have seen other parts of each batch. Memory has no parameters and is equal on all ranks already.
         """
         if self.fabric.world_size == 1:
             return
-        for name, model in self.models.items():
-            if name not in self.learners and any(True for _ in model.parameters()):
-                model.load_state_dict(self.fabric.broadcast(model.state_dict()))
+        stopped = self.plan.method.learners.get(before)
+        for name, module in self.modules().items():
+            if name == stopped or (name not in self.learners and any(True for _ in module.parameters())):
+                engine.share_buffers(module)
 
     def move_along(self, role: str, step: int, lr: float) -> None:
         """Move what an update moves besides the role's model: the student's average and, by a quirk, all others."""
@@ -203,8 +206,10 @@ def measure(setup: Setup, model: nn.Module, module: nn.Module) -> Scores:
     `module` is the model without what devices and precision wrap around it, and knows its heads.
     """
     fabric, spec = setup.fabric, setup.plan.spec
-    was_training = model.training
-    model.eval()
+    was_training = module.training
+    module.eval()
+    if fabric.world_size > 1:
+        engine.share_buffers(module)
     heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
     scores = {}
     for part, items in setup.data.evaluated().items():
@@ -215,5 +220,5 @@ def measure(setup: Setup, model: nn.Module, module: nn.Module) -> Scores:
         counts = correct(model, heads, moved)
         totals = {head: int(fabric.all_reduce(count, reduce_op="sum")) for head, count in counts.items()}  # type: ignore[arg-type]
         scores[part] = {head: total / len(items) for head, total in totals.items()}
-    model.train(was_training)
+    module.train(was_training)
     return scores
