@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from spacedkd.cli.arms import make_arms
-from spacedkd.cli.changes import to_spec
+from spacedkd.cli.changes import changed, to_spec
 from spacedkd.cli.flags import RunFlags, flag, given
 from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
 from spacedkd.errors import UserError, unknown
@@ -32,8 +32,11 @@ def train(
     Example: spacedkd train --data digits --width 16 --interval 1.5ep --epochs 30 --out runs/mine
     """
     typed = given(run)
-    if resume is not None and (out is not None or typed):
-        raise UserError("--resume takes everything from the run's spec.json: leave out the other flags.")
+    if resume is not None and (out is not None or {*typed} - {"devices", "nodes", "strategy"}):
+        raise UserError(
+            "--resume takes everything from the run's spec.json: leave out the other flags. Only --devices, --nodes "
+            "and --strategy may change."
+        )
     if resume is not None and resume.name == "spec.json":
         resume = resume.parent
     if out is not None and not out.name:
@@ -48,6 +51,8 @@ def train(
     if "recipe" in typed:
         console.print(f"Recipe {typed['recipe']} fills in:", terminal.of_spec(spec))
     folder = resume or out or Path("runs") / folder_name(spec)
+    if resume is not None and typed:
+        spec = RunFolder(resume).taken_up(changed(spec, typed))
     if resume is not None and RunFolder(folder).finished():
         say(f"{folder} is finished already.")
     with run_progress(spec.method.name) as callback:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,17 +48,29 @@ def save(
         save_file(_apart(tensors), unfinished, metadata)
 
 
-def load(
-    path: Path, fingerprint: str, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
-) -> Position:
-    """Put saved models and optimizers back in place; returns how far the run had come."""
+def position(path: Path) -> Position:
+    """How far the run of a checkpoint has come."""
+    return Position(**json.loads(_read(path, tensors=False)[0]["position"]))
+
+
+def _read(path: Path, tensors: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+            names = file.keys() if tensors else ()
+            return file.metadata(), {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is not a checkpoint: {error}. Start the run again in a new folder.") from None
-    if metadata.get("fingerprint") != fingerprint:
+
+
+def load(
+    path: Path,
+    fingerprints: Collection[str],
+    models: Mapping[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+) -> Position:
+    """Put saved models and optimizers back in place; returns how far the run had come."""
+    metadata, tensors = _read(path)
+    if metadata.get("fingerprint") not in fingerprints:
         raise UserError(f"{path} belongs to another spec than the spec.json beside it. Start again in a new folder.")
     for name, model in models.items():
         prefix = f"model/{name}/"

@@ -17,6 +17,7 @@ from spacedkd.data.augmentations import seed_generators
 from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.errors import UserError
 from spacedkd.spec import RunSpec
+from spacedkd.started import check_processes
 
 
 def best_precision(accelerator: str) -> str:
@@ -34,25 +35,25 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
     Where roles share a model, each of them leaves some of its weights without gradients: the ranks must look which.
     """
     engine = spec.engine
+    check_processes(engine.devices, engine.nodes)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the spec already says the precision
-    if engine.threads is not None:
-        torch.set_num_threads(engine.threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False  # 32-true means 32
-    alone = engine.devices * engine.nodes == 1
     try:
         fabric = Fabric(
             accelerator=engine.accelerator,
             devices=engine.devices,
             num_nodes=engine.nodes,
-            strategy="auto" if alone else DDPStrategy(find_unused_parameters=parts_learn_in_turn),
+            strategy="auto" if engine.processes == 1 else DDPStrategy(find_unused_parameters=parts_learn_in_turn),
             precision=spec.precision,  # type: ignore[arg-type]
         )
     except Exception as error:  # Fabric raises many kinds for hardware that is not there
         raise UserError(f"This machine cannot do that: {(str(error).splitlines() or [repr(error)])[0]}") from None
     fabric.launch()
+    if engine.threads is not None:  # after Fabric, which thinks of a number itself; the same for all
+        torch.set_num_threads(fabric.broadcast(engine.threads))
     return fabric
 
 
@@ -130,11 +131,13 @@ def gather_rows(fabric: Fabric, rows: Tensor) -> Tensor:
     return torch.cat([part[:count] for part, count in zip(gathered, counts.tolist(), strict=True)])
 
 
-def describe(fabric: Fabric) -> dict[str, Any]:
+def describe(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:
     """What a result should say of the machine it was made on."""
+    before = {"processes_before": [*spec.processes_before], "bit_equal": False} if spec.processes_before else {}
     return {
         "torch": torch.__version__,
         "device": str(fabric.device),
         "processes": fabric.world_size,
         "threads": torch.get_num_threads(),
+        **before,
     }

@@ -15,6 +15,7 @@ from spacedkd.files import write_json
 from spacedkd.models import build
 from spacedkd.run import result
 from spacedkd.schedule import Turn
+from spacedkd.spec import read_spec
 from spacedkd.training import checkpoint, engine
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.folder import Journal, RunFolder
@@ -77,10 +78,12 @@ class Recorder:
                 if not self.folder.spec.exists():
                     self.folder.create(plan.spec)
                 stack.enter_context(self.folder.lock())
+                if read_spec(self.folder.path).processes_before != plan.spec.processes_before:
+                    self.folder.create(plan.spec)  # from here on it is a run on another number of processes
                 write_json(self.folder.classes, plan.data.describe())
             fabric.barrier()
             if self.folder.checkpoint.exists():  # everything as it was when it was saved
-                names = (plan.spec.fingerprint(), self.setup.modules(), self._optimizers())
+                names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
                 self.position = checkpoint.load(self.folder.checkpoint, *names)
                 self.cost.counts.update(self.position.cost)
             if fabric.is_global_zero:
@@ -129,7 +132,7 @@ class Recorder:
                 "total_steps": plan.total_steps,
                 "test_images": len(plan.data.evaluated()["test"]),
             }
-            machine = engine.describe(setup.fabric)
+            machine = engine.describe(setup.fabric, plan.spec)
             found = result(self.folder.path, self.cost.summary(), self.position.seconds, facts, machine)
             write_json(self.folder.result, found)
         setup.fabric.barrier()

@@ -127,7 +127,7 @@ def of_run(
     models = build_models(plan)
     if spec.ema is not None:
         models["average"] = deepcopy(models[plan.student])
-    position = checkpoint.load(folder.checkpoint, spec.fingerprint(), models, {})
+    position = checkpoint.load(folder.checkpoint, spec.fingerprints(), models, {})
     # Whatever else nobody trains is memory, or a copy of somebody.
     learners = {*plan.method.learners.values()}
     measured = [name for name in models if name in learners or name in plan.method.fixed or name == "average"]

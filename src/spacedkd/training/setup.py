@@ -25,6 +25,7 @@ from spacedkd.spec import NetworkSpec
 from spacedkd.training import engine
 from spacedkd.training.learner import Learner
 from spacedkd.training.plan import Plan, stream_of
+from spacedkd.training.shared_norm import share_batch_norm
 
 
 class Networks:
@@ -99,7 +100,7 @@ def build_models(plan: Plan) -> dict[str, nn.Module]:
 
 def _check_last_batch(plan: Plan, models: dict[str, nn.Module]) -> None:
     """Refuse a last batch that is too small for BatchNorm, where there is one."""
-    ranks = plan.spec.engine.devices * plan.spec.engine.nodes
+    ranks = plan.spec.engine.processes
     smallest = stream_of(plan.spec, plan.data, 0, ranks).size(plan.steps_per_epoch - 1)
     parts = (part for model in models.values() for part in model.modules())
     if smallest < 2 * ranks and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts):
@@ -171,6 +172,9 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     channels_last = spec.channels_last and all(engine.can_be_channels_last(m, fabric.device) for m in models.values())
     if channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
+    if spec.sync_batchnorm and fabric.world_size > 1:
+        for name in names:
+            share_batch_norm(models[name])
     own_lr = is_own(spec.optimizer.name) and not is_own(spec.rate.shape)
     learners = {name: Learner(fabric, models[name], spec.optimizer, plan.objects.optimizer, own_lr) for name in names}
     if spec.optimizer.moves_frozen and any(learner.wants_closure for learner in learners.values()):

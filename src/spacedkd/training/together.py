@@ -18,7 +18,6 @@ from selectors import EVENT_READ, DefaultSelector
 
 from lightning_fabric import Fabric
 
-from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError
 
 GRACE = 2.0
@@ -43,7 +42,7 @@ def together(fabric: Fabric, way_on: str) -> Iterator[None]:
             if isinstance(error, RuntimeError) and watch.found.wait(GRACE):  # an operation failed since a rank is gone
                 _tell(others, watch.line)
                 raise UserError(watch.line) from None
-            _tell(others, str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}")
+            _tell(others, str(error) if isinstance(error, UserError) else repr(error).splitlines()[0])
             raise
         _tell(others, "")
         watch.join(CONNECTED_WITHIN)
@@ -80,12 +79,12 @@ class _Watch(threading.Thread):
                     except OSError:
                         said = ""
                     if said != "\n":
-                        return self._stop(key.data, said.strip())
+                        return self._end(key.data, said.strip())
                     selector.unregister(key.fileobj)
         return None
 
-    def _stop(self, rank: int, said: str) -> None:
-        died = f"Process {rank} of {self.ranks} (counted from 0) has died, so the others stop. Go on with: {self.way_on}"
+    def _end(self, rank: int, said: str) -> None:
+        died = f"Process {rank} of 0 to {self.ranks - 1} has died, so all stop. Go on with: {self.way_on}"
         self.line = said or died
         self.found.set()
         if not said and self.rank == 1:  # in place of the first, which speaks as long as it lives

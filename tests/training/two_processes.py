@@ -1,0 +1,96 @@
+"""Runs on two processes of this machine; many of them for one start, because starting is what takes time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric.plugins.environments.lightning import find_free_network_port
+
+from spacedkd import RunSpec, read_spec, train
+from spacedkd.json_form import to_json
+
+LIMIT = 120
+"""seconds after which two processes are taken to wait for each other"""
+
+
+def on_two(spec: RunSpec, **engine: Any) -> RunSpec:
+    return replace(spec, engine=replace(spec.engine, accelerator="cpu", devices=2, **engine))
+
+
+def started(words: Iterable[str], ranks: Mapping[int, Mapping[str, str]]) -> list[subprocess.Popen[str]]:
+    """Python with these words, once for each rank, with its environment variables."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "TORCHELASTIC"))}
+    common = {**kept, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
+    command = [sys.executable, *words]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [subprocess.Popen(command, env=common | dict(own), **pipes) for own in ranks.values()]
+
+
+def finished(processes: Iterable[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Code, output and errors of each."""
+    found = []
+    for process in processes:
+        out, errors = process.communicate(timeout=LIMIT)
+        found.append((process.returncode, out, errors))
+    return found
+
+
+def torchrun_variables(ranks: int = 2) -> dict[int, dict[str, str]]:
+    """What torchrun sets for each of its processes."""
+    shared = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    return {rank: {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"} for rank in range(ranks)}
+
+
+def train_on_two(specs: Mapping[str, RunSpec], folder: Path) -> dict[str, dict[str, int]]:
+    """Train all of them, in one start of two processes; gives what DDP was asked for in each."""
+    for name, spec in specs.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "asked.json").write_text(json.dumps(to_json(spec)))
+    words = ["-m", "tests.training.two_processes", str(folder), *specs]
+    for code, _, errors in finished(started(words, torchrun_variables())):
+        assert code == 0, errors
+    counts: dict[str, dict[str, int]] = json.loads((folder / "counts.json").read_text())
+    return counts
+
+
+def main(folder: Path, names: Iterable[str]) -> None:
+    import torch
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    counts: Counter[str] = Counter()
+
+    def counted(what: str, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            counts[what] += 1
+            counts[f"{what} without gradients"] += not torch.is_grad_enabled()
+            return function(*args, **kwargs)
+
+        return call
+
+    for what, owner, name in (
+        ("forward", DistributedDataParallel, "forward"),
+        ("broadcast by DDP", DistributedDataParallel, "_sync_buffers"),
+        ("broadcast", distributed, "broadcast"),
+    ):
+        setattr(owner, name, counted(what, getattr(owner, name)))
+    found = {}
+    for name in names:
+        counts.clear()
+        train(read_spec(folder / name / "asked.json"), folder / name / "run")
+        found[name] = dict(counts)
+    if distributed.get_rank() == 0:
+        (folder / "counts.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
