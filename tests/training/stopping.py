@@ -16,16 +16,21 @@ class Stopped(Exception):
     pass
 
 
+def stop_after(turns: int, spec: RunSpec, folder: Path, resume: bool = False, **objects: Any) -> None:
+    """Train, and stop after so many turns."""
+
+    def callback(moment: Moment) -> None:
+        if moment.turn == turns:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(spec, folder, resume=resume, callback=callback, **objects)
+
+
 def train_in_parts(spec: RunSpec, folder: Path, *stops: int, **objects: Any) -> Run:
     """Train, stopped after each of these turns, and to the end."""
     for number, stop in enumerate(stops):
-
-        def callback(moment: Moment, stop: int = stop) -> None:
-            if moment.turn == stop:
-                raise Stopped
-
-        with pytest.raises(Stopped):
-            train(spec, folder, resume=number > 0, callback=callback, **objects)
+        stop_after(stop, spec, folder, resume=number > 0, **objects)
     return train(spec, folder, resume=True, **objects)
 
 

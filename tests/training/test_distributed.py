@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import tyro
 
-from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, train
-from tests.conftest import TINY, tensors
-from tests.training.two_processes import on_two, train_on_two
+from spacedkd import Duration, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, read_spec, train
+from spacedkd.cli import verbs
+from spacedkd.cli.flags import RunFlags
+from tests.conftest import TINY, assert_same_bits, tensors
+from tests.training.stopping import stop_after
+from tests.training.two_processes import finished, on_two, slurm_variables, started, torchrun_variables, train_on_two
+
+GO_ON = "spacedkd train --resume"
+SECONDS = 20
+"""a rank that waits has stopped by then, on a busy machine too; torch itself would wait for half an hour"""
+
+
+def parsed(words: str) -> Any:
+    return tyro.cli(RunFlags, args=words.split())
+
 
 # Without BatchNorm, and without the feature norm over the whole batch, a batch may be split without a difference.
 VIT = NetworkSpec("vit_tiny_patch16_224", {"img_size": 8, "patch_size": 2, "embed_dim": 24, "depth": 2, "num_heads": 2})
@@ -50,11 +69,16 @@ WITH_BATCHNORM: dict[str, RunSpec] = {
 """the gate of ONE has a BatchNorm of its own"""
 
 
+LONG = splittable("kd", APART, epochs=30, evaluate_every=Duration(10, "ep"), save_every=Duration(1, "ep"))
+
+
 class OnTwo:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         synchronised = {f"sync {name}": replace(spec, sync_batchnorm=True) for name, spec in WITH_BATCHNORM.items()}
         specs = METHODS | {"batchnorm": WITH_BATCHNORM["kd"]} | synchronised
+        specs |= {"uninterrupted": LONG, "taken up": METHODS["kd"]}
+        stop_after(5, METHODS["kd"], self.run("taken up"))
         self.counts = train_on_two({name: on_two(spec) for name, spec in specs.items()}, folder)
 
     def run(self, name: str) -> Path:
@@ -96,3 +120,93 @@ def test_frozen_models_are_called_without_ddp(two: OnTwo) -> None:
     assert counts["forward without gradients"] == 0
     stretches, evaluations, types = 4, 2 * 2, 2
     assert counts["broadcast"] == (stretches - 1 + evaluations) * types
+
+
+def environment(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "result.json").read_text())["environment"]
+    return found
+
+
+def test_a_run_of_one_process_is_taken_up_on_two(tmp_path: Path, two: OnTwo) -> None:
+    train(METHODS["kd"], tmp_path / "one")
+    taken_up = two.run("taken up")
+    assert_close(taken_up, tmp_path / "one")
+    spec = read_spec(taken_up)
+    assert (spec.engine.devices, spec.processes_before) == (2, ("1 until turn 4",)), "the last save was at turn 4"
+    assert environment(taken_up)["processes_before"] == ["1 until turn 4"]
+    assert environment(taken_up)["bit_equal"] is False
+    assert "bit_equal" not in environment(two.run("kd"))
+    assert len({spec.fingerprint(), *(read_spec(run).fingerprint() for run in (two.run("kd"), tmp_path / "one"))}) == 3
+
+
+def test_another_number_of_processes_must_be_asked_for(tmp_path: Path) -> None:
+    stop_after(5, METHODS["kd"], tmp_path / "run")
+    with pytest.raises(UserError, match="holds another run"):
+        train(on_two(METHODS["kd"]), tmp_path / "run", resume=True)
+    with pytest.raises(UserError, match="leave out the other flags. Only --devices"):
+        verbs.train(parsed("--devices 2 --epochs 3"), resume=tmp_path / "run")
+
+
+def kill_when_saved(processes: list[subprocess.Popen[str]], victim: int, run: Path) -> float:
+    """Kill a process, by its id, as soon as something is saved that was not there before; gives the moment."""
+    checkpoint = run / "checkpoint" / "latest.safetensors"
+    known = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+    while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == known:
+        assert all(process.poll() is None for process in processes), finished(processes)
+        time.sleep(0.02)
+    os.kill(victim, signal.SIGKILL)
+    return time.monotonic()
+
+
+def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, two: OnTwo) -> None:
+    """Three starts of one run, by Fabric, srun and torchrun; twice a process is killed."""
+    run, spec = tmp_path / "run", two.folder / "uninterrupted" / "asked.json"
+    train_words = ["-m", "spacedkd", "train"]
+
+    (first,) = started([*train_words, "--spec", str(spec), "--out", str(run)], {0: {}})
+    while not (children := _children(first.pid)):
+        assert first.poll() is None, finished([first])
+        time.sleep(0.02)
+    killed = kill_when_saved([first], children[0], run)
+    ((code, _, errors),) = finished([first])
+    assert time.monotonic() - killed < SECONDS
+    assert (code, errors) == (2, f"spacedkd: Process 1 of 0 to 1 has died, so all stop. Go on with: {GO_ON} {run}\n")
+
+    one = shutil.copytree(run, tmp_path / "one")
+    both = started([*train_words, "--resume", str(run)], slurm_variables())
+    killed = kill_when_saved(both, both[0].pid, run)
+    (_, (code, _, errors)) = finished(both)
+    assert time.monotonic() - killed < SECONDS
+    assert (code, errors) == (2, f"spacedkd: Process 0 of 0 to 1 has died, so all stop. Go on with: {GO_ON} {run}\n")
+
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    ((code, out, errors),) = finished(started([*torchrun, *train_words, "--resume", str(run)], {0: {}}))
+    assert code == 0, errors
+    assert out.count("Student: ") == 1, "one of the processes speaks for all"
+    assert_same_bits(tensors(run), tensors(two.run("uninterrupted")))
+
+    verbs.train(parsed("--devices 1"), resume=one)
+    assert_close(one, run)
+    assert read_spec(one).processes_before[0].startswith("2 until turn ")
+
+
+def _children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({**torchrun_variables()[0]}, "torchrun has started 2 processes, and the run is for 1"),
+        ({**slurm_variables()[0]}, "srun has started 2 processes, and the run is for 1"),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, "write srun before the command"),
+    ],
+)
+def test_another_number_of_processes_than_were_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=said):
+        train(METHODS["kd"], tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -16,6 +16,7 @@ from lightning_fabric.plugins.environments.lightning import find_free_network_po
 
 from spacedkd import RunSpec, read_spec, train
 from spacedkd.json_form import to_json
+from spacedkd.training.folder import RunFolder
 
 LIMIT = 120
 """seconds after which two processes are taken to wait for each other"""
@@ -49,10 +50,18 @@ def torchrun_variables(ranks: int = 2) -> dict[int, dict[str, str]]:
     return {rank: {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"} for rank in range(ranks)}
 
 
+def slurm_variables(ranks: int = 2) -> dict[int, dict[str, str]]:
+    """What srun sets for each of the tasks of `srun --nodes 1 --ntasks-per-node 2`."""
+    job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "train", "SLURM_STEP_ID": "0", "SLURM_NODELIST": "localhost"}
+    shared = {**job, "SLURM_NNODES": "1", "SLURM_NTASKS": str(ranks), "SLURM_NTASKS_PER_NODE": str(ranks)}
+    own = ("SLURM_PROCID", "SLURM_LOCALID")
+    return {rank: {**shared, "SLURM_NODEID": "0", **dict.fromkeys(own, str(rank))} for rank in range(ranks)}
+
+
 def train_on_two(specs: Mapping[str, RunSpec], folder: Path) -> dict[str, dict[str, int]]:
     """Train all of them, in one start of two processes; gives what DDP was asked for in each."""
     for name, spec in specs.items():
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "asked.json").write_text(json.dumps(to_json(spec)))
     words = ["-m", "tests.training.two_processes", str(folder), *specs]
     for code, _, errors in finished(started(words, torchrun_variables())):
@@ -86,7 +95,9 @@ def main(folder: Path, names: Iterable[str]) -> None:
     found = {}
     for name in names:
         counts.clear()
-        train(read_spec(folder / name / "asked.json"), folder / name / "run")
+        spec, run = read_spec(folder / name / "asked.json"), RunFolder(folder / name / "run")
+        begun = run.spec.exists()
+        train(run.taken_up(spec) if begun else spec, run.path, resume=begun)
         found[name] = dict(counts)
     if distributed.get_rank() == 0:
         (folder / "counts.json").write_text(json.dumps(found))
