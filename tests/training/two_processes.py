@@ -75,6 +75,8 @@ def main(folder: Path, names: Iterable[str]) -> None:
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
+    from spacedkd.training import sharding
+
     torch.set_num_threads(1)
     counts: Counter[str] = Counter()
 
@@ -90,6 +92,7 @@ def main(folder: Path, names: Iterable[str]) -> None:
         ("forward", DistributedDataParallel, "forward"),
         ("broadcast by DDP", DistributedDataParallel, "_sync_buffers"),
         ("broadcast", distributed, "broadcast"),
+        ("spread modules", sharding, "fully_shard"),
     ):
         setattr(owner, name, counted(what, getattr(owner, name)))
     found = {}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies.strategy import Strategy
 from lightning_fabric.wrappers import _FabricModule
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -16,8 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from spacedkd.data.augmentations import seed_generators
 from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.errors import UserError
-from spacedkd.spec import RunSpec
+from spacedkd.spec import EngineSpec, RunSpec
 from spacedkd.started import check_processes
+from spacedkd.training.sharding import is_sharding, shard, sharding
 
 
 def best_precision(accelerator: str) -> str:
@@ -46,7 +48,7 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
             accelerator=engine.accelerator,
             devices=engine.devices,
             num_nodes=engine.nodes,
-            strategy="auto" if engine.processes == 1 else DDPStrategy(find_unused_parameters=parts_learn_in_turn),
+            strategy=_strategy(engine, parts_learn_in_turn),
             precision=spec.precision,  # type: ignore[arg-type]
         )
     except Exception as error:  # Fabric raises many kinds for hardware that is not there
@@ -55,6 +57,14 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
     if engine.threads is not None:  # after Fabric, which thinks of a number itself; the same for all
         torch.set_num_threads(fabric.broadcast(engine.threads))
     return fabric
+
+
+def _strategy(engine: EngineSpec, parts_learn_in_turn: bool) -> str | Strategy:
+    if engine.processes == 1:
+        return "auto"
+    if engine.strategy == "fsdp":
+        return sharding(engine.processes)
+    return DDPStrategy(find_unused_parameters=parts_learn_in_turn)
 
 
 def seed(device: torch.device, number: int) -> None:
@@ -91,7 +101,12 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     which a moving average would stand still.
     """
     exact = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
-    forward = fabric.to_device(model).to(exact).requires_grad_(False).forward
+    model.to(exact).requires_grad_(False)
+    if is_sharding(fabric):
+        shard(fabric, model)
+    else:
+        fabric.to_device(model)
+    forward = model.forward
 
     def in_precision(*views: Inputs, **kwargs: Any) -> Any:
         with fabric.autocast():

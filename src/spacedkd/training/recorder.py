@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from spacedkd.spec import read_spec
 from spacedkd.training import checkpoint, engine
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.folder import Journal, RunFolder
-from spacedkd.training.setup import Scores, Setup
+from spacedkd.training.setup import Scores, Setup, build_models
+from spacedkd.training.sharding import is_sharding
 
 
 class Cost:
@@ -97,9 +99,22 @@ class Recorder:
             self.position.journal_bytes = self._journal.sync()
             self.position.seconds = time.monotonic() - self._started
             self.position.cost = dict(self.cost.counts)
-            fingerprint = self.setup.plan.spec.fingerprint()
-            models, optimizers = self.setup.modules(), self._optimizers()
-            checkpoint.save(self.folder.checkpoint, fingerprint, self.position, models, optimizers)
+        fingerprint = self.setup.plan.spec.fingerprint()
+        models, optimizers, writes = self.setup.modules(), self._optimizers(), self._journal is not None
+        checkpoint.save(self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes)
+
+    def _whole_modules(self) -> dict[str, nn.Module]:
+        """The models as one process can have them; those that are spread over several come from what was saved."""
+        plan, modules = self.setup.plan, self.setup.modules()
+        if not is_sharding(self.setup.fabric):
+            return modules
+        built = build_models(plan)
+        if self.setup.average is not None:
+            built["average"] = deepcopy(built[plan.student])
+        names = [plan.student] if self.setup.average is None else [plan.student, "average"]
+        found = {name: built[name].to(next(modules[name].parameters()).dtype) for name in names}
+        checkpoint.load(self.folder.checkpoint, plan.spec.fingerprints(), found, {})
+        return found
 
     def _optimizers(self) -> dict[str, Any]:
         return {name: learner.optimizer for name, learner in self.setup.learners.items()}
@@ -122,8 +137,8 @@ class Recorder:
         self.save()
         if setup.fabric.is_global_zero:
             folders = {plan.student: self.folder.student, "average": self.folder.average}
-            for name, module in setup.modules().items():
-                if name == plan.student or module is setup.average:
+            for name, module in self._whole_modules().items():
+                if name == plan.student or (name == "average" and setup.average is not None):
                     build.save(module.network, plan.spec.network, plan.data.shown, folders[name])  # type: ignore[arg-type]
             facts = {
                 "roles": [*plan.method.roles],

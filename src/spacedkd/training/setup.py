@@ -5,6 +5,7 @@ A network's first weights depend on the seed and its spec, not on the method.
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from spacedkd.spec import NetworkSpec
 from spacedkd.training import engine
 from spacedkd.training.learner import Learner
 from spacedkd.training.plan import Plan, stream_of
+from spacedkd.training.sharding import is_sharding
 from spacedkd.training.shared_norm import share_batch_norm
 
 
@@ -170,12 +172,16 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     on_device = fabric.device.type != "cpu" and spec.engine.workers == 0
     data = plan.data.to(fabric.device) if on_device else plan.data
     channels_last = spec.channels_last and all(engine.can_be_channels_last(m, fabric.device) for m in models.values())
+    channels_last &= not is_sharding(fabric)  # which wants weights that can be cut
     if channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
     if spec.sync_batchnorm and fabric.world_size > 1:
         for name in names:
             share_batch_norm(models[name])
     own_lr = is_own(spec.optimizer.name) and not is_own(spec.rate.shape)
+    average = None
+    if spec.ema is not None:  # from the weights as they are in the run's precision
+        average = fabric.strategy.precision.convert_module(deepcopy(models[plan.student]))
     learners = {name: Learner(fabric, models[name], spec.optimizer, plan.objects.optimizer, own_lr) for name in names}
     if spec.optimizer.moves_frozen and any(learner.wants_closure for learner in learners.values()):
         raise UserError("moves_frozen gives others a step without losses: it needs an optimizer of torch's or timm's.")
@@ -183,10 +189,8 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
         name: learners[name].model if name in learners else engine.add_frozen(fabric, model)
         for name, model in models.items()
     }
-    average = None
-    if spec.ema is not None:
-        average = engine.add_frozen(fabric, deepcopy(learners[plan.student].module))
-        ready["average"] = average
+    if average is not None:
+        ready["average"] = engine.add_frozen(fabric, average)
     stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
     return Setup(plan, fabric, data, stream, ready, learners, channels_last, average)
 
@@ -219,10 +223,18 @@ def measure(setup: Setup, model: nn.Module, module: nn.Module) -> Scores:
     for part, items in setup.data.evaluated().items():
         rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
         mine = items if fabric.world_size == 1 else items.subset(rows)
-        shown = in_order(mine, max(256, spec.batch_size), spec.engine.workers)
+        shown = in_order(mine, _batch_size(spec.batch_size, len(items), fabric.world_size), spec.engine.workers)
         moved = (batch.to(fabric.device, setup.channels_last) for batch in shown)
         counts = correct(model, heads, moved)
         totals = {head: int(fabric.all_reduce(count, reduce_op="sum")) for head, count in counts.items()}  # type: ignore[arg-type]
         scores[part] = {head: total / len(items) for head, total in totals.items()}
     module.train(was_training)
     return scores
+
+
+def _batch_size(trained_with: int, items: int, ranks: int) -> int:
+    """Of evaluation: all ranks, some of which have an item more, get through theirs in as many batches."""
+    size, fewest, most = max(256, trained_with), items // ranks, math.ceil(items / ranks)
+    while fewest and math.ceil(fewest / size) != math.ceil(most / size):
+        size += 1
+    return size
