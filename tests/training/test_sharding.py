@@ -9,7 +9,7 @@ import pytest
 import timm
 import torch
 
-from spacedkd import RunSpec, UserError, read_spec, train
+from spacedkd import OptimizerSpec, RunSpec, UserError, read_spec, train
 from tests.conftest import tensors
 from tests.training.stopping import stop_after
 from tests.training.test_distributed import APART, METHODS, VIT, assert_close, splittable
@@ -17,9 +17,7 @@ from tests.training.two_processes import on_two, train_on_two
 
 SPREAD: dict[str, RunSpec] = {
     **{name: METHODS[name] for name in ("kd with clipped gradients", "self-kd snapshot", "ctkd", "ps-kd", "ban")},
-    "adamw and an average": splittable(
-        "kd", APART, ema=0.9, optimizer=replace(METHODS["kd"].optimizer, name="adamw", lr=1e-3)
-    ),
+    "adamw and an average": splittable("kd", APART, ema=0.9, optimizer=OptimizerSpec("adamw", 1e-3)),
     "bf16-true": splittable("kd", APART, ema=0.9, precision="bf16-true", epochs=0.4, schedule=None),
 }
 
