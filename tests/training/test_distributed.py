@@ -79,7 +79,8 @@ class OnTwo:
         specs = METHODS | {"batchnorm": WITH_BATCHNORM["kd"]} | synchronised
         specs |= {"uninterrupted": LONG, "taken up": METHODS["kd"]}
         stop_after(5, METHODS["kd"], self.run("taken up"))
-        self.counts = train_on_two({name: on_two(spec) for name, spec in specs.items()}, folder)
+        asked = {name: on_two(spec) for name, spec in specs.items()}
+        self.counts = train_on_two(asked | {"compiled": on_two(METHODS["kd"], compile=True)}, folder)
 
     def run(self, name: str) -> Path:
         return self.folder / name / "run"
@@ -102,6 +103,8 @@ def assert_close(one: Path, other: Path, atol: float = 1e-6, rtol: float = 1e-4)
 def test_two_processes_learn_what_one_learns(tmp_path: Path, two: OnTwo, name: str) -> None:
     train(METHODS[name], tmp_path / "one")
     assert_close(two.run(name), tmp_path / "one")
+    if name == "kd":
+        assert_close(two.run("compiled"), tmp_path / "one")
 
 
 @pytest.mark.parametrize("name", WITH_BATCHNORM)

@@ -75,9 +75,10 @@ def main(folder: Path, names: Iterable[str]) -> None:
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
-    from spacedkd.training import sharding
+    from spacedkd.training import compiling, sharding
 
     torch.set_num_threads(1)
+    compiling.BACKEND = "eager"  # which needs no C++ compiler
     counts: Counter[str] = Counter()
 
     def counted(what: str, function: Any) -> Any:

@@ -24,6 +24,7 @@ from spacedkd.models.weights import check_trained, ema_update, keep_normalisatio
 from spacedkd.seeds import seed_for
 from spacedkd.spec import NetworkSpec
 from spacedkd.training import engine
+from spacedkd.training.compiling import compile_blocks
 from spacedkd.training.learner import Learner
 from spacedkd.training.plan import Plan, stream_of
 from spacedkd.training.sharding import is_sharding
@@ -191,6 +192,8 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     }
     if average is not None:
         ready["average"] = engine.add_frozen(fabric, average)
+    if spec.engine.compile:
+        compile_blocks(models.values(), fabric.device)
     stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
     return Setup(plan, fabric, data, stream, ready, learners, channels_last, average)
 

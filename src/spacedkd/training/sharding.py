@@ -36,19 +36,19 @@ def shard(fabric: Fabric, model: nn.Module) -> None:
 
 
 def _sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    for part in [*_blocks(model), model]:
+    for part in [*blocks(model), model]:
         # The outermost too gives its weights back after a pass: whoever reads them then reads parts.
         fully_shard(part, mesh=mesh["data_parallel"], reshard_after_forward=True)
     return model
 
 
-def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+def blocks(model: nn.Module) -> Iterator[nn.Module]:
     """What stands in a network's outermost rows of modules: the blocks of a transformer or of a ResNet's stages."""
     for child in model.children():
         if isinstance(child, nn.Sequential | nn.ModuleList):
             yield from (part for part in child if any(True for _ in part.parameters()))
         else:
-            yield from _blocks(child)
+            yield from blocks(child)
 
 
 def whole(tensor: Tensor, keep: bool = True) -> Tensor:
