@@ -69,7 +69,7 @@ WITH_BATCHNORM: dict[str, RunSpec] = {
 """the gate of ONE has a BatchNorm of its own"""
 
 
-LONG = splittable("kd", APART, epochs=30, evaluate_every=Duration(10, "ep"), save_every=Duration(1, "ep"))
+LONG = splittable("kd", APART, epochs=20, evaluate_every=Duration(10, "ep"), save_every=Duration(1, "ep"))
 
 
 class OnTwo:

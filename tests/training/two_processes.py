@@ -66,6 +66,7 @@ def train_on_two(specs: Mapping[str, RunSpec], folder: Path) -> dict[str, dict[s
     words = ["-m", "tests.training.two_processes", str(folder), *specs]
     for code, _, errors in finished(started(words, torchrun_variables())):
         assert code == 0, errors
+        assert "deprecated" not in errors
     counts: dict[str, dict[str, int]] = json.loads((folder / "counts.json").read_text())
     return counts
 

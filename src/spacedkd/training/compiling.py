@@ -1,8 +1,8 @@
 """Networks compiled block by block.
 
 A block's `forward` alone is compiled, and what stands around it is not: hooks of early exits and hints, counts of
-passes, DDP. Blocks of one kind share what was compiled for them, whichever role they belong to; torch compiles again for
-another mode (learning or standing still) or shape, and keeps them all, so that a change of roles costs nothing.
+passes, DDP. Blocks of one kind share what was compiled for them, whichever role they belong to; torch compiles again
+for another mode (learning or standing still) or shape, and keeps them all, so that a change of roles costs nothing.
 """
 
 from __future__ import annotations

@@ -139,11 +139,17 @@ def gather_rows(fabric: Fabric, rows: Tensor) -> Tensor:
     """The rows of all processes, one process after the other; they may have different numbers of them."""
     if fabric.world_size == 1:
         return rows
-    counts: Tensor = fabric.all_gather(torch.tensor(len(rows), device=rows.device))  # type: ignore[assignment]
-    padded = rows.new_zeros(int(counts.max()), *rows.shape[1:])
-    padded[: len(rows)] = rows
-    gathered: Tensor = fabric.all_gather(padded)  # type: ignore[assignment]
-    return torch.cat([part[:count] for part, count in zip(gathered, counts.tolist(), strict=True)])
+    counts = _of_all(torch.tensor(len(rows), device=rows.device), fabric.world_size)
+    padded = rows.new_zeros(int(max(counts)), *rows.shape[1:])
+    padded[: len(rows)] = rows.detach()
+    gathered = _of_all(padded, fabric.world_size)
+    return torch.cat([part[: int(count)] for part, count in zip(gathered, counts, strict=True)])
+
+
+def _of_all(tensor: Tensor, ranks: int) -> list[Tensor]:
+    found = [torch.empty_like(tensor) for _ in range(ranks)]
+    distributed.all_gather(found, tensor)
+    return found
 
 
 def describe(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:

@@ -7,11 +7,11 @@ timm has fused one. Here the modules stay what they are, under the same names, a
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from timm.layers import BatchNormAct2d
-from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+from torch import Tensor, distributed, nn
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -45,11 +45,11 @@ def _by_whole_batch(norm: _BatchNorm, x: Tensor) -> Tensor:
     shape = [-1 if place == 1 else 1 for place in range(x.ndim)]
     exact = x.double() if x.dtype == torch.float64 else x.float()
     here = exact.new_tensor([x.numel() // x.shape[1]])
-    total = all_reduce(torch.cat([exact.sum(over), here]))
+    total = _sum_of_all(torch.cat([exact.sum(over), here]))
     count = total[-1].detach()
     mean = total[:-1] / count
     centred = exact - mean.view(shape)
-    variance = all_reduce(centred.square().sum(over)) / count
+    variance = _sum_of_all(centred.square().sum(over)) / count
     if norm.training and norm.track_running_stats:
         _keep(norm, mean.detach(), variance.detach() * count / (count - 1))
     out = centred * torch.rsqrt(variance + norm.eps).view(shape)
@@ -57,6 +57,25 @@ def _by_whole_batch(norm: _BatchNorm, x: Tensor) -> Tensor:
         out = out * norm.weight.view(shape) + norm.bias.view(shape)
     found: Tensor = out.to(x.dtype)
     return found
+
+
+class _SumOfAll(torch.autograd.Function):
+    """The sum over all processes; each of them learns from what the sum does to all losses."""
+
+    @staticmethod
+    def forward(context: Any, part: Tensor) -> Tensor:
+        total = part.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return _SumOfAll.forward(context, gradient)
+
+
+def _sum_of_all(part: Tensor) -> Tensor:
+    total: Tensor = _SumOfAll.apply(part)
+    return total
 
 
 def _keep(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
