@@ -23,6 +23,8 @@ from spacedkd.errors import UserError
 GRACE = 2.0
 """seconds in which the thread that trains can find out itself, before it is taken to hang in an operation"""
 CONNECTED_WITHIN = 60.0
+LONGEST = 32
+"""bytes in which a rank says who it is; what it says later must not be read with them"""
 
 
 @contextmanager
@@ -112,12 +114,12 @@ def _connected(fabric: Fabric) -> dict[int, socket.socket]:
             found: dict[int, socket.socket] = {}
             while len(found) < fabric.world_size - 1:
                 line, _ = server.accept()
-                word, _, rank = line.makefile("r").readline().strip().partition(" ")
+                word, _, rank = line.recv(LONGEST, socket.MSG_WAITALL).decode(errors="replace").partition(" ")
                 if word == token:
                     found[int(rank)] = line
             return found
     port, token = fabric.broadcast((0, ""))
     line = socket.create_connection((environment.main_address, port), CONNECTED_WITHIN)
     line.settimeout(None)
-    line.sendall(f"{token} {fabric.global_rank}\n".encode())
+    line.sendall(f"{token} {fabric.global_rank}".ljust(LONGEST).encode())
     return {0: line}
