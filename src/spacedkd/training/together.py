@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from selectors import EVENT_READ, DefaultSelector
 
 from lightning_fabric import Fabric
@@ -46,8 +46,11 @@ def together(fabric: Fabric, way_on: str) -> Iterator[None]:
                 raise UserError(watch.line) from None
             _tell(others, str(error) if isinstance(error, UserError) else repr(error).splitlines()[0])
             raise
-        _tell(others, "")
-        watch.join(CONNECTED_WITHIN)
+        else:
+            watch.ends.set()
+            _tell(others, "")
+        finally:
+            watch.join(GRACE)  # it listens to what is closed now
 
 
 def _tell(others: Mapping[int, socket.socket], line: str) -> None:
@@ -70,7 +73,7 @@ class _Watch(threading.Thread):
         """set when this process ends by itself"""
 
     def run(self) -> None:
-        with DefaultSelector() as selector:
+        with suppress(ValueError, KeyError), DefaultSelector() as selector:  # what is closed cannot be unregistered
             for rank, line in self.others.items():
                 selector.register(line, EVENT_READ, rank)
             while selector.get_map():
