@@ -13,7 +13,7 @@ from torch import nn
 
 from spacedkd import Moment, RunSpec, UserError, train
 from spacedkd.training import compiling
-from tests.training.test_distributed import METHODS, assert_close
+from tests.training.runs_on_two import METHODS, assert_close
 
 # torch looks at the gradients of what enters a block, and warns itself of it.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")

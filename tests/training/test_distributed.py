@@ -8,20 +8,19 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import tyro
 
-from spacedkd import Duration, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, read_spec, train
+from spacedkd import UserError, read_spec, train
 from spacedkd.cli import verbs
 from spacedkd.cli.flags import RunFlags
-from tests.conftest import TINY, assert_same_bits, tensors
+from tests.conftest import assert_same_bits, tensors
+from tests.training.runs_on_two import METHODS, WITH_BATCHNORM, OnTwo, assert_close, shared
 from tests.training.stopping import stop_after
-from tests.training.two_processes import finished, on_two, slurm_variables, started, torchrun_variables, train_on_two
+from tests.training.two_processes import finished, on_two, slurm_variables, started, torchrun_variables
 
 GO_ON = "spacedkd train --resume"
 SECONDS = 20
@@ -32,71 +31,9 @@ def parsed(words: str) -> Any:
     return tyro.cli(RunFlags, args=words.split())
 
 
-# Without BatchNorm, and without the feature norm over the whole batch, a batch may be split without a difference.
-VIT = NetworkSpec("vit_tiny_patch16_224", {"img_size": 8, "patch_size": 2, "embed_dim": 24, "depth": 2, "num_heads": 2})
-# Batches of 15 and then 10 images: they do not split evenly, and not all alike.
-SPLITTABLE = replace(TINY, network=VIT, batch_size=15, epochs=2, schedule=Spaced("1.5ep"))
-APART: dict[str, Any] = {"feature_weight": 0.0}
-
-
-def splittable(method: str, options: dict[str, Any], schedule: Any = SPLITTABLE.schedule, **changes: Any) -> RunSpec:
-    return replace(SPLITTABLE, method=MethodSpec(method, options), schedule=schedule, **changes)
-
-
-METHODS: dict[str, RunSpec] = {
-    "kd": splittable("kd", APART),
-    "kd with clipped gradients": splittable("kd", APART, optimizer=replace(TINY.optimizer, clip=0.5)),
-    "self-kd": splittable("self-kd", {"variant": "plain", **APART}, None),
-    "self-kd live": splittable("self-kd", {"variant": "live", **APART}),
-    "self-kd snapshot": splittable("self-kd", {"variant": "snapshot", **APART}),
-    # A mean over two batches of different sizes is split exactly where all parts are halves.
-    "dlb": splittable("dlb", {}, None, batch_size=16),
-    "dlb taught": splittable("dlb", {"variant": "taught", **APART}, batch_size=16),
-    "ps-kd": splittable("ps-kd", {}, None),
-    "ctkd": splittable("ctkd", APART),
-    "ban": splittable("ban", APART),
-    "tsb-like": splittable("tsb-like", {"ramp": 0.0}),
-}
-# In double precision, because a ReLU at 0 makes much of little.
-WITH_BATCHNORM: dict[str, RunSpec] = {
-    "kd": replace(splittable("kd", APART), network=TINY.network, precision="64-true"),
-    "timm's, with its activation": replace(
-        splittable("none", {}, None), network=NetworkSpec("lcnet_035"), epochs=0.4, precision="64-true"
-    ),
-    "one": splittable("one", {}, None, precision="64-true"),
-    "one snapshot": splittable("one", {"variant": "snapshot"}, precision="64-true"),
-}
-"""the gate of ONE has a BatchNorm of its own"""
-
-
-LONG = splittable("kd", APART, epochs=20, evaluate_every=Duration(10, "ep"), save_every=Duration(1, "ep"))
-
-
-class OnTwo:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        synchronised = {f"sync {name}": replace(spec, sync_batchnorm=True) for name, spec in WITH_BATCHNORM.items()}
-        specs = METHODS | {"batchnorm": WITH_BATCHNORM["kd"]} | synchronised
-        specs |= {"uninterrupted": LONG, "taken up": METHODS["kd"]}
-        stop_after(5, METHODS["kd"], self.run("taken up"))
-        asked = {name: on_two(spec) for name, spec in specs.items()}
-        self.counts = train_on_two(asked | {"compiled": on_two(METHODS["kd"], compile=True)}, folder)
-
-    def run(self, name: str) -> Path:
-        return self.folder / name / "run"
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> OnTwo:
-    return OnTwo(tmp_path_factory.mktemp("two"))
-
-
-def assert_close(one: Path, other: Path, atol: float = 1e-6, rtol: float = 1e-4) -> None:
-    """Weights, buffers, memories and optimizers of two runs are the same up to rounding."""
-    found, expected = tensors(one), tensors(other)
-    assert found.keys() == expected.keys()
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], atol=atol, rtol=rtol, msg=f"{name} differs")
+    return shared(tmp_path_factory)
 
 
 @pytest.mark.parametrize("name", METHODS)

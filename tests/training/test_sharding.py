@@ -9,40 +9,33 @@ import pytest
 import timm
 import torch
 
-from spacedkd import OptimizerSpec, RunSpec, UserError, read_spec, train
+from spacedkd import UserError, read_spec, train
 from tests.conftest import tensors
-from tests.training.stopping import stop_after
-from tests.training.test_distributed import APART, METHODS, VIT, assert_close, splittable
-from tests.training.two_processes import on_two, train_on_two
-
-SPREAD: dict[str, RunSpec] = {
-    **{name: METHODS[name] for name in ("kd with clipped gradients", "self-kd snapshot", "ctkd", "ps-kd", "ban")},
-    "adamw and an average": splittable("kd", APART, ema=0.9, optimizer=OptimizerSpec("adamw", 1e-3)),
-    "bf16-true": splittable("kd", APART, ema=0.9, precision="bf16-true", epochs=0.4, schedule=None),
-}
+from tests.training.runs_on_two import METHODS, SPREAD, VIT, OnTwo, assert_close, shared
+from tests.training.two_processes import on_two
 
 
 @pytest.fixture(scope="module")
-def spread(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("spread")
-    stop_after(5, METHODS["kd"], folder / "taken up" / "run")
-    specs = {**SPREAD, "taken up": METHODS["kd"]}
-    counts = train_on_two({name: on_two(spec, strategy="fsdp") for name, spec in specs.items()}, folder)
-    assert not any(one.get("forward") for one in counts.values()), "nobody asked DDP"
-    assert {name: one["spread modules"] for name, one in counts.items()}["kd with clipped gradients"] == 2 * 3
-    return folder
+def two(tmp_path_factory: pytest.TempPathFactory) -> OnTwo:
+    return shared(tmp_path_factory)
+
+
+def test_they_are_really_spread(two: OnTwo) -> None:
+    """Two blocks and the rest, of teacher and student; nobody asks DDP."""
+    assert two.counts["spread kd with clipped gradients"]["spread modules"] == 2 * 3
+    assert not any(one.get("forward") for name, one in two.counts.items() if name.startswith("spread"))
 
 
 @pytest.mark.parametrize("name", [name for name in SPREAD if name != "bf16-true"])
-def test_spread_over_two_they_learn_what_one_learns(tmp_path: Path, spread: Path, name: str) -> None:
+def test_spread_over_two_they_learn_what_one_learns(tmp_path: Path, two: OnTwo, name: str) -> None:
     """Which is what DDP learns; and the file holds all of it, in the places where one process has it."""
     train(SPREAD[name], tmp_path / "one")
-    assert_close(spread / name / "run", tmp_path / "one", atol=2e-5 if "adamw" in name else 1e-6)
+    assert_close(two.run(f"spread {name}"), tmp_path / "one", atol=2e-5 if "adamw" in name else 1e-6)
 
 
-def test_the_student_is_saved_whole(spread: Path) -> None:
+def test_the_student_is_saved_whole(two: OnTwo) -> None:
     for name, dtype in (("adamw and an average", torch.float32), ("bf16-true", torch.bfloat16)):
-        run = spread / name / "run"
+        run = two.run(f"spread {name}")
         student = timm.create_model(f"local-dir:{run / 'student'}", pretrained=True, **VIT.options)
         saved = tensors(run)
         for key, weight in student.state_dict().items():
@@ -52,10 +45,10 @@ def test_the_student_is_saved_whole(spread: Path) -> None:
         assert not torch.equal(average.head.weight, student.head.weight)
 
 
-def test_what_one_process_saved_is_spread(tmp_path: Path, spread: Path) -> None:
+def test_what_one_process_saved_is_spread(tmp_path: Path, two: OnTwo) -> None:
     train(METHODS["kd"], tmp_path / "one")
-    assert_close(spread / "taken up" / "run", tmp_path / "one")
-    assert read_spec(spread / "taken up" / "run").processes_before == ("1 until turn 4",)
+    assert_close(two.run("spread taken up"), tmp_path / "one")
+    assert read_spec(two.run("spread taken up")).processes_before == ("1 until turn 4",)
 
 
 def test_what_cannot_be_spread_is_refused() -> None:
