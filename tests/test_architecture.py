@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
-    {"errors", "files", "seeds", "torchvision_operators"},
+    {"errors", "files", "seeds", "started", "torchvision_operators"},
     {
         "duration",
         "schedule",
@@ -23,6 +23,7 @@ LAYERS = [
         "spec",
         "data_spec",
         "optimizer_spec",
+        "engine_spec",
         "recipes",
         "run",
     },

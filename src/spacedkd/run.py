@@ -114,7 +114,7 @@ class Run:
         options = {key: value for key, value in written["method"]["options"].items() if key != "variant"}
         rest["method"] = {"name": self.spec.method.name, "options": options}
         rest["teacher"] = written["teacher"] or written["network"]
-        rest["processes"] = self.spec.engine.devices * self.spec.engine.nodes
+        rest["processes"] = self.spec.engine.processes
         rest["roles"] = max(2, len(self.roles))  # a chain of three is not two with another interval
         return json.dumps(rest, sort_keys=True)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from typing import Literal
 from spacedkd.data_spec import AugmentSpec as AugmentSpec
 from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.duration import Duration
+from spacedkd.engine_spec import EngineSpec as EngineSpec
 from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.json_form import check_fields, from_json, to_json
 from spacedkd.method_names import METHODS
@@ -24,7 +25,6 @@ from spacedkd.optimizer_spec import Options as Options
 from spacedkd.optimizer_spec import RateSpec as RateSpec
 from spacedkd.schedule import Schedule
 
-ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
 
@@ -65,36 +65,6 @@ class MethodSpec:
 
 
 @dataclass(frozen=True)
-class EngineSpec:
-    """Where a run is computed. Not a part of its identity: it does not decide what is computed."""
-
-    accelerator: str = "auto"
-    """cpu, cuda, mps or auto"""
-    devices: int = 1
-    """GPUs (or CPU processes) to share each batch"""
-    nodes: int = 1
-    """machines to share each batch"""
-    workers: int = 0
-    """processes that prepare batches ahead of time; the batches are the same for any number"""
-    threads: int | None = None
-    """CPU threads of each process; None takes all cores"""
-    pipeline: bool = False
-    """teacher and student learn at the same time, in two processes with a device each"""
-    keep_path: bool = False
-    """keep what is recorded of teachers that arms share, or that --pipeline hands over"""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.accelerator not in ACCELERATORS:
-            raise unknown("accelerator", self.accelerator, ACCELERATORS)
-        for name, value in (("devices", self.devices), ("nodes", self.nodes), ("threads", self.threads or 1)):
-            check_between(name, value, 1, 4096)
-        check_between("workers", self.workers, 0, 4096)
-        if self.threads == 0:
-            raise UserError("threads must be at least 1, got 0. Leave it out to use all cores.")
-
-
-@dataclass(frozen=True)
 class RunSpec:
     data: DataSpec = field(default_factory=DataSpec)
     network: NetworkSpec = field(default_factory=NetworkSpec)
@@ -127,6 +97,8 @@ class RunSpec:
     """32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it"""
     channels_last: bool = True
     """keep the channels of images last in memory, which is faster on most hardware"""
+    sync_batchnorm: bool = False
+    """BatchNorm takes its statistics from the whole batch, not from each device's part of it"""
     evaluate_every: Duration = Duration(1, "ep")
     """how often every role is measured, on its own clock"""
     save_every: Duration = Duration(1, "ep")
@@ -143,6 +115,8 @@ class RunSpec:
     """the arm of a comparison this run belongs to"""
     objects: Options = field(default_factory=dict)
     """what was given to `train()` as an object: its qualified name and the digest of its source"""
+    processes_before: tuple[str, ...] = ()
+    """of a run that was taken up on another number of processes: '2 until turn 586'; no run in one go has its bits"""
     engine: EngineSpec = field(default_factory=EngineSpec)
 
     def __post_init__(self) -> None:
@@ -166,15 +140,24 @@ class RunSpec:
 
         The number of processes belongs to it: BatchNorm and the feature norm look at one process's part of a batch.
         """
-        described = {key: value for key, value in to_json(self).items() if key not in _NOT_COMPUTED}
-        described = {key: value for key, value in described.items() if key not in _NEW or value is not None}
-        described["processes"] = self.engine.devices * self.engine.nodes
+        written = to_json(self)
+        described = {key: value for key, value in written.items() if key not in (*_NOT_COMPUTED, *_WHEN_SET)}
+        described |= {key: written[key] for key in _WHEN_SET if written[key]}
+        described["processes"] = self.engine.processes
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+    def fingerprints(self) -> tuple[str, ...]:
+        """Its own, and those it had before it was taken up on other numbers of processes."""
+        if not self.processes_before:
+            return (self.fingerprint(),)
+        *earlier, last = self.processes_before
+        engine = replace(self.engine, devices=int(last.split()[0]), nodes=1, strategy="ddp")
+        return (self.fingerprint(), *replace(self, processes_before=tuple(earlier), engine=engine).fingerprints())
 
 
 _NOT_COMPUTED = ("engine", "label", "save_every", "log_every", "record", "teacher_path")
-_NEW = ("only",)
-"""fields that runs of before did not have: what they leave open does not count"""
+_WHEN_SET = ("sync_batchnorm", "processes_before", "only")
+"""what counts only where it is not as usual; runs of before did not have it"""
 
 
 def read_spec(path: str | PathLike[str]) -> RunSpec:

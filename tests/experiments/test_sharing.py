@@ -15,8 +15,8 @@ from spacedkd.experiments.comparison import compare as compare_folders
 from spacedkd.experiments.runner import plan, run_all
 from spacedkd.experiments.sharing import Job, next_jobs, share, teacher_of
 from spacedkd.files import write_json
+from spacedkd.training.building import build_models
 from spacedkd.training.plan import make_plan
-from spacedkd.training.setup import build_models
 from tests.conftest import TINY, of_model
 
 ARMS = {

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from spacedkd import NetworkSpec, Online, RunSpec, Spaced, UserError, train
-from spacedkd.json_form import to_json
-from tests.conftest import TINY, assert_same_bits, of_model, tensors
+from spacedkd import Online, RunSpec, Spaced, UserError, train
+from tests.conftest import TINY, assert_same_bits, of_model
 from tests.methods.whole_runs import turns
 from tests.training.stepping import ready
 from tests.training.stopping import assert_same_run, train_in_parts
@@ -97,24 +93,3 @@ def test_mixed_images_are_refused_by_methods_with_a_bank_before_anything_is_writ
         assert not (tmp_path / method).exists()
     train(tiny_with("dlb", data=mixed, epochs=0.6), tmp_path / "dlb")  # both views mix the same pairs
     train(tiny_with("kdcl", data=mixed, epochs=0.6), tmp_path / "kdcl")
-
-
-@pytest.mark.parametrize(
-    ("method", "options"), [("tsb-like", {"ramp": 0.0}), ("dlb", {"variant": "taught", "feature_weight": 0.0})]
-)
-def test_two_processes_remember_what_one_remembers(
-    tmp_path: Path, tiny_with: Make, method: str, options: dict[str, Any]
-) -> None:
-    """Without BatchNorm and the feature norm a batch may be split without a difference."""
-    small = {"img_size": 8, "patch_size": 2, "embed_dim": 24, "depth": 2, "num_heads": 2}
-    network = NetworkSpec("vit_tiny_patch16_224", small)
-    spec = tiny_with(method, options, network=network, schedule=Spaced("1.5ep"))
-    train(spec, tmp_path / "one")
-    split = replace(spec, engine=replace(spec.engine, devices=2, accelerator="cpu"))
-    (tmp_path / "spec.json").write_text(json.dumps(to_json(split)))
-    words = f"train --spec {tmp_path / 'spec.json'} --out {tmp_path / 'two'}"
-    subprocess.run([sys.executable, "-m", "spacedkd", *words.split()], check=True, stdout=subprocess.DEVNULL)
-    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
-    assert one.keys() == two.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], atol=1e-6, rtol=1e-4)

@@ -2,42 +2,151 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
 import subprocess
-import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
+import tyro
 
-from tests.conftest import tensors
+from spacedkd import UserError, read_spec, train
+from spacedkd.cli import verbs
+from spacedkd.cli.flags import RunFlags
+from tests.conftest import assert_same_bits, tensors
+from tests.training.runs_on_two import METHODS, WITH_BATCHNORM, OnTwo, assert_close, shared
+from tests.training.stopping import train_until
+from tests.training.two_processes import finished, on_two, slurm_variables, started, torchrun_variables
 
-# Without BatchNorm, and without the feature norm over the whole batch, a batch may be split without a difference.
-SPLITTABLE = (
-    "--network vit_tiny_patch16_224 --set network.img_size=8 --set network.patch_size=2 --set network.embed_dim=24 "
-    "--set network.depth=2 --set network.num_heads=2 --set method.feature_weight=0 --interval 1.5ep"
+GO_ON = "spacedkd train --resume"
+SECONDS = 20
+"""a rank that waits has stopped by then, on a busy machine too; torch itself would wait for half an hour"""
+
+
+def parsed(words: str) -> Any:
+    return tyro.cli(RunFlags, args=words.split())
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> OnTwo:
+    return shared(tmp_path_factory)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_processes_learn_what_one_learns(tmp_path: Path, two: OnTwo, name: str) -> None:
+    train(METHODS[name], tmp_path / "one")
+    assert_close(two.run(name), tmp_path / "one")
+    if name == "kd":
+        assert_close(two.run("compiled"), tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", WITH_BATCHNORM)
+def test_batch_norm_over_all_processes_is_that_of_one(tmp_path: Path, two: OnTwo, name: str) -> None:
+    train(WITH_BATCHNORM[name], tmp_path / "one")
+    assert_close(two.run(f"sync {name}"), tmp_path / "one", atol=1e-5, rtol=1e-3)
+    if name == "kd":
+        with pytest.raises(AssertionError):  # each process has the statistics of its part, unless told
+            assert_close(two.run("batchnorm"), tmp_path / "one", atol=1e-3, rtol=1e-3)
+
+
+def test_frozen_models_are_called_without_ddp(two: OnTwo) -> None:
+    """Through it, each of the student's six turns, and each evaluation, would broadcast the teacher's buffers."""
+    counts = two.counts["batchnorm"]
+    assert counts["forward"] == counts["broadcast by DDP"] == 12, "one for each update"
+    assert counts["forward without gradients"] == 0
+    stretches, evaluations, types = 4, 2 * 2, 2
+    assert counts["broadcast"] == (stretches - 1 + evaluations) * types
+
+
+def environment(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "result.json").read_text())["environment"]
+    return found
+
+
+def test_a_run_of_one_process_is_taken_up_on_two(tmp_path: Path, two: OnTwo) -> None:
+    train(METHODS["kd"], tmp_path / "one")
+    taken_up = two.run("taken up")
+    assert_close(taken_up, tmp_path / "one")
+    spec = read_spec(taken_up)
+    assert (spec.engine.devices, spec.processes_before) == (2, ("1 until turn 4",)), "the last save was at turn 4"
+    assert environment(taken_up)["processes_before"] == ["1 until turn 4"]
+    assert environment(taken_up)["bit_equal"] is False
+    assert "bit_equal" not in environment(two.run("kd"))
+    assert len({spec.fingerprint(), *(read_spec(run).fingerprint() for run in (two.run("kd"), tmp_path / "one"))}) == 3
+
+
+def test_another_number_of_processes_must_be_asked_for(tmp_path: Path) -> None:
+    train_until(METHODS["kd"], tmp_path / "run", 5)
+    with pytest.raises(UserError, match="holds another run"):
+        train(on_two(METHODS["kd"]), tmp_path / "run", resume=True)
+    with pytest.raises(UserError, match="leave out the other flags. Only --devices"):
+        verbs.train(parsed("--devices 2 --epochs 3"), resume=tmp_path / "run")
+
+
+def kill_when_saved(processes: list[subprocess.Popen[str]], victim: int, run: Path) -> float:
+    """Kill a process, by its id, as soon as something is saved that was not there before; gives the moment."""
+    checkpoint = run / "checkpoint" / "latest.safetensors"
+    known = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+    while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == known:
+        assert all(process.poll() is None for process in processes), finished(processes)
+        time.sleep(0.02)
+    os.kill(victim, signal.SIGKILL)
+    return time.monotonic()
+
+
+def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, two: OnTwo) -> None:
+    """Three starts of one run, by Fabric, srun and torchrun; twice a process is killed."""
+    run, spec = tmp_path / "run", two.folder / "uninterrupted" / "asked.json"
+    train_words = ["-m", "spacedkd", "train"]
+
+    (first,) = started([*train_words, "--spec", str(spec), "--out", str(run)], {0: {}})
+    while not (children := _children(first.pid)):
+        assert first.poll() is None, finished([first])
+        time.sleep(0.02)
+    killed = kill_when_saved([first], children[0], run)
+    ((code, _, errors),) = finished([first])
+    assert time.monotonic() - killed < SECONDS
+    assert (code, errors) == (2, f"spacedkd: Process 1 of 0 to 1 has died, so all stop. Go on with: {GO_ON} {run}\n")
+
+    one = shutil.copytree(run, tmp_path / "one")
+    both = started([*train_words, "--resume", str(run)], slurm_variables())
+    killed = kill_when_saved(both, both[0].pid, run)
+    (_, (code, _, errors)) = finished(both)
+    assert time.monotonic() - killed < SECONDS
+    assert (code, errors) == (2, f"spacedkd: Process 0 of 0 to 1 has died, so all stop. Go on with: {GO_ON} {run}\n")
+
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    ((code, out, errors),) = finished(started([*torchrun, *train_words, "--resume", str(run)], {0: {}}))
+    assert code == 0, errors
+    assert out.count("Student: ") == 1, "one of the processes speaks for all"
+    assert_same_bits(tensors(run), tensors(two.run("uninterrupted")))
+
+    verbs.train(parsed("--devices 1"), resume=one)
+    assert_close(one, run)
+    assert read_spec(one).processes_before[0].startswith("2 until turn ")
+
+
+def _children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({**torchrun_variables()[0]}, "torchrun has started 2 processes, and the run is for 1"),
+        ({**slurm_variables()[0]}, "srun has started 2 processes, and the run is for 1"),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, "write srun before the command"),
+    ],
 )
-
-
-def trained(folder: Path, flags: str, devices: int, batch_size: int = 16) -> Path:
-    common = "--train-limit 64 --epochs 3 --lr 0.05 --accelerator cpu --precision 32-true --threads 1"
-    words = f"train --out {folder} --devices {devices} --batch-size {batch_size} {common} {flags}".split()
-    subprocess.run([sys.executable, "-m", "spacedkd", *words], check=True, stdout=subprocess.DEVNULL, timeout=120)
-    return folder
-
-
-def assert_one_and_two_processes_agree(folder: Path, flags: str) -> None:
-    one, two = (tensors(trained(folder / str(n), flags, n, batch_size=15)) for n in (1, 2))
-    assert one.keys() == two.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], atol=1e-6, rtol=1e-4)
-
-
-def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
-    """Also from batches of 15 and 4 images, which do not split evenly or not like the others."""
-    assert_one_and_two_processes_agree(tmp_path, SPLITTABLE)
-
-
-@pytest.mark.parametrize("variant", ["live", "snapshot"])
-def test_self_kd_whose_roles_share_a_network(tmp_path: Path, variant: str) -> None:
-    """Each of its roles leaves some of the network's weights without gradients."""
-    assert_one_and_two_processes_agree(tmp_path, f"{SPLITTABLE} --method self-kd --set method.variant={variant}")
+def test_another_number_of_processes_than_were_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=said):
+        train(METHODS["kd"], tmp_path / "run")
+    assert not (tmp_path / "run").exists()

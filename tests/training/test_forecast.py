@@ -136,7 +136,7 @@ def test_what_is_left_of_a_run(tmp_path: Path, tiny_with: Make) -> None:
 def test_time_is_made_of_its_parts(linear: Forecast) -> None:
     (student,) = linear.roles
     assert (student.turns_left, student.evaluations_left, linear.saves_left) == (9, 3, 3)
-    by_hand = 9 * student.step.seconds + 3 * student.step.evaluation_seconds + 2 * linear.save_seconds
+    by_hand = 9 * student.step.seconds + 3 * student.step.evaluation_seconds + 3 * linear.save_seconds
     assert linear.seconds_left == pytest.approx(by_hand + linear.start_seconds + linear.finish_seconds)
     assert min(student.step.seconds, student.step.evaluation_seconds, linear.save_seconds) > 0
 

@@ -59,7 +59,8 @@ def main(words: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         how = "spacedkd train --resume RUN" if [*words[:1]] == ["train"] else "the same command"
-        Console(stderr=True).print(f"\nStopped. Go on with {how}.", highlight=False)
+        if not console.quiet:
+            Console(stderr=True).print(f"\nStopped. Go on with {how}.", highlight=False)
         sys.exit(130)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from spacedkd import started
+
 if TYPE_CHECKING:
     from spacedkd.evaluation.held_still import Advance
     from spacedkd.experiments.instruments import Progress as ShowWork
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from spacedkd.experiments.sharing import Job
     from spacedkd.training.loop import Callback, Moment
 
-console = Console(quiet=os.environ.get("LOCAL_RANK", "0") != "0")  # one of several processes speaks for all
+console = Console(quiet=started.rank() != 0)  # one of several processes speaks for all
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ import tyro
 
 from spacedkd.cli import plans
 from spacedkd.cli.arms import make_arms
-from spacedkd.cli.changes import to_spec
+from spacedkd.cli.changes import changed, to_spec
 from spacedkd.cli.flags import RunFlags, flag, given
 from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
 from spacedkd.errors import UserError, unknown
@@ -34,8 +34,11 @@ def train(
     --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003 --rate cosine --out runs/mine
     """
     typed = given(run)
-    if resume is not None and (out is not None or typed):
-        raise UserError("--resume takes everything from the run's spec.json: leave out the other flags.")
+    if resume is not None and (out is not None or {*typed} - {"devices", "nodes", "strategy"}):
+        raise UserError(
+            "--resume takes everything from the run's spec.json: leave out the other flags. Only --devices, --nodes "
+            "and --strategy may change."
+        )
     if resume is not None and resume.name == "spec.json":
         resume = resume.parent
     if out is not None and not out.name:
@@ -50,6 +53,8 @@ def train(
     if "recipe" in typed:
         console.print(f"Recipe {typed['recipe']} fills in:", terminal.of_spec(spec))
     folder = resume or out or Path("runs") / folder_name(spec)
+    if resume is not None and typed:
+        spec = RunFolder(resume).taken_up(changed(spec, typed))
     if plan:
         plans.show_plan(spec, folder, resume is not None)
         return

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from spacedkd import started
 from spacedkd.data.augmentations import named
 from spacedkd.data.found import Part
 from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
@@ -182,6 +183,6 @@ def _pixels(name: str, array: np.ndarray, colour: bool, fit: Fit | None, fits_fi
 
 
 def tell(line: str) -> None:
-    """One line on the terminal; of several processes on a machine, one speaks for all, and helpers are silent."""
-    if os.environ.get("LOCAL_RANK", "0") == "0" and multiprocessing.parent_process() is None:
+    """One line on the terminal; of several processes, one speaks for all, and helpers are silent."""
+    if started.rank() == 0 and multiprocessing.parent_process() is None:
         print(line, file=sys.stderr, flush=True)

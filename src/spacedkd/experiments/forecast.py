@@ -1,7 +1,5 @@
 """What a comparison will take, before anything is trained: a forecast of every run, measured once for each arm."""
 
-from __future__ import annotations
-
 import heapq
 import multiprocessing
 import os

@@ -19,11 +19,11 @@ from spacedkd.experiments import comparison
 from spacedkd.experiments.sharing import Job, forget_paths, next_jobs, share, teacher_of
 from spacedkd.files import write_json
 from spacedkd.spec import MethodSpec, RunSpec, read_spec
+from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.loop import Moment, train_run
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import fill_in, make_plan, method_and_schedule
-from spacedkd.training.setup import build_models
 
 REPORT_SECONDS = 0.2
 

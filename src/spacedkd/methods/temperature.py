@@ -35,7 +35,8 @@ class WithTemperature(nn.Module):
         return self.model.head_names  # type: ignore[return-value]
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Prediction, ...]:
-        return tuple(prediction._replace(heat=self.heat) for prediction in self.model(*args, **kwargs))
+        heat = self.heat.clone()  # weights that are spread over devices are gone after the pass
+        return tuple(prediction._replace(heat=heat) for prediction in self.model(*args, **kwargs))
 
 
 def curriculum(epoch: int, epochs: float) -> float:

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from spacedkd.errors import UserError
 from spacedkd.files import write_whole
+from spacedkd.training.sharding import spread, spread_like, whole
 
 
 @dataclass
@@ -37,49 +38,57 @@ def save(
     position: Position,
     models: Mapping[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer],
+    writes: bool = True,
 ) -> None:
-    """Write models and optimizers. A kill at any moment leaves either the old file or the new one."""
-    tensors: dict[str, Tensor] = {}
+    """Write models and optimizers. A kill at any moment leaves either the old file or the new one.
+
+    Where models are spread over processes all of them must call this, and one `writes`.
+    """
+    found: dict[str, Tensor] = {}
     for name, model in models.items():
-        tensors |= {f"model/{name}/{key}": value for key, value in model.state_dict().items()}
-    states = {name: _plain(one.state_dict(), f"optimizer/{name}", tensors) for name, one in optimizers.items()}
+        found |= {f"model/{name}/{key}": value for key, value in model.state_dict().items()}
+    states = {name: _plain(one.state_dict(), f"optimizer/{name}", found) for name, one in optimizers.items()}
+    tensors = {name: whole(tensor, keep=writes) for name, tensor in found.items()}
+    if not writes:
+        return
     metadata = {"fingerprint": fingerprint, "position": json.dumps(vars(position)), "optimizers": json.dumps(states)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(path, alone=True) as unfinished:
         save_file(apart(tensors), unfinished, metadata)
 
 
+def read_position(path: Path) -> Position:
+    """How far the run of a checkpoint has come."""
+    return Position(**json.loads(_read(path, tensors=False)[0]["position"]))
+
+
+def _read(path: Path, tensors: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            names = file.keys() if tensors else ()
+            return file.metadata(), {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a checkpoint: {error}. Start the run again in a new folder.") from None
+
+
 def load(
-    path: Path, fingerprint: str, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
+    path: Path,
+    fingerprints: Collection[str],
+    models: Mapping[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
 ) -> Position:
     """Put saved models and optimizers back in place; returns how far the run had come."""
-    with _opened(path) as file:
-        metadata = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
-    if metadata.get("fingerprint") != fingerprint:
+    metadata, tensors = _read(path)
+    if metadata.get("fingerprint") not in fingerprints:
         raise UserError(f"{path} belongs to another spec than the spec.json beside it. Start again in a new folder.")
     for name, model in models.items():
         prefix = f"model/{name}/"
-        model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        model.load_state_dict(spread(own, model))
     states = json.loads(metadata["optimizers"])
     for name, optimizer in optimizers.items():
         optimizer.load_state_dict(_laid_out(_filled(states[name], tensors), optimizer))
     return Position(**json.loads(metadata["position"]))
-
-
-def read_position(path: Path) -> Position:
-    """How far the run had come; its tensors are not read."""
-    with _opened(path) as file:
-        return Position(**json.loads(file.metadata()["position"]))
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            yield file
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a checkpoint: {error}. Start the run again in a new folder.") from None
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -87,9 +96,9 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
-        whole = tensor.detach().contiguous()
-        storage = whole.untyped_storage().data_ptr()
-        apart[name] = whole.clone() if storage in seen else whole
+        plain = tensor.detach().contiguous()
+        storage = plain.untyped_storage().data_ptr()
+        apart[name] = plain.clone() if storage in seen else plain
         seen.add(storage)
     return apart
 
@@ -141,6 +150,8 @@ def _laid_out(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[s
     def laid(value: Any, parameter: nn.Parameter) -> Any:
         if not isinstance(value, Tensor) or value.shape != parameter.shape:
             return value
+        if isinstance(parameter, DTensor):
+            return spread_like(value, parameter)
         return torch.empty_like(parameter, dtype=value.dtype, device="cpu").copy_(value)
 
     slots = {index: {k: laid(v, parameters[index]) for k, v in slot.items()} for index, slot in state["state"].items()}

@@ -7,12 +7,17 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
-from torch import Tensor, nn
+from lightning_fabric.strategies.strategy import Strategy
+from lightning_fabric.wrappers import _FabricModule
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.data.augmentations import seed_generators
 from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.errors import UserError
-from spacedkd.spec import RunSpec
+from spacedkd.spec import EngineSpec, RunSpec
+from spacedkd.started import check_processes
+from spacedkd.training.sharding import is_sharding, shard, sharding
 
 
 def best_precision(accelerator: str) -> str:
@@ -30,28 +35,36 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
     Where roles share a model, each of them leaves some of its weights without gradients: the ranks must look which.
     """
     engine = spec.engine
+    check_processes(engine.devices, engine.nodes)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the spec already says the precision
-    if engine.threads is not None:
-        torch.set_num_threads(engine.threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Nothing reads memory before it is written, and to fill all of it with NaN first takes time at every step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False  # 32-true means 32
-    alone = engine.devices * engine.nodes == 1
     try:
         fabric = Fabric(
             accelerator=engine.accelerator,
             devices=engine.devices,
             num_nodes=engine.nodes,
-            strategy="auto" if alone else DDPStrategy(find_unused_parameters=parts_learn_in_turn),
+            strategy=_strategy(engine, parts_learn_in_turn),
             precision=spec.precision,  # type: ignore[arg-type]
         )
     except Exception as error:  # Fabric raises many kinds for hardware that is not there
         raise UserError(f"This machine cannot do that: {(str(error).splitlines() or [repr(error)])[0]}") from None
     fabric.launch()
+    if engine.threads is not None:  # after Fabric, which thinks of a number itself; the same for all
+        torch.set_num_threads(fabric.broadcast(engine.threads))
     return fabric
+
+
+def _strategy(engine: EngineSpec, parts_learn_in_turn: bool) -> str | Strategy:
+    if engine.processes == 1:
+        return "auto"
+    if engine.strategy == "fsdp":
+        return sharding(engine.processes)
+    return DDPStrategy(find_unused_parameters=parts_learn_in_turn)
 
 
 def seed(device: torch.device, number: int) -> None:
@@ -88,7 +101,12 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     which a moving average would stand still.
     """
     exact = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
-    forward = fabric.to_device(model).to(exact).requires_grad_(False).forward
+    model.to(exact).requires_grad_(False)
+    if is_sharding(fabric):
+        shard(fabric, model)
+    else:
+        fabric.to_device(model)
+    forward = model.forward
 
     def in_precision(*views: Inputs, **kwargs: Any) -> Any:
         with fabric.autocast():
@@ -112,22 +130,48 @@ def add_followed(fabric: Fabric, model: nn.Module) -> nn.Module:
     return model
 
 
+def without_ddp(fabric: Fabric, model: nn.Module, module: nn.Module) -> nn.Module:
+    """A model that can learn, as it is called while it does not: through DDP every call would broadcast its buffers."""
+    shares_gradients = isinstance(model._forward_module, DistributedDataParallel)
+    return _FabricModule(module, fabric.strategy) if shares_gradients else model
+
+
+def share_buffers(module: nn.Module) -> None:
+    """Give all ranks the first one's buffers of a module, all of one type at once."""
+    by_type: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in module.buffers():
+        by_type.setdefault(buffer.dtype, []).append(buffer)
+    for buffers in by_type.values():
+        flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        distributed.broadcast(flat, 0)
+        for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+            buffer.copy_(values.view_as(buffer))
+
+
 def gather_rows(fabric: Fabric, rows: Tensor) -> Tensor:
     """The rows of all processes, one process after the other; they may have different numbers of them."""
     if fabric.world_size == 1:
         return rows
-    counts: Tensor = fabric.all_gather(torch.tensor(len(rows), device=rows.device))  # type: ignore[assignment]
-    padded = rows.new_zeros(int(counts.max()), *rows.shape[1:])
-    padded[: len(rows)] = rows
-    gathered: Tensor = fabric.all_gather(padded)  # type: ignore[assignment]
-    return torch.cat([part[:count] for part, count in zip(gathered, counts.tolist(), strict=True)])
+    counts = _of_all(torch.tensor(len(rows), device=rows.device), fabric.world_size)
+    padded = rows.new_zeros(int(max(counts)), *rows.shape[1:])
+    padded[: len(rows)] = rows.detach()
+    gathered = _of_all(padded, fabric.world_size)
+    return torch.cat([part[: int(count)] for part, count in zip(gathered, counts, strict=True)])
 
 
-def describe(fabric: Fabric) -> dict[str, Any]:
+def _of_all(tensor: Tensor, ranks: int) -> list[Tensor]:
+    found = [torch.empty_like(tensor) for _ in range(ranks)]
+    distributed.all_gather(found, tensor)
+    return found
+
+
+def describe(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:
     """What a result should say of the machine it was made on."""
+    before = {"processes_before": [*spec.processes_before], "bit_equal": False} if spec.processes_before else {}
     return {
         "torch": torch.__version__,
         "device": str(fabric.device),
         "processes": fabric.world_size,
         "threads": torch.get_num_threads(),
+        **before,
     }

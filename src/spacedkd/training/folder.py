@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from spacedkd.errors import UserError
 from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.spec import RunSpec, read_spec
+from spacedkd.training import checkpoint
 
 
 class RunFolder:
@@ -41,8 +43,18 @@ class RunFolder:
 
     def check_holds(self, spec: RunSpec) -> None:
         """Refuse to continue a run with another spec than the one it was started with."""
-        if read_spec(self.path).fingerprint() != spec.fingerprint():
+        if read_spec(self.path).fingerprint() not in spec.fingerprints():
             raise UserError(f"{self.path} holds another run (its spec.json differs). Choose another folder.")
+
+    def taken_up(self, spec: RunSpec) -> RunSpec:
+        """The spec of the run with its number of processes changed to that of `spec`; what it was before is kept."""
+        held = read_spec(self.path)
+        if held.engine.processes == spec.engine.processes or self.finished():
+            return spec
+        if not self.checkpoint.exists():
+            raise UserError(f"{self.path} has no checkpoint yet to go on from: start again in a new folder.")
+        done = f"{held.engine.processes} until turn {checkpoint.read_position(self.checkpoint).turns}"
+        return replace(spec, processes_before=(*held.processes_before, done))
 
     def discard(self) -> None:
         """Give back a folder in which nothing was learned."""

@@ -3,8 +3,6 @@
 Turns are those of the run's own plan; what each of them takes is measured by `trial`.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections import Counter

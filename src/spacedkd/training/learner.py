@@ -13,7 +13,9 @@ from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError, unknown
 from spacedkd.json_form import is_own, load_object
 from spacedkd.spec import OptimizerSpec
+from spacedkd.training import engine
 from spacedkd.training.objects import MakeOptimizer
+from spacedkd.training.sharding import is_sharding
 
 Losses = Mapping[str, Tensor]
 
@@ -32,12 +34,17 @@ class Learner:
         """With `own_lr` the rates the optimizer was made with count, and the run's rate is a factor on them."""
         self.fabric = fabric
         self.module = model
+        self.model: Any = fabric.setup_module(model)
+        """as it is called while it learns"""
+        self.frozen: nn.Module = engine.without_ddp(fabric, self.model, model)
+        """as it is called while it stands still"""
         self.optimizer = make_optimizer(model, optimizer, make)
+        self._step: Any = fabric.setup_optimizers(self.optimizer)
         self._rates = [group["lr"] / optimizer.lr for group in self.optimizer.param_groups] if own_lr else None
         self.clip = optimizer.clip
         self.wants_closure = not _needs_gradients_alone(self.optimizer)
-        self.model: Any
-        self.model, self._step = fabric.setup(model, self.optimizer)
+        if self.wants_closure and is_sharding(fabric):
+            raise UserError("strategy fsdp needs an optimizer of torch's or timm's that asks for losses once.")
 
     def update(self, compute: Callable[[], Losses], lr: float, share: float = 1.0) -> Losses:
         """One step down the sum of the losses; gives the losses it had before. What has no gradient does not move.

@@ -27,6 +27,7 @@ from spacedkd.training.pipeline import check_pipeline, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.setup import Setup, measure, set_up
+from spacedkd.training.together import together
 
 
 class Moment(NamedTuple):
@@ -114,7 +115,7 @@ def _train(plan: Plan, folder: RunFolder, callback: Callback) -> Run:
     setup, is_new = set_up(plan), not folder.spec.exists()
     recorder = Recorder(setup, folder)
     try:
-        with recorder.opened():
+        with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened():
             for moment in learn(setup, recorder):
                 callback(moment)
             recorder.finish()
@@ -159,7 +160,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             setup.begin(role)
             if role != position.role:  # equal when a stretch of turns is resumed in its middle
                 plan.method.take_over(role, setup.models)
-                setup.share_frozen()
+                setup.share_frozen(position.role)
             learning = position.role = role
 
         batch = next(seen).to(fabric.device, setup.channels_last)
@@ -178,7 +179,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             _check_finite(setup, turn, values)
         if plan.evaluates(turn):
             learner = setup.learner(role)
-            scores = measure(setup, learner.model, learner.module)
+            scores = measure(setup, learner.frozen, learner.module)
             recorder.accuracy(turn, scores)
             accuracy = scores["test"]["final"]
             if setup.average is not None and role == plan.roles[-1]:

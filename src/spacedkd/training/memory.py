@@ -1,7 +1,5 @@
 """How much memory a run takes: its tensors, what its steps keep, and the process around them."""
 
-from __future__ import annotations
-
 import re
 import resource
 import sys

@@ -52,6 +52,8 @@ def check_path(plan: Plan, role: str) -> None:
         raise UserError(
             f"With {quirk} the {role} moves while others learn, so it has no path of its own: leave one of them out."
         )
+    if spec.engine.strategy == "fsdp":
+        raise UserError("A path is of whole networks, which --strategy fsdp does not keep: leave one of them out.")
     steps = [turn.step for turn in plan.turns.after(0) if turn.role == role]
     if steps != [*range(plan.stops[role])]:
         raise UserError(f"In this schedule the {role} does not learn every step in order, so its path is no other's.")
@@ -84,7 +86,8 @@ def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str
         "label smoothing": spec.label_smoothing,
         "precision": spec.precision,
         "memory layout": spec.channels_last,
-        "number of processes": spec.engine.devices * spec.engine.nodes,
+        "number of processes": [spec.engine.processes, *spec.processes_before],
+        "shared BatchNorm": spec.sync_batchnorm,
         "objects": [spec.objects.get(name) for name in (own, "data", "collate", "optimizer", "lr")],
         "method": to_json(spec.method) if plan.method.path(role) == "method" else None,
         "first weights": [digest(models[learners[one]].state_dict()) for one in roles[: roles.index(role) + 1]],

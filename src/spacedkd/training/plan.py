@@ -127,7 +127,7 @@ def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | No
 
 
 def _threads(spec: EngineSpec) -> int:
-    return max(1, torch.get_num_threads() // (2 if spec.pipeline else 1))
+    return max(1, torch.get_num_threads() // (2 if spec.pipeline else spec.devices))
 
 
 def method_and_schedule(spec: RunSpec, own: Method | None = None) -> tuple[Method, Schedule | None]:
@@ -152,10 +152,11 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
     """Decide everything; whatever is wrong with a spec shows here or when the models are built."""
     objects, library = objects or Objects(), library or Library()
     spec = fill_in(spec, objects, library)
+    if spec.sync_batchnorm and spec.engine.processes == 1 and not spec.processes_before:
+        raise UserError("sync_batchnorm does not matter on one device: give --devices too, or leave it out.")
     method = objects.method or build_method(spec.method)
     data = load_data(spec, objects, library)
-    processes = spec.engine.devices * spec.engine.nodes
-    per_epoch = stream_of(spec, data, 0, processes).steps_per_epoch
+    per_epoch = stream_of(spec, data, 0, spec.engine.processes).steps_per_epoch
     total = Duration(spec.epochs, "ep").whole_steps(per_epoch, 0)
     if total == 0:
         raise UserError(f"{spec.epochs:g} epochs are less than one step; an epoch has {per_epoch}.")

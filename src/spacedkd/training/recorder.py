@@ -4,13 +4,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from typing import Any
+
+from torch import nn
 
 from spacedkd.files import read_journal, write_json
 from spacedkd.models import build
 from spacedkd.run import result
 from spacedkd.schedule import Turn
+from spacedkd.spec import read_spec
 from spacedkd.training import checkpoint
+from spacedkd.training.building import build_models
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.cost import Cost
 from spacedkd.training.engine import describe
@@ -18,6 +23,7 @@ from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
 from spacedkd.training.path import Entry, Recording
 from spacedkd.training.setup import Scores, Setup
+from spacedkd.training.sharding import is_sharding
 
 
 class Recorder:
@@ -43,10 +49,12 @@ class Recorder:
                 if not self.folder.spec.exists():
                     self.folder.create(plan.spec)
                 stack.enter_context(self.folder.lock())
+                if read_spec(self.folder.path).processes_before != plan.spec.processes_before:
+                    self.folder.create(plan.spec)  # from here on it is a run on another number of processes
                 write_json(self.folder.classes, plan.data.describe())
             fabric.barrier()
             if self.folder.checkpoint.exists():  # everything as it was when it was saved
-                names = (plan.spec.fingerprint(), self.setup.modules(), self._optimizers())
+                names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
                 self.position = checkpoint.load(self.folder.checkpoint, *names)
                 self.cost.counts = {role: Counter(counts) for role, counts in self.position.cost.items()}
             if fabric.is_global_zero:
@@ -62,13 +70,25 @@ class Recorder:
             self.position.journal_bytes = self._journal.sync()
             self.position.seconds = time.monotonic() - self._started
             self.position.cost = {role: dict(counts) for role, counts in self.cost.counts.items()}
-            fingerprint = self.setup.plan.spec.fingerprint()
-            models, optimizers = self.setup.modules(), self._optimizers()
-            checkpoint.save(self.folder.checkpoint, fingerprint, self.position, models, optimizers)
-            self._saved = self.position.turns
-            engine = self.setup.plan.spec.engine
-            if engine.pipeline and not engine.keep_path:
-                self.following.forget()
+        engine, fingerprint = self.setup.plan.spec.engine, self.setup.plan.spec.fingerprint()
+        models, optimizers, writes = self.setup.modules(), self._optimizers(), self._journal is not None
+        checkpoint.save(self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes)
+        self._saved = self.position.turns
+        if writes and engine.pipeline and not engine.keep_path:
+            self.following.forget()
+
+    def _whole_modules(self) -> dict[str, nn.Module]:
+        """The models as one process can have them; those that are spread over several come from what was saved."""
+        plan, modules = self.setup.plan, self.setup.modules()
+        if not is_sharding(self.setup.fabric):
+            return modules
+        built = build_models(plan)
+        if self.setup.average is not None:
+            built["average"] = deepcopy(built[plan.student])
+        names = [plan.student] if self.setup.average is None else [plan.student, "average"]
+        found = {name: built[name].to(next(modules[name].parameters()).dtype) for name in names}
+        checkpoint.load(self.folder.checkpoint, plan.spec.fingerprints(), found, {})
+        return found
 
     def _optimizers(self) -> dict[str, Any]:
         return {name: learner.optimizer for name, learner in self.setup.learners.items()}
@@ -103,8 +123,8 @@ class Recorder:
         if setup.fabric.is_global_zero:
             network = plan.network(plan.roles[-1])
             folders = {plan.student: self.folder.student, "average": self.folder.average}
-            for name, module in setup.modules().items():
-                if name == plan.student or module is setup.average:
+            for name, module in self._whole_modules().items():
+                if name == plan.student or (name == "average" and setup.average is not None):
                     build.save(module.network, network, plan.data.shown, folders[name])  # type: ignore[arg-type]
             facts = {
                 "roles": [*plan.roles],
@@ -115,7 +135,7 @@ class Recorder:
             }
             if setup.followed and not plan.spec.engine.pipeline:
                 facts["computed_here"] = self.cost.summary()
-            machine = describe(setup.fabric)
+            machine = describe(setup.fabric, plan.spec)
             cost = self.cost.summary(self.following.costs())
             write_json(self.folder.result, result(self.folder.path, cost, self.position.seconds, facts, machine))
         setup.fabric.barrier()

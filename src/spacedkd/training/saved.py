@@ -23,10 +23,10 @@ from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.models.weights import check_published, keep_normalisation
 from spacedkd.spec import DataSpec, NetworkSpec, RateSpec, read_spec
 from spacedkd.training import checkpoint, engine
+from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import make_plan
-from spacedkd.training.setup import build_models
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def of_run(
     models = build_models(plan)
     if spec.ema is not None:
         models["average"] = deepcopy(models[plan.student])
-    position = checkpoint.load(folder.checkpoint, spec.fingerprint(), models, {})
+    position = checkpoint.load(folder.checkpoint, spec.fingerprints(), models, {})
     # Whatever else nobody trains is memory, or a copy of somebody.
     learners = {*plan.method.learners.values()}
     measured = [name for name in models if name in learners or name in plan.method.fixed or name == "average"]

@@ -4,8 +4,6 @@ The loop, the recorder and the evaluation are the run's own, in a folder that is
 them in a run.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

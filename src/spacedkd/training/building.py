@@ -1,0 +1,96 @@
+"""A plan's models, built.
+
+A network's first weights depend on the seed and its spec, not on the method.
+"""
+
+from torch import nn
+
+from spacedkd.data.stream import too_small
+from spacedkd.errors import UserError
+from spacedkd.methods.method import Ingredients
+from spacedkd.models import build
+from spacedkd.models.weights import check_trained, keep_normalisation
+from spacedkd.seeds import seed_for
+from spacedkd.spec import NetworkSpec
+from spacedkd.training.plan import Plan, stream_of
+
+
+class Networks:
+    """Makes the network of any role: the last role has the student's own, all others the teacher's if there is one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.teacher_was_asked_for = False
+
+    def __call__(
+        self,
+        role: str,
+        *,
+        fresh: bool = False,
+        fixed: bool = False,
+        like: str | None = None,
+        spec: NetworkSpec | None = None,
+    ) -> nn.Module:
+        run, shown, roles = self.plan.spec, self.plan.data.shown, self.plan.method.roles
+        leads = (like or role) != roles[-1]
+        if spec is None:
+            spec = run.teacher if leads and run.teacher is not None else run.network
+            self.teacher_was_asked_for |= leads
+            make = self.plan.objects.teacher if spec is run.teacher else self.plan.objects.network
+        else:
+            make = None
+        seed = self._seed(role, fresh)
+        if not fixed:
+            chain = (*self.plan.method.fixed, *roles)
+            trained = role in (chain[0], chain[-1])
+            return build.build(spec if trained else spec.untrained(), shown, seed, make)
+        check_trained(spec, len(shown.classes))
+        teacher = build.build(spec, shown, seed, make)
+        keep_normalisation(teacher, spec, shown.normalisation)
+        return teacher
+
+    def _seed(self, role: str, fresh: bool) -> int:
+        # A trained teacher may come from a run with this seed, so a student that is to differ must not start like it.
+        run = self.plan.spec
+        trained = (run.teacher or run.network).pretrained
+        is_student = role == self.plan.method.roles[-1]
+        same = (run.same_init and not fresh) or (is_student and not (fresh and trained))
+        return seed_for(run.seed, "weights") if same else seed_for(run.seed, "weights", role)
+
+
+def build_models(plan: Plan) -> dict[str, nn.Module]:
+    """Every model of the plan's method, by name."""
+    networks, data = Networks(plan), plan.data
+    given = Ingredients(
+        networks,
+        sample=data.shown.sample,
+        classes=len(data.shown.classes),
+        images=data.count,
+        batch_size=plan.spec.batch_size,
+        mixed=data.mixed,
+    )
+    with build.seeded(seed_for(plan.spec.seed, "extra modules")):
+        models = plan.method.models(given)
+    for role, learner in plan.method.learners.items():
+        if not isinstance(models.get(learner), nn.Module):
+            raise UserError(f"Method {plan.spec.method.name} has no model {learner!r}, which its {role} would update.")
+    if plan.spec.ema is not None and "average" in models:
+        raise UserError("--ema keeps a model called 'average', and the method has one of that name: rename it.")
+    if plan.spec.teacher is not None and not networks.teacher_was_asked_for:
+        raise UserError(
+            f"--teacher {plan.spec.teacher.name} does not matter: method {plan.spec.method.name} as asked for has no "
+            "teacher network. Leave it out, or use --method kd."
+        )
+    _check_last_batch(plan, models)
+    left_out = {learner for role, learner in plan.method.learners.items() if role not in plan.roles}
+    kept = {plan.method.learners[role] for role in plan.roles}
+    return {name: model for name, model in models.items() if name in kept or name not in left_out}
+
+
+def _check_last_batch(plan: Plan, models: dict[str, nn.Module]) -> None:
+    """Refuse a last batch that is too small for BatchNorm, where there is one."""
+    ranks = plan.spec.engine.processes
+    smallest = stream_of(plan.spec, plan.data, 0, ranks).size(plan.steps_per_epoch - 1)
+    parts = (part for model in models.values() for part in model.modules())
+    if smallest < 2 * ranks and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts):
+        raise too_small(smallest, "items", plan.spec.batch_size, ranks)

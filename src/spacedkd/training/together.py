@@ -1,0 +1,126 @@
+"""Processes of one run end together: when one dies, the others do not wait for it for ever.
+
+A collective operation waits for all ranks. Beside the process group, each rank therefore holds a connection to the
+first one: the system closes those of a process that is killed, and the others stop with a line that says so. A rank
+that fails sends its line before it goes, so that the one rank that speaks can say it.
+"""
+
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from selectors import EVENT_READ, DefaultSelector
+
+from lightning_fabric import Fabric
+
+from spacedkd.errors import UserError
+
+GRACE = 2.0
+"""seconds in which the thread that trains can find out itself, before it is taken to hang in an operation"""
+CONNECTED_WITHIN = 60.0
+LONGEST = 32
+"""bytes in which a rank says who it is; what it says later must not be read with them"""
+
+
+@contextmanager
+def together(fabric: Fabric, way_on: str) -> Iterator[None]:
+    """While this lasts the end of any rank is the end of all; `way_on` is how the run is taken up again."""
+    if fabric.world_size == 1:
+        yield
+        return
+    with ExitStack() as stack:
+        others = {rank: stack.enter_context(line) for rank, line in _connected(fabric).items()}
+        watch = _Watch(others, fabric.global_rank, fabric.world_size, way_on)
+        watch.start()
+        try:
+            yield
+        except BaseException as error:
+            watch.ends.set()
+            if isinstance(error, RuntimeError) and watch.found.wait(GRACE):  # an operation failed since a rank is gone
+                _tell(others, watch.line)
+                raise UserError(watch.line) from None
+            _tell(others, str(error) if isinstance(error, UserError) else repr(error).splitlines()[0])
+            raise
+        else:
+            watch.ends.set()
+            _tell(others, "")
+        finally:
+            watch.join(GRACE)  # it listens to what is closed now
+
+
+def _tell(others: Mapping[int, socket.socket], line: str) -> None:
+    """The last thing a rank says: nothing where all is well."""
+    for other in others.values():
+        try:
+            other.sendall(" ".join(line.split()).encode() + b"\n")
+        except OSError:  # it has gone already
+            continue
+
+
+class _Watch(threading.Thread):
+    """Waits for the last word of each of the others."""
+
+    def __init__(self, others: Mapping[int, socket.socket], rank: int, ranks: int, way_on: str) -> None:
+        super().__init__(daemon=True)
+        self.others, self.rank, self.ranks, self.way_on = others, rank, ranks, way_on
+        self.found, self.line = threading.Event(), ""
+        self.ends = threading.Event()
+        """set when this process ends by itself"""
+
+    def run(self) -> None:
+        with suppress(ValueError, KeyError), DefaultSelector() as selector:  # what is closed cannot be unregistered
+            for rank, line in self.others.items():
+                selector.register(line, EVENT_READ, rank)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    assert isinstance(key.fileobj, socket.socket)
+                    try:
+                        said = key.fileobj.recv(65536).decode(errors="replace")
+                    except OSError:
+                        said = ""
+                    if said != "\n":
+                        return self._end(key.data, said.strip())
+                    selector.unregister(key.fileobj)
+        return None
+
+    def _end(self, rank: int, said: str) -> None:
+        died = f"Process {rank} of 0 to {self.ranks - 1} has died, so all stop. Go on with: {self.way_on}"
+        self.line = said or died
+        self.found.set()
+        if not said and self.rank == 1:  # in place of the first, which speaks as long as it lives
+            self._say()
+        if self.ends.wait(GRACE):
+            return
+        if self.rank == 0:
+            self._say()
+        _tell(self.others, self.line)
+        os._exit(2)
+
+    def _say(self) -> None:
+        print(f"spacedkd: {self.line}", file=sys.stderr, flush=True)
+
+
+def _connected(fabric: Fabric) -> dict[int, socket.socket]:
+    """From the first rank a connection to every other one, and from each of those one to the first."""
+    environment = fabric.strategy.cluster_environment  # type: ignore[attr-defined]
+    several_machines = fabric.strategy.num_nodes > 1  # type: ignore[attr-defined]
+    if fabric.global_rank == 0:
+        with socket.create_server(("" if several_machines else environment.main_address, 0)) as server:
+            server.settimeout(CONNECTED_WITHIN)
+            token = secrets.token_hex(8)
+            fabric.broadcast((server.getsockname()[1], token))
+            found: dict[int, socket.socket] = {}
+            while len(found) < fabric.world_size - 1:
+                line, _ = server.accept()
+                word, _, rank = line.recv(LONGEST, socket.MSG_WAITALL).decode(errors="replace").partition(" ")
+                if word == token:
+                    found[int(rank)] = line
+            return found
+    port, token = fabric.broadcast((0, ""))
+    line = socket.create_connection((environment.main_address, port), CONNECTED_WITHIN)
+    line.settimeout(None)
+    line.sendall(f"{token} {fabric.global_rank}".ljust(LONGEST).encode())
+    return {0: line}

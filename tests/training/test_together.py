@@ -1,0 +1,62 @@
+"""What one of several processes says last reaches the others. Here they are threads; the real ones are in
+`test_distributed`."""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+from spacedkd import UserError
+from spacedkd.training.together import together
+
+
+class Fake:
+    """As much of a Fabric of three ranks as is asked for."""
+
+    world_size = 3
+
+    def __init__(self, rank: int, lines: list[queue.Queue[Any]]) -> None:
+        self.global_rank, self.lines = rank, lines
+        environment = SimpleNamespace(main_address="127.0.0.1")
+        self.strategy = SimpleNamespace(cluster_environment=environment, num_nodes=1)
+
+    def broadcast(self, value: Any) -> Any:
+        if self.global_rank:
+            return self.lines[self.global_rank].get(timeout=20)
+        for line in self.lines:
+            line.put(value)
+        return value
+
+
+def ends(*errors: Exception | None) -> list[str]:
+    """What each rank ends with, where they end with these errors one after the other."""
+    lines: list[queue.Queue[Any]] = [queue.Queue() for _ in errors]
+
+    def rank(number: int) -> str:
+        try:
+            with together(Fake(number, lines), "resume"):  # type: ignore[arg-type]
+                error = errors[number]
+                if error is not None:
+                    raise error
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    with ThreadPoolExecutor(len(errors)) as pool:
+        return [*pool.map(rank, range(len(errors)))]
+
+
+def test_all_is_well() -> None:
+    assert ends(None, None, None) == ["", "", ""]
+
+
+def test_a_mistake_of_one_is_said_by_all() -> None:
+    """The others notice it as an operation that fails."""
+    broken = RuntimeError("Connection closed by peer")
+    assert ends(broken, broken, UserError("bad image")) == ["UserError: bad image"] * 3
+
+
+def test_what_went_wrong_here_stays_what_it_is() -> None:
+    assert ends(KeyError("x"), KeyError("y"), None)[:2] == ["KeyError: 'x'", "KeyError: 'y'"]
