@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 if TYPE_CHECKING:
     from spacedkd.evaluation.held_still import Advance
     from spacedkd.experiments.instruments import Progress as ShowWork
-    from spacedkd.experiments.runner import Callback as JobCallback
+    from spacedkd.experiments.pool import Callback as JobCallback
     from spacedkd.experiments.sharing import Job
     from spacedkd.training.loop import Callback, Moment
 

@@ -1,0 +1,174 @@
+"""Runs in a Ray cluster: a real one, of which a node is killed; nothing in the results tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from spacedkd import EngineSpec, MethodSpec, OptimizerSpec, Spaced, UserError, read_spec, train
+from spacedkd.cli import main
+from spacedkd.experiments.runner import plan, run_all
+from spacedkd.experiments.sharing import Job
+from tests.conftest import TINY
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'spacedkd[ray]'")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+pytestmark = pytest.mark.xdist_group("ray")
+
+LONGER = replace(TINY, epochs=6)
+ARMS = {
+    "no KD": replace(LONGER, method=MethodSpec("none")),
+    "online": LONGER,
+    "spaced": replace(LONGER, schedule=Spaced("1.5ep")),
+}
+
+
+def silent(job: Job, moment: Any) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head that only directs, and two nodes that train."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    started = cluster_utils.Cluster(initialize_head=True, head_node_args=_node(0))
+    for _ in range(2):
+        started.add_node(**_node(1))
+    yield started
+    ray.shutdown()
+    started.shutdown()
+
+
+def _node(cpus: int) -> dict[str, Any]:
+    return {"num_cpus": cpus, "num_gpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+
+
+def trainer(folder: Path) -> int:
+    """The process that holds a run's folder."""
+    inode = (folder / ".lock").stat().st_ino
+    held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return next(int(words[4]) for words in held if words[5].endswith(f":{inode}"))
+
+
+def assert_as_alone(folder: Path, alone: Path) -> None:
+    """A run has the bits of one that is trained by itself."""
+    spec = replace(read_spec(folder), record=(), teacher_path=None)
+    train(spec, alone)
+    for name in ("journal.jsonl", "student/model.safetensors"):
+        assert (folder / name).read_bytes() == (alone / name).read_bytes()
+    results = [json.loads((place / "result.json").read_text()) for place in (folder, alone)]
+    for found in results:
+        del found["seconds"], found["environment"]
+        found["plan"].pop("computed_here", None)
+    assert results[0] == results[1]
+
+
+def test_a_lost_node_costs_nothing_but_time(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node of the run that records is killed while another waits for it, on the only node that is left."""
+    monkeypatch.setattr("spacedkd.experiments.ray_pool.PATIENCE_SECONDS", 1.0)
+    jobs = plan(ARMS, [0], tmp_path)
+    turns: dict[str, list[int]] = {label: [] for label in ARMS}
+    recorder = 0
+    lost_at: int | None = None
+
+    def kill(job: Job, moment: Any) -> None:
+        nonlocal recorder, lost_at
+        turns[job.label].append(moment.turn)
+        if job.label == "online" and moment.turn >= 15 and not recorder:
+            recorder = trainer(job.folder)
+            os.kill(recorder, signal.SIGSTOP)
+        if job.label == "spaced" and recorder and lost_at is None:
+            raylet = int(Path(f"/proc/{recorder}/stat").read_text().split(") ")[1].split()[1])
+            (node,) = [
+                node
+                for node in cluster.worker_nodes
+                if raylet in [info.process.pid for info in node.all_processes["raylet"]]
+            ]
+            cluster.remove_node(node, allow_graceful=False)
+            os.kill(recorder, signal.SIGKILL)  # it could not notice in its sleep
+            lost_at = len(turns["online"])
+
+    run_all(jobs, None, kill, ray=cluster.address)
+    assert lost_at is not None
+    assert 0 < turns["online"][lost_at] < turns["online"][-1] == 60, "it went on from a checkpoint, and ended"
+    assert read_spec(tmp_path / "spaced/seed0").teacher_path == str((tmp_path / "online/seed0").resolve())
+    for job in jobs:
+        assert_as_alone(job.folder, tmp_path / "alone" / job.label)
+
+
+@pytest.fixture(scope="module")
+def session(cluster: Any) -> str:
+    """One session for all, whose processes need not start again and again."""
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    return str(cluster.address)
+
+
+def test_stopped_runs_go_on_from_the_command_line(
+    session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (
+        f"compare --ray {session} --out runs --seeds 1 --data digits --train-limit 40 --width 4 "
+        "--epochs 6 --batch-size 8 --precision 32-true --save-every 4st --threads 1"
+    ).split()
+    words += ["--arm", "online: --method kd", "--arm", "spaced: --method kd --interval 1.5ep"]
+
+    def stop(self: Any) -> Any:
+        if (tmp_path / "runs/online/seed0/checkpoint/latest.safetensors").exists():
+            raise KeyboardInterrupt
+        return []
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr("spacedkd.experiments.ray_pool.RayPool.news", stop)
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+    assert stopped.value.code == 130
+    assert "Go on with the same command" in capsys.readouterr().err
+    with FileLock(tmp_path / "runs/online/seed0/.lock", timeout=20):
+        assert not [*tmp_path.rglob("result.json")], "the task was stopped before its end"
+    main(words)
+    told = capsys.readouterr().out
+    assert "[2 of 2]" in told
+    for arm in ("online", "spaced"):
+        assert_as_alone(tmp_path / "runs" / arm / "seed0", tmp_path / "alone" / arm)
+
+
+def test_mistakes_are_the_same_line_as_here(session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wild = replace(TINY, method=MethodSpec("none"), optimizer=OptimizerSpec(lr=1e30))
+    with pytest.raises(UserError, match="diverged") as here:
+        train(wild, tmp_path / "here")
+    with pytest.raises(UserError) as there:
+        run_all(plan({"wild": wild}, [0], tmp_path), None, silent, ray=session)
+    assert str(there.value) == str(here.value)
+    many = plan({"many": replace(TINY, engine=EngineSpec(threads=64))}, [0], tmp_path)
+    with pytest.raises(UserError, match="No node of the Ray cluster has the 64 CPUs that a run needs. Give --threads"):
+        run_all(many, None, silent, ray=session)
+    monkeypatch.setattr("spacedkd.experiments.ray_pool.Path.mkdir", lambda *args, **options: None)
+    elsewhere = plan({"elsewhere": TINY}, [0], tmp_path)
+    with pytest.raises(UserError, match="finds no folder .*elsewhere. All nodes must share the storage"):
+        run_all(elsewhere, None, silent, ray=session)
+
+
+def test_no_cluster_and_no_ray_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    jobs, begun = plan({"one": TINY}, [0], tmp_path), time.monotonic()
+    with pytest.raises(UserError, match=r"no Ray cluster can be reached at '127.0.0.1:1' .* ray start --head"):
+        run_all(jobs, None, silent, ray="127.0.0.1:1")
+    assert time.monotonic() - begun < 20
+    with pytest.raises(UserError, match=r"no Ray cluster can be reached at 'nonsense'"):
+        run_all(jobs, None, silent, ray="nonsense")
+    monkeypatch.delitem(sys.modules, "spacedkd.experiments.ray_pool")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install 'spacedkd\[ray\]'"):
+        run_all(jobs, None, silent, ray="auto")
+    assert not [*tmp_path.iterdir()]
