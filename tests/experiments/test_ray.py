@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.conftest import TINY
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'spacedkd[ray]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
+WorkerCrashedError = pytest.importorskip("ray.exceptions").WorkerCrashedError
 pytestmark = pytest.mark.xdist_group("ray")
 
 LONGER = replace(TINY, epochs=6)
@@ -41,7 +43,9 @@ def silent(job: Job, moment: Any) -> None:
 def cluster() -> Iterator[Any]:
     """A head that only directs, and two nodes that train."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    started = cluster_utils.Cluster(initialize_head=True, head_node_args=_node(0))
+    notice_soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
+    head = {**_node(0), "_system_config": notice_soon, "include_dashboard": False}
+    started = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         started.add_node(**_node(1))
     yield started
@@ -50,7 +54,7 @@ def cluster() -> Iterator[Any]:
 
 
 def _node(cpus: int) -> dict[str, Any]:
-    return {"num_cpus": cpus, "num_gpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    return {"num_cpus": cpus, "num_gpus": 0, "object_store_memory": 80 * 2**20}
 
 
 def trainer(folder: Path) -> int:
@@ -157,6 +161,45 @@ def test_mistakes_are_the_same_line_as_here(session: str, tmp_path: Path, monkey
     elsewhere = plan({"elsewhere": TINY}, [0], tmp_path)
     with pytest.raises(UserError, match="finds no folder .*elsewhere. All nodes must share the storage"):
         run_all(elsewhere, None, silent, ray=session)
+
+
+def test_room_is_what_living_nodes_have(session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spacedkd.experiments.ray_pool import RayPool
+
+    sizes = [(True, {"CPU": 8.0, "GPU": 2.0}), (True, {"CPU": 5.0}), (False, {"CPU": 64.0, "GPU": 8.0})]
+    nodes = [{"Alive": alive, "Resources": size} for alive, size in sizes]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    for engine, kind, places in (
+        (EngineSpec(threads=3), "GPU", 2),
+        (EngineSpec(threads=3, pipeline=True), "GPU", 1),
+        (EngineSpec(threads=3, accelerator="cpu"), "CPU", 2 + 1),
+        (EngineSpec(threads=1, accelerator="cpu"), "CPU", 9),
+    ):
+        jobs = [Job(f"{number}", 0, replace(TINY, engine=engine), tmp_path) for number in range(9)]
+        pool = RayPool(jobs, None)
+        assert (pool.kind, pool.places()) == (kind, places)
+        assert RayPool(jobs, 1).places() == 1
+
+
+@pytest.mark.parametrize("kills", [2, 3])
+def test_a_run_that_is_killed_goes_on_but_not_for_ever(
+    session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    get, killed = ray.get, 0
+
+    def interrupted(handle: Any) -> Any:
+        nonlocal killed
+        found = get(handle)
+        if found is True and killed < kills:
+            killed += 1
+            raise WorkerCrashedError
+        return found
+
+    monkeypatch.setattr(ray, "get", interrupted)
+    jobs = plan({"one": replace(TINY, epochs=1)}, [0], tmp_path)
+    with pytest.raises(UserError, match="killed from outside") if kills == 3 else nullcontext():
+        run_all(jobs, None, silent, ray=session)
+    assert killed == kills
 
 
 def test_no_cluster_and_no_ray_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
