@@ -208,6 +208,9 @@ def test_no_cluster_and_no_ray_are_one_line(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match=r"no Ray cluster can be reached at '127.0.0.1:1' .* ray start --head"):
         run_all(jobs, None, silent, ray="127.0.0.1:1")
     assert time.monotonic() - begun < 20
+    monkeypatch.setenv("RAY_ADDRESS", "localhost:1")
+    with pytest.raises(UserError, match=r"no Ray cluster can be reached at '.*:1' .* ray start --head"):
+        run_all(jobs, None, silent, ray="auto")
     with pytest.raises(UserError, match=r"no Ray cluster can be reached at 'nonsense'"):
         run_all(jobs, None, silent, ray="nonsense")
     monkeypatch.delitem(sys.modules, "spacedkd.experiments.ray_pool")

@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 from filelock import FileLock, Timeout
+from ray._private.services import canonicalize_bootstrap_address  # for ray.init may wait for a dead one for ever
 from ray.exceptions import NodeDiedError, RayError, RayTaskError
 from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -58,12 +59,14 @@ def _connected(address: str) -> Iterator[None]:
     if ray.is_initialized():  # by somebody who will end it as well
         yield
         return
-    where = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    host, _, port = where.removeprefix("ray://").rpartition(":")
+    where = address
     try:
+        if address == "auto":
+            where = canonicalize_bootstrap_address(address) or address
+        host, _, port = where.removeprefix("ray://").rpartition(":")
         if host and port.isdigit():
             socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # of many kinds
         why = (str(error).splitlines() or [repr(error)])[0].rstrip(".")
         raise UserError(
