@@ -28,7 +28,7 @@ test: .venv/installed-for-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses auto
+	$(BIN)/pytest --numprocesses auto --dist loadgroup
 
 benchmark: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.training_speed

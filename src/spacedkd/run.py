@@ -21,7 +21,11 @@ from spacedkd.spec import RunSpec, read_spec
 Curve = Mapping[float, float]
 """accuracy after each evaluated epoch"""
 # Neither what a run is called, nor its seed, nor where and how often it is measured decides its last accuracy.
-_IRRELEVANT = ("label", "seed", "engine", "schedule", "evaluate_every", "save_every", "log_every")
+# Nor does who trained the teacher.
+_IRRELEVANT = (
+    *("label", "seed", "engine", "schedule", "evaluate_every", "save_every", "log_every"),
+    *("record", "teacher_path"),
+)
 
 
 @dataclass(frozen=True)

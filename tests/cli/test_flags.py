@@ -67,8 +67,9 @@ def test_help_says_what_every_flag_is_and_its_default(
     said = " ".join(capsys.readouterr().out.split())
     spec = replace(RunSpec(), data=DataSpec(augment=AugmentSpec()))
     for one in (flag for group in GROUPS.values() for flag in group):
-        default = f" (default: {one.default})" if one.default != "" else ""
-        assert f"--{one.name.replace('_', '-')} {one.metavar} {one.about}{default}" in said
+        default = f" (default: {one.default})" if one.default != "" and not one.is_switch else ""
+        word = "" if one.is_switch else f" {one.metavar}"
+        assert f"--{one.name.replace('_', '-')}{word} {one.about}{default}" in said
         value = at(spec, one.place) if one.place else None
         if one.place and not one.place.startswith("data.augment.") and value not in (None, ()):
             assert one.default.removesuffix(" with sgd") == str(value).removesuffix(".0")

@@ -46,15 +46,19 @@ class Flag(NamedTuple):
     metavar: str | None = None
     place: str = ""
 
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is given or not, and takes no word."""
+        return self.kind is bool and self.place.startswith("engine.")
+
     def field(self) -> tuple[str, Any, Any]:
         """This flag as a dataclass field; None, or an empty tuple, is what it has when it is not given.
 
         Numbers are taken as text, so that the spec says what is wrong with one, in its own words.
         """
+        if self.is_switch:
+            return self.name, Annotated[tyro.conf.FlagCreatePairsOff[bool], flag(self.about)], False
         hint = flag(self.about, self.default, self.metavar)
-        if self.kind is bool and self.place.startswith("engine."):  # a switch, which is given or not
-            hint = flag(self.about)
-            return self.name, Annotated[tyro.conf.FlagCreatePairsOff[bool], hint], False
         if self.kind is tuple:
             return self.name, Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], hint], ()
         typed = str if self.kind in _READ else self.kind

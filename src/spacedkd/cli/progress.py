@@ -16,7 +16,7 @@ from spacedkd import started
 if TYPE_CHECKING:
     from spacedkd.evaluation.held_still import Advance
     from spacedkd.experiments.instruments import Progress as ShowWork
-    from spacedkd.experiments.runner import Callback as JobCallback
+    from spacedkd.experiments.pool import Callback as JobCallback
     from spacedkd.experiments.sharing import Job
     from spacedkd.training.loop import Callback, Moment
 

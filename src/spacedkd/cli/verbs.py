@@ -99,6 +99,10 @@ def compare(
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     no_sharing: Annotated[bool, flag("train every arm's teacher anew, also where arms have the same", "no")] = False,
+    ray: Annotated[
+        str | None,
+        flag("train the runs in the Ray cluster at this address; auto: the one of this machine", metavar="ADDRESS"),
+    ] = None,
     plan: Annotated[bool, PLAN] = False,
 ) -> None:
     """Compare arms over seeds: every arm of a seed gets the same data order and the same initial weights.
@@ -140,6 +144,7 @@ def compare(
             against=against,
             jobs=jobs,
             sharing=not no_sharing,
+            ray=ray,
             callback=callback,
         )
     _show(found, out / "report.html", out / "comparison.json")

@@ -71,7 +71,7 @@ def forecast_comparison(
     library = Library()
     planned = runner.plan(arms, numbers, Path(out), at_once, library)
     planned = runner.shared(planned, library) if sharing else planned
-    gpus: list[str] | list[None] = runner._gpus(first.engine.accelerator) or [None]
+    gpus: list[str] | list[None] = runner.gpus(first.engine.accelerator) or [None]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(at_once, len(arms)), context, max_tasks_per_child=1) as pool:
         futures = {

@@ -1,12 +1,9 @@
-"""Train many runs at once, one process for each core or GPU."""
+"""Train many runs at once, one process for each core or GPU, of this machine or of a cluster."""
 
-import multiprocessing
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +13,13 @@ import torch
 from spacedkd.data.sources import Library
 from spacedkd.errors import UserError, unknown
 from spacedkd.experiments import comparison
-from spacedkd.experiments.sharing import Job, forget_paths, next_jobs, share, teacher_of
+from spacedkd.experiments.pool import Callback, Pool, local_pool, train_all
+from spacedkd.experiments.sharing import Job, forget_paths, share, teacher_of
 from spacedkd.files import write_json
 from spacedkd.spec import MethodSpec, RunSpec, read_spec
 from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.loop import Moment, train_run
-from spacedkd.training.objects import Objects
 from spacedkd.training.plan import fill_in, make_plan, method_and_schedule
-
-REPORT_SECONDS = 0.2
-
-
-Callback = Callable[[Job, Moment], None]
 
 
 def compare(
@@ -39,12 +30,14 @@ def compare(
     against: str | None = None,
     jobs: int | None = None,
     sharing: bool = True,
+    ray: str | None = None,
     callback: Callback = lambda job, moment: None,
 ) -> dict[str, Any]:
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
 
     Runs that are finished already are used as they are; ones that were stopped go on. Arms with equal teachers share
-    one, to the same bits, unless `sharing` is False.
+    one, to the same bits, unless `sharing` is False. With the address of a `ray` cluster, or "auto" for the one this
+    machine belongs to, runs are trained there, as many at once as there is room for.
 
     See `comparison.compare` for what is in a comparison, and `spacedkd report` for a page about it.
     """
@@ -58,7 +51,7 @@ def compare(
     at_once = jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
     planned = plan(arms, numbers, out, at_once, library)
-    run_all(planned, at_once, callback, library, sharing)
+    run_all(planned, at_once if ray is None else jobs, callback, library, sharing, ray)
     found = comparison.compare([job.folder for label in arms for job in planned if job.label == label], against)
     write_json(out / "comparison.json", found)
     return found
@@ -122,10 +115,10 @@ def jobs_at_once(asked: int | None, accelerator: str) -> int:
     """One for each GPU, or for each core where there is none."""
     if asked is not None and asked < 1:
         raise UserError(f"--jobs must be at least 1, got {asked}.")
-    return asked or len(_gpus(accelerator)) or torch.get_num_threads()
+    return asked or len(gpus(accelerator)) or torch.get_num_threads()
 
 
-def _gpus(accelerator: str) -> list[str]:
+def gpus(accelerator: str) -> list[str]:
     """The GPUs this process may use, by the names it knows them by."""
     if accelerator not in ("auto", "cuda", "gpu"):
         return []
@@ -136,12 +129,15 @@ def _gpus(accelerator: str) -> list[str]:
 
 def run_all(
     jobs: Sequence[Job],
-    at_once: int,
+    at_once: int | None,
     callback: Callback,
     library: Library | None = None,
     sharing: bool = True,
+    ray: str | None = None,
 ) -> None:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
+
+    Without a number, as many go on at once as there is room for, here or in the cluster at the address `ray`.
 
     What is wrong with an arm, or with a folder, is an error before anything starts.
     """
@@ -154,24 +150,8 @@ def run_all(
     if not todo:
         return
     todo = shared(todo, library, sharing)
-    gpus = _gpus(jobs[0].spec.engine.accelerator)
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        news, places = manager.Queue(), manager.Queue()
-        for worker in range(at_once):
-            places.put(gpus[worker % len(gpus)] if gpus else None)
-        with ProcessPoolExecutor(min(at_once, len(todo)), context, _take_place, (places,)) as pool:
-            others = set(multiprocessing.active_children())
-            try:
-                for index, moment in _news(news, _results(pool, todo, at_once, news)):
-                    callback(todo[index], moment)
-            except BaseException as error:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in set(multiprocessing.active_children()) - others:
-                    process.terminate()
-                if isinstance(error, BrokenProcessPool):
-                    raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
-                raise
+    with _open_pool(todo, at_once, ray) as pool:
+        train_all(pool, todo, callback)
     forget_paths(todo)
 
 
@@ -186,50 +166,12 @@ def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = 
     return share(jobs, teachers)
 
 
-def _results(pool: Executor, jobs: Sequence[Job], at_once: int, news: Any) -> Iterator[None]:
-    """Begin every job as soon as it can and there is room; ends when all are done, and an error in one ends all."""
-    waiting = [*enumerate(jobs)]
-    running: dict[Future[None], tuple[int, Job]] = {}
-    while waiting or running:
-        begin = next_jobs(waiting, [job for _, job in running.values()], at_once - len(running))
-        for place in begin or ([] if running else waiting[:1]):  # which says itself what it waits for
-            running[pool.submit(_train, *place, news)] = place
-            waiting.remove(place)
-        done, _ = wait(running, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
-        for future in done:
-            future.result()
-            del running[future]
-        yield
-
-
-_library: Library
-"""of a worker: what one of its runs has read, the next need not read again"""
-
-
-def _take_place(places: Any) -> None:
-    """Bind this worker to a GPU of its own, if there are any."""
-    global _library
-    _library = Library()
-    gpu = places.get()
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-
-
-def _train(index: int, job: Job, news: Any) -> None:
-    told = 0.0
-
-    def tell(moment: Moment) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if now - told > REPORT_SECONDS or moment.accuracy is not None or moment.turn == moment.turns:
-            told = now
-            news.put((index, moment))
-
-    train_run(job.spec, RunFolder(job.folder), True, Objects(), tell, _library)
-
-
-def _news(news: Any, ticks: Iterator[None]) -> Iterator[tuple[int, Moment]]:
-    """What the runs tell while they go on."""
-    for _ in ticks:
-        while not news.empty():  # nobody else takes from it
-            yield news.get()
+def _open_pool(jobs: Sequence[Job], at_once: int | None, ray: str | None) -> AbstractContextManager[Pool]:
+    if ray is None:
+        accelerator = jobs[0].spec.engine.accelerator
+        return local_pool(min(jobs_at_once(at_once, accelerator), len(jobs)), gpus(accelerator))
+    try:
+        from spacedkd.experiments.ray_pool import ray_pool
+    except ModuleNotFoundError as error:
+        raise UserError(f"--ray needs Ray ({error}): pip install 'spacedkd[ray]'") from None
+    return ray_pool(ray, jobs, at_once)

@@ -41,7 +41,7 @@ class RecordedPath:
         if reached >= version:
             raise UserError(f"{file} is gone: it was recorded, and removed. Train without --teacher-path.")
         what = f"{self.run} to reach update {version} of its {self.role}"
-        if _is_written(self.run):
+        if is_written(self.run):
             return f"waiting for {what}"
         if (self.run / "result.json").exists():
             raise UserError(f"{self.run} is finished and has not recorded update {version} of its {self.role}.")
@@ -103,8 +103,10 @@ def _parsed(text: bytes, file: Path) -> Any:
         raise UserError(f"{file} is damaged. Record the path again in a new folder.") from None
 
 
-def _is_written(run: Path) -> bool:
+def is_written(run: Path) -> bool:
     """Whether a process is recording a run's path now: it holds a lock, which a kill releases."""
+    if not path_file(run).exists():
+        return False
     try:
         with FileLock(being_written(run), blocking=False):
             return False
