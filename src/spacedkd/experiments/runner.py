@@ -15,8 +15,8 @@ import torch
 
 from spacedkd.data.sources import Library
 from spacedkd.errors import UserError, unknown
-from spacedkd.experiments import comparison
-from spacedkd.experiments.sharing import Job, forget_paths, next_jobs, share, teacher_of
+from spacedkd.experiments import comparison, room
+from spacedkd.experiments.sharing import Job, Teacher, forget_paths, next_jobs, share, teacher_of
 from spacedkd.files import write_json
 from spacedkd.spec import MethodSpec, RunSpec, read_spec
 from spacedkd.training.folder import RunFolder
@@ -58,7 +58,7 @@ def compare(
     at_once = jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
     planned = plan(arms, numbers, out, at_once, library)
-    run_all(planned, at_once, callback, library, sharing)
+    run_all(planned, at_once, callback, library, sharing, at_any_cost=jobs is not None)
     found = comparison.compare([job.folder for label in arms for job in planned if job.label == label], against)
     write_json(out / "comparison.json", found)
     return found
@@ -140,10 +140,12 @@ def run_all(
     callback: Callback,
     library: Library | None = None,
     sharing: bool = True,
+    at_any_cost: bool = True,
 ) -> None:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
 
-    What is wrong with an arm, or with a folder, is an error before anything starts.
+    What is wrong with an arm, or with a folder, is an error before anything starts. Fewer than `at_once` go at once
+    where memory is short, unless that many are wanted at any cost.
     """
     for job in jobs:
         if job.begun:
@@ -151,13 +153,12 @@ def run_all(
         else:
             RunFolder(job.folder).check_free()
     todo = [job for job in jobs if not job.finished]
-    teachers = {}
-    for job in {job.label: job for job in todo}.values():
-        made = make_plan(job.spec, library=library)
-        teachers[job.label] = teacher_of(made, build_models(made))
+    built = {job.label: _built(job, library) for job in {job.label: job for job in todo}.values()}
     if not todo:
         return
-    todo = share(todo, teachers) if sharing else todo
+    if not at_any_cost:
+        at_once = room.as_memory_allows(at_once, max(held for _, held in built.values()))
+    todo = share(todo, {label: teacher for label, (teacher, _) in built.items()}) if sharing else todo
     gpus = _gpus(jobs[0].spec.engine.accelerator)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
@@ -177,6 +178,13 @@ def run_all(
                     raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
                 raise
     forget_paths(todo)
+
+
+def _built(job: Job, library: Library | None) -> tuple[Teacher | None, int]:
+    """What decides the teacher of a run, and the bytes this process holds with the run's data and networks."""
+    made = make_plan(job.spec, library=library)
+    models = build_models(made)
+    return teacher_of(made, models), room.held()
 
 
 def _results(pool: Executor, jobs: Sequence[Job], at_once: int, news: Any) -> Iterator[None]:
