@@ -58,7 +58,9 @@ def filled(stored: Stored, fit: Fit | None, shape: tuple[int, int, int, int], fi
 
 def _in_memory(shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
     pixels = np.frombuffer(mmap.mmap(-1, int(np.prod(shape))), np.uint8).reshape(shape)
-    return torch.from_numpy(pixels), fill(pixels)
+    bad = fill(pixels)
+    _checksum(pixels)  # what other processes wrote counts as held by this one only when it has been read here
+    return torch.from_numpy(pixels), bad
 
 
 def _kept_by_one(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
