@@ -68,7 +68,7 @@ class ImageByImage:
             for into, place, row in zip(varied, places.tolist(), rows[places].tolist(), strict=True):
                 seed_generators(seed_for(seed, place), torch_alone)
                 image = transform(images.open(row))
-                into.copy_(image.contiguous())
+                into.copy_(image)
                 if image.dtype == torch.uint8:
                     into.div_(255).sub_(mean).div_(std)  # the bits of torchvision's ToTensor and Normalize
         return varied

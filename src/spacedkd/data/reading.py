@@ -38,7 +38,7 @@ def into_memory(stored: Stored, fit: Fit | None, limit: int) -> tuple[Tensor, Re
             image = image if fit is None else fit(image)
             if image.size != (width, height):
                 raise SizesDiffer
-            pixels[place] = np.asarray(image).transpose(2, 0, 1)
+            pixels[place] = to_bytes(image).numpy()
 
         return _decoded(stored, "Reading images, once", put)
 
