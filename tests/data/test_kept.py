@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,44 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from filelock import FileLock
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import kept, parallel, reading
+from spacedkd.data import kept, reading
 from spacedkd.data.images import Images
 from spacedkd.data.sources import load
 from spacedkd.data.splits import RunData
 from spacedkd.data.stored import decode
 from tests.data.on_disk import class_folders, parquet, picture, png, write
 
+pytestmark = pytest.mark.usefixtures("pixels")
+
 PLACES: dict[str, Callable[[Path], Path]] = {
     "folder": lambda place: class_folders(place, count=5),
     "parquet": parquet,
 }
-
-
-@pytest.fixture(autouse=True)
-def pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where pixels are kept, with few images counting as many."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "MANY", 4)
-    monkeypatch.setattr(reading, "MANY", 4)
-    kept._say_once.cache_clear()
-    return tmp_path / "cache" / "spacedkd" / "pixels"
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many images were decoded, each time that some were."""
-    counts: list[int] = []
-    whole = reading._decoded
-
-    def counted(stored: Any, *args: Any, **options: Any) -> Any:
-        counts.append(len(stored))
-        return whole(stored, *args, **options)
-
-    monkeypatch.setattr(reading, "_decoded", counted)
-    return counts
 
 
 def bits(data: RunData) -> list[bytes]:
@@ -214,88 +188,10 @@ def test_what_was_not_used_for_long_makes_room(tmp_path: Path, monkeypatch: pyte
     assert {file.stem for file in left} == {file.stem for file in pixels.glob("*.json")}
 
 
-def _load_and_tell(place: str, end: Any) -> None:
-    counts: list[int] = []
-    whole = reading._decoded
-
-    def slow(stored: Any, *args: Any, **options: Any) -> Any:
-        counts.append(len(stored))
-        time.sleep(0.3)
-        return whole(stored, *args, **options)
-
-    reading._decoded = slow
-    end.send((len(load(DataSpec(place)).train), counts))
-
-
-def test_of_two_that_begin_at_once_one_decodes(tmp_path: Path) -> None:
-    place = str(class_folders(tmp_path / "data"))
-    fork = multiprocessing.get_context("fork")
-    ends, processes = [], []
-    for _ in range(3):
-        ours, theirs = fork.Pipe(duplex=False)
-        processes.append(fork.Process(target=_load_and_tell, args=(place, theirs)))
-        processes[-1].start()
-        ends.append(ours)
-    said = [end.recv() for end in ends]
-    for process in processes:
-        process.join()
-    assert [count for count, _ in said] == [8, 8, 8]
-    assert sum(len(counts) for _, counts in said) == 2  # training and test images, by whoever came first
-
-
-def test_waiting_is_said(tmp_path: Path, pixels: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = DataSpec(str(class_folders(tmp_path / "data")))
-    load(spec)
-    files = [*pixels.glob("*.npy")]
-    held = threading.Event()
-
-    def hold() -> None:
-        with FileLock(files[0].with_suffix(".lock")):
-            held.set()
-            time.sleep(0.5)
-
-    files[0].unlink()
-    threading.Thread(target=hold).start()
-    held.wait()
-    assert len(load(spec).train) == 8
-    assert "Another process is reading these images: waiting for it." in capsys.readouterr().err
-
-
 def test_few_images_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: Path) -> None:
     monkeypatch.setattr(kept, "MANY", 9)
     load(DataSpec(str(class_folders(tmp_path / "data"))))
     assert not pixels.exists()
-
-
-def _work(places: range) -> dict[int, str]:
-    return {place: f"{os.getpid()}" for place in places if place % 100 == 3}
-
-
-@pytest.mark.parametrize("count", [1, 64, 1000])
-def test_processes_do_everything_once(count: int) -> None:
-    found = parallel.in_processes(_work, count, "", 3)
-    assert sorted(found) == [*range(3, count, 100)]
-    assert str(os.getpid()) not in found.values()
-
-
-def test_an_exception_in_a_process_is_raised_here() -> None:
-    def differ(places: range) -> dict[int, str]:
-        if 200 in places:
-            raise reading.SizesDiffer
-        return {}
-
-    with pytest.raises(reading.SizesDiffer):
-        parallel.in_processes(differ, 1000, "", 2)
-    assert not multiprocessing.active_children()
-
-
-def test_a_process_that_is_killed_is_one_line() -> None:
-    def die(places: range) -> dict[int, str]:
-        os._exit(9) if 200 in places else None
-        return {}
-
-    with pytest.raises(UserError, match="A process that read images was killed"):
-        parallel.in_processes(die, 1000, "", 2)
 
 
 def test_the_record_says_what_is_in_the_file(tmp_path: Path, pixels: Path) -> None:
