@@ -18,6 +18,7 @@ from spacedkd import AugmentSpec, Images
 from spacedkd.data import augmentations
 from spacedkd.data.augmentations import AUGMENTATIONS, ImageByImage, generators_kept, seed_generators
 from spacedkd.data.changes import apply, draw
+from spacedkd.data.images import to_bytes, to_image
 from spacedkd.seeds import seed_for
 from tests.data.on_disk import picture
 
@@ -167,3 +168,10 @@ def test_a_place_has_its_own_draw_whatever_else_is_asked() -> None:
     assert torch.equal(vit.train(images, rows, torch.tensor([4, 1]), 1), whole[[4, 1]])
     assert len({part.numpy().tobytes() for part in whole}) == 6
     assert not torch.equal(vit.train(images, rows, rows, 2), whole)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_bytes_are_those_of_torchvision(mode: str) -> None:
+    image = picture(3, 23, 17).convert(mode)
+    assert torch.equal(to_bytes(image), F.pil_to_tensor(image))
+    assert torch.equal(to_bytes(to_image(to_bytes(image))), F.pil_to_tensor(image))

@@ -21,7 +21,7 @@ from torch import Tensor
 from torchvision import transforms as T
 
 from spacedkd.data.changes import GRAY, apply, cifar_policy, cutout, draw
-from spacedkd.data.images import Fit, ImageSet
+from spacedkd.data.images import Fit, ImageSet, to_bytes
 from spacedkd.data.inputs import Normalisation
 from spacedkd.errors import unknown
 from spacedkd.seeds import seed_for
@@ -48,6 +48,7 @@ class BatchWise:
 
 
 Transform = Callable[[Image.Image], Tensor]
+"""one image to bytes [3, H, W], or to floats that are normalised already"""
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,18 @@ class ImageByImage:
 
     def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
         transform = _transform(self.name, self.size)
-        varied = []
+        constants, torch_alone = named(self.name).constants, named(self.name).torch_alone
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in constants or ())
+        # One by one into where they belong: a large tensor for each image and each step takes as long as decoding.
+        varied = torch.empty(len(places), 3, self.size, self.size)
         with generators_kept():
-            for place, row in zip(places.tolist(), rows[places].tolist(), strict=True):
-                seed_generators(seed_for(seed, place))
-                varied.append(transform(images.open(row)))
-        return torch.stack(varied)
+            for into, place, row in zip(varied, places.tolist(), rows[places].tolist(), strict=True):
+                seed_generators(seed_for(seed, place), torch_alone)
+                image = transform(images.open(row))
+                into.copy_(image)
+                if image.dtype == torch.uint8:
+                    into.div_(255).sub_(mean).div_(std)  # the bits of torchvision's ToTensor and Normalize
+        return varied
 
 
 Augmentation = BatchWise | ImageByImage
@@ -77,10 +84,11 @@ def _transform(name: str, size: int) -> Transform:
     return make(size)
 
 
-def seed_generators(seed: int) -> None:
+def seed_generators(seed: int, torch_alone: bool = False) -> None:
     """Seed all global generators that transforms draw from; those of GPUs are left alone."""
-    random.seed(seed)
-    np.random.seed([seed >> 32, seed & 0xFFFFFFFF])
+    if not torch_alone:
+        random.seed(seed)
+        np.random.seed([seed >> 32, seed & 0xFFFFFFFF])
     torch.default_generator.manual_seed(seed)
 
 
@@ -97,13 +105,25 @@ def generators_kept() -> Iterator[None]:
 
 
 def _imagenet(size: int) -> Transform:
-    steps = [T.RandomResizedCrop(size), T.RandomHorizontalFlip(), T.RandomRotation(15)]
-    return T.Compose([*steps, T.ToTensor(), T.Normalize(*IMAGENET)])  # type: ignore[no-any-return]
+    """The draws and the bits of torchvision's RandomResizedCrop, RandomHorizontalFlip and RandomRotation(15).
+
+    Between a draw and Pillow they spend as long in Python as the flip and the rotation take.
+    """
+    crop = T.RandomResizedCrop(size)
+
+    def vary(image: Image.Image) -> Tensor:
+        top, left, height, width = crop.get_params(image, crop.scale, crop.ratio)
+        image = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
+        if torch.rand(()) < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return to_bytes(image.rotate(T.RandomRotation.get_params([-15.0, 15.0])))
+
+    return vary
 
 
 def _self_cifar(size: int) -> Transform:
     steps = [Fit(size, size), T.RandomCrop(size, 4, fill=GRAY), T.RandomHorizontalFlip(), cifar_policy]
-    return T.Compose([*steps, T.ToTensor(), cutout, T.Normalize(*CIFAR10)])  # type: ignore[no-any-return]
+    return T.Compose([*steps, to_bytes, cutout])  # type: ignore[no-any-return]
 
 
 def _vit(size: int) -> Transform:
@@ -150,6 +170,9 @@ class Named(NamedTuple):
     crops_an_eighth: bool = False
     """of the side images have, so that the crop is decided when that is known"""
 
+    torch_alone: bool = False
+    """whether a transform draws from no other global generator than torch's"""
+
     def fit(self, size: int) -> Fit:
         """For evaluation, and before the changes of batch-wise augmentations."""
         return Fit(size, None if self.shorter is None else round(size * self.shorter))
@@ -172,6 +195,7 @@ AUGMENTATIONS = {
         about="224 px, random resized crop, mirror, rotate by 15; evaluated on the middle of 256",
         transform=_imagenet,
         shorter=256 / 224,
+        torch_alone=True,
     ),
     "self-cifar": Named(
         "crop by 4 with gray, mirror, AutoAugment, Cutout 16", transform=_self_cifar, constants=CIFAR10, varies=False

@@ -35,8 +35,15 @@ class Fit:
         return F.center_crop(resized, both)  # type: ignore[no-any-return]
 
 
-to_bytes: Callable[[Image.Image], Tensor] = F.pil_to_tensor
-"""An image as uint8 [C, H, W]."""
+def to_bytes(image: Image.Image) -> Tensor:
+    """A gray or RGB image as uint8 [C, H, W].
+
+    Pillow writes it row by row and channel by channel, so what becomes of it is copied in rows, not in single bytes.
+    """
+    rows = image.tobytes("raw", "RGB;L" if image.mode == "RGB" else "L")
+    return torch.frombuffer(bytearray(rows), dtype=torch.uint8).view(image.height, -1, image.width).transpose(0, 1)
+
+
 to_image: Callable[[Tensor], Image.Image] = F.to_pil_image
 """The inverse, for one channel (gray) or three (RGB)."""
 

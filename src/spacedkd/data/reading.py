@@ -1,13 +1,7 @@
 """Read all images with all cores: into memory where they fit, else only to see whether they can be read."""
 
 import json
-import multiprocessing
-import os
-import sys
-import time
-import warnings
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from hashlib import sha256
 
@@ -16,21 +10,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from spacedkd import started
 from spacedkd.data.augmentations import named
 from spacedkd.data.found import Part
 from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
+from spacedkd.data.kept import MANY, Reasons, filled
+from spacedkd.data.parallel import can_fork, cores, in_processes, in_threads
 from spacedkd.data.stored import BadImage, Stored, decode, first_size
 from spacedkd.errors import UserError
 from spacedkd.files import cache_folder, write_json
 from spacedkd.spec import DataSpec
 
-CHUNK = 64
-NEWS_SECONDS = 10.0
 SMALL_BYTES = 8192
-
-Reasons = dict[int, str]
-"""place among the rows asked for -> why the image cannot be read"""
 
 
 class SizesDiffer(Exception):
@@ -42,19 +32,20 @@ def into_memory(stored: Stored, fit: Fit | None, limit: int) -> tuple[Tensor, Re
     width, height = (fit.size, fit.size) if fit is not None else first_size(stored) or (1, 1)
     if len(stored) * 3 * height * width > limit:
         return None
-    pixels = np.zeros((len(stored), 3, height, width), dtype=np.uint8)
 
-    def put(place: int, image: Image.Image) -> None:
-        image = image if fit is None else fit(image)
-        if image.size != (width, height):
-            raise SizesDiffer
-        pixels[place] = np.asarray(image).transpose(2, 0, 1)
+    def fill(pixels: np.ndarray) -> Reasons:
+        def put(place: int, image: Image.Image) -> None:
+            image = image if fit is None else fit(image)
+            if image.size != (width, height):
+                raise SizesDiffer
+            pixels[place] = to_bytes(image).numpy()
+
+        return _decoded(stored, "Reading images, once", put)
 
     try:
-        bad = _decoded(stored, "Reading images", put)
+        return filled(stored, fit, (len(stored), 3, height, width), fill)
     except SizesDiffer:
         return None
-    return torch.from_numpy(pixels), bad
 
 
 def unreadable(stored: Stored) -> Reasons:
@@ -74,53 +65,29 @@ def unreadable(stored: Stored) -> Reasons:
 
 def _decoded(stored: Stored, title: str, use: Callable[[int, Image.Image], None], smaller: bool = False) -> Reasons:
     """Every image is used, with its place; those that cannot be read are given back with the reason."""
-    bad: Reasons = {}
 
-    def read(place: int) -> None:
-        try:
-            image = decode(stored.read(place), smaller=smaller)
-        except BadImage as reason:
-            bad[place] = str(reason)
-        else:
-            use(place, image)
+    def read(places: range) -> Reasons:
+        bad: Reasons = {}
+        for place in places:
+            try:
+                image = decode(stored.read(place), smaller=smaller)
+            except BadImage as reason:
+                bad[place] = str(reason)
+            else:
+                use(place, image)
+        return bad
 
-    in_threads(read, len(stored), title, _threads(stored))
-    return bad
-
-
-def in_threads(work: Callable[[int], None], count: int, title: str, threads: int) -> None:
-    """Do `work` for 0 .. count-1, with a line of news now and then; the first exception ends it."""
-    started = told = time.monotonic()
-
-    def chunk(start: int) -> None:
-        for place in range(start, min(start + CHUNK, count)):
-            work(place)
-
-    with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
-        warnings.simplefilter("ignore")  # odd metadata does not make an image unreadable
-        waiting = {pool.submit(chunk, start) for start in range(0, count, CHUNK)}
-        try:
-            while waiting:
-                done, waiting = wait(waiting, NEWS_SECONDS, FIRST_EXCEPTION)
-                for finished in done:
-                    finished.result()
-                if waiting and time.monotonic() - told >= NEWS_SECONDS:
-                    told = time.monotonic()
-                    tell(f"{title}: {max(0, count - len(waiting) * CHUNK)} of {count}, {told - started:.0f} s")
-        finally:
-            pool.shutdown(cancel_futures=True)
+    if len(stored) >= MANY and cores() > 1 and can_fork():
+        return in_processes(read, len(stored), title, cores())
+    return in_threads(read, len(stored), title, _few_threads(stored))
 
 
-def _threads(stored: Stored) -> int:
+def _few_threads(stored: Stored) -> int:
     """One for small images: they spend their time in Python, where threads only wait for each other."""
     for place in range(len(stored)):
         with suppress(BadImage):
             return cores() if len(stored.read(place)) > SMALL_BYTES else 1
     return 1
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 MEMORY_LIMIT = 4 << 30
@@ -175,14 +142,10 @@ def _pixels(name: str, array: np.ndarray, colour: bool, fit: Fit | None, fits_fi
         return pixels
     fitted = torch.empty(len(pixels), pixels.shape[1], fit.size, fit.size, dtype=torch.uint8)
 
-    def one(row: int) -> None:
-        fitted[row] = to_bytes(fit(to_image(pixels[row])))
+    def some(rows: range) -> Reasons:
+        for row in rows:
+            fitted[row] = to_bytes(fit(to_image(pixels[row])))
+        return {}
 
-    in_threads(one, len(pixels), "Resizing images", cores())
+    in_threads(some, len(pixels), "Resizing images", cores())
     return fitted
-
-
-def tell(line: str) -> None:
-    """One line on the terminal; of several processes, one speaks for all, and helpers are silent."""
-    if started.rank() == 0 and multiprocessing.parent_process() is None:
-        print(line, file=sys.stderr, flush=True)

@@ -12,7 +12,8 @@ import numpy as np
 
 from spacedkd.data import augmentations, disk, tables
 from spacedkd.data.found import Found, refuse_unread
-from spacedkd.data.reading import MEMORY_LIMIT, tell
+from spacedkd.data.parallel import tell
+from spacedkd.data.reading import MEMORY_LIMIT
 from spacedkd.data.splits import RunData, read_parts
 from spacedkd.data.stored import first_size
 from spacedkd.errors import UserError, unknown

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
-from spacedkd.data.reading import tell
+from spacedkd.data.parallel import tell
 from spacedkd.data.stored import Stored, first_line
 from spacedkd.errors import UserError, unknown
 from spacedkd.spec import DataSpec

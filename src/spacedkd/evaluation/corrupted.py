@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from spacedkd.data.images import ImageSet
-from spacedkd.data.reading import cores
+from spacedkd.data.parallel import cores
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corruptions

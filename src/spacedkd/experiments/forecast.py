@@ -70,7 +70,7 @@ def forecast_comparison(
     at_once = runner.jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
     planned = runner.plan(arms, numbers, Path(out), at_once, library)
-    planned = runner.shared(planned, library) if sharing else planned
+    planned = runner.shared(planned, library)[0] if sharing else planned
     gpus: list[str] | list[None] = runner.gpus(first.engine.accelerator) or [None]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(at_once, len(arms)), context, max_tasks_per_child=1) as pool:

@@ -12,7 +12,7 @@ import torch
 
 from spacedkd.data.sources import Library
 from spacedkd.errors import UserError, unknown
-from spacedkd.experiments import comparison
+from spacedkd.experiments import comparison, room
 from spacedkd.experiments.pool import Callback, Pool, local_pool, train_all
 from spacedkd.experiments.sharing import Job, forget_paths, share, teacher_of
 from spacedkd.files import write_json
@@ -51,7 +51,7 @@ def compare(
     at_once = jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
     planned = plan(arms, numbers, out, at_once, library)
-    run_all(planned, at_once if ray is None else jobs, callback, library, sharing, ray)
+    run_all(planned, jobs, callback, library, sharing, ray)
     found = comparison.compare([job.folder for label in arms for job in planned if job.label == label], against)
     write_json(out / "comparison.json", found)
     return found
@@ -137,7 +137,7 @@ def run_all(
 ) -> None:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
 
-    Without a number, as many go on at once as there is room for, here or in the cluster at the address `ray`.
+    Without a number, as many go on at once as there is room and memory for, here or in the cluster at the address `ray`.
 
     What is wrong with an arm, or with a folder, is an error before anything starts.
     """
@@ -149,21 +149,27 @@ def run_all(
     todo = [job for job in jobs if not job.finished]
     if not todo:
         return
-    todo = shared(todo, library, sharing)
+    todo, held = shared(todo, library, sharing)
+    if ray is None and at_once is None:
+        at_once = room.as_memory_allows(jobs_at_once(None, todo[0].spec.engine.accelerator), held)
     with _open_pool(todo, at_once, ray) as pool:
         train_all(pool, todo, callback)
     forget_paths(todo)
 
 
-def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = True) -> list[Job]:
-    """The jobs with who records a teacher and who follows it; every arm's models are built, to see that they can be."""
-    teachers = {}
+def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = True) -> tuple[list[Job], int]:
+    """The jobs with who records a teacher and who follows it; every arm's models are built, to see that they can be.
+
+    Also the most bytes that this process held with the data and the models of an arm.
+    """
+    teachers, held = {}, 0
     new_ones_last = sorted(jobs, key=lambda job: not job.begun)
     for job in {job.label: job for job in new_ones_last}.values():
         made = make_plan(job.spec, library=library)
         models = build_models(made)
         teachers[job.label] = teacher_of(made, models) if sharing else None
-    return share(jobs, teachers)
+        held = max(held, room.held())
+    return share(jobs, teachers), held
 
 
 def _open_pool(jobs: Sequence[Job], at_once: int | None, ray: str | None) -> AbstractContextManager[Pool]:

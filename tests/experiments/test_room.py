@@ -1,0 +1,61 @@
+"""Fewer runs go at once where memory is short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spacedkd import RunSpec
+from spacedkd.experiments import room, runner
+from spacedkd.experiments.runner import compare
+
+
+def test_fewer_runs_go_at_once_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    free = tmp_path / "meminfo"
+    free.write_text("MemTotal:  9000000 kB\nMemAvailable:    5000000 kB\nHugePages_Total:       0\n")
+    numbers = room._numbers
+    monkeypatch.setattr(room, "_numbers", lambda file, *names: numbers(file.replace("/proc", str(tmp_path)), *names))
+    assert room.as_memory_allows(4, 600 * 10**6) == 4
+    assert capsys.readouterr().err == ""
+    assert room.as_memory_allows(4, 10**9) == 2
+    assert "Only 2 of 4 runs at once: each takes about 2.0 GB, and 5.1 GB of memory are free" in capsys.readouterr().err
+    assert room.as_memory_allows(4, 10**10) == 1
+    free.unlink()
+    assert room.as_memory_allows(4, 10**10) == 4
+
+
+def test_what_is_mapped_does_not_count_as_held(tmp_path: Path) -> None:
+    np.save(tmp_path / "large.npy", np.ones(64 << 20, np.uint8))
+    before = room.held()
+    mapped = torch.from_numpy(np.load(tmp_path / "large.npy", mmap_mode="c"))
+    assert int(mapped.sum()) == 64 << 20
+    assert room.held() - before < 16 << 20
+    own = torch.ones(64 << 20, dtype=torch.uint8)
+    assert room.held() - before > 60 << 20
+    assert own[-1] == 1
+
+
+@pytest.mark.parametrize(("asked", "workers"), [(None, 1), (2, 2)])
+def test_a_comparison_looks_at_the_memory_unless_told_how_many(
+    tiny: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int | None, workers: int
+) -> None:
+    seen: list[int] = []
+
+    class Stop(Exception):
+        pass
+
+    def pool(count: int, *args: object) -> None:
+        seen.append(count)
+        raise Stop
+
+    monkeypatch.setattr(room, "_numbers", lambda file, *names: [10**9])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", pool)
+    with pytest.raises(Stop):
+        compare({"one": tiny}, tmp_path, seeds=2, jobs=asked)
+    assert seen == [workers]
