@@ -55,7 +55,7 @@ def test_a_comparison_looks_at_the_memory_unless_told_how_many(
 
     monkeypatch.setattr(room, "_numbers", lambda file, *names: [10**9])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(runner, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(runner, "local_pool", pool)
     with pytest.raises(Stop):
         compare({"one": tiny}, tmp_path, seeds=2, jobs=asked)
     assert seen == [workers]

@@ -137,7 +137,7 @@ def run_all(
 ) -> None:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
 
-    Without a number, as many go on at once as there is room and memory for, here or in the cluster at the address `ray`.
+    Without a number, as many go on at once as there is room and memory for, here or in the cluster at this address.
 
     What is wrong with an arm, or with a folder, is an error before anything starts.
     """
