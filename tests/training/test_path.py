@@ -181,6 +181,17 @@ def every_epoch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_path_that_is_gone_is_not_waited_for(tmp_path: Path, tiny: RunSpec) -> None:
+    train(replace(tiny, epochs=1, record=("offline",)), tmp_path / "recorded")
+    shutil.rmtree(tmp_path / "recorded/path")
+
+    def stop(moment: Moment) -> None:
+        raise Stopped
+
+    with pytest.raises(UserError, match="is finished, and what it recorded is gone"):
+        train(replace(tiny, epochs=1, teacher_path=tmp_path / "recorded"), tmp_path / "run", callback=stop)
+
+
 def test_a_run_that_recorded_nothing_is_no_path(tmp_path: Path, tiny: RunSpec) -> None:
     with pytest.raises(UserError, match="there is no run"):
         train(replace(tiny, teacher_path=tmp_path / "nowhere"), tmp_path / "run")

@@ -150,11 +150,17 @@ def run_all(
             RunFolder(job.folder).check_holds(job.spec)
         else:
             RunFolder(job.folder).check_free()
-    todo = [job for job in jobs if not job.finished]
-    if not todo:
-        return
-    todo = shared(todo, library, sharing)
-    gpus = _gpus(jobs[0].spec.engine.accelerator)
+    if not all(job.finished for job in jobs):
+        useful = [job for job in jobs if not job.finished or (job.folder / "path").exists()]
+        todo = [job for job in shared(useful, library, sharing) if not job.finished]
+        _run(todo, at_once, callback)
+        jobs = [*todo, *jobs]
+    forget_paths(jobs)
+
+
+def _run(todo: Sequence[Job], at_once: int, callback: Callback) -> None:
+    """Train these jobs, which can be trained, in processes of their own."""
+    gpus = _gpus(todo[0].spec.engine.accelerator)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         news, places = manager.Queue(), manager.Queue()
@@ -172,7 +178,6 @@ def run_all(
                 if isinstance(error, BrokenProcessPool):
                     raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
                 raise
-    forget_paths(todo)
 
 
 def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = True) -> list[Job]:
