@@ -181,3 +181,28 @@ def test_a_comparison_that_was_stopped_goes_on(tmp_path: Path, both: dict[str, P
         assert (tmp_path / run / "journal.jsonl").read_bytes() == (both["alone"] / run / "journal.jsonl").read_bytes()
     assert len(runs(tmp_path)) == 5
     assert read_spec(tmp_path / "spaced/seed0").teacher_path == str((tmp_path / "online/seed0").resolve())
+
+
+def test_a_comparison_that_was_stopped_after_the_teacher_was_trained_goes_on(tmp_path: Path) -> None:
+    """The arm that records is finished: the others follow it all the same, and what it has recorded goes at the end."""
+
+    class Stopped(Exception):
+        pass
+
+    def stop(job: Job, moment: Any) -> None:
+        if job.label != "online" and moment.turn > 16:
+            raise Stopped
+
+    arms = {label: ARMS[label] for label in ("online", "spaced", "offline")}
+    recorded = tmp_path / "online/seed0/path"
+    with pytest.raises(Stopped):
+        run_all(plan(arms, [0], tmp_path), 1, stop)
+    assert (tmp_path / "online/seed0/result.json").exists()
+    assert not (tmp_path / "offline/seed0").exists()
+    fewer = {"online": arms["online"], "offline": arms["offline"]}
+    run_all(plan(fewer, [0], tmp_path), 1, lambda job, moment: None)
+    assert "computed_here" in result(tmp_path / "offline/seed0")["plan"]
+    assert recorded.exists(), "an arm that was left out this time has need of it"
+    run_all(plan(arms, [0], tmp_path), 1, lambda job, moment: None)
+    assert "computed_here" in result(tmp_path / "spaced/seed0")["plan"]
+    assert not recorded.exists()

@@ -84,6 +84,16 @@ def test_a_student_that_follows_learns_what_it_learns_beside_its_teacher(
     assert_same_but_for_cost(tmp_path / "alone", tmp_path / "stopped")
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+def test_a_teacher_that_is_followed_answers_in_the_precision_it_learns_in(
+    tmp_path: Path, tiny: RunSpec, precision: str
+) -> None:
+    spec = replace(tiny, epochs=1, schedule=Spaced("2st"), precision=precision)
+    train(replace(spec, record=("2st",)), tmp_path / "alone")
+    train(replace(spec, teacher_path=tmp_path / "alone"), tmp_path / "follows")
+    assert_same_but_for_cost(tmp_path / "alone", tmp_path / "follows")
+
+
 def test_recording_changes_nothing(tmp_path: Path, tiny: RunSpec, recorded: Path) -> None:
     train(replace(tiny, schedule=Spaced("1ep")), tmp_path / "plain")
     assert_same_but_for_cost(tmp_path / "plain", recorded)
@@ -169,6 +179,17 @@ def every_epoch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("paths") / "every epoch"
     train(replace(TINY, schedule=Spaced("1ep"), record=("1ep",)), folder)
     return folder
+
+
+def test_a_path_that_is_gone_is_not_waited_for(tmp_path: Path, tiny: RunSpec) -> None:
+    train(replace(tiny, epochs=1, record=("offline",)), tmp_path / "recorded")
+    shutil.rmtree(tmp_path / "recorded/path")
+
+    def stop(moment: Moment) -> None:
+        raise Stopped
+
+    with pytest.raises(UserError, match="is finished, and what it recorded is gone"):
+        train(replace(tiny, epochs=1, teacher_path=tmp_path / "recorded"), tmp_path / "run", callback=stop)
 
 
 def test_a_run_that_recorded_nothing_is_no_path(tmp_path: Path, tiny: RunSpec) -> None:

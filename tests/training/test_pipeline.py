@@ -14,9 +14,10 @@ from subprocess import DEVNULL
 
 import pytest
 
-from spacedkd import EngineSpec, MethodSpec, RunSpec, Spaced, UserError, train
+from spacedkd import EngineSpec, MethodSpec, RunSpec, Spaced, UserError, read_spec, train
 from spacedkd.experiments.comparison import find_runs
 from spacedkd.json_form import to_json
+from tests.training.stopping import train_until
 from tests.training.test_path import assert_same_but_for_cost
 
 Make = Callable[..., RunSpec]
@@ -65,6 +66,16 @@ def test_what_cannot_be_pipelined_is_refused(
     with pytest.raises(UserError, match=word):
         train(replace(tiny, **{"engine": PIPELINE, **changes}), tmp_path / "run")  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
+
+
+def test_the_teacher_has_workers_too_and_its_folder_can_be_moved(tmp_path: Path, tiny: RunSpec) -> None:
+    spec = replace(tiny, epochs=2, schedule=Spaced("1ep"))
+    pipeline = replace(spec, engine=replace(PIPELINE, workers=1))
+    train_until(pipeline, tmp_path / "here", 12)
+    (tmp_path / "here").rename(tmp_path / "there")
+    train(read_spec(tmp_path / "there"), tmp_path / "there", resume=True)
+    train(spec, tmp_path / "one")
+    assert_same_but_for_cost(tmp_path / "one", tmp_path / "there")
 
 
 def test_the_teacher_of_a_pipeline_is_no_run_of_its_own(tmp_path: Path, tiny: RunSpec) -> None:

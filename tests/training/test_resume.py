@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from spacedkd import Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.json_form import to_json
@@ -128,6 +131,30 @@ def test_a_changed_spec_does_not_go_on_from_anothers_checkpoint(
     (tmp_path / "run" / "spec.json").write_text(json.dumps(to_json(fill_in(longer))))
     with pytest.raises(UserError, match="belongs to another spec"):
         train(longer, tmp_path / "run", resume=True)
+
+
+def test_a_run_whose_costs_were_counted_for_all_roles_together_goes_on(tmp_path: Path, tiny: RunSpec) -> None:
+    """As they were before a role could have a path."""
+    train(tiny, tmp_path / "whole")
+
+    def stop(moment: Moment) -> None:
+        if moment.turn == 11:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny, tmp_path / "run", callback=stop)
+    saved = tmp_path / "run/checkpoint/latest.safetensors"
+    with safe_open(saved, framework="pt") as file:
+        metadata = file.metadata()
+    position = json.loads(metadata["position"])
+    together: Counter[str] = Counter()
+    for counts in position["cost"].values():
+        together.update(counts)
+    position["cost"] = dict(together)
+    save_file(load_file(saved), saved, metadata | {"position": json.dumps(position)})
+    train(tiny, tmp_path / "run", resume=True)
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "run")]
+    assert results[0]["cost"] == results[1]["cost"]
 
 
 def test_a_kill_while_the_folder_is_made_does_no_harm(tmp_path: Path, tiny: RunSpec) -> None:

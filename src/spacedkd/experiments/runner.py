@@ -146,15 +146,16 @@ def run_all(
             RunFolder(job.folder).check_holds(job.spec)
         else:
             RunFolder(job.folder).check_free()
-    todo = [job for job in jobs if not job.finished]
-    if not todo:
-        return
-    todo, held = shared(todo, library, sharing)
-    if ray is None and at_once is None:
-        at_once = room.as_memory_allows(jobs_at_once(None, todo[0].spec.engine.accelerator), held)
-    with _open_pool(todo, at_once, ray) as pool:
-        train_all(pool, todo, callback)
-    forget_paths(todo)
+    if not all(job.finished for job in jobs):
+        useful = [job for job in jobs if not job.finished or (job.folder / "path").exists()]
+        known, held = shared(useful, library, sharing)
+        todo = [job for job in known if not job.finished]
+        if ray is None and at_once is None:
+            at_once = room.as_memory_allows(jobs_at_once(None, todo[0].spec.engine.accelerator), held)
+        with _open_pool(todo, at_once, ray) as pool:
+            train_all(pool, todo, callback)
+        jobs = [*todo, *jobs]
+    forget_paths(jobs)
 
 
 def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = True) -> tuple[list[Job], int]:

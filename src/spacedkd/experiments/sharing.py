@@ -16,7 +16,7 @@ from torch import nn
 from spacedkd.errors import UserError
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Offline, Schedule, versions
-from spacedkd.spec import RunSpec
+from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.path import file_of, place_of, settings, to_record
 from spacedkd.training.plan import Plan
@@ -130,8 +130,14 @@ def _can_begin(job: Job, busy: Container[str]) -> bool:
 
 
 def forget_paths(jobs: Sequence[Job]) -> None:
-    """Remove what was recorded for jobs that are finished, unless it is to be kept."""
+    """Remove what was recorded for jobs that are finished, unless it is to be kept or somebody still needs it."""
     shared = {job.spec.teacher_path for job in jobs}
     for job in jobs:
-        if str(job.folder.resolve()) in shared and not job.spec.engine.keep_path:
+        if str(job.folder.resolve()) in shared and not job.spec.engine.keep_path and not _is_followed(job.folder):
             shutil.rmtree(job.folder / "path", ignore_errors=True)
+
+
+def _is_followed(run: Path) -> bool:
+    """Whether an arm that is not finished follows a run; it may have been left out of this comparison."""
+    followers = (spec.parent for spec in run.parents[1].glob("*/*/spec.json"))
+    return any(not RunFolder(one).finished() and read_spec(one).teacher_path == str(run.resolve()) for one in followers)

@@ -31,6 +31,10 @@ class Position:
     cost: dict[str, dict[str, int]] = field(default_factory=dict)
     """of each role's turns"""
 
+    def __post_init__(self) -> None:
+        if any(isinstance(count, int) for count in self.cost.values()):  # saved when all roles were counted together
+            self.cost = {"": self.cost}  # type: ignore[dict-item]
+
 
 def save(
     path: Path,

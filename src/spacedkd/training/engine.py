@@ -123,8 +123,9 @@ def add_followed(fabric: Fabric, model: nn.Module) -> nn.Module:
     forward = fabric.to_device(precision.convert_module(model)).requires_grad_(False).forward
 
     def in_precision(*views: Inputs, **kwargs: Any) -> Any:
-        with precision.forward_context():
-            return precision.convert_output(forward(*precision.convert_input(views), **kwargs))
+        with precision.forward_context():  # in which even the usual type is that of the precision
+            output = forward(*precision.convert_input(views), **kwargs)
+        return precision.convert_output(output)
 
     model.forward = in_precision
     return model

@@ -66,6 +66,8 @@ class RunFolder:
             self.path.rmdir()
 
     def create(self, spec: RunSpec) -> None:
+        if spec.engine.pipeline:  # its teacher lies within the folder, wherever that is moved to
+            spec = replace(spec, teacher_path=None)
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.spec, to_json(spec))
 

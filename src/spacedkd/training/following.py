@@ -222,5 +222,9 @@ def wait_for_begin(plan: Plan) -> Iterator[str]:
             raise UserError(f"--teacher-path: there is no run {run}. Train it with: spacedkd train --record ...")
         if (run / "spec.json").exists() and not read_spec(run).record:
             raise UserError(f"--teacher-path: {run} records no path. Train it with --record and this run's interval.")
+        if (run / "result.json").exists() and not path_file(run).exists():
+            raise UserError(
+                f"--teacher-path: {run} is finished, and what it recorded is gone. Train without it, in a new folder."
+            )
         yield f"waiting for {run} to begin"
         time.sleep(POLL_SECONDS)

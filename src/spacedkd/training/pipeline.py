@@ -64,7 +64,7 @@ def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Che
         pickle.dumps(given[2])
     except Exception:
         raise UserError("--pipeline hands objects to another process: give functions that a module defines.") from None
-    process = context.Process(target=_teach, args=given, daemon=True)
+    process = context.Process(target=_teach, args=given)  # no daemon, which could have no workers
     with _next_device():
         process.start()
     theirs.close()
