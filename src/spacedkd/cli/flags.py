@@ -225,7 +225,7 @@ def given(flags: Any) -> dict[str, Any]:
             found |= given(value)
         elif value == () and one.default is None:
             raise UserError(f"--{one.name.replace('_', '-')} needs at least one value.")
-        elif value not in (None, (), False):
+        elif value not in (None, ()) and value is not False:
             found[one.name] = _read(one.metadata.get("kind"), value)
     return found
 
