@@ -216,13 +216,21 @@ def wait_for_begin(plan: Plan) -> Iterator[str]:
         return
     run = Path(plan.spec.teacher_path)
     while not path_file(run).exists():
-        if not (run / "spec.json").exists() and not plan.spec.engine.pipeline:
-            raise UserError(f"--teacher-path: there is no run {run}. Train it with: spacedkd train --record ...")
-        if (run / "spec.json").exists() and not read_spec(run).record:
-            raise UserError(f"--teacher-path: {run} records no path. Train it with --record and this run's interval.")
-        if (run / "result.json").exists() and not path_file(run).exists():
-            raise UserError(
-                f"--teacher-path: {run} is finished, and what it recorded is gone. Train without it, in a new folder."
-            )
+        if (run / "spec.json").exists() or not plan.spec.engine.pipeline:
+            check_recorded(run)
         yield f"waiting for {run} to begin"
         time.sleep(POLL_SECONDS)
+
+
+def check_recorded(run: Path) -> None:
+    """Refuse a run that does not record, or whose record is gone."""
+    if path_file(run).exists():
+        return
+    if not (run / "spec.json").exists():
+        raise UserError(f"--teacher-path: there is no run {run}. Train it with: spacedkd train --record ...")
+    if not read_spec(run).record:
+        raise UserError(f"--teacher-path: {run} records no path. Train it with --record and this run's interval.")
+    if (run / "result.json").exists() and not path_file(run).exists():
+        raise UserError(
+            f"--teacher-path: {run} is finished, and what it recorded is gone. Train without it, in a new folder."
+        )
