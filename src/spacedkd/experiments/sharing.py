@@ -140,6 +140,4 @@ def forget_paths(jobs: Sequence[Job]) -> None:
 def _is_followed(run: Path) -> bool:
     """Whether an arm that is not finished follows a run; it may have been left out of this comparison."""
     followers = (spec.parent for spec in run.parents[1].glob("*/*/spec.json"))
-    return any(
-        not RunFolder(one).finished() and read_spec(one).teacher_path == str(run.resolve()) for one in followers
-    )
+    return any(not RunFolder(one).finished() and read_spec(one).teacher_path == str(run.resolve()) for one in followers)
