@@ -174,6 +174,7 @@ def find_paths(plan: Plan, settings: Mapping[str, Mapping[str, Any]]) -> dict[st
         if same:
             path = RecordedPath(run, same[0], recorded[same[0]]["versions"])
             _check_versions(plan, path, role)
+            _check_measured(plan, run)
             found[role] = path
         elif place == 0:
             theirs = recorded.get(role) or next(iter(recorded.values()))
@@ -207,6 +208,18 @@ def _check_versions(plan: Plan, path: RecordedPath, role: str) -> None:
         raise UserError(
             f"--teacher-path: this schedule needs the {role} after {missing[0]} updates, and {path.run} records it "
             f"after {some}. Record it with --record and this interval, or choose another interval."
+        )
+
+
+def _check_measured(plan: Plan, run: Path) -> None:
+    """Refuse a path on which roles were not measured as often as here: their accuracies would be missing."""
+    if not (run / "spec.json").exists():
+        return
+    theirs = read_spec(run).evaluate_every
+    if plan.every.evaluate % theirs.as_period(plan.steps_per_epoch, plan.total_steps):
+        raise UserError(
+            f"--teacher-path: {run} measured every {theirs}, and this run is to measure every "
+            f"{plan.spec.evaluate_every}: give --evaluate-every {theirs} or a multiple of it."
         )
 
 
