@@ -15,6 +15,8 @@ from torch.utils.data import TensorDataset
 
 from spacedkd import DataSpec, Duration, Forecast, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, forecast, train
 from spacedkd.training import checkpoint
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.forecast import forecasts
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import train_until
 from tests.training.test_every_method import asked
@@ -159,6 +161,19 @@ def test_what_training_refuses_is_refused(tmp_path: Path, tiny: RunSpec) -> None
         forecast(tiny, tmp_path / "full")
     with pytest.raises(UserError, match="must be a RunSpec"):
         forecast("runs/mine")  # type: ignore[arg-type]
+
+
+def test_a_student_that_follows_has_its_own_turns_left(tmp_path: Path, tiny: RunSpec) -> None:
+    for seed in (0, 1):
+        train(replace(tiny, seed=seed, schedule=Spaced("1ep"), record=("1ep",)), tmp_path / f"recorded{seed}")
+    asked = [
+        replace(tiny, seed=seed, schedule=Spaced("1ep"), teacher_path=tmp_path / f"recorded{seed}") for seed in (0, 1)
+    ]
+    assert forecast(asked[0], seconds=0.01).turns_left == 15
+    both = forecasts([(spec, RunFolder(tmp_path / str(spec.seed))) for spec in asked], seconds=0.01)
+    assert [one.turns_left for one in both] == [15, 15]
+    with pytest.raises(UserError, match="there is no run"):
+        forecast(replace(tiny, teacher_path=tmp_path / "nowhere"), seconds=0.01)
 
 
 def test_training_after_a_forecast_has_the_same_bits(tmp_path: Path, tiny_with: Make) -> None:

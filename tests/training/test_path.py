@@ -181,6 +181,16 @@ def every_epoch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_teacher_that_was_measured_less_often_is_refused(tmp_path: Path, tiny: RunSpec, recorded: Path) -> None:
+    """Its accuracies would be missing in the journal, and its best one in the result."""
+    with pytest.raises(UserError, match=r"measured every 1ep, .* give --evaluate-every 1ep or a multiple"):
+        train(replace(tiny, teacher_path=recorded, evaluate_every="2st"), tmp_path / "oftener")
+    spec = replace(tiny, evaluate_every="3ep")
+    train(spec, tmp_path / "alone")
+    train(replace(spec, teacher_path=recorded), tmp_path / "follows")
+    assert_same_but_for_cost(tmp_path / "alone", tmp_path / "follows")
+
+
 def test_a_path_that_is_gone_is_not_waited_for(tmp_path: Path, tiny: RunSpec) -> None:
     train(replace(tiny, epochs=1, record=("offline",)), tmp_path / "recorded")
     shutil.rmtree(tmp_path / "recorded/path")

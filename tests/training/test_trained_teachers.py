@@ -190,3 +190,24 @@ def test_a_broken_description_is_said_to_be_one(tmp_path: Path, tiny: RunSpec, t
 def test_a_teacher_that_does_not_learn_needs_weights(tmp_path: Path, tiny: RunSpec) -> None:
     with pytest.raises(UserError, match="A teacher that does not learn needs weights: --teacher-weights"):
         train(replace(tiny, method=FIXED), tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["kd", "ban"])
+def test_whoever_learned_from_another_trained_teacher_has_another_path(
+    tmp_path: Path, tiny: RunSpec, method: str
+) -> None:
+    for seed in (3, 4):
+        train(replace(tiny, epochs=1, method="none", seed=seed), tmp_path / f"teacher{seed}")
+    first, second = (
+        replace(
+            tiny,
+            epochs=1,
+            method=MethodSpec(method, {"teacher_learns": False}),
+            teacher=replace(tiny.network, weights=str(tmp_path / f"teacher{seed}")),
+        )
+        for seed in (3, 4)
+    )
+    train(replace(first, record=("offline", "online")), tmp_path / "recorded")
+    train(replace(first, teacher_path=tmp_path / "recorded"), tmp_path / "follows")
+    with pytest.raises(UserError, match="another trained teacher"):
+        train(replace(second, teacher_path=tmp_path / "recorded"), tmp_path / "other")

@@ -77,9 +77,17 @@ def plan(
             engine = replace(spec.engine, threads=(begun and begun.engine.threads) or spec.engine.threads or threads)
             filled = fill_in(replace(spec, seed=seed, label=label, engine=engine), library=library)
             if begun is not None:
-                filled = replace(filled, record=begun.record, teacher_path=begun.teacher_path)
+                filled = replace(filled, record=begun.record, teacher_path=_moved(begun.teacher_path, out))
             jobs.append(Job(label, seed, filled, folder))
     return jobs
+
+
+def _moved(teacher_path: str | None, out: Path) -> str | None:
+    """Where a run that is followed lies now, when the folder of the whole comparison has been moved."""
+    if teacher_path is None or Path(teacher_path).exists():
+        return teacher_path
+    here = out.resolve().joinpath(*Path(teacher_path).parts[-2:])
+    return str(here) if here.exists() else teacher_path
 
 
 def run_folder(out: Path, label: str, seed: int) -> Path:

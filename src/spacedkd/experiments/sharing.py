@@ -138,6 +138,7 @@ def forget_paths(jobs: Sequence[Job]) -> None:
 
 
 def _is_followed(run: Path) -> bool:
-    """Whether an arm that is not finished follows a run; it may have been left out of this comparison."""
-    followers = (spec.parent for spec in run.parents[1].glob("*/*/spec.json"))
-    return any(not RunFolder(one).finished() and read_spec(one).teacher_path == str(run.resolve()) for one in followers)
+    """Whether an arm that is not finished follows a run; it may have been left out of this comparison, or moved."""
+    unfinished = (file for file in run.parents[1].glob("*/*/spec.json") if not RunFolder(file.parent).finished())
+    followed = (read_spec(file).teacher_path for file in unfinished)
+    return any(Path(one).parts[-2:] == run.resolve().parts[-2:] for one in followed if one is not None)

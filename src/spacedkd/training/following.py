@@ -176,6 +176,7 @@ def find_paths(plan: Plan, settings: Mapping[str, Mapping[str, Any]]) -> dict[st
         if same:
             path = RecordedPath(run, same[0], recorded[same[0]]["versions"])
             _check_versions(plan, path, role)
+            _check_measured(plan, run)
             found[role] = path
         elif place == 0:
             theirs = recorded.get(role) or next(iter(recorded.values()))
@@ -212,19 +213,38 @@ def _check_versions(plan: Plan, path: RecordedPath, role: str) -> None:
         )
 
 
+def _check_measured(plan: Plan, run: Path) -> None:
+    """Refuse a path on which roles were not measured as often as here: their accuracies would be missing."""
+    if not (run / "spec.json").exists():
+        return
+    theirs = read_spec(run).evaluate_every
+    if plan.every.evaluate % theirs.as_period(plan.steps_per_epoch, plan.total_steps):
+        raise UserError(
+            f"--teacher-path: {run} measured every {theirs}, and this run is to measure every "
+            f"{plan.spec.evaluate_every}: give --evaluate-every {theirs} or a multiple of it."
+        )
+
+
 def wait_for_begin(plan: Plan) -> Iterator[str]:
     """What a run that follows another waits for until that one has begun; it must be there, and record."""
     if plan.spec.teacher_path is None:
         return
     run = Path(plan.spec.teacher_path)
     while not path_file(run).exists():
-        if not (run / "spec.json").exists() and not plan.spec.engine.pipeline:
-            raise UserError(f"--teacher-path: there is no run {run}. Train it with: spacedkd train --record ...")
-        if (run / "spec.json").exists() and not read_spec(run).record:
-            raise UserError(f"--teacher-path: {run} records no path. Train it with --record and this run's interval.")
-        if (run / "result.json").exists() and not path_file(run).exists():
-            raise UserError(
-                f"--teacher-path: {run} is finished, and what it recorded is gone. Train without it, in a new folder."
-            )
+        if (run / "spec.json").exists() or not plan.spec.engine.pipeline:
+            check_recorded(run)
         yield f"waiting for {run} to begin"
         time.sleep(POLL_SECONDS)
+
+
+def check_recorded(run: Path) -> None:
+    """Refuse a run that does not record, or whose record is gone."""
+    if path_file(run).exists():
+        return
+    if not (run / "spec.json").exists():
+        raise UserError(f"--teacher-path: there is no run {run}. Train it with: spacedkd train --record ...")
+    if not read_spec(run).record:
+        raise UserError(f"--teacher-path: {run} records no path. Train it with --record and this run's interval.")
+    if (run / "result.json").exists():
+        line = f"--teacher-path: {run} is finished, and what it recorded is gone. Train without it, in a new folder."
+        raise UserError(line)

@@ -20,9 +20,10 @@ from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.method import Method
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training import checkpoint, path, trial
+from spacedkd.training.building import build_models
 from spacedkd.training.cost import Cost
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.following import find_paths
+from spacedkd.training.following import check_recorded, find_paths
 from spacedkd.training.memory import Memory
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import Plan, fill_in, make_plan
@@ -126,6 +127,9 @@ def forecast(
     Nothing is trained that stays, and nothing written there. Each role takes real steps for about so many `seconds`.
     """
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
+    finished = folder is not None and RunFolder(folder).finished()
+    if isinstance(spec, RunSpec) and spec.teacher_path is not None and not finished:
+        check_recorded(Path(spec.teacher_path))
     (found,) = forecasts([(spec, None if folder is None else RunFolder(folder))], objects, seconds)
     return found
 
@@ -142,7 +146,8 @@ def forecasts(
     start = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as place:
         tried = trial.run(setup, RunFolder(Path(place) / "run"), seconds)
-    return [_forecast(setup, replace(asked, spec=spec), tried, start, folder) for spec, folder in runs]
+    plans = [replace(asked, spec=fill_in(spec, objects, library)) for spec, _ in runs]
+    return [_forecast(setup, plan, tried, start, run[1]) for plan, run in zip(plans, runs, strict=True)]
 
 
 def _check(spec: RunSpec, folder: RunFolder | None, objects: Objects, library: Library) -> None:
@@ -186,7 +191,7 @@ def _forecast(setup: Setup, plan: Plan, tried: Trial, start: float, folder: RunF
     begun = folder is not None and folder.checkpoint.exists()
     done = checkpoint.read_position(folder.checkpoint).turns if folder is not None and begun else 0
     whole, left = _walk(setup, 0), _walk(setup, done)
-    for role in _followed(setup, plan):  # it learns elsewhere
+    for role in _followed(plan):  # it learns elsewhere
         left.turns[role] = left.evaluations[role] = 0
     averaged = whole.evaluations[plan.roles[-1]] if setup.average is not None else 0
     measured = whole.evaluations.total() + averaged
@@ -220,14 +225,15 @@ def _forecast(setup: Setup, plan: Plan, tried: Trial, start: float, folder: RunF
     )
 
 
-def _followed(setup: Setup, plan: Plan) -> Sequence[str]:
+def _followed(plan: Plan) -> Sequence[str]:
     """The roles that learn elsewhere; where that has not begun, the first."""
     if plan.spec.teacher_path is None:
         return ()
     leaders = path.leaders(plan)
     if not path.path_file(Path(plan.spec.teacher_path)).exists():
         return leaders[:1]
-    return [*find_paths(plan, {role: path.settings(plan, role, setup.modules()) for role in leaders})]
+    models = build_models(plan)  # what was measured may have had another seed, and has learned
+    return [*find_paths(plan, {role: path.settings(plan, role, models) for role in leaders})]
 
 
 def _cost(setup: Setup, tried: Trial, whole: _Walked) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str
     spec, roles, learners = plan.spec, plan.method.roles, plan.method.learners
     network = plan.network(role)
     own = "teacher" if network is spec.teacher else "network"
+    listens = plan.method.path(role) == "method"
     found = {
         "network": to_json(network.untrained()),
         "data": to_json(spec.data),
@@ -89,8 +90,9 @@ def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str
         "number of processes": [spec.engine.processes, *spec.processes_before],
         "shared BatchNorm": spec.sync_batchnorm,
         "objects": [spec.objects.get(name) for name in (own, "data", "collate", "optimizer", "lr")],
-        "method": to_json(spec.method) if plan.method.path(role) == "method" else None,
+        "method": to_json(spec.method) if listens else None,
         "first weights": [digest(models[learners[one]].state_dict()) for one in roles[: roles.index(role) + 1]],
+        "trained teacher": [digest(models[name].state_dict()) for name in plan.method.fixed] if listens else None,
         "dropout masks": role if draws(models[learners[role]], plan.data.shown.sample) else None,
     }
     if role != roles[0]:  # those before it decide, too
