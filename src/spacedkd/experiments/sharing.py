@@ -102,11 +102,12 @@ def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
         others = [(job, teacher) for job, teacher in new if job is not live]
         spec = live.spec if live.begun else _recording(live.spec, [teacher for _, teacher in others])
         path, last = str(live.folder.resolve()), own.plan.stops[own.plan.roles[0]]
-        follow = [
-            job._replace(spec=replace(job.spec, teacher_path=path), first=min(teacher.needed, default=last))
-            for job, teacher in others
-            if teacher.covered_by(own.plan, spec)
-        ]
+        threads = live.spec.engine.threads  # which show in the bits; a run that has begun keeps its own
+        follow = []
+        for job, teacher in others:
+            if teacher.covered_by(own.plan, spec):
+                follows = replace(job.spec, teacher_path=path, engine=replace(job.spec.engine, threads=threads))
+                follow.append(job._replace(spec=follows, first=min(teacher.needed, default=last)))
         if own.needed and follow:
             return follow if live.begun else [live._replace(spec=spec), *follow]
     return []

@@ -233,7 +233,7 @@ def wait_for_begin(plan: Plan) -> Iterator[str]:
     while not path_file(run).exists():
         if (run / "spec.json").exists() or not plan.spec.engine.pipeline:
             check_recorded(run)
-        yield f"waiting for {run} to begin"
+        yield f"waiting for {run} to begin; if nobody trains it, go on with spacedkd train --resume {run}"
         time.sleep(POLL_SECONDS)
 
 

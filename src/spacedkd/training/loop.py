@@ -102,6 +102,7 @@ def train_run(
         def checked(moment: Moment) -> None:
             if moment.waiting:
                 check()
+                moment = moment._replace(waiting="waiting for the teacher's process")
             callback(moment)
 
         return _train(

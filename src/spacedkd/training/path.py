@@ -87,6 +87,7 @@ def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str
         "label smoothing": spec.label_smoothing,
         "precision": spec.precision,
         "memory layout": spec.channels_last,
+        "compiler": spec.engine.compile,
         "number of processes": [spec.engine.processes, *spec.processes_before],
         "shared BatchNorm": spec.sync_batchnorm,
         "objects": [spec.objects.get(name) for name in (own, "data", "collate", "optimizer", "lr")],
