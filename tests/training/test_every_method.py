@@ -30,6 +30,7 @@ from tests.conftest import assert_same_bits, tensors
 from tests.training.stepping import moved, ready, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts
 
+AT_THE_END = Duration(100, "%")
 SPACED = [name for name in METHODS if name != "none"]
 VIT = NetworkSpec(
     "vit_tiny_patch16_224", {"patch_size": 4, "embed_dim": 12, "depth": 4, "num_heads": 2, "drop_path_rate": 0.1}
@@ -58,7 +59,7 @@ def by_hand(student: nn.Module, dtype: torch.dtype = torch.float32, autocast: bo
 @pytest.mark.parametrize("name", SPACED)
 def test_one_step_is_online(tmp_path: Path, tiny: RunSpec, name: str) -> None:
     """Taking turns at every step by a clock of its own (`Ahead`), and as blocks of one step."""
-    short = replace(tiny, epochs=2)
+    short = replace(tiny, epochs=2, evaluate_every=AT_THE_END, save_every=AT_THE_END)
     for folder, schedule in (("turns", Ahead("0st")), ("blocks", Spaced("1st"))):
         train(asked(short, name, schedule), tmp_path / folder)
     assert_same_bits(tensors(tmp_path / "turns"), tensors(tmp_path / "blocks"))
@@ -67,7 +68,7 @@ def test_one_step_is_online(tmp_path: Path, tiny: RunSpec, name: str) -> None:
 @pytest.mark.parametrize("name", SPACED)
 def test_stopped_in_a_replay(tmp_path: Path, tiny: RunSpec, name: str) -> None:
     """Blocks of seven steps, saved every four: turn 10 is in the first replay."""
-    spec = asked(tiny, name, Spaced("7st"))
+    spec = asked(replace(tiny, evaluate_every=AT_THE_END), name, Spaced("7st"))
     train(spec, tmp_path / "whole")
     train_in_parts(spec, tmp_path / "parts", 10, 16)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
@@ -79,7 +80,7 @@ def test_who_is_frozen_stands_still(tiny: RunSpec, name: str) -> None:
 
     Copies of the others are made when a stretch of turns begins.
     """
-    setup = ready(asked(replace(tiny, epochs=2), name, Spaced("3st")))
+    setup = ready(asked(replace(tiny, epochs=2, evaluate_every=AT_THE_END), name, Spaced("3st")))
     before, role = state(setup), ""
     for moment in turn_by_turn(setup):
         after = state(setup)
