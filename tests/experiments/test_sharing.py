@@ -20,6 +20,7 @@ from spacedkd.training.building import build_models
 from spacedkd.training.plan import make_plan
 from tests.conftest import TINY, of_model
 
+pytestmark = pytest.mark.xdist_group("sharing")  # its runs are trained once, for all of its tests
 ARMS = {
     "no KD": replace(TINY, method=MethodSpec("none")),
     "half": replace(TINY, schedule=Spaced("0.5ep")),
@@ -100,6 +101,10 @@ def test_the_comparison_says_what_was_computed(both: dict[str, Path]) -> None:
         assert one["computed"]["forward_passes"] == one["cost"]["forward_passes"]
     computed = {arm["label"]: arm["computed"]["backward_passes"] for arm in shared["arms"]}
     assert computed == {"no KD": 0, "half": 15, "online": 30, "spaced": 15, "offline": 15}
+    assert all(pair["cost_ratio"]["seconds"] is None for pair in shared["spacing"])
+    assert all(pair["cost_ratio"]["seconds"] > 0 for pair in alone["spacing"])
+    assert all(pair["cost_ratio"]["updates"] == 1 for pair in shared["spacing"] + alone["spacing"])
+    assert len(shared["spacing"]) == len(alone["spacing"]) == 2
 
 
 def planned(arms: dict[str, RunSpec], out: Path) -> list[Job]:

@@ -139,5 +139,5 @@ def test_it_learns(tmp_path: Path, tiny: RunSpec, four_digits: DataSpec, name: s
     """One in four is right by chance."""
     once = Duration(100, "%")
     easy = replace(tiny, data=four_digits, batch_size=10, optimizer=OptimizerSpec("adamw", lr=0.01))
-    spec = asked(easy, name, schedule, epochs=8, evaluate_every=once, save_every=once)
+    spec = asked(easy, name, schedule, epochs=5, evaluate_every=once, save_every=once)
     assert train(spec, tmp_path / "run").student() > 0.5

@@ -39,10 +39,18 @@ def spacing_effects(arms: Mapping[str, Sequence[Run]], numbers: Sequence[Mapping
             "interval": said[spaced]["schedule"],
             "difference": to_json(gain),
             "p_holm": p,
-            "cost_ratio": {cost: said[spaced]["cost"][cost] / said[unspaced]["cost"][cost] for cost in RATIOS},
+            "cost_ratio": _ratios(said[spaced], said[unspaced]),
         }
         for name, (spaced, unspaced), gain, p in zip(names, pairs, gains, corrected, strict=True)
     ]
+
+
+def _ratios(spaced: Mapping[str, Any], unspaced: Mapping[str, Any]) -> dict[str, float | None]:
+    """Costs as multiples of the partner's; of seconds there is none where one of them did not train its teacher."""
+    ratios: dict[str, float | None] = {name: spaced["cost"][name] / unspaced["cost"][name] for name in RATIOS}
+    if any(arm["computed"]["updates"] != arm["cost"]["updates"] for arm in (spaced, unspaced)):
+        ratios["seconds"] = None
+    return ratios
 
 
 def _kind(run: Run) -> str:

@@ -109,6 +109,8 @@ def costs(comparison: Found) -> Table:
     """What a run of each arm took on average; on a page also how often the named arm's."""
     arms, against = comparison["arms"], comparison["against"]
     base = next(arm["cost"] for arm in arms if arm["label"] == against)
+    if sharing(comparison):  # seconds of runs that did not train their teacher are no multiple of those that did
+        base = {**base, "seconds": 0}
     return Table(
         "cost of one run, mean over seeds",
         [Column("Arm", "arm", left=True), *(Column(*names) for names in COSTS.values())],
@@ -147,7 +149,7 @@ def spacing(comparison: Found) -> Table:
             _difference(pair["difference"]),
             _p(pair["difference"]),
             Cell(DASH if pair["p_holm"] is None else p_value(pair["p_holm"]).removeprefix("p = ")),
-            *(Cell(f"{TIMES}{times}", short=f"x{times}") for times in map(ratio, pair["cost_ratio"].values())),
+            *map(_times, pair["cost_ratio"].values()),
         ]
         for pair in pairs
     ]
@@ -212,6 +214,10 @@ def _difference(difference: Found | None, absent: str = "no shared seed") -> Cel
 
 def _p(difference: Found | None) -> Cell:
     return Cell("" if difference is None or difference["p"] is None else f"{difference['p']:.3f}")
+
+
+def _times(value: float | None) -> Cell:
+    return Cell(DASH) if value is None else Cell(f"{TIMES}{ratio(value)}", short=f"x{ratio(value)}")
 
 
 def _cost(cost: Found, base: Found, name: str) -> Cell:
