@@ -66,7 +66,7 @@ def of_run(found: Forecast) -> Table:
         ),
         ("time left", _time(found)),
     ]
-    processes = found.spec.engine.devices * found.spec.engine.nodes
+    processes = found.spec.engine.processes
     caption = f"FLOPs and memory are those of each of {processes} processes" if processes > 1 else ""
     return in_words("the whole run", ("what", "how much"), rows, caption, left=2)
 

@@ -32,10 +32,9 @@ class Networks:
         spec: NetworkSpec | None = None,
     ) -> nn.Module:
         run, shown, roles = self.plan.spec, self.plan.data.shown, self.plan.method.roles
-        leads = (like or role) != roles[-1]
         if spec is None:
-            spec = run.teacher if leads and run.teacher is not None else run.network
-            self.teacher_was_asked_for |= leads
+            spec = self.plan.network(like or role)
+            self.teacher_was_asked_for |= (like or role) != roles[-1]
             make = self.plan.objects.teacher if spec is run.teacher else self.plan.objects.network
         else:
             make = None

@@ -38,7 +38,7 @@ def check_pipeline(plan: Plan, teacher: Path) -> None:
     spec = plan.spec
     if len(plan.roles) < 2:
         raise UserError(f"--pipeline: in method {spec.method.name} as asked for nobody leads. Leave it out.")
-    if spec.engine.devices * spec.engine.nodes > 1:
+    if spec.engine.processes > 1:
         raise UserError("--pipeline gives teacher and student a device each: leave out --devices and --nodes.")
     if spec.record or spec.teacher_path not in (None, str(teacher.resolve())):
         raise UserError("--pipeline hands its own teacher over: leave out --record and --teacher-path.")
