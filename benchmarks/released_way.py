@@ -7,7 +7,8 @@ numbers mean nothing. Three things are measured:
 
 1. images a second, online and spaced, of a ResNet-18 at full and at quarter width and of a DeiT-Tiny at 64 pixels. The
    three ways take turns, block by block; a ratio is the median of the ratios within each round;
-2. the peak memory of a process as the interval grows, each in a process of its own;
+   Beside it stands the ratio that could be had at all: if every multiplication went as fast as in one large matrix;
+2. the peak memory of a process as the interval grows, each in a process of its own, the median of several;
 3. the share of time that is spent waiting for data, with workers that decode JPEG files of 64 pixels.
 """
 
@@ -29,11 +30,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.timing import fastest
 from benchmarks.ways import NEVER, Bare, Case, Ours, Released, write_images
 from spacedkd import DataSpec, Duration, EngineSpec, NetworkSpec, OptimizerSpec, RunSpec, Spaced, train
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import Batch, batches
+from spacedkd.training.engine import best_precision
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.loop import train_run
 from spacedkd.training.memory import peak_memory
@@ -54,6 +58,7 @@ GOALS = {
 """how many times as fast as each way we want to be"""
 WAYS: dict[str, type[Ours] | type[Bare] | type[Released]] = {"ours": Ours, "bare": Bare, "released": Released}
 INTERVALS = ("1st", "1.5ep", "100%")
+MEMORY_ROUNDS = 5
 
 
 def quick(case: Case) -> Case:
@@ -68,6 +73,7 @@ def speed(case: Case, folder: Path) -> list[dict[str, Any]]:
     found = []
     for schedule, interval in (("online", 1), ("spaced", case.steps)):
         ways = {name: way(case, data, interval) for name, way in WAYS.items()}
+        flops = flops_of(ways["bare"])
         times: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(case.repeats + 1):
             for name, way in ways.items():
@@ -82,8 +88,24 @@ def speed(case: Case, folder: Path) -> list[dict[str, Any]]:
             f"times_{name}": statistics.median(o / u for o, u in zip(times[name], times["ours"], strict=True))
             for name in ("released", "bare")
         }
-        found.append({"network": case.name, "schedule": schedule, "images_per_second": rates, **ratios})
+        limit = matrix_speed() * statistics.median(times["released"]) / flops
+        found.append({"network": case.name, "schedule": schedule, "images_per_second": rates, **ratios, "limit": limit})
     return found
+
+
+def flops_of(way: Ours | Bare | Released) -> int:
+    """Of a block: two for each multiplication with its addition."""
+    with FlopCounterMode(display=False) as counted:
+        way.block()
+    return counted.get_total_flops()
+
+
+def matrix_speed() -> float:
+    """FLOPs a second of one large product of matrices, in the precision that runs have by default."""
+    dtype = torch.bfloat16 if best_precision("cpu") == "bf16-mixed" else torch.float32
+    side = 2048
+    left, right = (torch.randn(side, side).to(dtype) for _ in range(2))
+    return 2 * side**3 / fastest(lambda: left @ right, repeats=10)[0]
 
 
 def memory_case(is_quick: bool) -> tuple[Case, int, int]:
@@ -115,7 +137,11 @@ def memory(is_quick: bool) -> dict[str, dict[str, int]]:
         command = [sys.executable, "-m", "benchmarks.released_way", *words]
         return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
 
-    return {way: {interval: measured(way, interval) for interval in INTERVALS} for way in ("ours", "released")}
+    def typical(way: str) -> dict[str, int]:
+        rounds = [{interval: measured(way, interval) for interval in INTERVALS} for _ in range(MEMORY_ROUNDS)]
+        return {interval: int(statistics.median(one[interval] for one in rounds)) for interval in INTERVALS}
+
+    return {way: typical(way) for way in ("ours", "released")}
 
 
 def write_jpegs(folder: Path, count: int) -> None:
@@ -171,13 +197,13 @@ def _watched(given: Iterable[Batch], waits: list[float], ends: list[float]) -> I
 def markdown(found: dict[str, Any]) -> str:
     """All of it as tables."""
     lines = [
-        "| network | schedule | ours, images/s | bare | released | times bare | times released |",
-        "|---|---|---|---|---|---|---|",
+        "| network | schedule | ours, images/s | bare | released | times bare | times released | at most |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in found["speed"]:
         rates = " | ".join(f"{row['images_per_second'][way]:.1f}" for way in WAYS)
         ratios = " | ".join(_judged(row, way) for way in ("bare", "released"))
-        lines.append(f"| {row['network']} | {row['schedule']} | {rates} | {ratios} |")
+        lines.append(f"| {row['network']} | {row['schedule']} | {rates} | {ratios} | {row['limit']:.1f} |")
     lines += ["", f"| peak memory, MB | {' | '.join(INTERVALS)} | largest over smallest |", "|---|---|---|---|---|"]
     for way, peaks in found["memory"].items():
         spread = max(peaks.values()) / min(peaks.values())
