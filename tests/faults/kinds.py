@@ -1,0 +1,69 @@
+"""Runs of every kind, small enough to be killed a thousand times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spacedkd import Duration, EngineSpec, MethodSpec, Offline, Online, RunSpec, Spaced, Window, compare, train
+from spacedkd.methods import METHODS
+from spacedkd.training.folder import RunFolder
+from tests.conftest import TINY
+
+SHORT = replace(TINY, epochs=2, schedule=Spaced("1.5ep"), save_every=Duration(3, "st"))
+"""Ten steps: a teacher's seven, the student's seven, then three of each; saved in the middle of each stretch."""
+RECORDER = replace(SHORT, schedule=Spaced("1ep"), record=(Spaced("1.5ep"),))
+ARMS = {"online": replace(SHORT, schedule=None), "spaced": SHORT, "no KD": replace(SHORT, method="none", schedule=None)}
+
+
+def spaced(method: str, **options: Any) -> RunSpec:
+    return replace(SHORT, method=MethodSpec(method, {**METHODS[method].card.when_spaced, **options}))
+
+
+def one_run(spec: RunSpec) -> Callable[[Path], None]:
+    def trained(folder: Path) -> None:
+        train(spec, folder / "run", resume=RunFolder(folder / "run").spec.exists())
+
+    return trained
+
+
+def recorder_and_follower(folder: Path) -> None:
+    for name, spec in (("run", RECORDER), ("follower", replace(SHORT, teacher_path=folder / "run"))):
+        train(spec, folder / name, resume=RunFolder(folder / name).spec.exists())
+
+
+def comparison(folder: Path) -> None:
+    compare(ARMS, folder / "comparison", seeds=1, jobs=1)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is trained in a folder, from the beginning or from wherever it was left."""
+
+    trained: Callable[[Path], None]
+    processes: bool = False
+    """whether it starts others, which takes seconds"""
+
+
+KINDS: Mapping[str, Kind] = {
+    "kd": Kind(one_run(SHORT)),
+    "no KD": Kind(one_run(replace(SHORT, method="none", schedule=None))),
+    "moving average": Kind(one_run(replace(SHORT, ema=0.9))),
+    "adamw in bf16-mixed": Kind(one_run(replace(SHORT, optimizer="adamw", precision="bf16-mixed"))),
+    "window": Kind(one_run(replace(SHORT, schedule=Window(Spaced("3st"), Online(), "2st", stop="8st")))),
+    "offline": Kind(one_run(replace(SHORT, schedule=Offline()))),
+    "hold-out": Kind(one_run(replace(SHORT, data=replace(SHORT.data, holdout=0.2)))),
+    "self-kd live": Kind(one_run(spaced("self-kd", variant="live"))),
+    "self-kd snapshot": Kind(one_run(spaced("self-kd", variant="snapshot"))),
+    "memory of logits": Kind(one_run(spaced("ps-kd"))),
+    "memory of a batch": Kind(one_run(spaced("dlb"))),
+    "chain": Kind(one_run(spaced("ban"))),
+    "peers": Kind(one_run(spaced("dml"))),
+    "averaged peers": Kind(one_run(spaced("pcl"))),
+    "learned temperature": Kind(one_run(spaced("ctkd"))),
+    "recorded path": Kind(recorder_and_follower),
+    "pipeline": Kind(one_run(replace(SHORT, engine=EngineSpec(threads=1, pipeline=True))), processes=True),
+    "comparison": Kind(comparison, processes=True),
+}

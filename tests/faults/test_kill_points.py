@@ -1,0 +1,80 @@
+"""A kill at any operation on a file, or between two, and a run that goes on ends with the bits of one left alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.killing import Point, assert_same, finished, killed, traced
+from tests.faults.kinds import KINDS
+
+EVERY = bool(os.environ.get("EVERY_KILL_POINT"))
+"""`make faults` tries the first, the middle and the last of every name in every kind of run; `make test` a few"""
+SOME = 2
+pytestmark = pytest.mark.xdist_group("faults")  # a server that has imported everything forks a process for each run
+
+Whole = Callable[[str], tuple[Path, list[Point]]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Runs that nobody kills, each trained once, with all of their points."""
+    known: dict[str, tuple[Path, list[Point]]] = {}
+
+    def train(kind: str) -> tuple[Path, list[Point]]:
+        if kind not in known:
+            folder = tmp_path_factory.mktemp("whole") / "runs"
+            known[kind] = folder, traced(kind, folder)
+        return known[kind]
+
+    return train
+
+
+def by_name(points: Iterable[Point]) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def chosen(kind: str, points: Iterable[Point]) -> list[Point]:
+    """Every name of plain KD, once; of other kinds a few, other ones for each."""
+    named = by_name(points)
+    if EVERY:
+        return sorted({one for same in named.values() for one in (same[0], same[len(same) // 2], same[-1])})
+    middles = [same[len(same) // 2] for same in named.values()]
+    if kind == "kd":
+        return middles
+    first = [*KINDS].index(kind)
+    step = max(1, len(middles) // SOME)
+    return [middles[(first + number * step) % len(middles)] for number in range(SOME)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_a_point_and_taken_up(tmp_path: Path, whole: Whole, kind: str) -> None:
+    expected, points = whole(kind)
+    for point in chosen(kind, points):
+        folder = tmp_path / str(point).replace("/", "-")
+        assert killed(kind, folder, point), f"{point} was not reached"
+        finished(kind, folder)
+        try:
+            assert_same(expected, folder)
+        except AssertionError as error:
+            raise AssertionError(f"killed at: {point}") from error
+
+
+def test_every_operation_that_matters_is_a_point(whole: Whole) -> None:
+    """Written out, so that a file that is no longer flushed, or is renamed too early, shows."""
+    names = {*by_name(whole("kd")[1])}
+    assert {"update", "evaluation", "save", "finish"} <= names
+    assert {f"{what} run/{file}" for what in ("fsync", "write") for file in ("journal.jsonl",)} <= names
+    for file in ("spec.json", "classes.json", "result.json", "checkpoint/latest.safetensors"):
+        assert {f"{what} run/{file}.unfinished" for what in ("write", "fsync")} <= names, file
+        assert f"rename run/{file}" in names, file
+    assert by_name(whole("kd")[1])["rename run/result.json"] == [Point("rename run/result.json")]
+    names = {*by_name(whole("recorded path")[1])}
+    assert {"hand over", "fsync run/path/teacher/journal.jsonl"} <= names
+    assert any(name.startswith("rename run/path/teacher/0") for name in names)
