@@ -2,8 +2,8 @@
 
     python -m tests.faults.soak --kills 1000 --out soak.json
 
-Half of the kills are at a random point of the run (see `injected/points.py`), half at a random time, with everything the
-run has started. Between two kills a run goes on where it was left; after a few it is let go on to its end and compared:
+Half of the kills are at a random point of the run (`injected/points.py`), half at a random time, with everything that
+the run has started. Between two kills it goes on where it was left; after a few it goes on to its end and is compared:
 checkpoint, journal, result and student. Nothing is random but for --seed, except how far a run gets in some time.
 """
 
