@@ -97,7 +97,7 @@ def flops_of(way: Ours | Bare | Released) -> int:
     """Of a block: two for each multiplication with its addition."""
     with FlopCounterMode(display=False) as counted:
         way.block()
-    return counted.get_total_flops()
+    return int(counted.get_total_flops())
 
 
 def matrix_speed() -> float:

@@ -93,7 +93,7 @@ def install(**settings: Any) -> Points:
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *paths])
     points = Points(**settings)
     sys.addaudithook(points.hear)
-    os.fsync = points.fsync
+    os.fsync = points.fsync  # type: ignore[assignment]
     return points
 
 
