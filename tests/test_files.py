@@ -52,10 +52,3 @@ def test_the_cache_is_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "spacedkd"
-
-
-def test_what_a_kill_leaves_behind_does_not_pile_up_where_one_process_writes_alone(tmp_path: Path) -> None:
-    (tmp_path / "a.json.unfinished").write_text("half")
-    with write_whole(tmp_path / "a.json", alone=True) as unfinished:
-        unfinished.write_text("whole")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
