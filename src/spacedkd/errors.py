@@ -9,6 +9,18 @@ class UserError(ValueError):
     """A mistake the user can mend. The command line prints it as one line and exits with code 2."""
 
 
+class CannotWrite(UserError, OSError):
+    """A file or folder cannot be written: the disk is full, or read-only. Nothing that was there before is lost."""
+
+
+class Diverged(UserError):
+    """A run's losses or weights are no finite numbers any more; what was saved before is as it was."""
+
+    def __init__(self, line: str, role: str = "", step: int = 0) -> None:
+        super().__init__(line)
+        self.role, self.step = role, step
+
+
 def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     """An error for a name that does not exist, with the near and the available ones.
 

@@ -1,29 +1,142 @@
 """Files that are there whole or not at all, journals, and where things are kept from one run to the next."""
 
+import errno
 import json
 import os
+import re
+import secrets
+import shutil
+import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from spacedkd.errors import UserError
+from spacedkd.errors import CannotWrite, UserError
+
+HOST = re.sub(r"\W", "-", socket.gethostname())[:32] or "here"
+_UNFINISHED = re.compile(r".*\.([\w-]+)_(\d+)_[0-9a-f]+\.unfinished")
+_OLD_LEFTOVER = re.compile(r".*\.unfinished|\.tmp\w{6}")
+"""what earlier versions, and safetensors itself, leave behind"""
+ABANDONED = 3600.0
+"""seconds after which what a process of another machine has not finished is taken to be left behind"""
 
 
 @contextmanager
-def write_whole(path: Path, alone: bool = False) -> Iterator[Path]:
+def write_whole(path: Path, before: Path | None = None) -> Iterator[Path]:
     """A name to write to; when the block ends well the file gets its own. A kill leaves the old file or the new one.
 
-    Where nobody else can write it at the same time, because of a lock, what a kill leaves behind is written over.
+    The name is this writer's alone, and when the block has ended what was written survives a power cut. What was there
+    `before` is kept under that name; then a kill can leave the old file there alone.
     """
-    unfinished = path.with_name(f"{path.name}.unfinished" if alone else f"{path.name}.{os.getpid()}.unfinished")
+    unfinished = _name_for(path)
+    with naming(path):
+        try:
+            os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+            yield unfinished
+            publish(unfinished, path, before)
+        finally:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_folder(path: Path) -> Iterator[Path]:
+    """A folder to write files to, which get their places in `path` when the block ends well."""
+    unfinished = _name_for(path)
+    with naming(path):
+        try:
+            unfinished.mkdir()
+            yield unfinished
+            path.mkdir(exist_ok=True)
+            for file in unfinished.iterdir():
+                publish(file, path / file.name)
+            sync_folder(path.parent)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def publish(unfinished: Path, path: Path, before: Path | None = None) -> None:
+    """Give a file that is complete the name it is to have, for good."""
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())
+    if before is not None and path.exists():
+        path.replace(before)
+    unfinished.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut, where the file system can."""
+    opened = os.open(folder, os.O_RDONLY)
     try:
-        yield unfinished
-        with unfinished.open("r+b") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        with suppress(OSError):
+            os.fsync(opened)
     finally:
-        unfinished.unlink(missing_ok=True)
+        os.close(opened)
+
+
+def _name_for(path: Path) -> Path:
+    """A name that no other process or thread, on any machine, writes to."""
+    return path.with_name(f"{path.name}.{HOST}_{os.getpid()}_{secrets.token_hex(4)}.unfinished")
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Whatever the system refuses while this lasts is one line that names the file and the way out."""
+    try:
+        yield
+    except CannotWrite:
+        raise
+    except OSError as error:
+        raise CannotWrite(f"{path} cannot be written: {_way_out(error, path)}") from error
+
+
+def _way_out(error: OSError, path: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = "the disk is full" if error.errno == errno.ENOSPC else "the quota of this disk is used up"
+        return f"{what}. Make room and give the same command again; what was saved before is whole."
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{path.parent} is read-only for you. Give another folder, or make this one writable (chmod u+w)."
+    return f"{error.strerror or error}."
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a name is one of those that are written to before a file gets its own."""
+    return _OLD_LEFTOVER.fullmatch(path.name) is not None
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Remove what writers that are gone have left unfinished in these folders, which no earlier version writes to."""
+    for folder in folders:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if is_unfinished(path) and not _is_being_written(path):
+                with suppress(OSError):
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _is_being_written(path: Path) -> bool:
+    writer = _UNFINISHED.fullmatch(path.name)
+    if writer is None:
+        return False
+    if writer[1] == HOST:
+        return is_alive(int(writer[2]))
+    try:
+        return time.time() - path.lstat().st_mtime < ABANDONED
+    except FileNotFoundError:
+        return False
+
+
+def is_alive(process: int) -> bool:
+    """Whether this machine has a process of that number."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def write_json(path: Path, value: Any) -> None:

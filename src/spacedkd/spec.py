@@ -105,6 +105,8 @@ class RunSpec:
     """how often everything is saved"""
     log_every: Duration = Duration(25, "st")
     """how often losses are written down"""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """what happens when losses or weights are no finite numbers: stop, or skip the update, as if it had not been"""
     only: str | None = None
     """train no further than this role: those that would follow it are left out"""
     record: tuple[Schedule, ...] = ()
@@ -142,7 +144,7 @@ class RunSpec:
         """
         written = to_json(self)
         described = {key: value for key, value in written.items() if key not in (*_NOT_COMPUTED, *_WHEN_SET)}
-        described |= {key: written[key] for key in _WHEN_SET if written[key]}
+        described |= {key: written[key] for key, usual in _WHEN_SET.items() if written[key] != usual}
         described["processes"] = self.engine.processes
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -156,7 +158,7 @@ class RunSpec:
 
 
 _NOT_COMPUTED = ("engine", "label", "save_every", "log_every", "record", "teacher_path")
-_WHEN_SET = ("sync_batchnorm", "processes_before", "only")
+_WHEN_SET = {"sync_batchnorm": False, "processes_before": [], "only": None, "on_nonfinite": "stop"}
 """what counts only where it is not as usual; runs of before did not have it"""
 
 

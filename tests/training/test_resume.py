@@ -100,26 +100,10 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, tiny: RunSpec)
     train(tiny, tmp_path / "run", callback=second_one)
 
 
-def test_a_broken_checkpoint_is_said_to_be_one(tmp_path: Path, tiny: RunSpec) -> None:
-    train(tiny, tmp_path / "run")
-    (tmp_path / "run" / "result.json").unlink()
-    (tmp_path / "run" / "checkpoint" / "latest.safetensors").write_bytes(b"garbage")
-    with pytest.raises(UserError, match="is not a checkpoint"):
-        train(tiny, tmp_path / "run", resume=True)
-
-
 def test_a_bad_run_leaves_no_folder_behind(tmp_path: Path, tiny_with: Callable[..., RunSpec]) -> None:
     with pytest.raises(UserError, match="longer than the run"):
         train(tiny_with(schedule=Spaced("9ep")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_journal_that_lost_lines_is_said_so(tmp_path: Path, tiny: RunSpec) -> None:
-    train(tiny, tmp_path / "run")
-    (tmp_path / "run" / "result.json").unlink()
-    (tmp_path / "run" / "journal.jsonl").write_text("")
-    with pytest.raises(UserError, match="shorter than its checkpoint says"):
-        train(tiny, tmp_path / "run", resume=True)
 
 
 def test_a_changed_spec_does_not_go_on_from_anothers_checkpoint(

@@ -15,8 +15,8 @@ from spacedkd import NetworkSpec, RunSpec, train
 from spacedkd.data.stream import in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluation.scores import correct
-from spacedkd.training.checkpoint import digest
 from spacedkd.training.saved import device_of, of_network, of_run
+from spacedkd.training.tensor_file import digest
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,9 @@ def train(
     run: Run,
     out: Annotated[Path | None, flag("the run's folder", "runs/DATA-NETWORK-METHOD-SCHEDULE-seedN", "FOLDER")] = None,
     resume: Annotated[Path | None, flag("go on with this run from where it stopped", metavar="RUN")] = None,
+    restart: Annotated[
+        bool, flag("begin the run of --resume again from its beginning; its journal so far is kept", "no")
+    ] = False,
     plan: Annotated[bool, PLAN] = False,
 ) -> None:
     """Train one run: a network with a teacher that learns ahead of it in time.
@@ -39,6 +42,8 @@ def train(
             "--resume takes everything from the run's spec.json: leave out the other flags. Only --devices, --nodes "
             "and --strategy may change."
         )
+    if restart and resume is None:
+        raise UserError("--restart begins a run that is there again: name it with --resume RUN.")
     if resume is not None and resume.name == "spec.json":
         resume = resume.parent
     if out is not None and not out.name:
@@ -58,10 +63,10 @@ def train(
     if plan:
         plans.show_plan(spec, folder, resume is not None)
         return
-    if resume is not None and RunFolder(folder).finished():
+    if resume is not None and not restart and RunFolder(folder).finished():
         say(f"{folder} is finished already.")
     with run_progress(spec.method.name) as callback:
-        found = loop.train(spec, folder, resume=resume is not None, callback=callback)
+        found = loop.train(spec, folder, resume=resume is not None, restart=restart, callback=callback)
     console.print(terminal.shown(tables.of_run(found)))
     say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student")
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from spacedkd.data.images import Fit
 from spacedkd.data.parallel import tell
 from spacedkd.data.stored import Stored, first_line
-from spacedkd.files import cache_folder, write_json, write_whole
+from spacedkd.files import cache_folder, remove_leftovers, write_json, write_whole
 
 MANY = 2000
 """fewer images are read at every start: it takes a second"""
@@ -85,8 +85,9 @@ def _kept_by_one(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor
 
 def _make(path: Path, shape: tuple[int, ...], fill: Fill) -> None:
     needed = int(np.prod(shape))
+    remove_leftovers(path.parent)
     _make_room(path.parent, needed)
-    with write_whole(path, alone=True) as unfinished:
+    with write_whole(path) as unfinished:
         pixels = np.lib.format.open_memmap(unfinished, "w+", np.uint8, shape)
         if hasattr(os, "posix_fallocate"):  # a full disk would kill whoever writes to a map of it
             with unfinished.open("r+b") as file:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from filelock import FileLock, Timeout
 from ray._private.services import canonicalize_bootstrap_address  # for ray.init may wait for a dead one for ever
 from ray.exceptions import NodeDiedError, RayError, RayTaskError
 from ray.util.queue import Queue
@@ -24,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from spacedkd.errors import UserError
 from spacedkd.experiments.pool import REPORT_SECONDS, train_job
 from spacedkd.experiments.sharing import Job
+from spacedkd.locks import Held, hold
 from spacedkd.training.following import is_written
 from spacedkd.training.loop import Moment
 
@@ -161,7 +161,7 @@ def _train(number: int, job: Job, cwd: str, news: Any, patience: float) -> bool 
             "and data: give --out a folder there."
         )
     if job.begun:
-        with suppress(Timeout), FileLock(job.folder / ".lock", timeout=LOCK_SECONDS):
+        with suppress(Held), hold(job.folder / ".lock", LOCK_SECONDS):
             pass  # whoever had it on a lost node is about to end
     leader, busy, told = job.spec.teacher_path, time.monotonic(), None
 

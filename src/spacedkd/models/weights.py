@@ -114,6 +114,8 @@ def weights_file(path: Path) -> Path:
     for inside in _RUN:
         if (path / inside).exists():
             return path / inside
+    if (path / "result.json").exists():
+        raise UserError(f"The student of {path} is gone. Make it again with: spacedkd train --resume {path}")
     if (path / "spec.json").exists():
         raise UserError(f"The run in {path} is not finished, so it has no student yet: spacedkd train --resume {path}")
     raise UserError(f"{path} is no run folder: there is no {_RUN[0]} in it.")

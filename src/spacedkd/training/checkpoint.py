@@ -1,21 +1,23 @@
-"""Everything a run needs to go on, in one safetensors file that is replaced whole or not at all."""
+"""Everything a run needs to go on, in one file that is replaced whole or not at all; the one before it is kept, too."""
 
-import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from spacedkd.data.parallel import tell
 from spacedkd.errors import UserError
-from spacedkd.files import write_whole
+from spacedkd.files import naming, sync_folder
+from spacedkd.training import tensor_file
 from spacedkd.training.sharding import spread, spread_like, whole
+from spacedkd.training.tensor_file import Damaged
+
+WORDS = ("fingerprint", "position", "optimizers")
 
 
 @dataclass
@@ -36,6 +38,16 @@ class Position:
             self.cost = {"": self.cost}  # type: ignore[dict-item]
 
 
+def previous(path: Path) -> Path:
+    """Where the checkpoint lies that was the latest before this one."""
+    return path.with_name(f"previous{path.suffix}")
+
+
+def generations(path: Path) -> list[Path]:
+    """The checkpoints there are of a run, the latest first."""
+    return [one for one in (path, previous(path)) if one.exists()]
+
+
 def save(
     path: Path,
     fingerprint: str,
@@ -43,36 +55,72 @@ def save(
     models: Mapping[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer],
     writes: bool = True,
+    start: Callable[[Callable[[], None]], None] = lambda write: write(),
 ) -> None:
-    """Write models and optimizers. A kill at any moment leaves either the old file or the new one.
+    """Write models and optimizers; the file that was there before is kept as the previous one.
 
-    Where models are spread over processes all of them must call this, and one `writes`.
+    They are copied at once, and written by whoever `start` lets do it. A kill at any moment leaves a whole file. Where
+    models are spread over processes, all of them must call this, and one `writes`.
     """
     found: dict[str, Tensor] = {}
     for name, model in models.items():
         found |= {f"model/{name}/{key}": value for key, value in model.state_dict().items()}
     states = {name: _plain(one.state_dict(), f"optimizer/{name}", found) for name, one in optimizers.items()}
-    tensors = {name: whole(tensor, keep=writes) for name, tensor in found.items()}
+    gathered = {name: whole(tensor, keep=writes) for name, tensor in found.items()}
     if not writes:
         return
-    metadata = {"fingerprint": fingerprint, "position": json.dumps(vars(position)), "optimizers": json.dumps(states)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_whole(path, alone=True) as unfinished:
-        save_file(apart(tensors), unfinished, metadata)
+    tensors = tensor_file.on_host(gathered)
+    words = {"fingerprint": fingerprint, "position": json.dumps(vars(position)), "optimizers": json.dumps(states)}
+    start(lambda: _write(path, tensors, words))
 
 
-def read_position(path: Path) -> Position:
-    """How far the run of a checkpoint has come."""
-    return Position(**json.loads(_read(path, tensors=False)[0]["position"]))
+def _write(path: Path, tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> None:
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tensor_file.write(path, tensors, words, before=previous(path))
 
 
-def _read(path: Path, tensors: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:
+class Found(NamedTuple):
+    """A checkpoint that is whole."""
+
+    path: Path
+    position: Position
+    why: str
+    """what is wrong with the latest, where this is the one before it"""
+
+
+def newest(path: Path, journal_bytes: int | None = None, models: Mapping[str, nn.Module] | None = None) -> Found:
+    """The latest checkpoint that is whole, has all of these models, and is not ahead of the journal."""
+    wrong = "" if path.exists() else f"{path} is missing."
+    needed = [f"model/{name}/{key}" for name, model in (models or {}).items() for key in model.state_dict()]
+    for one in generations(path):
+        try:
+            position = _position(one, tensor_file.read(one, WORDS, tensors=False, needed=needed)[0])
+        except Damaged as error:
+            wrong = wrong or str(error)
+            continue
+        if journal_bytes is not None and journal_bytes < position.journal_bytes:
+            wrong = wrong or f"{path.parent.parent / 'journal.jsonl'} is shorter than its checkpoint says."
+            continue
+        return Found(one, position, "" if one == path else wrong)
+    run = path.parent.parent
+    raise Damaged(f"{wrong} Begin again in the same folder with: spacedkd train --resume {run} --restart")
+
+
+def settle(path: Path, journal_bytes: int, models: Mapping[str, nn.Module]) -> None:
+    """Make the newest checkpoint that is whole the latest, and say so if it is the older one."""
+    found = newest(path, journal_bytes, models)
+    if found.path != path:
+        tell(f"{found.why} Going on from the checkpoint before it, which is of turn {found.position.turns}.")
+        found.path.replace(path)  # a damaged one must never take the place of the last that is whole
+        sync_folder(path.parent)
+
+
+def _position(path: Path, words: Mapping[str, str]) -> Position:
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            names = file.keys() if tensors else ()
-            return file.metadata(), {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a checkpoint: {error}. Start the run again in a new folder.") from None
+        return Position(**json.loads(words["position"]))
+    except (ValueError, TypeError, AttributeError):
+        raise Damaged(f"{path} is damaged: it does not say how far it is.") from None
 
 
 def load(
@@ -82,38 +130,21 @@ def load(
     optimizers: Mapping[str, torch.optim.Optimizer],
 ) -> Position:
     """Put saved models and optimizers back in place; returns how far the run had come."""
-    metadata, tensors = _read(path)
-    if metadata.get("fingerprint") not in fingerprints:
+    words, tensors = tensor_file.read(path, WORDS)
+    if words["fingerprint"] not in fingerprints:
         raise UserError(f"{path} belongs to another spec than the spec.json beside it. Start again in a new folder.")
     for name, model in models.items():
         prefix = f"model/{name}/"
         own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if missing := model.state_dict().keys() - own.keys():
+            raise Damaged(f"{path} is damaged: {min(missing)} of {name} is missing.")
         model.load_state_dict(spread(own, model))
-    states = json.loads(metadata["optimizers"])
+    states = json.loads(words["optimizers"])
     for name, optimizer in optimizers.items():
+        if name not in states:
+            raise Damaged(f"{path} is damaged: the optimizer of {name} is missing.")
         optimizer.load_state_dict(_laid_out(_filled(states[name], tensors), optimizer))
-    return Position(**json.loads(metadata["position"]))
-
-
-def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor in memory of its own, as the format wants it: tied weights share theirs."""
-    apart: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        plain = tensor.detach().contiguous()
-        storage = plain.untyped_storage().data_ptr()
-        apart[name] = plain.clone() if storage in seen else plain
-        seen.add(storage)
-    return apart
-
-
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Names tensors by what is in them: equal bits, equal name."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode() + raw.tobytes())
-    return found.hexdigest()[:16]
+    return _position(path, words)
 
 
 def _plain(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

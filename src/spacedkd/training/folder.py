@@ -6,14 +6,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from spacedkd.errors import UserError
-from spacedkd.files import write_json
+from spacedkd.files import is_unfinished, naming, remove_leftovers, write_json
 from spacedkd.json_form import to_json
+from spacedkd.locks import Held, hold
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training import checkpoint
 
@@ -51,9 +51,9 @@ class RunFolder:
         held = read_spec(self.path)
         if held.engine.processes == spec.engine.processes or self.finished():
             return spec
-        if not self.checkpoint.exists():
+        if not checkpoint.generations(self.checkpoint):
             raise UserError(f"{self.path} has no checkpoint yet to go on from: start again in a new folder.")
-        done = f"{held.engine.processes} until turn {checkpoint.read_position(self.checkpoint).turns}"
+        done = f"{held.engine.processes} until turn {checkpoint.newest(self.checkpoint).position.turns}"
         return replace(spec, processes_before=(*held.processes_before, done))
 
     def discard(self) -> None:
@@ -68,49 +68,87 @@ class RunFolder:
     def create(self, spec: RunSpec) -> None:
         if spec.engine.pipeline:  # its teacher lies within the folder, wherever that is moved to
             spec = replace(spec, teacher_path=None)
-        self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.spec, to_json(spec))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process; a kill releases it too."""
+        """Hold the folder for this process, without what others have left unfinished in it; a kill releases it too."""
+        with naming(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with FileLock(self.path / ".lock", blocking=False):
+            with hold(self.path / ".lock"):
+                recorded = self.path / "path"
+                own = (self.path, self.checkpoint.parent, self.student, self.average, recorded)
+                remove_leftovers(*own, *(recorded.iterdir() if recorded.is_dir() else ()))
                 yield
-        except Timeout:
-            raise UserError(f"Another process is training in {self.path}. Wait for it or stop it first.") from None
+        except Held as error:
+            line = f"Another process is training in {self.path}: {error} Wait for it or stop it first."
+            raise UserError(line) from None
+
+    def begin_again(self) -> None:
+        """Take a run back to its beginning; the journal so far stays beside the new one."""
+        self.result.unlink(missing_ok=True)
+        if self.journal.exists():
+            taken = {path.name for path in self.path.iterdir()}
+            names = (f"journal-before-{number}.jsonl" for number in count(1))
+            self.journal.replace(self.path / next(name for name in names if name not in taken))
+        for path in checkpoint.generations(self.checkpoint):
+            path.unlink()
+        shutil.rmtree(self.path / "path", ignore_errors=True)
 
     def finished(self) -> bool:
         return self.result.exists()
 
+    def is_whole(self, spec: RunSpec) -> bool:
+        """Whether a finished run has all it needs; its checkpoints may have been removed, but not be damaged.
+
+        If not, it can be taken up once more where there is a checkpoint, and else from the beginning only.
+        """
+        left = checkpoint.generations(self.checkpoint)
+        students = (self.student, self.average) if spec.ema is not None else (self.student,)
+        complete = all((folder / name).exists() for folder in students for name in ("model.safetensors", "config.json"))
+        if complete and not left:
+            return True
+        if not left:
+            raise UserError(
+                f"{self.path} is finished, but its student is gone, and so are its checkpoints. Train it again with: "
+                f"spacedkd train --resume {self.path} --restart"
+            )
+        return complete and checkpoint.newest(self.checkpoint).path == self.checkpoint
+
 
 def _leftover(path: Path) -> bool:
     """What a kill during the very first write leaves behind."""
-    return path.name == ".lock" or path.suffix == ".unfinished"
+    return path.name in (".lock", ".lock.heartbeat") or is_unfinished(path)
 
 
 class Journal(AbstractContextManager["Journal"]):
     """Lines of JSON, one for each thing that happened; nothing in it depends on the clock."""
 
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
-        if (path.stat().st_size if path.exists() else 0) < keep_bytes:
-            raise UserError(f"{path} is shorter than its checkpoint says. Start the run again in a new folder.")
-        self._file = path.open("ab")
-        self._file.truncate(keep_bytes)  # what came after the checkpoint will happen again
-        self._file.seek(keep_bytes)
+        self.path = path
+        with naming(path):
+            self._file = path.open("ab")
+            self._file.truncate(keep_bytes)  # what came after the checkpoint will happen again
+            self._file.seek(keep_bytes)
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        with naming(self.path):
+            self._file.close()
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry).encode() + b"\n")
-        self._file.flush()
+        with naming(self.path):
+            self._file.write(json.dumps(entry).encode() + b"\n")
+            self._file.flush()
 
-    def sync(self) -> int:
-        """Force everything to disk; returns its length."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    def length(self) -> int:
+        """In bytes, of all that was written."""
         return self._file.tell()
+
+    def sync(self) -> None:
+        """Force everything to disk."""
+        with naming(self.path):
+            os.fsync(self._file.fileno())
 
 
 def make_folder(path: Path, flag: str) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from spacedkd.errors import UserError
+from spacedkd.locks import is_held
 from spacedkd.schedule import Turn, versions
 from spacedkd.spec import read_spec
-from spacedkd.training.checkpoint import digest
-from spacedkd.training.path import Entry, being_written, file_of, path_file, place_of
+from spacedkd.training import tensor_file
+from spacedkd.training.path import WORDS, Entry, being_written, file_of, path_file, place_of
 from spacedkd.training.plan import Plan
+from spacedkd.training.tensor_file import Damaged
 
 POLL_SECONDS = 0.1
 
@@ -30,6 +30,7 @@ class RecordedPath:
         self._entries: dict[int, list[Entry]] = {}
         self._costs: dict[int, Mapping[str, int]] = {}
         self._read = self._loaded = 0
+        self._saved = (0, 0)
 
     def waits_for(self, version: int) -> str | None:
         """What a follower that needs this version waits for; None when it is there."""
@@ -49,15 +50,10 @@ class RecordedPath:
 
     def load(self, version: int, model: nn.Module) -> None:
         """Make a model what it is after so many updates."""
-        file = file_of(self.folder, version)
         try:
-            with safe_open(file, framework="pt", device="cpu") as opened:
-                whole = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, not a dict
-                metadata = opened.metadata()
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{file} cannot be read: {error}. Record the path again in a new folder.") from None
-        if metadata.get("digest") != digest(whole):
-            raise UserError(f"{file} is damaged: its checksum is another. Record the path again in a new folder.")
+            _, whole = tensor_file.read(file_of(self.folder, version), WORDS)
+        except Damaged as error:
+            raise UserError(f"{error} Record it again with: spacedkd train --resume {self.run} --restart") from None
         model.load_state_dict(whole)
         self._loaded = version
 
@@ -66,10 +62,12 @@ class RecordedPath:
         return self._entries.get(step, [])
 
     def forget(self) -> None:
-        """Remove all versions before the one that was loaded last."""
+        """Called at every save: remove all versions that neither of the two checkpoints there are will ask for."""
+        oldest, newer = self._saved
         for file in self.folder.glob("*.safetensors"):
-            if file < file_of(self.folder, self._loaded):
-                file.unlink()
+            if file < file_of(self.folder, oldest):
+                file.unlink(missing_ok=True)
+        self._saved = (newer, self._loaded)
 
     def cost(self, version: int) -> Mapping[str, int]:
         """What it took to get so far."""
@@ -105,13 +103,7 @@ def _parsed(text: bytes, file: Path) -> Any:
 
 def is_written(run: Path) -> bool:
     """Whether a process is recording a run's path now: it holds a lock, which a kill releases."""
-    if not path_file(run).exists():
-        return False
-    try:
-        with FileLock(being_written(run), blocking=False):
-            return False
-    except (Timeout, OSError):  # a place where one can only read says nothing
-        return True
+    return path_file(run).exists() and is_held(being_written(run))
 
 
 class Following:
@@ -144,9 +136,10 @@ class Following:
             self.paths[role].load(version, self.models[self.plan.method.learners[role]])
         for number, turn in self._passed:
             for entry in self.paths[turn.role].entries(turn.step):
-                if self.plan.evaluates(turn) if entry["event"] == "accuracy" else self.plan.logs(turn):
+                measured, logged = entry["event"] == "accuracy", entry["event"] == "loss"
+                if (not measured or self.plan.evaluates(turn)) and (not logged or self.plan.logs(turn)):
                     self._keep({**entry, "turn": number, "role": turn.role})
-                    if entry["event"] == "accuracy":
+                    if measured:
                         self.accuracy[turn.role] = entry["accuracy"]["test"]["final"]
         self._passed.clear()
 

@@ -63,8 +63,8 @@ class Disk:
 
     @property
     def needed(self) -> int:
-        """The most there is at a time: the old checkpoint stays until the new one is whole."""
-        return 2 * self.checkpoint + self.students + self.journal + self.other + self.path
+        """The most there is at a time: the last two checkpoints stay until the new one is whole."""
+        return 3 * self.checkpoint + self.students + self.journal + self.other + self.path
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ def _walk(setup: Setup, done: int) -> _Walked:
 
 def _forecast(setup: Setup, plan: Plan, tried: Trial, start: float, folder: RunFolder | None) -> Forecast:
     finished, learners = folder is not None and folder.finished(), plan.method.learners
-    begun = folder is not None and folder.checkpoint.exists()
-    done = checkpoint.read_position(folder.checkpoint).turns if folder is not None and begun else 0
+    begun = folder is not None and checkpoint.generations(folder.checkpoint)
+    done = checkpoint.newest(folder.checkpoint).position.turns if folder is not None and begun else 0
     whole, left = _walk(setup, 0), _walk(setup, done)
     for role in _followed(plan):  # it learns elsewhere
         left.turns[role] = left.evaluations[role] = 0

@@ -1,7 +1,7 @@
 """The training loop."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,11 @@ from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training import engine, following
+from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
 from spacedkd.training.objects import Objects
-from spacedkd.training.pipeline import check_pipeline, teacher_process
+from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.setup import Setup, measure, set_up
@@ -51,6 +52,7 @@ def train(
     folder: Path | str,
     *,
     resume: bool = False,
+    restart: bool = False,
     network: Callable[..., nn.Module] | None = None,
     teacher: Callable[..., nn.Module] | None = None,
     data: tuple[Any, Any] | None = None,
@@ -62,6 +64,7 @@ def train(
 ) -> Run:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
 
+    With `restart` a run that is there begins again, in the same folder; its journal so far is kept beside the new one.
     What the spec names can be given as an object instead: functions that make the network and the teacher's network,
     a pair of torch datasets to train and to test on (with a `collate` for their items), a function of named parameters
     that makes an optimizer, the learning rate as a function of the step, a method. Torch is left in deterministic mode,
@@ -70,7 +73,7 @@ def train(
     if not isinstance(spec, RunSpec):
         raise UserError(f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), or read_spec(FILE).")
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
-    return train_run(spec, RunFolder(folder), resume, objects, callback)
+    return train_run(spec, RunFolder(folder), resume or restart, objects, callback, restart=restart)
 
 
 def train_run(
@@ -80,6 +83,7 @@ def train_run(
     objects: Objects,
     callback: Callback,
     library: Library | None = None,
+    restart: bool = False,
 ) -> Run:
     """The same; a `library` keeps the data for the next run of this process."""
     library = library or Library()
@@ -87,16 +91,22 @@ def train_run(
         folder.check_free()
     elif folder.spec.exists():
         held = read_spec(folder.path)
-        if folder.finished() and spec == held:
-            return read_run(folder.path)
-        objects.check(held.objects, str(folder.path))
-        folder.check_holds(fill_in(spec, objects, library))
-        if folder.finished():
+        # It goes on with the threads it began with, because their number shows in the bits.
+        spec = replace(spec, engine=replace(spec.engine, threads=held.engine.threads or spec.engine.threads))
+        done = not restart and folder.finished() and folder.is_whole(held)
+        if not done or spec != held:
+            objects.check(held.objects, str(folder.path))
+            folder.check_holds(fill_in(spec, objects, library))
+        if done:
+            forget_teacher(held, folder)  # which a kill may have left behind
             return read_run(folder.path)
     plan = make_plan(spec, objects, library)
     if not plan.spec.engine.pipeline:
-        return _train(plan, folder, callback)
+        return _train(plan, folder, callback, not resume, restart)
     check_pipeline(plan, folder.teacher)
+    if restart:
+        with folder.lock():
+            shutil.rmtree(folder.teacher, ignore_errors=True)
     with teacher_process(plan, folder, _train_teacher) as check:
 
         def checked(moment: Moment) -> None:
@@ -105,25 +115,19 @@ def train_run(
                 moment = moment._replace(waiting="waiting for the teacher's process")
             callback(moment)
 
-        return _train(
-            replace(plan, spec=replace(plan.spec, teacher_path=str(folder.teacher.resolve()))), folder, checked
-        )
+        followed = replace(plan.spec, teacher_path=str(folder.teacher.resolve()))
+        return _train(replace(plan, spec=followed), folder, checked, not resume, restart)
 
 
-def _train(plan: Plan, folder: RunFolder, callback: Callback) -> Run:
+def _train(plan: Plan, folder: RunFolder, callback: Callback, new: bool, restart: bool) -> Run:
     for waiting in following.wait_for_begin(plan):
         callback(Moment(0, len(plan.turns), "", 0.0, None, waiting))
-    setup, is_new = set_up(plan), not folder.spec.exists()
+    setup = set_up(plan)
     recorder = Recorder(setup, folder)
-    try:
-        with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened():
-            for moment in learn(setup, recorder):
-                callback(moment)
-            recorder.finish()
-    except UserError:
-        if is_new and recorder.position.turns == 0:  # a mistake that shows at the first step takes no folder
-            folder.discard()
-        raise
+    with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(new, restart):
+        for moment in learn(setup, recorder):
+            callback(moment)
+        recorder.finish()
     return read_run(folder.path)
 
 
@@ -146,7 +150,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
     def moment(role: str, step: int, accuracy: float | None = None, waiting: str = "") -> Moment:
         return Moment(position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
 
-    learning = None
+    learning, watch = None, Watch(setup)
     for turn in plan.turns.after(position.turns):
         role, step = turn
         if role in setup.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it
@@ -166,18 +170,23 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
 
         batch = next(seen).to(fabric.device, setup.channels_last)
         lr, size = plan.lr(turn), setup.stream.size(step)
+        undo = watch.before(role)
         with recorder.cost.turn(role, plan.method.learners[role], size):
             # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
             share = len(batch.labels) * fabric.world_size / size
             found = setup.learner(role).update(partial(losses, turn, batch), lr, share)
-            setup.move_along(role, step, lr)
+            left_out = undo(found)
+            if not left_out:
+                setup.move_along(role, step, lr)
         position.turns += 1
 
         accuracy = None
-        if plan.logs(turn):
+        if left_out:
+            recorder.skipped(turn, left_out)
+        elif plan.logs(turn):
             values = {name: float(loss.detach()) for name, loss in found.items()}
+            watch.check_losses(turn, values)
             recorder.loss(turn, setup.learner(role).lr, values)
-            _check_finite(setup, turn, values)
         if plan.evaluates(turn):
             learner = setup.learner(role)
             scores = measure(setup, learner.frozen, learner.module)
@@ -187,16 +196,11 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
                 recorder.accuracy(turn, measure(setup, setup.average, setup.average), role="average")
         recorder.updated(turn)
         if plan.saves(turn):
+            watch.check_weights(turn)  # nothing that has diverged is saved over what has not
             recorder.save()
         yield moment(role, step + 1, accuracy)
     for waiting in recorder.following.catch_up():
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
+    watch.check_weights(Turn(plan.roles[-1], plan.last_step[plan.roles[-1]]))
     if learning in setup.followed:
         yield moment(learning, plan.total_steps, recorder.following.accuracy.get(learning))
-
-
-def _check_finite(setup: Setup, turn: Turn, values: Mapping[str, float]) -> None:
-    """Stop a run that has diverged before it is saved; all processes stop together."""
-    diverged = not all(math.isfinite(value) for value in values.values())
-    if setup.fabric.all_reduce(torch.tensor(float(diverged), device=setup.fabric.device), reduce_op="sum"):
-        raise UserError(f"Training diverged: the {turn.role}'s loss is no number at step {turn.step}. Lower --lr.")

@@ -19,23 +19,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
-from safetensors.torch import save_file
 from torch import nn
 
 from spacedkd.data.inputs import Inputs
 from spacedkd.duration import in_steps
 from spacedkd.errors import UserError
-from spacedkd.files import write_json, write_whole
+from spacedkd.files import naming, write_json
 from spacedkd.json_form import to_json
+from spacedkd.locks import hold
 from spacedkd.schedule import Turn, versions
-from spacedkd.training.checkpoint import apart, digest
+from spacedkd.training import tensor_file
 from spacedkd.training.plan import Plan
+from spacedkd.training.tensor_file import digest
 from spacedkd.training.turns import turns_of
 
 Settings = Mapping[str, Any]
 Entry = Mapping[str, Any]
 """a line of a journal"""
+WORDS = ("role", "version")
+"""in the file of every version"""
 
 
 def check_path(plan: Plan, role: str) -> None:
@@ -94,6 +96,7 @@ def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str
         "method": to_json(spec.method) if listens else None,
         "first weights": [digest(models[learners[one]].state_dict()) for one in roles[: roles.index(role) + 1]],
         "trained teacher": [digest(models[name].state_dict()) for name in plan.method.fixed] if listens else None,
+        "updates left out": spec.on_nonfinite if spec.on_nonfinite != "stop" else None,
         "dropout masks": role if draws(models[learners[role]], plan.data.shown.sample) else None,
     }
     if role != roles[0]:  # those before it decide, too
@@ -164,9 +167,10 @@ class Recording:
         if not self._paths:
             yield
             return
-        path_file(self.run).parent.mkdir(exist_ok=True)
+        with naming(path_file(self.run).parent):
+            path_file(self.run).parent.mkdir(exist_ok=True)
         left = [*journal]
-        with FileLock(being_written(self.run), timeout=60):  # followers take it for a moment, to see who writes
+        with hold(being_written(self.run), seconds=60):  # followers take it for a moment, to see who writes
             for role, path in self._paths.items():
                 path.open(done[role], left)
             known = {
@@ -217,16 +221,16 @@ class PathWriter:
             return
         self._save(version)
         lines = [*self._entries, {"version": version, "cost": cost}]
-        with (self.folder / "journal.jsonl").open("a", encoding="utf-8") as file:
+        journal = self.folder / "journal.jsonl"
+        with naming(journal), journal.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(line) + "\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
         self.reached, self._entries = version, []
 
     def _save(self, version: int) -> None:
-        metadata = {"role": self.role, "version": str(version), "digest": digest(self.model.state_dict())}
-        with write_whole(file_of(self.folder, version), alone=True) as unfinished:
-            save_file(apart(self.model.state_dict()), unfinished, metadata)
+        words = dict(zip(WORDS, (self.role, str(version)), strict=True))
+        tensor_file.write(file_of(self.folder, version), tensor_file.on_host(self.model.state_dict()), words)
 
 
 def _cut(journal: Path) -> int:

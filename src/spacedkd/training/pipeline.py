@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 
 from spacedkd.errors import UserError
+from spacedkd.locks import hold
 from spacedkd.spec import RunSpec
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.objects import Objects
@@ -85,7 +85,12 @@ def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Che
         process.join()
         if not folder.spec.exists():  # a mistake that showed before the student began
             folder.discard()
-    if not spec.engine.keep_path:
+    forget_teacher(spec, folder)
+
+
+def forget_teacher(spec: RunSpec, folder: RunFolder) -> None:
+    """Remove what the teacher of a finished pipeline has left, unless it is to be kept."""
+    if spec.engine.pipeline and not spec.engine.keep_path:
         shutil.rmtree(folder.teacher, ignore_errors=True)
 
 
@@ -110,7 +115,7 @@ def _teach(spec: RunSpec, folder: Path, objects: Objects, train: Train, news: Co
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock", timeout=30):
+    with hold(folder / ".lock", seconds=30):
         pass  # one that was left behind by a kill is about to notice
     try:
         train(spec, RunFolder(folder), objects)

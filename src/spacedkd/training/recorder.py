@@ -2,14 +2,15 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import Any
 
 from torch import nn
 
-from spacedkd.files import read_journal, write_json
+from spacedkd.errors import UserError
+from spacedkd.files import read_journal, write_folder, write_json
 from spacedkd.models import build
 from spacedkd.run import result
 from spacedkd.schedule import Turn
@@ -19,11 +20,14 @@ from spacedkd.training.building import build_models
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.cost import Cost
 from spacedkd.training.engine import describe
+from spacedkd.training.finite import skipped
 from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
 from spacedkd.training.path import Entry, Recording
+from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
 from spacedkd.training.sharding import is_sharding
+from spacedkd.training.tensor_file import system_errors
 
 
 class Recorder:
@@ -38,20 +42,18 @@ class Recorder:
         recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
         self._recording = Recording(folder.path, setup.plan, setup.modules(), recorded)
         self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
+        self._saving = Background()
         self._started = time.monotonic()
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Hold the folder, with the run taken up where it was left."""
+    def opened(self, new: bool = False, restart: bool = False) -> Iterator[None]:
+        """Hold the folder, with the run taken up where it was left, or from its beginning."""
         plan, fabric = self.setup.plan, self.setup.fabric
         with ExitStack() as stack:
+            is_new = False
             if fabric.is_global_zero:
-                if not self.folder.spec.exists():
-                    self.folder.create(plan.spec)
-                stack.enter_context(self.folder.lock())
-                if read_spec(self.folder.path).processes_before != plan.spec.processes_before:
-                    self.folder.create(plan.spec)  # from here on it is a run on another number of processes
-                write_json(self.folder.classes, plan.data.describe())
+                stack.enter_context(self.folder.lock())  # before anything is written: others may begin here as well
+                is_new = self._take(new, restart)
             fabric.barrier()
             if self.folder.checkpoint.exists():  # everything as it was when it was saved
                 names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
@@ -61,21 +63,67 @@ class Recorder:
                 self._journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
                 left = read_journal(self.folder.journal)
                 stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
+                stack.push(self._end_saving)
             self._started = time.monotonic() - self.position.seconds
-            yield
+            try:
+                yield
+            except UserError:
+                if is_new and self.position.turns == 0:  # a mistake that shows at the first step takes no folder
+                    self.folder.discard()
+                raise
+
+    def _take(self, new: bool, restart: bool) -> bool:
+        """Make the folder this run's, which is held; says whether it is the first to be there."""
+        folder, spec = self.folder, self.setup.plan.spec
+        is_new = not folder.spec.exists()
+        if is_new:
+            folder.create(spec)
+        elif new:
+            folder.check_free()
+        else:
+            folder.check_holds(spec)
+            if read_spec(folder.path).processes_before != spec.processes_before:
+                folder.create(spec)  # from here on it is a run on another number of processes
+        if restart:
+            folder.begin_again()
+        write_json(folder.classes, self.setup.plan.data.describe())
+        if checkpoint.generations(folder.checkpoint):
+            length = folder.journal.stat().st_size if folder.journal.exists() else 0
+            checkpoint.settle(folder.checkpoint, length, self.setup.modules())
+        return is_new
+
+    def _end_saving(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Whatever ends a run lets a save end first; what went wrong in it must not hide what went wrong before."""
+        try:
+            self._saving.wait()
+        except BaseException:
+            if error is None:
+                raise
 
     def save(self) -> None:
-        """Make everything up to this turn safe."""
+        """Make everything up to this turn safe: it is copied now, and written while training goes on."""
+        self._saving.wait()
+        engine, fingerprint = self.setup.plan.spec.engine, self.setup.plan.spec.fingerprint()
         if self._journal is not None:
-            self.position.journal_bytes = self._journal.sync()
+            self.position.journal_bytes = self._journal.length()
             self.position.seconds = time.monotonic() - self._started
             self.position.cost = {role: dict(counts) for role, counts in self.cost.counts.items()}
-        engine, fingerprint = self.setup.plan.spec.engine, self.setup.plan.spec.fingerprint()
+            if engine.pipeline and not engine.keep_path:
+                self.following.forget()
         models, optimizers, writes = self.setup.modules(), self._optimizers(), self._journal is not None
-        checkpoint.save(self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes)
+        saved = (self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes, self._write_beside)
+        checkpoint.save(*saved)
         self._saved = self.position.turns
-        if writes and engine.pipeline and not engine.keep_path:
-            self.following.forget()
+
+    def _write_beside(self, write: Callable[[], None]) -> None:
+        journal = self._journal
+        assert journal is not None
+
+        def work() -> None:
+            journal.sync()  # first: a checkpoint says how long it is
+            write()
+
+        self._saving.start(work)
 
     def _whole_modules(self) -> dict[str, nn.Module]:
         """The models as one process can have them; those that are spread over several come from what was saved."""
@@ -96,6 +144,10 @@ class Recorder:
     def loss(self, turn: Turn, lr: float, losses: Mapping[str, float]) -> None:
         self._write("loss", turn, {"lr": lr, "losses": dict(losses)})
 
+    def skipped(self, turn: Turn, what: str) -> None:
+        """An update that was left out, because of `what` was not finite."""
+        self._write("skipped", turn, {"not_finite": what})
+
     def accuracy(self, turn: Turn, scores: Scores, role: str | None = None) -> None:
         self._write("accuracy", turn, {"role": role or turn.role, "accuracy": scores})
 
@@ -112,6 +164,7 @@ class Recorder:
 
     def updated(self, turn: Turn) -> None:
         """Leave the role's path behind, where it is recorded."""
+        self._saving.check()
         if self._journal is not None:
             self._recording.reached(turn, self.cost.counts[turn.role])
 
@@ -120,12 +173,14 @@ class Recorder:
         setup, plan = self.setup, self.setup.plan
         if self._saved != self.position.turns:
             self.save()
+        self._saving.wait()
         if setup.fabric.is_global_zero:
             network = plan.network(plan.roles[-1])
             folders = {plan.student: self.folder.student, "average": self.folder.average}
             for name, module in self._whole_modules().items():
                 if name == plan.student or (name == "average" and setup.average is not None):
-                    build.save(module.network, network, plan.data.shown, folders[name])  # type: ignore[arg-type]
+                    with write_folder(folders[name]) as unfinished, system_errors():
+                        build.save(module.network, network, plan.data.shown, unfinished)  # type: ignore[arg-type]
             facts = {
                 "roles": [*plan.roles],
                 "learners": {role: plan.method.learners[role] for role in plan.roles},
@@ -135,6 +190,8 @@ class Recorder:
             }
             if setup.followed and not plan.spec.engine.pipeline:
                 facts["computed_here"] = self.cost.summary()
+            if plan.spec.on_nonfinite == "skip":
+                facts["skipped_updates"] = skipped(read_journal(self.folder.journal))
             machine = describe(setup.fabric, plan.spec)
             cost = self.cost.summary(self.following.costs())
             write_json(self.folder.result, result(self.folder.path, cost, self.position.seconds, facts, machine))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from spacedkd.data import sources
 from spacedkd.data.inputs import Inputs, in_dtype
+from spacedkd.data.parallel import tell
 from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
@@ -22,7 +23,7 @@ from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.models.weights import check_published, keep_normalisation
 from spacedkd.spec import DataSpec, NetworkSpec, RateSpec, read_spec
-from spacedkd.training import checkpoint, engine
+from spacedkd.training import checkpoint, engine, tensor_file
 from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.objects import Objects
@@ -107,7 +108,12 @@ def of_run(
     """
     folder, objects = RunFolder(path), objects or Objects()
     spec = read_spec(path)
-    if not folder.checkpoint.exists():
+    if not checkpoint.generations(folder.checkpoint):
+        if folder.finished():
+            raise UserError(
+                f"The checkpoint of {path} is gone, and all its models with it. Train it again with: spacedkd train "
+                f"--resume {path} --restart, or measure its student alone with --network and --weights {path}."
+            )
         raise UserError(f"{path} has no checkpoint yet. Train it with: spacedkd train --resume {path}")
     if not folder.finished() and not unfinished:
         raise UserError(
@@ -124,7 +130,12 @@ def of_run(
     models = build_models(plan)
     if spec.ema is not None:
         models["average"] = deepcopy(models[plan.student])
-    position = checkpoint.load(folder.checkpoint, spec.fingerprints(), models, {})
+    found = checkpoint.newest(folder.checkpoint, models=models)
+    if found.why and folder.finished():
+        raise UserError(f"{found.why} Make it again from the one before it with: spacedkd train --resume {path}")
+    if found.why:
+        tell(f"{found.why} The one before it is measured, which is of turn {found.position.turns}.")
+    position = checkpoint.load(found.path, spec.fingerprints(), models, {})
     # Whatever else nobody trains is memory, or a copy of somebody.
     learners = {*plan.method.learners.values()}
     measured = [name for name in models if name in learners or name in plan.method.fixed or name == "average"]
@@ -195,7 +206,7 @@ def _ready(
         name: model.to(device, memory_format=layout).eval().requires_grad_(False)  # type: ignore[call-overload]
         for name, model in models.items()
     }
-    origin = {**origin, "weights_digest": checkpoint.digest(ready[student].state_dict()), "precision": precision}
+    origin = {**origin, "weights_digest": tensor_file.digest(ready[student].state_dict()), "precision": precision}
     return Saved(ready, student, data, precision, device, channels_last, origin)
 
 

@@ -1,0 +1,168 @@
+"""Losses and weights that are finite numbers, or no longer: a run that has diverged stops before it is saved."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from spacedkd.errors import Diverged
+from spacedkd.schedule import Turn
+from spacedkd.spec import RunSpec
+from spacedkd.training.learner import Losses
+from spacedkd.training.setup import Setup
+
+HUGE = 1000
+"""an option of a method that is no smaller is likelier to be the cause than the learning rate"""
+Undo = Callable[[Losses], str]
+"""takes an update back if it left anything that is not finite; says what, or nothing where all is well"""
+
+
+class Watch:
+    """Looks at the losses and weights of a run; all processes come to the same verdict."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self._watched = {name: [*_watched(module)] for name, module in setup.modules().items()}
+
+    def check_losses(self, turn: Turn, values: Mapping[str, float]) -> None:
+        """Refuse losses, as they are about to be written down, that are no finite numbers."""
+        wrong = [name for name, value in values.items() if not math.isfinite(value)]
+        if self._agreed(torch.tensor([float(bool(wrong))], device=self.setup.fabric.device))[0]:
+            what = f"the {turn.role}'s loss{f' ({wrong[0]})' if wrong and len(values) > 1 else ''}"
+            raise _diverged(self.setup.plan.spec, what, turn.role, turn.step)
+
+    def check_weights(self, turn: Turn) -> None:
+        """Refuse to go on, and to save, with any model that is not finite."""
+        names = [*self._watched]
+        flags = self._agreed(torch.stack([_is_wrong(self._watched[name], self.setup.fabric.device) for name in names]))
+        wrong = [name for name, flag in zip(names, flags, strict=True) if flag]
+        if wrong:
+            learners = self.setup.plan.method.learners
+            roles = [role for role in (turn.role, *learners) if learners[role] in wrong]
+            raise _diverged(self.setup.plan.spec, f"the {wrong[0]}'s weights", (*roles, turn.role)[0], turn.step)
+
+    def _agreed(self, flags: Tensor) -> list[float]:
+        summed: Tensor = self.setup.fabric.all_reduce(flags.float(), reduce_op="sum")  # type: ignore[assignment]
+        return summed.tolist()
+
+    def before(self, role: str) -> Undo:
+        """Remember everything an update of the role may move, if such updates are to be skipped."""
+        if self.setup.plan.spec.on_nonfinite == "stop":
+            return lambda losses: ""  # costs nothing
+        learner, device = self.setup.learner(role), self.setup.fabric.device
+        others = {name for name, one in self.setup.learners.items() if one is not learner}
+        modules = self.setup.modules()
+        states = [_State(module, parameters=name not in others) for name, module in modules.items()]
+        optimizer = _OptimizerState(learner.optimizer)
+
+        def undo(losses: Losses) -> str:
+            moved = [tensor for name in modules.keys() - others for tensor in self._watched[name]]
+            parts = {"loss": [*losses.values()], "weights": moved, "optimizer": [*optimizer.tensors()]}
+            flags = self._agreed(torch.stack([_is_wrong(part, device) for part in parts.values()]))
+            wrong = next((name for name, flag in zip(parts, flags, strict=True) if flag), "")
+            if wrong:
+                for state in states:
+                    state.restore()
+                optimizer.restore()
+            return wrong
+
+        return undo
+
+
+def skipped(journal: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many updates of each role were skipped."""
+    return dict(Counter(entry["role"] for entry in journal if entry["event"] == "skipped"))
+
+
+def _watched(module: nn.Module) -> Iterator[Tensor]:
+    """What should stay finite: not, say, a mask of -inf that a network keeps among its buffers."""
+    yield from (one for one in module.parameters() if one.is_floating_point())
+    yield from (one for one in module.buffers() if one.is_floating_point() and one.isfinite().all())
+
+
+@torch.no_grad()
+def _is_wrong(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
+    """Whether anything in these tensors is not finite, as a number on the device: nobody waits for it yet."""
+    local = [one.to_local() if isinstance(one, DTensor) else one.detach() for one in tensors]
+    filled = [one for one in local if one.numel()]
+    if not filled:
+        return torch.tensor(False, device=device)
+    largest = torch._foreach_norm(filled, math.inf)
+    return torch.stack([one.isfinite().to(device) for one in largest]).all().logical_not()
+
+
+class _State:
+    """Copies of a model's buffers and, where they learn, its parameters."""
+
+    def __init__(self, module: nn.Module, parameters: bool) -> None:
+        self._kept: list[tuple[dict[str, Any], str, Tensor | None]] = [
+            (place, name, None if tensor is None else tensor.detach().clone())
+            for part in module.modules()
+            for place in ((part._parameters, part._buffers) if parameters else (part._buffers,))
+            for name, tensor in place.items()
+        ]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for place, name, kept in self._kept:
+            now = place[name]
+            if kept is not None and now is not None and now.shape == kept.shape:
+                now.copy_(kept)
+            else:
+                place[name] = kept
+
+
+class _OptimizerState:
+    """Copies of all an optimizer remembers."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._slots = {parameter: _copied(slot) for parameter, slot in optimizer.state.items()}
+        self._groups = [_copied({k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
+
+    def tensors(self) -> Iterator[Tensor]:
+        for slot in self._optimizer.state.values():
+            found = slot.values() if isinstance(slot, Mapping) else ()
+            yield from (one for one in found if isinstance(one, Tensor) and one.is_floating_point())
+
+    def restore(self) -> None:
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._slots)
+        for group, kept in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group.update(kept)
+
+
+def _copied(slot: Any) -> Any:
+    if not isinstance(slot, Mapping):
+        return deepcopy(slot)
+    return {name: one.clone() if isinstance(one, Tensor) else deepcopy(one) for name, one in slot.items()}
+
+
+def _diverged(spec: RunSpec, what: str, role: str, step: int) -> Diverged:
+    verb = "are" if what.endswith("weights") else "is"
+    line = f"Training diverged: {what} {verb} not finite at step {step}. {way_out(spec)}"
+    return Diverged(f"{line} What was saved before is as it was.", role, step)
+
+
+def way_out(spec: RunSpec) -> str:
+    """What to try, the likeliest first.
+
+    >>> from spacedkd.spec import OptimizerSpec
+    >>> way_out(RunSpec(optimizer=OptimizerSpec(weight_decay=1e30)))
+    'Lower --weight-decay (1e+30).'
+    """
+    suspects = [("--weight-decay", spec.optimizer.weight_decay)] if spec.optimizer.weight_decay >= 1 else []
+    suspects += [
+        (f"--set method.{name}", value)
+        for name, value in spec.method.options.items()
+        if isinstance(value, int | float) and abs(value) >= HUGE
+    ]
+    if suspects:
+        return f"Lower {', '.join(f'{name} ({value:g})' for name, value in suspects)}."
+    more = "" if spec.optimizer.clip is not None else ", or shorten gradients with --clip 1"
+    return f"Lower --lr ({spec.optimizer.lr:g}){more}; --on-nonfinite skip leaves such updates out."
