@@ -31,6 +31,15 @@ def write_json(path: Path, value: Any) -> None:
         unfinished.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
+def remove_leftovers(*folders: Path) -> None:
+    """Remove what writers that are gone have left unfinished in these folders."""
+    for folder in folders:
+        for path in folder.glob("*.unfinished"):
+            process = path.name.split(".")[-2]
+            if not (process.isdigit() and Path("/proc", process).exists()):
+                path.unlink(missing_ok=True)
+
+
 def cache_folder(*parts: str) -> Path:
     """Where what can be made again is kept, for instance ~/.cache/spacedkd/checked; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "spacedkd", *parts)
