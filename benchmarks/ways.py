@@ -27,8 +27,8 @@ from torchvision import transforms as T
 
 from spacedkd import DataSpec, Duration, NetworkSpec, OptimizerSpec, RunSpec, Spaced
 from spacedkd.models.heads import adapter
-from spacedkd.training.engine import can_be_channels_last
 from spacedkd.training.folder import RunFolder
+from spacedkd.training.layout import can_be_channels_last
 from spacedkd.training.loop import learn
 from spacedkd.training.plan import make_plan
 from spacedkd.training.recorder import Recorder
@@ -119,7 +119,8 @@ class Pair:
         self.teacher, self.student = (
             timm.create_model(case.network.name, num_classes=CLASSES, **options) for _ in range(2)
         )
-        channels_last = channels_last and can_be_channels_last(self.student, torch.device("cpu"))
+        shown = [torch.zeros(2, 3, case.side, case.side)]
+        channels_last = channels_last and can_be_channels_last(self.student, torch.device("cpu"), shown, precision)
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.student.adapter = adapter(self.student.num_features, self.teacher.num_features)
         self.cast = torch.bfloat16 if precision == "bf16-mixed" else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, DataSpec
-from spacedkd.data import reading, sources, splits, stored
+from spacedkd.data import below, disk, reading, sources, splits, stored
 from spacedkd.data.sources import Library, load
 from tests.data.on_disk import class_folders, parquet
 
@@ -23,17 +22,17 @@ class Seen:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.walked: list[str] = []
         self.decoded = 0
-        walk, decode = os.walk, stored.decode
+        walk, decode = below.files_below, stored.decode
 
-        def counted_walk(top: Any, *args: Any, **options: Any) -> Iterator[Any]:
-            self.walked.append(f"{Path(top).parent.name}/{Path(top).name}")
-            return walk(top, *args, **options)
+        def counted_walk(top: Path) -> Iterator[str]:
+            self.walked.append(f"{top.parent.name}/{top.name}")
+            return walk(top)
 
         def counted_decode(*args: Any, **options: Any) -> Any:
             self.decoded += 1
             return decode(*args, **options)
 
-        patch.setattr(os, "walk", counted_walk)
+        patch.setattr(disk, "files_below", counted_walk)
         patch.setattr(reading, "decode", counted_decode)
 
 

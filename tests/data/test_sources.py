@@ -11,7 +11,7 @@ import torch
 from torchvision import datasets as torchvision_sets
 
 from spacedkd import AugmentSpec, DataSpec, UserError
-from spacedkd.data.disk import from_arrays
+from spacedkd.data.arrays import from_arrays
 from spacedkd.data.sources import fill_in, load
 from spacedkd.data.splits import RunData, read_parts
 from tests.data.on_disk import cifar

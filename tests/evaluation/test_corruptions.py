@@ -102,12 +102,10 @@ def test_kept_on_disk_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store = CorruptedImages(images(), tmp_path)
     store.make(["contrast", "fog"], [1, 5], advance=seen.append)
     assert sum(seen) == 4 * 4
-    assert sorted(path.name for path in store.folder.iterdir()) == [
-        "contrast-1.npy",
-        "contrast-5.npy",
-        "fog-1.npy",
-        "fog-5.npy",
+    made = [
+        f"{name}-{severity}.{kind}" for name in ("contrast", "fog") for severity in (1, 5) for kind in ("json", "npy")
     ]
+    assert sorted(path.name for path in store.folder.iterdir()) == made
     monkeypatch.setattr(corrupted, "_corrupt", None)  # would fail if asked again
     again = CorruptedImages(images(), tmp_path)
     again.make(["contrast", "fog"], [1, 5])
@@ -172,7 +170,7 @@ def test_batches_are_read_through_a_memory_map(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(np, "load", watched)
     assert [len(batch.labels) for batch in store.batches("contrast", 1, 3)] == [3, 1]
-    assert modes == ["r"]
+    assert modes == ["c"]
 
 
 def test_accuracy_of_every_corruption_and_their_mean(tmp_path: Path) -> None:

@@ -1,80 +1,22 @@
-"""Data sets on this machine that are no tables: arrays, and folders with a folder for each class."""
+"""Data sets in folders: torchvision's CIFAR, and a folder of images for each class."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torchvision import datasets as torchvision_sets
 
+from spacedkd.data.below import files_below
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose, refuse_unread
+from spacedkd.data.limits import read_text
 from spacedkd.data.stored import Stored, first_line
 from spacedkd.errors import UserError
 from spacedkd.spec import DataSpec
-
-ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
-LITTER = {"thumbs.db", "desktop.ini"}
-
-
-def digits(spec: DataSpec) -> Found:
-    """1797 real handwritten digits that come with scikit-learn; every other image is for testing."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    pixels = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    return Found(
-        "digits", Part("training", pixels[::2], labels[::2]), Part("test", pixels[1::2], labels[1::2]), "0123456789"
-    )
-
-
-def npz(spec: DataSpec) -> Found:
-    """Your own arrays in an .npz file."""
-    path = Path(spec.source)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in ARRAY_NAMES if name in file.files}
-            names = file.files
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}. Give the path of an .npz with {', '.join(ARRAY_NAMES)}.") from None
-    except (ValueError, OSError, EOFError, TypeError, AttributeError, BadZipFile):
-        raise UserError(f"{path} is not an .npz of plain arrays, or is cut off. Write one with numpy.savez.") from None
-    missing = [name for name in ARRAY_NAMES if name not in arrays]
-    if missing:
-        raise UserError(
-            f"{path} has no array {missing[0]}; it needs {', '.join(ARRAY_NAMES)} and has {', '.join(names)}."
-        )
-    return from_arrays(arrays, str(path))
-
-
-def from_arrays(arrays: Mapping[str, np.ndarray], place: str = "the arrays") -> Found:
-    """Bytes [N, H, W] or [N, H, W, C] as x_..., labels as y_..., for train and test."""
-    train, test = _array_part(arrays, "train", "training"), _array_part(arrays, "test", "test")
-    one, other = arrays["x_train"].shape[1:], arrays["x_test"].shape[1:]
-    if one != other:
-        raise UserError(f"Training images have shape {one} and test images {other}; make them alike.")
-    return Found(place, train, test)
-
-
-def _array_part(arrays: Mapping[str, np.ndarray], part: str, called: str) -> Part:
-    pixels, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
-    if pixels.ndim not in (3, 4) or pixels.dtype != np.uint8:
-        raise UserError(
-            f"x_{part} must be uint8 of shape [N, H, W] or [N, H, W, C], got {pixels.dtype} {pixels.shape}."
-        )
-    if pixels.ndim == 4 and not 1 <= pixels.shape[3] <= 4:
-        raise UserError(f"x_{part} has {pixels.shape[3]} channels; they come last: [N, H, W, C], got {pixels.shape}.")
-    if len(pixels) == 0:
-        raise UserError(f"The data set has no {called} images: x_{part} is empty.")
-    if labels.ndim != 1:
-        raise UserError(f"y_{part} must be one label for each image, got shape {labels.shape}.")
-    if len(pixels) != len(labels):
-        raise UserError(f"x_{part} has {len(pixels)} images but y_{part} has {len(labels)} labels; they must pair up.")
-    return Part(called, pixels[..., None] if pixels.ndim == 3 else pixels, labels)
 
 
 def cifar(spec: DataSpec) -> Found:
@@ -130,7 +72,7 @@ def _class_names(folder: Path, spec: DataSpec) -> Sequence[str]:
 def read_class_list(path: str) -> Sequence[str]:
     """One class folder a line; empty lines do not count."""
     try:
-        names = [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
+        names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):
         raise UserError(f"There is no class list {path}. It is a text file with one class folder a line.") from None
     if len({*names}) < len(names):
@@ -157,20 +99,11 @@ def _part(folder: Path, name: str, classes: Sequence[str]) -> Part:
     for one in classes:
         if not (folder / one).is_dir():
             raise UserError(f"{folder} has no folder {one}: every class needs one in every part.")
-        mine = [(path, one) for path in _files(folder / one)]
+        mine = [(path, one) for path in files_below(folder / one)]
         if not mine:
             raise UserError(f"Class {one} has no images: {folder / one} is empty. Add some or remove it.")
         pairs += mine
     return _listed(name, pairs, classes)
-
-
-def _files(folder: Path) -> Iterator[str]:
-    """All files below a folder, always in the same order, without those that systems leave behind."""
-    for path, folders, names in os.walk(folder, followlinks=True):
-        folders.sort()
-        for name in sorted(names):
-            if not name.startswith(".") and name.lower() not in LITTER:
-                yield f"{path}/{name}"
 
 
 def tiny_imagenet(spec: DataSpec) -> Found:
@@ -180,8 +113,11 @@ def tiny_imagenet(spec: DataSpec) -> Found:
         return class_folders(replace(spec, class_list=str(place / "wnids.txt")))
     refuse_unread(spec, ("root", "skip_bad"))  # the official layout has parts with names of its own
     wnids = read_class_list(str(place / "wnids.txt"))
-    lines = (place / "val" / "val_annotations.txt").read_text().splitlines()
-    val = [(f"{place}/val/images/{name}", wnid) for name, wnid, *_ in (line.split() for line in lines if line.strip())]
+    lines = [line.split() for line in read_text(place / "val" / "val_annotations.txt").splitlines() if line.strip()]
+    short = next((line for line in lines if len(line) < 2), None)
+    if short is not None:
+        raise UserError(f"{place}/val/val_annotations.txt has a line {short[0]!r}: each needs an image and its class.")
+    val = [(f"{place}/val/images/{name}", wnid) for name, wnid, *_ in lines]
     strange = next((wnid for _, wnid in val if wnid not in wnids), None)
     if strange is not None:
         raise UserError(f"{place}/val/val_annotations.txt has class {strange}, which is not in {place}/wnids.txt.")
@@ -189,9 +125,9 @@ def tiny_imagenet(spec: DataSpec) -> Found:
     return Found(str(place), _listed("train", train, wnids), _listed("val", val, wnids), wnids)
 
 
-def _files_of_wnid(place: Path, wnid: str) -> Iterable[str]:
+def _files_of_wnid(place: Path, wnid: str) -> Sequence[str]:
     folder = place / "train" / wnid / "images"
-    files = list(_files(folder))
+    files = [*files_below(folder)] if folder.is_dir() else []
     if not files:
         raise UserError(f"Class {wnid} has no images: {folder} is missing or empty.")
     return files

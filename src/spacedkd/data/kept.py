@@ -4,6 +4,7 @@
     ~/.cache/spacedkd/pixels/KEY.json     written last: its checksum, and which images cannot be read
 
 The key is of the files' paths, sizes and times, of the rows and of the size asked for. What is not whole is made anew.
+Corrupted images are kept in the same form.
 """
 
 import json
@@ -16,6 +17,7 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL
@@ -46,7 +48,7 @@ def filled(stored: Stored, fit: Fit | None, shape: tuple[int, int, int, int], fi
     stamp = stored.stamp() if len(stored) >= MANY else None
     if stamp is None:
         return _in_memory(shape, fill)
-    decided_by = f"1 {PIL.__version__} {stamp} {fit} {shape}".encode()
+    decided_by = f"2 {PIL.__version__} {stamp} {fit} {shape}".encode()
     path = cache_folder("pixels") / f"{sha256(decided_by + stored.rows.numpy().tobytes()).hexdigest()[:32]}.npy"
     try:
         return _kept(path, shape) or _kept_by_one(path, shape, fill)
@@ -93,12 +95,22 @@ def _make(path: Path, shape: tuple[int, ...], fill: Fill) -> None:
             with unfinished.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, unfinished.stat().st_size)
         bad = fill(pixels)
-        checksum = _checksum(pixels)
-    write_json(path.with_suffix(".json"), {"checksum": checksum, "bad": bad})
+        about = record_of(pixels, bad)
+    write_json(path.with_suffix(".json"), about)
+
+
+def record_of(pixels: np.ndarray, bad: Reasons | None = None) -> dict[str, Any]:
+    """What is written beside pixels, last of all."""
+    reasons = {str(place): reason for place, reason in (bad or {}).items()}
+    return {"checksum": _checksum(pixels), "bad": reasons, "bad_checksum": _checksum_of(reasons)}
 
 
 def _checksum(pixels: np.ndarray) -> int:
     return zlib.crc32(pixels.reshape(-1).data)
+
+
+def _checksum_of(reasons: dict[str, str]) -> int:
+    return zlib.crc32(json.dumps(reasons, sort_keys=True).encode())
 
 
 def _make_room(folder: Path, needed: int) -> None:
@@ -117,17 +129,31 @@ def _make_room(folder: Path, needed: int) -> None:
 
 def _kept(path: Path, shape: tuple[int, ...]) -> tuple[Tensor, Reasons] | None:
     """What is on the disk, if it is whole."""
-    try:
-        about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        bad = {int(place): str(reason) for place, reason in about["bad"].items()}
-        pixels = np.load(path, mmap_mode="c")  # copy on write: nobody can change what others see
-        if pixels.shape != shape or _checksum(pixels) != about["checksum"]:
-            return None
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, EOFError, TypeError, AttributeError):
+    found = whole(path, shape)
+    if found is None:
         return None
     with suppress(OSError):
         os.utime(path)
-    return torch.from_numpy(pixels), bad
+    pixels, reasons = found
+    return torch.from_numpy(pixels), reasons
+
+
+def whole(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, Reasons] | None:
+    """Pixels that were recorded, mapped; None, and a line, if they are damaged, or if there are none."""
+    record = path.with_suffix(".json")
+    if not (path.is_file() and record.is_file()):
+        return None
+    try:
+        about = json.loads(record.read_text(encoding="utf-8"))
+        pixels: np.ndarray = np.load(path, mmap_mode="c")  # copy on write: nobody can change what others see
+        if pixels.shape == shape and pixels.dtype == np.uint8 and about == record_of(pixels, reasons := about["bad"]):
+            return pixels, {int(place): str(reason) for place, reason in reasons.items()}
+    except PermissionError:
+        raise
+    except Exception:  # whatever is wrong with it: numpy and json have many kinds of errors for that
+        pass
+    tell(f"{path} is damaged: it is made anew.")
+    return None
 
 
 @cache

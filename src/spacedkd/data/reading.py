@@ -1,9 +1,10 @@
 """Read all images with all cores: into memory where they fit, else only to see whether they can be read."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,10 +15,10 @@ from spacedkd.data.augmentations import named
 from spacedkd.data.found import Part
 from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
 from spacedkd.data.kept import MANY, Reasons, filled
-from spacedkd.data.parallel import can_fork, cores, in_processes, in_threads
+from spacedkd.data.parallel import can_fork, cores, in_processes, in_threads, tell
 from spacedkd.data.stored import BadImage, Stored, decode, first_size
 from spacedkd.errors import UserError
-from spacedkd.files import cache_folder, write_json
+from spacedkd.files import cache_folder, remove_leftovers, write_json
 from spacedkd.spec import DataSpec
 
 SMALL_BYTES = 8192
@@ -51,16 +52,36 @@ def into_memory(stored: Stored, fit: Fit | None, limit: int) -> tuple[Tensor, Re
 def unreadable(stored: Stored) -> Reasons:
     """Which images cannot be read. The verdict is remembered until a file changes."""
     stamp = stored.stamp()
-    key = "" if stamp is None else sha256(stamp.encode() + stored.rows.numpy().tobytes()).hexdigest()[:32]
+    key = "" if stamp is None else sha256(f"2 {stamp}".encode() + stored.rows.numpy().tobytes()).hexdigest()[:32]
     memory = cache_folder("checked") / f"{key}.json"
-    if key and memory.is_file():
-        return {int(place): reason for place, reason in json.loads(memory.read_text()).items()}
+    remembered = _remembered(memory, key) if key else None
+    if remembered is not None:
+        return remembered
     bad = _decoded(stored, "Checking images, once", lambda place, image: None, smaller=True)
     if key:
         with suppress(OSError):  # a home that cannot be written to costs the check again, nothing else
             memory.parent.mkdir(parents=True, exist_ok=True)
-            write_json(memory, bad)
+            remove_leftovers(memory.parent)
+            reasons = {str(place): reason for place, reason in bad.items()}
+            write_json(memory, {"bad": reasons, "checksum": _checksum(key, reasons)})
     return bad
+
+
+def _remembered(memory: Path, key: str) -> Reasons | None:
+    if not memory.is_file():
+        return None
+    try:
+        held = json.loads(memory.read_text(encoding="utf-8"))
+        if held["checksum"] == _checksum(key, held["bad"]):
+            return {int(place): reason for place, reason in held["bad"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        pass
+    tell(f"{memory} is damaged: images are checked anew.")
+    return None
+
+
+def _checksum(key: str, reasons: Mapping[str, str]) -> str:
+    return sha256(f"{key} {json.dumps(reasons, sort_keys=True)}".encode()).hexdigest()[:16]
 
 
 def _decoded(stored: Stored, title: str, use: Callable[[int, Image.Image], None], smaller: bool = False) -> Reasons:

@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from spacedkd.data import augmentations, disk, tables
+from spacedkd.data import arrays, augmentations, disk, tables
+from spacedkd.data.below import refuse_system
 from spacedkd.data.found import Found, refuse_unread
 from spacedkd.data.parallel import tell
 from spacedkd.data.reading import MEMORY_LIMIT
@@ -49,7 +50,7 @@ _TABLE = ("image_column", "label_column", *_SPLITS, "test_part", "skip_bad")
 
 SOURCES = {
     "digits": Source(
-        "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn", disk.digits, "digits"
+        "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn", arrays.digits, "digits"
     ),
     "cifar10": Source("32x32 photographs, 10 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
     "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
@@ -73,7 +74,7 @@ _TINY_IMAGENET = Source(
 _PARQUET = Source("an image and a label column; also a folder of such files", tables.parquet, None, _TABLE)
 _SAVED = Source("what Hugging Face datasets saved to disk", tables.saved_to_disk, None, _TABLE)
 _HUB = Source("a data set on the Hugging Face hub; OWNER/NAME:CONFIGURATION picks one", tables.hub, None, _TABLE)
-_NPZ = Source("arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_train, y_test", disk.npz, "plain")
+_NPZ = Source("arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_train, y_test", arrays.npz)
 PLACES = {"FOLDER": _FOLDER, "FILE.parquet": _PARQUET, "FILE.npz": _NPZ, "OWNER/NAME": _HUB}
 
 
@@ -94,6 +95,7 @@ def source_of(name: str) -> Source:
 
 
 def _kind_of_folder(path: Path) -> Source:
+    refuse_system(path)
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
         return _SAVED
     if (path / "wnids.txt").is_file():
@@ -155,8 +157,11 @@ class Library:
             return spec  # without a look at the images
         suits, side = source.suits, None
         if suits is None:  # small pictures are varied at their own size; photographs get what is usual for ImageNet
-            size = _size(self._find(spec))
-            suits, side = ("small", min(size)) if max(size) <= SMALL else ("imagenet", None)
+            found = self._find(spec)
+            size = _size(found)
+            suits = "small" if max(size) <= SMALL else "imagenet"
+            if suits == "small" and not isinstance(found.train.images, np.ndarray):  # which has one shape already
+                side = min(size)
         usual = augmentations.named(suits)
         name = spec.augmentation or (suits if spec.augment is None or usual.varies else "plain")
         chosen = augmentations.named(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,9 +14,10 @@ from spacedkd.data import augmentations
 from spacedkd.data.augmentations import Augmentation, BatchWise
 from spacedkd.data.changes import Mix
 from spacedkd.data.datasets import DatasetStream, checked_pair
+from spacedkd.data.digest import Digest, of_found, of_items
 from spacedkd.data.found import Found, check_test_part, classes_of
 from spacedkd.data.images import Encoded, Images, ImageSet
-from spacedkd.data.inputs import Normalisation, Shown
+from spacedkd.data.inputs import Inputs, Normalisation, Shown
 from spacedkd.data.items import Collate, Items
 from spacedkd.data.reading import MEMORY_LIMIT, keep
 from spacedkd.data.stream import Stream, TrainingStream
@@ -42,6 +43,8 @@ class RunData:
     augmentation: Augmentation = BatchWise()
     """how images to train on are varied; datasets vary their items themselves"""
     mix: Mix | None = None
+    digest: Digest = field(default_factory=dict)
+    """tells it from other data of the same name"""
 
     @cached_property
     def shown(self) -> Shown:
@@ -49,6 +52,10 @@ class RunData:
         if isinstance(self.train, Items):
             return Shown(self.test.labelled(torch.arange(2) % len(self.test))[0], self.names)
         return Shown(self.train.shown(torch.arange(2)), self.names, (self.train.mean, self.train.std))
+
+    def samples(self) -> list[Inputs]:
+        """Two inputs of those to train on and two of those to test on, nothing varied."""
+        return [part.labelled(torch.arange(2) % len(part))[0] for part in (self.train, self.test)]
 
     @property
     def mixed(self) -> bool:
@@ -115,20 +122,21 @@ class RunData:
         return {"test": self.test} | ({} if self.holdout is None else {"holdout": self.holdout})
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: the classes with their numbers and labels, how many items there are, and what was noted."""
+        """As JSON: classes with their numbers and labels, how many items there are, what was noted, a digest."""
         names = self.shown.classes
         pairs = zip(names, self.labels or range(len(names)), strict=True)
         return {
             "classes": [{"number": n, "name": name, "label": label} for n, (name, label) in enumerate(pairs)],
             "items": {name: len(part) for name, part in ({"train": self.train} | self.evaluated()).items()},
             "notes": [*self.notes],
+            "digest": self.digest,
         }
 
 
 def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> RunData:
     """A pair (train, test) of map-style datasets, checked; a holdout is shown as the first one's transforms make it."""
     train, test, names = checked_pair(pair, collate)
-    return RunData(train, test, names=names).with_holdout(holdout)
+    return RunData(train, test, names=names, digest=of_items(train, test)).with_holdout(holdout)
 
 
 def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
@@ -148,7 +156,8 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     mean, std = augmentations.named(spec.augmentation or "").constants or measured(train)
     known: Any = {"classes": classes.names, "mean": mean, "std": std}
     notes = tuple(line for line in (classes.note, note, test_note) if line)
-    return RunData(replace(train, **known), replace(test, **known), None, classes.names, classes.labels, notes)
+    ready = replace(train, **known), replace(test, **known)
+    return RunData(*ready, None, classes.names, classes.labels, notes, digest=of_found(found))
 
 
 def measured(images: Images | Encoded) -> Normalisation:

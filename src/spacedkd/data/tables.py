@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import torch
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
+from spacedkd.data.limits import check_fits
 from spacedkd.data.parallel import tell
 from spacedkd.data.stored import Stored, first_line
 from spacedkd.errors import UserError, unknown
@@ -19,7 +21,10 @@ from spacedkd.spec import DataSpec
 
 IN_MEMORY = 4 << 30
 """parquet files of more bytes are turned into a memory-mapped table by `datasets`"""
-
+HUB_SECONDS = 10.0
+"""for the hub to answer"""
+AT_ONCE = 1024
+"""rows of a parquet file that are read before they are counted"""
 
 Table = tuple[pa.Table, tuple[str, ...]]
 """one part of a data set, and the files it lies in"""
@@ -57,9 +62,23 @@ def _read(files: Sequence[Path], spec: DataSpec) -> Table:
 
             loaded = datasets.load_dataset("parquet", data_files=names, split="train")
             return _of_dataset(loaded.select_columns(columns))
-        return pa.concat_tables([pq.read_table(name, columns=columns) for name in names]), tuple(names)
-    except (pa.ArrowException, OSError) as error:
+        return _in_memory(spec.source, names, columns), tuple(names)
+    except (pa.ArrowException, OSError, MemoryError) as error:
         raise UserError(f"{names[0]} cannot be read as parquet: {first_line(error)} Check that it is whole.") from None
+
+
+def _in_memory(place: str, names: Sequence[str], columns: Sequence[str]) -> pa.Table:
+    """Some columns of all files; counted as they are read, because a small file can repeat a large cell for ever."""
+    held, batches = 0, []
+    for name in names:
+        with pq.ParquetFile(name) as file:
+            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            check_fits(name, sum(group.total_byte_size for group in groups), "tables")
+            for batch in file.iter_batches(AT_ONCE, columns=columns):
+                held += batch.nbytes
+                check_fits(place, held, "tables")
+                batches.append(batch)
+    return pa.Table.from_batches(batches) if batches else pq.read_table(names[0], columns=columns)
 
 
 def saved_to_disk(spec: DataSpec) -> Found:
@@ -75,20 +94,41 @@ def saved_to_disk(spec: DataSpec) -> Found:
 
 
 def hub(spec: DataSpec) -> Found:
-    """owner/name on the Hugging Face hub, or owner/name:configuration."""
+    """owner/name on the Hugging Face hub, or owner/name:configuration; from version 4 on, its scripts are never run."""
     import datasets
 
     name, _, configuration = spec.source.partition(":")
     tell(f"Asking the Hugging Face hub for {spec.source}.")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it repeats itself before it gives up
     try:
-        loaded = datasets.load_dataset(name, configuration or None)
+        with _without_waiting(name):
+            loaded = datasets.load_dataset(name, configuration or None)
     except Exception as error:  # the hub's client has many kinds of errors, and none is ours to mend
         raise UserError(
             f"There is no folder or file {spec.source} here, and as a name on the Hugging Face hub it does not load: "
             f"{first_line(error)}"
         ) from None
     return _of_datasets(spec.source, loaded, spec)
+
+
+@contextmanager
+def _without_waiting(name: str) -> Iterator[None]:
+    """Ask the hub once; where it cannot be reached, only what was downloaded before is looked at."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    before = constants.HF_HUB_OFFLINE
+    try:
+        if not before:
+            HfApi().dataset_info(name, timeout=HUB_SECONDS)
+    except HfHubHTTPError:  # it answers, and has no such data set, or not for everybody
+        raise
+    except Exception:  # of the network; each of the client's own attempts would wait again
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _of_datasets(place: str, loaded: Any, spec: DataSpec) -> Found:
@@ -127,12 +167,20 @@ def _labels(column: pa.ChunkedArray, called: str) -> np.ndarray:
 
 def _image_and_label(place: str, schema: pa.Schema, spec: DataSpec) -> tuple[str, str]:
     """The names of the two columns."""
-    likely = [field.name for field in schema if _holds_bytes(field.type)]
-    image = _the_column(place, schema, spec.image_column, likely, ("image", "img"), "image")
+    images = [field.name for field in schema if _holds_bytes(field.type)]
+    image = _the_column(place, schema, spec.image_column, images, ("image", "img"), "image")
     whole = [field.name for field in schema if pa.types.is_integer(field.type)]
     text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
     likely = [*_class_labels(schema)] or whole or text
-    return image, _the_column(place, schema, spec.label_column, likely, ("label", "labels"), "label")
+    label = _the_column(place, schema, spec.label_column, likely, ("label", "labels"), "label")
+    for name, flag, wanted in ((image, "image", "bytes"), (label, "label", "whole numbers or text")):
+        if (name in images) != (flag == "image"):
+            can = images if flag == "image" else whole + text
+            raise UserError(
+                f"The column {name} of {place} holds {schema.field(name).type}, and the {flag} column must hold "
+                f"{wanted}: give --{flag}-column another ({', '.join(can) or 'it has none'})."
+            )
+    return image, label
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:

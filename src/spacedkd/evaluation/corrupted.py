@@ -1,9 +1,10 @@
 """Corrupted images on disk, so that only the first network pays for them.
 
     FOLDER/FINGERPRINT/gaussian_noise-3.npy     uint8 [N, C, H, W]
+    FOLDER/FINGERPRINT/gaussian_noise-3.json    written last: its checksum
 
 The fingerprint is of the images' own bits and of everything else that decides the corrupted ones. A file is written
-under another name and renamed when it is complete, and read through a memory map.
+under another name and renamed when it is complete, and read through a memory map. What is damaged is made anew.
 """
 
 import multiprocessing
@@ -22,13 +23,14 @@ import numpy as np
 import torch
 
 from spacedkd.data.images import ImageSet
+from spacedkd.data.kept import record_of, whole
 from spacedkd.data.parallel import cores
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation import corruptions
 from spacedkd.evaluation.held_still import Advance, interruptions_go_to
 from spacedkd.evaluation.plan import check_corruptions
-from spacedkd.files import cache_folder, write_whole
+from spacedkd.files import cache_folder, remove_leftovers, write_json, write_whole
 
 CHUNK = 128
 SERIAL = 4000
@@ -53,13 +55,29 @@ class CorruptedImages:
         corruptions.check_channels(images.shape[0])
         self.images = images
         self.folder = (folder or cache_folder("corrupted")) / fingerprint(images)
+        self._maps: dict[Path, np.ndarray] = {}
+        """of the files that were found whole"""
 
     def path(self, name: str, severity: int) -> Path:
         return self.folder / f"{name}-{severity}.npy"
 
     def missing(self, names: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:
         check_corruptions(names, severities)
-        return [one for one in product(names, severities) if not self.path(*one).exists()]
+        return [one for one in product(names, severities) if self._map(self.path(*one)) is None]
+
+    def _map(self, path: Path) -> np.ndarray | None:
+        if path not in self._maps:
+            try:
+                found = whole(path, (len(self.images.labels), *self.images.shape))
+            except OSError as error:
+                raise self._refused(error) from None
+            if found is None:
+                return None
+            self._maps[path] = found[0]
+        return self._maps[path]
+
+    def _refused(self, error: OSError) -> UserError:
+        return UserError(f"Corrupted images cannot be kept in {self.folder} ({error}): use --cache FOLDER.")
 
     def make(
         self,
@@ -78,14 +96,15 @@ class CorruptedImages:
                     chunks = [(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
                     for done in work([(unfinished, name, severity, *chunk) for chunk in chunks]):
                         advance(done)
+                    record = record_of(np.load(unfinished, mmap_mode="r"))
+                write_json(self.path(name, severity).with_suffix(".json"), record)
 
     def _check_room(self, files: int) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.folder)
         except OSError as error:
-            raise UserError(
-                f"Corrupted images cannot be kept in {self.folder} ({error}): use --cache FOLDER."
-            ) from None
+            raise self._refused(error) from None
         needed = files * len(self.images.labels) * int(np.prod(self.images.shape))
         free = shutil.disk_usage(self.folder).free
         if needed > free:
@@ -96,7 +115,9 @@ class CorruptedImages:
 
     def batches(self, name: str, severity: int, batch_size: int) -> Iterator[Batch]:
         """Every corrupted image once, normalised as the clean ones are."""
-        pixels = np.load(self.path(name, severity), mmap_mode="r")
+        pixels = self._map(self.path(name, severity))
+        if pixels is None:
+            raise UserError(f"{self.path(name, severity)} is gone or damaged. The same command makes it anew.")
         for rows in torch.arange(len(self.images.labels)).split(batch_size):
             shown = torch.from_numpy(np.array(pixels[int(rows[0]) : int(rows[-1]) + 1]))
             yield Batch(self.images.normalised(shown), self.images.labels.cpu()[rows], rows)

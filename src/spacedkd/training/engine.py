@@ -77,23 +77,6 @@ def seed(device: torch.device, number: int) -> None:
         torch.get_device_module(device).manual_seed(number)
 
 
-def can_be_channels_last(model: nn.Module, device: torch.device) -> bool:
-    """Whether a model may keep its channels last in memory on this device.
-
-    On a CPU with several threads, torch 2.13's strided 1x1 convolution writes past its buffers in that layout when its
-    channels are no multiple of 16 and the threads cannot share a batch evenly.
-    """
-    if device.type != "cpu" or torch.get_num_threads() == 1:
-        return True
-    return not any(
-        isinstance(part, nn.Conv2d)
-        and part.kernel_size == (1, 1)
-        and part.stride != (1, 1)
-        and (part.in_channels % 16 or part.out_channels % 16)
-        for part in model.modules()
-    )
-
-
 def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     """A model that never learns: on the device, but with no gradients to share.
 

@@ -27,6 +27,7 @@ from spacedkd.training.objects import Objects
 from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
 from spacedkd.training.recorder import Recorder
+from spacedkd.training.same_data import check_same_data
 from spacedkd.training.setup import Setup, measure, set_up
 from spacedkd.training.together import together
 
@@ -101,6 +102,8 @@ def train_run(
             forget_teacher(held, folder)  # which a kill may have left behind
             return read_run(folder.path)
     plan = make_plan(spec, objects, library)
+    if resume:
+        check_same_data(folder, plan.data)
     if not plan.spec.engine.pipeline:
         return _train(plan, folder, callback, not resume, restart)
     check_pipeline(plan, folder.teacher)

@@ -1,6 +1,5 @@
 """Trained networks ready to be measured: those of a run, or any timm network with weights from a file."""
 
-import json
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -23,11 +22,13 @@ from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.models.weights import check_published, keep_normalisation
 from spacedkd.spec import DataSpec, NetworkSpec, RateSpec, read_spec
-from spacedkd.training import checkpoint, engine, tensor_file
+from spacedkd.training import checkpoint, tensor_file
 from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
+from spacedkd.training.layout import can_be_channels_last
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import make_plan
+from spacedkd.training.same_data import check_same_data
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def of_run(
     objects.check(needed, str(path), f"--{{}} package.module:name, or spacedkd.evaluate({str(path)!r}, {{}}=...)")
     torch.set_num_threads(threads or spec.engine.threads or torch.get_num_threads())
     plan = make_plan(replace(spec, rate=RateSpec(), objects=needed), objects)
-    _check_classes(folder, plan.data)
+    check_same_data(folder, plan.data)
     models = build_models(plan)
     if spec.ema is not None:
         models["average"] = deepcopy(models[plan.student])
@@ -172,23 +173,6 @@ def of_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto") 
     return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
 
 
-def _check_classes(folder: RunFolder, data: RunData) -> None:
-    """Refuse data whose classes have changed since the run was trained."""
-    if not folder.classes.exists():
-        return
-    try:
-        trained = json.loads(folder.classes.read_text(encoding="utf-8"))["classes"]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{folder.classes} cannot be read. Delete it to measure without knowing the classes.") from None
-    found = data.describe()["classes"]
-    if trained == found:
-        return
-    then, now = f"{len(trained)} classes", f"{len(found)} classes"
-    if len(trained) == len(found):
-        then, now = next((a["name"], b["name"]) for a, b in zip(trained, found, strict=True) if a != b)
-    raise UserError(f"The data of {folder.path} has other classes than it was trained on: {then} then, {now} now.")
-
-
 def _kept_in(precision: str, learns: bool) -> torch.dtype:
     """What a model's weights are in while it is trained; one that never learns is never in bfloat16."""
     if precision == "64-true":
@@ -200,7 +184,9 @@ def _ready(
     models: dict[str, nn.Module], student: str, data: RunData, precision: str, accelerator: str, origin: dict[str, Any]
 ) -> Saved:
     device = device_of(accelerator)
-    channels_last = all(engine.can_be_channels_last(model, device) for model in models.values())
+    # As if in float32, in which curvature is measured whatever the run's precision was.
+    samples = data.samples()
+    channels_last = all(can_be_channels_last(model, device, samples, "32-true") for model in models.values())
     layout = torch.channels_last if channels_last else torch.contiguous_format
     ready = {
         name: model.to(device, memory_format=layout).eval().requires_grad_(False)  # type: ignore[call-overload]

@@ -18,10 +18,13 @@ from spacedkd.models.weights import ema_update
 from spacedkd.training import engine, path
 from spacedkd.training.building import build_models
 from spacedkd.training.compiling import compile_blocks
+from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import RecordedPath, find_paths
+from spacedkd.training.layout import can_be_channels_last
 from spacedkd.training.learner import Learner, set_mode
 from spacedkd.training.path import Settings
 from spacedkd.training.plan import Plan, stream_of
+from spacedkd.training.same_data import check_same_data
 from spacedkd.training.sharding import is_sharding
 from spacedkd.training.shared_norm import share_batch_norm
 
@@ -97,6 +100,8 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     spec, method = plan.spec, plan.method
     paths = {role: path.settings(plan, role, models) for role in path.leaders(plan)}
     followed = {} if spec.teacher_path is None else find_paths(plan, paths)
+    if spec.teacher_path is not None:
+        check_same_data(RunFolder(spec.teacher_path), plan.data, "--teacher-path: ")
     if spec.record and not paths.keys() - followed.keys():
         raise UserError("--record: everybody who leads learns elsewhere, by --teacher-path. Leave one of them out.")
     learning = [role for role in plan.roles if role not in followed]
@@ -104,8 +109,9 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     fabric = engine.start(spec, parts_learn_in_turn=len(names) < len(learning))
     on_device = fabric.device.type != "cpu" and spec.engine.workers == 0
     data = plan.data.to(fabric.device) if on_device else plan.data
-    channels_last = spec.channels_last and all(engine.can_be_channels_last(m, fabric.device) for m in models.values())
-    channels_last &= not is_sharding(fabric)  # which wants weights that can be cut
+    channels_last = spec.channels_last and not is_sharding(fabric)  # which wants weights that can be cut
+    samples = data.samples()
+    channels_last &= all(can_be_channels_last(m, fabric.device, samples, spec.precision) for m in models.values())
     if channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
     if spec.sync_batchnorm and fabric.world_size > 1:

@@ -1,0 +1,105 @@
+"""What a data set is made of, in a few words: enough to notice that other data lies behind the same name.
+
+Names, sizes and labels of all images count, and the contents of some of them, so that a million files are a matter of
+seconds.
+"""
+
+import random
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from spacedkd.data.found import Found, Part
+from spacedkd.data.items import Items
+from spacedkd.data.stored import BadImage, Stored
+from spacedkd.seeds import seed_for
+
+SAMPLE = 256
+"""images whose contents are looked at"""
+FEW = 8
+"""items of somebody's own dataset whose labels are looked at"""
+
+Digest = Mapping[str, Mapping[str, int | str]]
+"""part -> number of images, and a digest each of their names, labels and contents"""
+_SAID = {"names": "names, or another order", "labels": "labels", "contents": "contents"}
+
+
+def of_found(found: Found) -> Digest:
+    """Of everything that was found, whichever part of it is used."""
+    parts = {"training": found.train} | ({} if found.test is None else {"test": found.test})
+    return {name: _of_part(part, found.place) for name, part in parts.items()}
+
+
+def of_items(train: Items, test: Items) -> Digest:
+    """Of what can be known of somebody's own datasets: how many items, and the labels of a few."""
+    return {name: _of_items(items) for name, items in (("training", train), ("test", test))}
+
+
+def difference(before: Digest, now: Digest) -> str | None:
+    """What has changed first, in words."""
+    for part in {**before, **now}:
+        then, here = before.get(part), now.get(part)
+        if then is None or here is None:
+            return f"its {part} images are {'new' if then is None else 'gone'}"
+        if then.get("images") != here.get("images"):
+            return f"it had {then.get('images')} {part} images, and has {here.get('images')}"
+        for what, words in _SAID.items():
+            if then.get(what) != here.get(what):
+                return f"its {part} images have other {words}"
+    return None
+
+
+def _of_part(part: Part, place: str) -> dict[str, int | str]:
+    labels = part.labels.tolist()
+    found: dict[str, int | str] = {"images": len(labels), "labels": _digest(*(str(label).encode() for label in labels))}
+    rows = random.Random(seed_for(0, "contents")).sample(range(len(labels)), min(SAMPLE, len(labels)))
+    if isinstance(part.images, np.ndarray):
+        some = part.images[sorted(rows)]
+        return {**found, "contents": _digest(str(part.images.shape).encode(), some.tobytes())}
+    names, sizes = _names_and_sizes(part.images, place)
+    contents = _digest(sizes.tobytes(), *(_contents(part.images, row) for row in sorted(rows)))
+    return {**found, "names": _digest(*(name.encode(errors="surrogateescape") for name in names)), "contents": contents}
+
+
+def _names_and_sizes(stored: Stored, place: str) -> tuple[list[str], np.ndarray]:
+    """Of all images; files by their names within the data set, so that it may be moved."""
+    column = stored.column
+    if stored.table is None:
+        paths = column.to_pylist()
+        sizes = np.fromiter((_size(path) for path in paths), np.int64, len(paths))
+        return [path.removeprefix(f"{place}/") for path in paths], sizes
+    names: list[str] = []
+    if pa.types.is_struct(column.type):
+        if "path" in (field.name for field in column.type):
+            names = [Path(path or "").name for path in pc.struct_field(column, "path").to_pylist()]
+        column = pc.struct_field(column, "bytes")
+    return names, pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return -1
+
+
+def _contents(stored: Stored, row: int) -> bytes:
+    try:
+        return sha256(stored.read(row)).digest()
+    except BadImage:
+        return b"cannot be read"
+
+
+def _of_items(items: Items) -> dict[str, int | str]:
+    _, labels = items.labelled(torch.linspace(0, len(items) - 1, min(FEW, len(items))).long())
+    whole = labels if labels.ndim == 1 else labels.argmax(1)
+    return {"images": len(items), "labels": _digest(*(str(label).encode() for label in whole.tolist()))}
+
+
+def _digest(*parts: bytes) -> str:
+    return sha256(b"\0".join(parts)).hexdigest()[:16]
