@@ -9,6 +9,14 @@ class UserError(ValueError):
     """A mistake the user can mend. The command line prints it as one line and exits with code 2."""
 
 
+class Diverged(UserError):
+    """Training that has become no number: whose, and at which of its steps."""
+
+    def __init__(self, line: str, role: str = "", step: int = 0) -> None:
+        super().__init__(line)
+        self.role, self.step = role, step
+
+
 def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     """An error for a name that does not exist, with the near and the available ones.
 

@@ -12,13 +12,14 @@ from torch import nn
 
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import Batch, batches
-from spacedkd.errors import UserError
+from spacedkd.errors import Diverged, UserError
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.method import Method
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec, read_spec
+from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training import engine, following
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
@@ -27,7 +28,7 @@ from spacedkd.training.pipeline import check_pipeline, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.setup import Setup, measure, set_up
-from spacedkd.training.together import together
+from spacedkd.training.together import Agreement, together
 
 
 class Moment(NamedTuple):
@@ -59,6 +60,7 @@ def train(
     lr: LearningRate | None = None,
     method: Method | None = None,
     callback: Callback = lambda moment: None,
+    stop: Stop = never,
 ) -> Run:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
 
@@ -66,11 +68,14 @@ def train(
     a pair of torch datasets to train and to test on (with a `collate` for their items), a function of named parameters
     that makes an optimizer, the learning rate as a function of the step, a method. Torch is left in deterministic mode,
     with the spec's number of threads and another random state.
+
+    `stop` is asked after every turn; when it says True everything is saved, and `Stopped` is raised. No signal is
+    handled here: `with Signals() as stop:` is what the command line does. An exception of `callback` saves nothing.
     """
     if not isinstance(spec, RunSpec):
         raise UserError(f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), or read_spec(FILE).")
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
-    return train_run(spec, RunFolder(folder), resume, objects, callback)
+    return train_run(spec, RunFolder(folder), resume, objects, callback, stop=stop)
 
 
 def train_run(
@@ -80,6 +85,7 @@ def train_run(
     objects: Objects,
     callback: Callback,
     library: Library | None = None,
+    stop: Stop = never,
 ) -> Run:
     """The same; a `library` keeps the data for the next run of this process."""
     library = library or Library()
@@ -95,7 +101,7 @@ def train_run(
             return read_run(folder.path)
     plan = make_plan(spec, objects, library)
     if not plan.spec.engine.pipeline:
-        return _train(plan, folder, callback)
+        return _train(plan, folder, callback, stop)
     check_pipeline(plan, folder.teacher)
     with teacher_process(plan, folder, _train_teacher) as check:
 
@@ -105,35 +111,44 @@ def train_run(
                 moment = moment._replace(waiting="waiting for the teacher's process")
             callback(moment)
 
-        return _train(
-            replace(plan, spec=replace(plan.spec, teacher_path=str(folder.teacher.resolve()))), folder, checked
-        )
+        followed = replace(plan.spec, teacher_path=str(folder.teacher.resolve()))
+        return _train(replace(plan, spec=followed), folder, checked, stop)
 
 
-def _train(plan: Plan, folder: RunFolder, callback: Callback) -> Run:
+def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop) -> Run:
     for waiting in following.wait_for_begin(plan):
         callback(Moment(0, len(plan.turns), "", 0.0, None, waiting))
+        if stop():
+            raise Stopped(folder.path, 0, len(plan.turns))
     setup, is_new = set_up(plan), not folder.spec.exists()
     recorder = Recorder(setup, folder)
     try:
         with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened():
-            for moment in learn(setup, recorder):
-                callback(moment)
-            recorder.finish()
+            with Agreement(setup.fabric, stop) as stops:
+                for moment in learn(setup, recorder, stops):
+                    callback(moment)
+            done = recorder.position.turns
+            if done == len(plan.turns):
+                recorder.finish()
+            else:
+                recorder.rest()
     except UserError:
         if is_new and recorder.position.turns == 0:  # a mistake that shows at the first step takes no folder
             folder.discard()
         raise
+    if done < len(plan.turns):
+        raise Stopped(folder.path, done, len(plan.turns))
     return read_run(folder.path)
 
 
-def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects) -> None:
+def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects, stop: Stop) -> None:
     """What the teacher's process of a pipeline does."""
-    train_run(spec, folder, True, objects, lambda moment: None)
+    train_run(spec, folder, True, objects, lambda moment: None, stop=stop)
 
 
-def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
-    """Take the turns that are left, one after the other."""
+def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> Iterator[Moment]:
+    """Take the turns that are left, one after the other, or those until it is to stop."""
+    stops = stops or Agreement(setup.fabric, never)
     plan, fabric, position = setup.plan, setup.fabric, recorder.position
     gather = partial(engine.gather_rows, fabric)
     views = (plan.views(turn) for turn in plan.turns.after(position.turns) if turn.role not in setup.followed)
@@ -146,7 +161,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
     def moment(role: str, step: int, accuracy: float | None = None, waiting: str = "") -> Moment:
         return Moment(position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
 
-    learning = None
+    learning, rest = None, (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
         role, step = turn
         if role in setup.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it
@@ -158,6 +173,9 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
         if role != learning:
             for waiting in recorder.following.catch_up():
                 yield moment(role, step, waiting=waiting)
+                if stops.while_waiting():
+                    position.turns, position.role = rest  # what has passed by is not caught up with
+                    return
             setup.begin(role)
             if role != position.role:  # equal when a stretch of turns is resumed in its middle
                 plan.method.take_over(role, setup.models)
@@ -173,10 +191,11 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             setup.move_along(role, step, lr)
         position.turns += 1
 
-        accuracy = None
-        if plan.logs(turn):
+        accuracy, stop = None, stops.after_turn()
+        if plan.logs(turn) or stop:
             values = {name: float(loss.detach()) for name, loss in found.items()}
-            recorder.loss(turn, setup.learner(role).lr, values)
+            if plan.logs(turn):
+                recorder.loss(turn, setup.learner(role).lr, values)
             _check_finite(setup, turn, values)
         if plan.evaluates(turn):
             learner = setup.learner(role)
@@ -188,9 +207,15 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
         recorder.updated(turn)
         if plan.saves(turn):
             recorder.save()
+        rest = (position.turns, position.role)
         yield moment(role, step + 1, accuracy)
+        if stop:
+            return
     for waiting in recorder.following.catch_up():
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
+        if stops.while_waiting():
+            position.turns, position.role = rest
+            return
     if learning in setup.followed:
         yield moment(learning, plan.total_steps, recorder.following.accuracy.get(learning))
 
@@ -199,4 +224,5 @@ def _check_finite(setup: Setup, turn: Turn, values: Mapping[str, float]) -> None
     """Stop a run that has diverged before it is saved; all processes stop together."""
     diverged = not all(math.isfinite(value) for value in values.values())
     if setup.fabric.all_reduce(torch.tensor(float(diverged), device=setup.fabric.device), reduce_op="sum"):
-        raise UserError(f"Training diverged: the {turn.role}'s loss is no number at step {turn.step}. Lower --lr.")
+        line = f"Training diverged: the {turn.role}'s loss is no number at step {turn.step}. Lower --lr."
+        raise Diverged(line, turn.role, turn.step)

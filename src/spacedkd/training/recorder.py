@@ -115,6 +115,12 @@ class Recorder:
         if self._journal is not None:
             self._recording.reached(turn, self.cost.counts[turn.role])
 
+    def rest(self) -> None:
+        """Save a run that is to stop here; all processes leave it together."""
+        if self._saved != self.position.turns:
+            self.save()
+        self.setup.fabric.barrier()
+
     def finish(self) -> None:
         """Save the student, and last of all the result."""
         setup, plan = self.setup, self.setup.plan

@@ -11,12 +11,16 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from selectors import EVENT_READ, DefaultSelector
+from typing import Any
 
+import torch
 from lightning_fabric import Fabric
+from torch import distributed
 
 from spacedkd.errors import UserError
+from spacedkd.stopping import Stop
 
 GRACE = 2.0
 """seconds in which the thread that trains can find out itself, before it is taken to hang in an operation"""
@@ -49,6 +53,49 @@ def together(fabric: Fabric, way_on: str) -> Iterator[None]:
             _tell(others, "")
         finally:
             watch.join(GRACE)  # it listens to what is closed now
+
+
+class Agreement(AbstractContextManager["Agreement"]):
+    """Whether a run is to stop; as soon as one rank is asked to, all of them do, after the same turn.
+
+    After a turn each rank sends off what it was asked, over a group of its own on the CPUs, and looks at what came of
+    that of the turn before: nobody waits for it, and on GPUs nothing is synchronised.
+    """
+
+    def __init__(self, fabric: Fabric, stop: Stop) -> None:
+        self._stop, self._several = stop, fabric.world_size > 1
+        self._group: Any = None
+        self._sent: tuple[Any, torch.Tensor] | None = None
+
+    def __enter__(self) -> "Agreement":
+        if self._several:
+            self._group = distributed.new_group(backend="gloo")
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is None and self._group is not None:
+            self._received()
+            distributed.destroy_process_group(self._group)
+
+    def after_turn(self) -> bool:
+        if self._group is None:
+            return self._stop()
+        if self._received():
+            return True
+        flag = torch.tensor([int(self._stop())])
+        self._sent = (distributed.all_reduce(flag, group=self._group, async_op=True), flag)
+        return False
+
+    def while_waiting(self) -> bool:
+        """Ranks that wait for something do not wait for each other: several of them stop after their next turn."""
+        return not self._several and self._stop()
+
+    def _received(self) -> bool:
+        if self._sent is None:
+            return False
+        (work, flag), self._sent = self._sent, None
+        work.wait()
+        return bool(flag)
 
 
 def _tell(others: Mapping[int, socket.socket], line: str) -> None:
