@@ -1,5 +1,6 @@
 """What somebody is told who stops a command, and what it ends with."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +21,10 @@ def until_stopped(way_on: Callable[[], str]) -> Iterator[Signals]:
         try:
             yield stop
         except (Stopped, KeyboardInterrupt) as end:
-            saved = "Stopped, and everything is saved" if isinstance(end, Stopped) else "Stopped at once"
-            say_error(f"{saved}. Go on with: {way_on()}")
+            saved = isinstance(end, Stopped)
+            say_error(f"{'Stopped, and everything is saved' if saved else 'Stopped at once'}. Go on with: {way_on()}")
+            if saved and stop.received is None:  # another rank was asked
+                stop.received = signal.SIGTERM
             sys.exit(0 if console.quiet else stop.code)  # a rank that fails would have the first one killed
 
 

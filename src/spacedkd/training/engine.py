@@ -19,6 +19,7 @@ from spacedkd.spec import EngineSpec, RunSpec
 from spacedkd.started import check_processes
 from spacedkd.stopping import STARTED_BY, end_with_first_rank
 from spacedkd.training.sharding import is_sharding, shard, sharding
+from spacedkd.training.together import joining
 
 
 def best_precision(accelerator: str) -> str:
@@ -56,7 +57,8 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
         raise UserError(f"This machine cannot do that: {(str(error).splitlines() or [repr(error)])[0]}") from None
     end_with_first_rank()
     os.environ[STARTED_BY] = str(os.getpid())  # for the processes that are started now
-    fabric.launch()
+    with joining(engine.processes):
+        fabric.launch()
     del os.environ[STARTED_BY]
     if engine.threads is not None:  # after Fabric, which thinks of a number itself; the same for all
         torch.set_num_threads(fabric.broadcast(engine.threads))

@@ -24,6 +24,7 @@ from spacedkd.training.following import Following
 from spacedkd.training.path import Entry, Recording
 from spacedkd.training.setup import Scores, Setup
 from spacedkd.training.sharding import is_sharding
+from spacedkd.training.together import check_shared
 
 
 class Recorder:
@@ -53,6 +54,7 @@ class Recorder:
                     self.folder.create(plan.spec)  # from here on it is a run on another number of processes
                 write_json(self.folder.classes, plan.data.describe())
             fabric.barrier()
+            check_shared(fabric, self.folder.spec)
             if self.folder.checkpoint.exists():  # everything as it was when it was saved
                 names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
                 self.position = checkpoint.load(self.folder.checkpoint, *names)

@@ -10,8 +10,10 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
@@ -19,12 +21,18 @@ import torch
 from lightning_fabric import Fabric
 from torch import distributed
 
+from spacedkd import started
 from spacedkd.errors import UserError
 from spacedkd.stopping import Stop
 
 GRACE = 2.0
 """seconds in which the thread that trains can find out itself, before it is taken to hang in an operation"""
 CONNECTED_WITHIN = 60.0
+JOINED_WITHIN = 600.0
+"""seconds in which all ranks are there; before they meet, each of them reads the data"""
+SILENCE = 10.0
+"""seconds of waiting without a word"""
+SHARED_WITHIN = 10.0
 LONGEST = 32
 """bytes in which a rank says who it is; what it says later must not be read with them"""
 
@@ -53,6 +61,59 @@ def together(fabric: Fabric, way_on: str) -> Iterator[None]:
             _tell(others, "")
         finally:
             watch.join(GRACE)  # it listens to what is closed now
+
+
+@contextmanager
+def joining(processes: int) -> Iterator[None]:
+    """While this lasts the processes of a run find each other; if one does not come, a line says so in the end.
+
+    torch would wait for half an hour, without a word.
+    """
+    asked = os.environ.get("SPACEDKD_JOIN_SECONDS", "")
+    limit = float(asked) if asked.isdigit() else JOINED_WITHIN
+    where = f"{os.environ.get('MASTER_ADDR', 'this machine')}:{os.environ.get('MASTER_PORT', '')}".rstrip(":")
+    here = threading.Event()
+
+    def watch() -> None:
+        if here.wait(min(SILENCE, limit)):
+            return
+        _say(f"waiting for all {processes} processes of the run to meet at {where}, for at most {limit:.0f} s")
+        if not here.wait(limit - min(SILENCE, limit)):
+            _say(
+                f"The {processes} processes of the run have not met at {where} within {limit:.0f} s. Start all of "
+                "them, or let them wait longer with SPACEDKD_JOIN_SECONDS=3600."
+            )
+            os._exit(2)
+
+    if processes > 1:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        here.set()
+
+
+def _say(line: str) -> None:
+    if started.speaks():
+        print(f"spacedkd: {line}", file=sys.stderr, flush=True)
+
+
+def check_shared(fabric: Fabric, file: Path) -> None:
+    """Refuse machines that do not share the storage a run is written to; `file` is one the first rank has written."""
+    if fabric.world_size == 1:
+        return
+    seen, limit = file.exists(), time.monotonic() + SHARED_WITHIN
+    while not seen and time.monotonic() < limit:  # a file server may take a while
+        time.sleep(0.1)
+        seen = file.exists()
+    blind: list[str | None] = [None] * fabric.world_size
+    distributed.all_gather_object(blind, None if seen else socket.gethostname())
+    for host in blind:
+        if host is not None:
+            raise UserError(
+                f"{host} does not see {file.parent}, which the first machine writes to. All machines must share the "
+                "storage of runs and data: give --out a folder there."
+            )
 
 
 class Agreement(AbstractContextManager["Agreement"]):
