@@ -96,27 +96,28 @@ def as_child(parent: int) -> None:
 
 def end_with(parent: int) -> None:
     """End this process, whatever it is doing, when the one that started it is gone."""
+    starter = os.getppid()  # the parent, or a server that forks for it
+    if starter != parent and not _lives(parent):  # it went before this
+        os._exit(1)
     if sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) == 0:
-        if _gone(parent):  # before this
+        if os.getppid() != starter:
             os._exit(1)
         return
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    threading.Thread(target=_watch, args=(parent, starter), daemon=True).start()
 
 
-def _watch(parent: int) -> None:
-    while not _gone(parent):
+def _watch(parent: int, starter: int) -> None:
+    while os.getppid() == starter and (starter == parent or _lives(parent)):
         time.sleep(POLL_SECONDS)
     os._exit(1)
 
 
-def _gone(parent: int) -> bool:
-    if os.getppid() == parent:
-        return False
+def _lives(process: int) -> bool:
     try:
-        os.kill(parent, 0)  # a server that forks for it may stand between them
+        os.kill(process, 0)
     except OSError:
-        return True
-    return False
+        return False
+    return True
 
 
 STARTED_BY = "SPACEDKD_STARTED_BY"

@@ -95,13 +95,14 @@ if __name__ == "__main__":
 def test_children_end_with_their_parent(system: str) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, system], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    processes = dict(sorted([int(word) for word in parent.stdout.readline().split()] for _ in range(2)))
+    lines = sorted(parent.stdout.readline().split() for _ in range(2))
+    processes = [int(process) for _, process in lines]
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM):
         os.kill(processes[1], number)  # the parent's business
     assert not gone([processes[1]], 0.1)
     parent.kill()
+    assert gone(processes)
     parent.communicate()
-    assert gone(processes.values())
 
 
 def test_a_follower_that_waits_is_stopped_where_nothing_is_lost(tmp_path: Path, tiny: RunSpec) -> None:

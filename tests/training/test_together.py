@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import distributed
 
 from spacedkd import UserError
 from spacedkd.training import together as module
@@ -71,7 +73,7 @@ def test_processes_that_do_not_come_are_waited_for_with_a_word_and_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codes: queue.Queue[int] = queue.Queue()
-    monkeypatch.setattr(module.os, "_exit", codes.put)
+    monkeypatch.setattr(os, "_exit", codes.put)
     monkeypatch.setattr(module, "SILENCE", 0.01)
     monkeypatch.setattr(module, "JOINED_WITHIN", 0.1)
     monkeypatch.setenv("MASTER_ADDR", "first")
@@ -92,7 +94,7 @@ def test_machines_that_do_not_share_the_folder_are_named(tmp_path: Path, monkeyp
     def gathered(found: list[Any], own: Any) -> None:
         found[:] = [own, "second.example", own]
 
-    monkeypatch.setattr(module.distributed, "all_gather_object", gathered)
+    monkeypatch.setattr(distributed, "all_gather_object", gathered)
     (tmp_path / "spec.json").touch()
     with pytest.raises(UserError, match="second.example does not see .* All machines must share the storage"):
         check_shared(Fake(0, []), tmp_path / "spec.json")  # type: ignore[arg-type]
