@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import spacedkd
-from spacedkd.cli import main
 
 HEAVY = ("torch", "timm", "torchvision", "numpy", "scipy", "sklearn", "lightning_fabric")
 AT_ONCE = [
@@ -104,15 +103,3 @@ def test_every_name_is_there() -> None:
     assert {*names} <= {*dir(spacedkd)}
     with pytest.raises(AttributeError, match="No spacedkd attribute Result"):
         getattr(spacedkd, "Result")  # noqa: B009
-
-
-def test_a_stop_without_a_word_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def stopped(words: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("spacedkd.cli._dispatch", stopped)
-    for words, how in (([], "the same command"), (["train"], "--resume RUN")):
-        with pytest.raises(SystemExit) as stop:
-            main(words)
-        assert stop.value.code == 130
-        assert how in capsys.readouterr().err

@@ -16,7 +16,6 @@ from spacedkd import (
     EngineSpec,
     MethodSpec,
     Moment,
-    OptimizerSpec,
     RunSpec,
     Spaced,
     UserError,
@@ -112,12 +111,6 @@ def test_a_bad_arm_stops_everything_before_it_starts(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="longer than the run"):
         run_all(bad, 1, silent)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_in_a_run_reaches_the_user(tmp_path: Path) -> None:
-    wild = replace(QUICK, method=MethodSpec("none"), optimizer=OptimizerSpec(lr=1e30))
-    with pytest.raises(UserError, match="diverged"):
-        run_all(plan({"wild": wild}, [0], tmp_path), 1, silent)
 
 
 def test_a_run_keeps_the_threads_it_began_with(tmp_path: Path) -> None:
@@ -219,7 +212,10 @@ def test_comparing_from_python(tmp_path: Path) -> None:
     )
     assert [arm["label"] for arm in found["arms"]] == ["none", "kd"]
     assert found["arms"][1]["last"]["mean"] == read_run(tmp_path / "kd" / "seed3").student()
-    assert found == json.loads((tmp_path / "comparison.json").read_text())
+    written = json.loads((tmp_path / "comparison.json").read_text())
+    assert [run["folder"] for arm in written["arms"] for run in arm["runs"]] == ["none/seed3", "kd/seed3"]
+    for arm, other in zip(found["arms"], written["arms"], strict=True):
+        assert {**arm, "runs": 0} == {**other, "runs": 0}
     assert {*told} == {("none", 3), ("kd", 3)}
     for arms, seeds, message in (({}, 1, "at least one arm"), ({"kd": QUICK}, 0, "at least one arm")):
         with pytest.raises(UserError, match=message):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from spacedkd import UserError, read_spec, train
 from spacedkd.cli import verbs
 from spacedkd.cli.flags import RunFlags
 from tests.conftest import assert_same_bits, tensors
+from tests.experiments.processes import children, gone, wait_until
 from tests.training.runs_on_two import METHODS, WITH_BATCHNORM, OnTwo, assert_close, shared
 from tests.training.stopping import train_until
 from tests.training.two_processes import finished, on_two, slurm_variables, started, torchrun_variables
@@ -99,15 +101,22 @@ def kill_when_saved(processes: list[subprocess.Popen[str]], victim: int, run: Pa
 
 
 def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, two: OnTwo) -> None:
-    """Three starts of one run, by Fabric, srun and torchrun; twice a process is killed."""
+    """Four starts of one run, by Fabric, srun and torchrun; one is to stop, and twice a process is killed."""
     run, spec = tmp_path / "run", two.folder / "uninterrupted" / "asked.json"
     train_words = ["-m", "spacedkd", "train"]
 
     (first,) = started([*train_words, "--spec", str(spec), "--out", str(run)], {0: {}})
-    while not (children := _children(first.pid)):
-        assert first.poll() is None, finished([first])
-        time.sleep(0.02)
-    killed = kill_when_saved([first], children[0], run)
+    wait_until(lambda: (run / "checkpoint/latest.safetensors").exists(), first)
+    second = children(first.pid)
+    os.kill(second[0], signal.SIGUSR1)  # one of them is asked, and all stop after the same turn
+    ((code, _, errors),) = finished([first])
+    assert code == 143
+    assert errors.splitlines()[-1] == f"spacedkd: Stopped, and everything is saved. Go on with: {GO_ON} {run}"
+    assert gone(second)
+
+    (first,) = started([*train_words, "--resume", str(run)], {0: {}})
+    wait_until(lambda: children(first.pid), first)
+    killed = kill_when_saved([first], children(first.pid)[0], run)
     ((code, _, errors),) = finished([first])
     assert time.monotonic() - killed < SECONDS
     assert (code, errors) == (2, f"spacedkd: Process 1 of 0 to 1 has died, so all stop. Go on with: {GO_ON} {run}\n")
@@ -130,16 +139,14 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, tw
     assert read_spec(one).processes_before[0].startswith("2 until turn ")
 
 
-def _children(process: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
         ({**torchrun_variables()[0]}, "torchrun has started 2 processes, and the run is for 1"),
         ({**slurm_variables()[0]}, "srun has started 2 processes, and the run is for 1"),
         ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, "write srun before the command"),
+        ({**slurm_variables(1)[0], "SLURM_NNODES": "2"}, "SLURM_NNODES=2, and the run is for --nodes 1"),
+        ({**slurm_variables(1)[0], "SLURM_NTASKS_PER_NODE": "4"}, "PER_NODE=4, and the run is for --devices 1"),
     ],
 )
 def test_another_number_of_processes_than_were_started(
@@ -150,3 +157,9 @@ def test_another_number_of_processes_than_were_started(
     with pytest.raises(UserError, match=said):
         train(METHODS["kd"], tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_two_machines_need_a_command_on_each(tmp_path: Path) -> None:
+    spec = METHODS["kd"]
+    with pytest.raises(UserError, match="--nodes 2 needs this command on each machine, started by torchrun or srun"):
+        train(replace(spec, engine=replace(spec.engine, nodes=2, accelerator="cpu")), tmp_path / "run")

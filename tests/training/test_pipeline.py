@@ -17,6 +17,7 @@ import pytest
 from spacedkd import EngineSpec, MethodSpec, RunSpec, Spaced, UserError, read_spec, train
 from spacedkd.experiments.comparison import find_runs
 from spacedkd.json_form import to_json
+from tests.experiments.processes import children, command, gone
 from tests.training.stopping import train_until
 from tests.training.test_path import assert_same_but_for_cost
 
@@ -31,9 +32,12 @@ def test_two_processes_learn_what_one_learns_through_a_kill(tmp_path: Path, tiny
     process = subprocess.Popen(started, cwd=tmp_path, stdout=DEVNULL)
     while not (tmp_path / "pipeline/checkpoint/latest.safetensors").exists():
         time.sleep(0.002)
+    teachers = [child for child in children(process.pid) if "spawn_main" in command(child)]
     process.kill()
     process.wait()
     assert not (tmp_path / "pipeline/result.json").exists(), "it was to be killed on its way"
+    assert len(teachers) == 1
+    assert gone(teachers), "a process that was started ends with the one that started it"
     train(replace(spec, engine=PIPELINE), tmp_path / "pipeline", resume=True)
     train(spec, tmp_path / "one")
     assert_same_but_for_cost(tmp_path / "one", tmp_path / "pipeline")

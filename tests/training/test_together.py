@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from torch import distributed
+
 from spacedkd import UserError
-from spacedkd.training.together import together
+from spacedkd.training import together as module
+from spacedkd.training.together import check_shared, joining, together
 
 
 class Fake:
@@ -60,3 +67,34 @@ def test_a_mistake_of_one_is_said_by_all() -> None:
 
 def test_what_went_wrong_here_stays_what_it_is() -> None:
     assert ends(KeyError("x"), KeyError("y"), None)[:2] == ["KeyError: 'x'", "KeyError: 'y'"]
+
+
+def test_processes_that_do_not_come_are_waited_for_with_a_word_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes: queue.Queue[int] = queue.Queue()
+    monkeypatch.setattr(os, "_exit", codes.put)
+    monkeypatch.setattr(module, "SILENCE", 0.01)
+    monkeypatch.setattr(module, "JOINED_WITHIN", 0.1)
+    monkeypatch.setenv("MASTER_ADDR", "first")
+    with joining(2):
+        assert codes.get(timeout=20) == 2
+    waits, ends = capsys.readouterr().err.splitlines()
+    assert waits == "spacedkd: waiting for all 2 processes of the run to meet at first, for at most 0 s"
+    assert "have not met at first within 0 s. Start all of them" in ends
+    for processes in (1, 2):
+        with joining(processes):
+            pass
+    time.sleep(0.2)
+    assert codes.empty()
+    assert not capsys.readouterr().err
+
+
+def test_machines_that_do_not_share_the_folder_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gathered(found: list[Any], own: Any) -> None:
+        found[:] = [own, "second.example", own]
+
+    monkeypatch.setattr(distributed, "all_gather_object", gathered)
+    (tmp_path / "spec.json").touch()
+    with pytest.raises(UserError, match="second.example does not see .* All machines must share the storage"):
+        check_shared(Fake(0, []), tmp_path / "spec.json")  # type: ignore[arg-type]

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from spacedkd.cli import listing, verbs
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import flag
+from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console
+from spacedkd.cli.stops import say_error
 from spacedkd.errors import UserError, unknown
+from spacedkd.stopping import end_with_first_rank
 
 
 def list_(
@@ -44,6 +46,8 @@ VERBS: dict[str, Callable[..., None]] = {
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command line; what the user can mend ends in one line and exit code 2."""
     words = sys.argv[1:] if words is None else words
+    spell_out()
+    end_with_first_rank()
     if list(words) == ["--version"]:
         print(f"spacedkd {version('spacedkd')}")
         return
@@ -54,13 +58,10 @@ def main(words: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (UserError, OSError) as error:
-        if not console.quiet:
-            Console(stderr=True).print(f"spacedkd: {error}", markup=False, highlight=False, soft_wrap=True)
+        say_error(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
-        how = "spacedkd train --resume RUN" if [*words[:1]] == ["train"] else "the same command"
-        if not console.quiet:
-            Console(stderr=True).print(f"\nStopped. Go on with {how}.", highlight=False)
+        say_error("Stopped. Go on with: the same command")
         sys.exit(130)
 
 

@@ -5,6 +5,7 @@ Each imports what it needs when it is called, so that help and mistakes come at 
 
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from spacedkd.cli.arms import make_arms
 from spacedkd.cli.changes import changed, to_spec
 from spacedkd.cli.flags import RunFlags, flag, given
 from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
+from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.errors import UserError, unknown
 from spacedkd.spec import RunSpec, read_spec
 
@@ -65,8 +67,13 @@ def train(
         return
     if resume is not None and not restart and RunFolder(folder).finished():
         say(f"{folder} is finished already.")
-    with run_progress(spec.method.name) as callback:
-        found = loop.train(spec, folder, resume=resume is not None, restart=restart, callback=callback)
+
+    def way_on() -> str:
+        begun = RunFolder(folder).spec.exists()
+        return f"spacedkd train --resume {shlex.quote(str(folder))}" if begun else "the same command"
+
+    with until_stopped(way_on) as stop, run_progress(spec.method.name) as callback:
+        found = loop.train(spec, folder, resume=resume is not None, restart=restart, callback=callback, stop=stop)
     console.print(terminal.shown(tables.of_run(found)))
     say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student")
 
@@ -113,7 +120,7 @@ def compare(
     """Compare arms over seeds: every arm of a seed gets the same data order and the same initial weights.
 
     Runs that are finished already are used as they are; ones that were stopped go on. A teacher that several arms have
-    is trained once for all of them, which changes no bit.
+    is trained once for all of them, which changes no bit. One that diverges is reported, and the command ends with 3.
 
     Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003
     --rate cosine --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep' --against online
@@ -141,7 +148,7 @@ def compare(
     finished = sum((folder / "result.json").exists() for folder in every)
     if finished:
         say(f"{finished} of {len(every)} runs in {out} are finished already; delete the folder to run them again.")
-    with jobs_progress(len(every) - finished) as callback:
+    with until_stopped(lambda: "the same command") as stop, jobs_progress(len(every) - finished) as callback:
         found = runner.compare(
             arms,
             out,
@@ -151,8 +158,13 @@ def compare(
             sharing=not no_sharing,
             ray=ray,
             callback=callback,
+            stop=stop,
         )
     _show(found, out / "report.html", out / "comparison.json")
+    if found["diverged"]:
+        folder = shlex.quote(found["diverged"][0]["folder"])
+        say_error(f"{len(found['diverged'])} of {len(every)} runs diverged. To train one again, delete {folder}")
+        sys.exit(3)
 
 
 def report(
@@ -174,7 +186,6 @@ def report(
         raise UserError("Name at least one run folder, for instance runs/demo.")
 
     from spacedkd.experiments import comparison
-    from spacedkd.files import write_json
     from spacedkd.training.folder import make_folder
 
     finished, unfinished = comparison.find_runs(runs)
@@ -183,9 +194,9 @@ def report(
     else:
         page, numbers = out, out.with_name(f"{out.stem}-numbers.json")
         make_folder(out.parent, "--out")
-    found = comparison.compare(*comparison.as_before(runs[0] / "comparison.json", finished, against))
-    write_json(numbers, found)
-    _show(found, page, numbers, len(unfinished))
+    found = comparison.compare(*comparison.as_before(runs[0] / "comparison.json", finished, against), unfinished)
+    comparison.write(numbers, found)
+    _show(found, page, numbers, len(unfinished) - len(found["diverged"]))
 
 
 def _show(found: dict[str, Any], page: Path, numbers: Path, unfinished: int = 0) -> None:

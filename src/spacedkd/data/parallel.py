@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import sys
 import time
 import warnings
@@ -13,6 +12,7 @@ from typing import Any
 
 from spacedkd import started
 from spacedkd.errors import UserError
+from spacedkd.stopping import as_child
 
 CHUNK = 64
 NEWS_SECONDS = 10.0
@@ -70,7 +70,8 @@ def in_processes(work: Work, count: int, title: str, processes: int) -> dict[int
     try:
         for first in range(processes):
             ours, theirs = context.Pipe(duplex=False)
-            workers.append(context.Process(target=_copy, args=(work, count, first, processes, theirs), daemon=True))
+            given = (work, count, first, processes, theirs, os.getpid())
+            workers.append(context.Process(target=_copy, args=given, daemon=True))
             workers[-1].start()
             theirs.close()  # so that its end is seen here when it dies
             ends.append(ours)
@@ -89,7 +90,7 @@ def in_processes(work: Work, count: int, title: str, processes: int) -> dict[int
                 news.tell()
     finally:
         for worker in workers:
-            worker.terminate()
+            worker.kill()
             worker.join()
         for ours in ends:
             ours.close()
@@ -103,15 +104,12 @@ def _received(end: Any) -> Any:
         return UserError("A process that read images was killed, perhaps for want of memory. Start again.")
 
 
-def _copy(work: Work, count: int, first: int, step: int, end: Any) -> None:
+def _copy(work: Work, count: int, first: int, step: int, end: Any, parent: int) -> None:
     """Every step-th chunk; None at the end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began this ends it, and speaks for it
-    parent = multiprocessing.parent_process()
+    as_child(parent)
     warnings.simplefilter("ignore")
     try:
         for chunk in _chunks(count)[first::step]:
-            if parent is not None and os.getppid() != parent.pid:
-                return
             end.send(work(chunk))
         end.send(None)
     except Exception as error:

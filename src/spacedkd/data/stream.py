@@ -6,6 +6,7 @@ same bits. That is why a replay needs no buffer, however long the interval.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -25,6 +26,7 @@ from spacedkd.data.items import Items
 from spacedkd.errors import UserError
 from spacedkd.seeds import seed_for
 from spacedkd.spec import AugmentSpec
+from spacedkd.stopping import as_child
 
 
 class Batch(NamedTuple):
@@ -205,8 +207,14 @@ def _prepared(batch: Callable[..., Batch], turns: Iterable[Sequence[Any]], worke
     if workers == 0:
         return _raised(map(seen.__getitem__, turns))
     pinned = torch.cuda.is_available()
-    loader = DataLoader(seen, None, sampler=turns, num_workers=workers, collate_fn=_as_it_is, pin_memory=pinned)
+    settings: dict[str, Any] = {"num_workers": workers, "worker_init_fn": partial(_begin, os.getpid())}
+    loader = DataLoader(seen, None, sampler=turns, collate_fn=_as_it_is, pin_memory=pinned, **settings)
     return _raised(iter(loader))
+
+
+def _begin(parent: int, worker: int) -> None:
+    """What a worker does first; it must live until the turn is over that its process was stopped in."""
+    as_child(parent)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -1,7 +1,8 @@
 """Finished run folders read as arms of a comparison: accuracies, paired differences and costs."""
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
@@ -12,28 +13,47 @@ from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.evaluation.confidence import Difference, confidence_interval, difference
 from spacedkd.experiments.robustness import compare_evaluations
+from spacedkd.experiments.sharing import read_diverged
 from spacedkd.experiments.spacing_effect import spacing_effects
+from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Ahead, Schedule, Spaced, Window
-from spacedkd.spec import RunSpec
+from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training.folder import RunFolder
 
 COUNTED = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
+
+
+def write(path: Path, found: Mapping[str, Any]) -> None:
+    """Keep a comparison; the folders of its runs are written as they are seen from its own, so that all may move."""
+
+    def seen(run: Mapping[str, Any]) -> dict[str, Any]:
+        return {**run, "folder": Path(os.path.relpath(run["folder"], path.parent)).as_posix()}
+
+    arms = [{**arm, "runs": [*map(seen, arm["runs"])]} for arm in found["arms"]]
+    write_json(path, {**found, "arms": arms, "diverged": [*map(seen, found["diverged"])]})
 
 
 def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:
     """Runs in the order of the comparison that lies at this path, if one does, and the arm it was made against."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        arms = {Path(run["folder"]).resolve(): arm["label"] for arm in found["arms"] for run in arm["runs"]}
+        arms = {_place(path, run["folder"]): str(arm["label"]) for arm in found["arms"] for run in arm["runs"]}
         reference = found["against"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError):
         return [*folders], against
     place = {folder: number for number, folder in enumerate(arms)}
     if against is None and any(arms.get(folder) == reference for folder in folders):
         against = reference
     return sorted(folders, key=lambda folder: place.get(folder, len(place))), against
+
+
+def _place(path: Path, folder: str) -> Path:
+    """Where a run of a comparison lies; one that was written with its whole path may have been moved with its arm."""
+    if Path(folder).is_absolute() and not Path(folder).exists():
+        folder = str(Path(*Path(folder).parts[-2:]))
+    return (path.parent / folder).resolve()
 
 
 def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
@@ -51,13 +71,13 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     return finished, [folder for folder in folders if folder not in finished]
 
 
-def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, Any]:
+def compare(folders: Sequence[Path], against: str | None = None, unfinished: Sequence[Path] = ()) -> dict[str, Any]:
     """The comparison of finished runs as plain JSON: one arm for each label, in order of first appearance.
 
     All accuracies are the student's on the test images. `last` is the deepest head after the last epoch, which
     differences are taken of; `best` is at the best epoch, `ensemble` the mean of all heads after the last epoch.
     `leader` is the same as `last` of the role that learns first. `spacing` has every spaced arm beside its unspaced
-    partner.
+    partner. Runs that diverged are among the unfinished ones, and only listed.
     """
     arms = _arms(folders)
     against = next(iter(arms)) if against is None else against
@@ -69,9 +89,19 @@ def compare(folders: Sequence[Path], against: str | None = None) -> dict[str, An
         "best_chosen_on": sorted({run.best_chosen_on for runs in arms.values() for run in runs}),
         "against": against,
         "arms": numbers,
+        "diverged": [*_diverged(unfinished)],
         "spacing": spacing_effects(arms, numbers),
     }
     return found | {"evaluation": compare_evaluations(found)}
+
+
+def _diverged(folders: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    for folder in folders:
+        error = read_diverged(folder)
+        if error is not None:
+            spec = read_spec(folder)
+            who = {"label": spec.label or describe(spec), "seed": spec.seed, "folder": str(folder)}
+            yield {**who, "role": error.role, "step": error.step}
 
 
 def _arms(folders: Sequence[Path]) -> dict[str, list[Run]]:

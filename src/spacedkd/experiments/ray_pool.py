@@ -24,7 +24,7 @@ from spacedkd.errors import UserError
 from spacedkd.experiments.pool import REPORT_SECONDS, train_job
 from spacedkd.experiments.sharing import Job
 from spacedkd.locks import Held, hold
-from spacedkd.training.following import is_written
+from spacedkd.stopping import Signals
 from spacedkd.training.loop import Moment
 
 ANSWER_SECONDS = 5.0
@@ -33,13 +33,15 @@ LOCK_SECONDS = 120.0
 """after which the lock of a process on a lost machine is released, also by a file server that has to notice"""
 PATIENCE_SECONDS = 30.0
 """for which a run waits, in its place, for one it follows and nobody trains"""
+SAVED_SECONDS = 60.0
+"""within which a task that is to stop has ended its turn, and saved"""
 MOST_KILLS = 3
 """of the same run on machines that live on"""
 
 
 @contextmanager
 def ray_pool(address: str, jobs: Sequence[Job], at_most: int | None) -> Iterator["RayPool"]:
-    """The cluster at an address, `auto` for the one of this machine; whatever ends this early ends its tasks, too."""
+    """The cluster at an address, `auto` for the one of this machine; whatever ends this early lets its tasks save."""
     with _connected(address):
         pool = RayPool(jobs, at_most)
         if not pool.places():
@@ -49,9 +51,11 @@ def ray_pool(address: str, jobs: Sequence[Job], at_most: int | None) -> Iterator
             )
         try:
             yield pool
-        except BaseException:
+        except Exception:
             pool.stop()
             raise
+        finally:
+            pool.end()
 
 
 @contextmanager
@@ -128,7 +132,10 @@ class RayPool:
         except RayError:
             self._kills[number] += 1
             if self._kills[number] == MOST_KILLS:
-                raise UserError("A run was killed from outside (out of memory?). Start again to go on.") from None
+                line = (
+                    f"It was killed from outside {MOST_KILLS} times (out of memory?). The same command goes on with it."
+                )
+                raise UserError(line) from None
             return False
         if isinstance(found, UserError):
             raise found
@@ -138,17 +145,23 @@ class RayPool:
         for number, values in self._news.get_nowait_batch(self._news.qsize()):
             yield number, Moment(*values)
 
+    def give_way(self, number: int) -> None:
+        """A task does so by itself."""
+
     def stop(self) -> None:
+        """Let every run end its turn, and save."""
+        for handle in self._numbers:
+            ray.cancel(handle)  # to the task this is an interrupt
+        if self._numbers:
+            ray.wait([*self._numbers], num_returns=len(self._numbers), timeout=SAVED_SECONDS)
+
+    def end(self) -> None:
         for handle in self._numbers:
             ray.cancel(handle, force=True)
 
 
 def _alive() -> list[Mapping[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
-
-
-class _GaveWay(Exception):
-    """A run has waited for long enough for one that may itself be waiting for a place."""
 
 
 def _train(number: int, job: Job, cwd: str, news: Any, patience: float) -> bool | UserError:
@@ -163,22 +176,17 @@ def _train(number: int, job: Job, cwd: str, news: Any, patience: float) -> bool 
     if job.begun:
         with suppress(Held), hold(job.folder / ".lock", LOCK_SECONDS):
             pass  # whoever had it on a lost node is about to end
-    leader, busy, told = job.spec.teacher_path, time.monotonic(), None
+    told = None
 
     def tell(moment: Moment) -> None:
-        nonlocal busy, told
-        if leader is None or not moment.waiting or is_written(Path(leader)):
-            busy = time.monotonic()
-        elif time.monotonic() - busy > patience:
-            raise _GaveWay
+        nonlocal told
         told = news.put_nowait.remote((number, tuple(moment)))  # not waited for: who waits lends out its CPUs
 
     try:
-        train_job(job, tell)
-    except _GaveWay:
-        return False
+        with Signals() as stop:  # Ray interrupts a task that is to end
+            finished = train_job(job, tell, stop, patience)
     except UserError as error:
         return error
     if told is not None:
         ray.wait([told], timeout=ANSWER_SECONDS)  # the last news come before the end
-    return True
+    return finished

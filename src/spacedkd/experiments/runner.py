@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from spacedkd.data.sources import Library
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import Diverged, UserError, unknown
 from spacedkd.experiments import comparison, room
-from spacedkd.experiments.pool import Callback, Pool, local_pool, train_all
-from spacedkd.experiments.sharing import Job, forget_paths, share, teacher_of
-from spacedkd.files import write_json
+from spacedkd.experiments.pool import Callback, LeftAlone, Pool, local_pool, train_all
+from spacedkd.experiments.sharing import Job, forget_paths, share, teacher_of, without_diverged
 from spacedkd.spec import MethodSpec, RunSpec, read_spec
+from spacedkd.stopping import Stop, never
 from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.plan import fill_in, make_plan, method_and_schedule
@@ -32,12 +32,17 @@ def compare(
     sharing: bool = True,
     ray: str | None = None,
     callback: Callback = lambda job, moment: None,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
 
     Runs that are finished already are used as they are; ones that were stopped go on. Arms with equal teachers share
     one, to the same bits, unless `sharing` is False. With the address of a `ray` cluster, or "auto" for the one this
     machine belongs to, runs are trained there, as many at once as there is room for.
+
+    A run that diverges is left out, and listed under `diverged`; it is not trained again unless its folder is deleted.
+    `stop` is asked a few times a second; when it says True, every run saves after its turn, and `Stopped` is raised.
+    As in `train`, no signal is handled here.
 
     See `comparison.compare` for what is in a comparison, and `spacedkd report` for a page about it.
     """
@@ -51,9 +56,15 @@ def compare(
     at_once = jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
     planned = plan(arms, numbers, out, at_once, library)
-    run_all(planned, jobs, callback, library, sharing, ray)
-    found = comparison.compare([job.folder for label in arms for job in planned if job.label == label], against)
-    write_json(out / "comparison.json", found)
+    diverged = run_all(planned, jobs, callback, library, sharing, ray, stop)
+    ordered = [job.folder for label in arms for job in planned if job.label == label]
+    finished = [folder for folder in ordered if folder not in diverged]
+    if not finished:
+        raise next(iter(diverged.values()))
+    if against is not None and not any(job.label == against for job in planned if job.folder in finished):
+        against = None  # it has diverged, as the comparison says
+    found = comparison.compare(finished, against, [folder for folder in ordered if folder in diverged])
+    comparison.write(out / "comparison.json", found)
     return found
 
 
@@ -142,28 +153,57 @@ def run_all(
     library: Library | None = None,
     sharing: bool = True,
     ray: str | None = None,
-) -> None:
+    stop: Stop = never,
+) -> dict[Path, Diverged]:
     """Train every job that is not finished yet; one that was stopped goes on where it was.
 
     Without a number, as many go on at once as there is room and memory for, here or in the cluster at this address.
 
-    What is wrong with an arm, or with a folder, is an error before anything starts.
+    What is wrong with an arm, or with a folder, is an error before anything starts; what goes wrong with a run is one
+    when all others are finished. Gives the folders of those that diverged.
     """
     for job in jobs:
         if job.begun:
             RunFolder(job.folder).check_holds(job.spec)
         else:
             RunFolder(job.folder).check_free()
-    if not all(job.finished for job in jobs):
-        useful = [job for job in jobs if not job.finished or (job.folder / "path").exists()]
+    diverged = {job.folder: (job, error) for job in jobs if (error := job.diverged()) is not None}
+    todo = [job for job in jobs if not job.finished and job.folder not in diverged]
+    if todo:
+        useful = [job for job in jobs if job in todo or (job.finished and (job.folder / "path").exists())]
         known, held = shared(useful, library, sharing)
-        todo = [job for job in known if not job.finished]
         if ray is None and at_once is None:
             at_once = room.as_memory_allows(jobs_at_once(None, todo[0].spec.engine.accelerator), held)
-        with _open_pool(todo, at_once, ray) as pool:
-            train_all(pool, todo, callback)
-        jobs = [*todo, *jobs]
+        todo = [job for job in known if not job.finished]
+        jobs = [*_train_all(todo, diverged, at_once, callback, ray, stop), *jobs]
     forget_paths(jobs)
+    return {folder: error for folder, (_, error) in diverged.items()}
+
+
+def _train_all(
+    todo: Sequence[Job],
+    diverged: dict[Path, tuple[Job, Diverged]],
+    at_once: int | None,
+    callback: Callback,
+    ray: str | None,
+    stop: Stop,
+) -> list[Job]:
+    """Train these; who diverges is added to those that have. Gives the jobs as they were trained in the end."""
+    done: list[Job] = []
+    lost: list[UserError] = []
+    while todo := without_diverged(todo, diverged):
+        with _open_pool(todo, at_once, ray) as pool:
+            failed = train_all(pool, todo, callback, stop)
+        diverged |= {todo[n].folder: (todo[n], error) for n, error in failed.items() if isinstance(error, Diverged)}
+        leaders = {str(folder.resolve()) for folder in diverged}
+        alone = [n for n, error in failed.items() if isinstance(error, LeftAlone)]
+        again = [todo[n] for n in alone if todo[n].spec.teacher_path in leaders]
+        lost += [error for n, error in failed.items() if not isinstance(error, Diverged) and todo[n] not in again]
+        done += [job for n, job in enumerate(todo) if n not in failed]
+        todo = again
+    if lost:
+        raise UserError(f"{len(lost)} of the runs did not finish; the same command goes on with them. {lost[0]}")
+    return done
 
 
 def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = True) -> tuple[list[Job], int]:

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from torch import nn
 
-from spacedkd.errors import UserError
+from spacedkd.errors import Diverged, UserError
+from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Offline, Schedule, versions
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.path import file_of, place_of, settings, to_record
+from spacedkd.training.path import file_of, path_file, place_of, settings, to_record
 from spacedkd.training.plan import Plan
 
 
@@ -33,12 +34,40 @@ class Job(NamedTuple):
     """the updates of the teacher it waits for, when it follows one that is being recorded"""
 
     @property
+    def name(self) -> str:
+        return f"{self.label}, seed {self.seed}"
+
+    @property
     def begun(self) -> bool:
         return RunFolder(self.folder).spec.exists()
 
     @property
     def finished(self) -> bool:
         return RunFolder(self.folder).finished()
+
+    def diverged(self) -> Diverged | None:
+        """How it diverged, in this comparison or one before; the same run would again."""
+        error = read_diverged(self.folder)
+        return error and self.named(error)
+
+    def named(self, error: Diverged) -> Diverged:
+        return Diverged(f"{self.name}: {error}", error.role, error.step)
+
+
+def read_diverged(run: Path) -> Diverged | None:
+    """How a run diverged that is not finished, if it did."""
+    try:
+        found = json.loads((run / "diverged.json").read_text(encoding="utf-8"))
+        return None if RunFolder(run).finished() else Diverged(found["said"], found["role"], found["step"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def keep_diverged(job: Job, error: Diverged) -> None:
+    """Leave a word in the folder of a run that diverged, so that it is not trained for nothing again."""
+    if not job.begun:  # whoever it follows has diverged first
+        RunFolder(job.folder).create(job.spec)
+    write_json(job.folder / "diverged.json", {"role": error.role, "step": error.step, "said": str(error)})
 
 
 @dataclass(frozen=True)
@@ -111,6 +140,31 @@ def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
         if own.needed and follow:
             return follow if live.begun else [live._replace(spec=spec), *follow]
     return []
+
+
+def without_diverged(jobs: Sequence[Job], diverged: dict[Path, tuple[Job, Diverged]]) -> list[Job]:
+    """The jobs, where those that follow a run that has diverged follow its teacher trained alone, within its folder.
+
+    Where it is the teacher that diverged, so does everybody who follows it: they are added to those diverged.
+    """
+    found: dict[Path, Job] = {}
+    by_path = {str(folder.resolve()): one for folder, one in diverged.items()}
+    for job in jobs:
+        leader, error = by_path.get(job.spec.teacher_path or "", (None, None))
+        if leader is None or error is None:
+            found[job.folder] = job
+            continue
+        recorded = [*json.loads(path_file(leader.folder).read_text(encoding="utf-8"))]
+        if error.role in recorded:
+            same = Diverged(f"The {error.role} it follows diverged at step {error.step}.", error.role, error.step)
+            keep_diverged(job, same)
+            diverged[job.folder] = (job, job.named(same))
+            continue
+        alone = RunFolder(leader.folder).teacher
+        spec = replace(leader.spec, only=recorded[0], ema=None)
+        found.setdefault(alone, Job(leader.label, leader.seed, spec, alone))
+        found[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(alone.resolve())))
+    return [*found.values()]
 
 
 def next_jobs(waiting: Sequence[tuple[int, Job]], running: Collection[Job], room: int) -> list[tuple[int, Job]]:

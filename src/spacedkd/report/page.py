@@ -41,6 +41,9 @@ def _outcome(comparison: Found, arms: Sequence[Arm], unfinished: int) -> Iterato
     found = tag("ul", *findings) if findings else ""
     yield from folded_if_many(arms, f"{counted(len(findings), 'arm')} against {against}, one by one", found)
     yield note(words.caution([arm.numbers["difference"] for arm in arms]))
+    if comparison.get("diverged"):
+        yield note("These runs diverged. They are in none of the numbers, which are of the other seeds alone.")
+        yield html_table(tables.diverged(comparison))
     if unfinished:
         yield note(f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out.")
 

@@ -173,9 +173,21 @@ def spacing(comparison: Found) -> Table:
     )
 
 
+def diverged(comparison: Found) -> Table:
+    """The runs whose training became no number; they are in none of the others."""
+    rows = [[one["label"], str(one["seed"]), one["role"], str(one["step"])] for one in comparison["diverged"]]
+    return Table(
+        "diverged, and not among the numbers",
+        [Column(title, title.lower(), left=title == "Arm") for title in ("Arm", "Seed", "Role", "Step")],
+        [[Cell(text) for text in row] for row in rows],
+        name="Diverged",
+    )
+
+
 def comparison_tables(comparison: Found) -> list[Table]:
     """All of them that say something."""
-    return [results(comparison), *([spacing(comparison)] if comparison["spacing"] else []), costs(comparison)]
+    lost = [diverged(comparison)] if comparison.get("diverged") else []
+    return [results(comparison), *([spacing(comparison)] if comparison["spacing"] else []), costs(comparison), *lost]
 
 
 def of_run(run: Run) -> Table:

@@ -17,7 +17,9 @@ from spacedkd.data.inputs import Inputs, in_dtype
 from spacedkd.errors import UserError
 from spacedkd.spec import EngineSpec, RunSpec
 from spacedkd.started import check_processes
+from spacedkd.stopping import STARTED_BY, end_with_first_rank
 from spacedkd.training.sharding import is_sharding, shard, sharding
+from spacedkd.training.together import joining
 
 
 def best_precision(accelerator: str) -> str:
@@ -53,7 +55,11 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
         )
     except Exception as error:  # Fabric raises many kinds for hardware that is not there
         raise UserError(f"This machine cannot do that: {(str(error).splitlines() or [repr(error)])[0]}") from None
-    fabric.launch()
+    end_with_first_rank()
+    os.environ[STARTED_BY] = str(os.getpid())  # for the processes that are started now
+    with joining(engine.processes):
+        fabric.launch()
+    del os.environ[STARTED_BY]
     if engine.threads is not None:  # after Fabric, which thinks of a number itself; the same for all
         torch.set_num_threads(fabric.broadcast(engine.threads))
     return fabric

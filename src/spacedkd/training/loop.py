@@ -19,6 +19,7 @@ from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec, read_spec
+from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training import engine, following
 from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
@@ -29,7 +30,7 @@ from spacedkd.training.plan import Plan, fill_in, make_plan
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.same_data import check_same_data
 from spacedkd.training.setup import Setup, measure, set_up
-from spacedkd.training.together import together
+from spacedkd.training.together import Agreement, together
 
 
 class Moment(NamedTuple):
@@ -62,6 +63,7 @@ def train(
     lr: LearningRate | None = None,
     method: Method | None = None,
     callback: Callback = lambda moment: None,
+    stop: Stop = never,
 ) -> Run:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
 
@@ -70,11 +72,14 @@ def train(
     a pair of torch datasets to train and to test on (with a `collate` for their items), a function of named parameters
     that makes an optimizer, the learning rate as a function of the step, a method. Torch is left in deterministic mode,
     with the spec's number of threads and another random state.
+
+    `stop` is asked after every turn; when it says True everything is saved, and `Stopped` is raised. No signal is
+    handled here: `with Signals() as stop:` is what the command line does. An exception of `callback` saves nothing.
     """
     if not isinstance(spec, RunSpec):
         raise UserError(f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), or read_spec(FILE).")
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
-    return train_run(spec, RunFolder(folder), resume or restart, objects, callback, restart=restart)
+    return train_run(spec, RunFolder(folder), resume or restart, objects, callback, restart=restart, stop=stop)
 
 
 def train_run(
@@ -85,6 +90,7 @@ def train_run(
     callback: Callback,
     library: Library | None = None,
     restart: bool = False,
+    stop: Stop = never,
 ) -> Run:
     """The same; a `library` keeps the data for the next run of this process."""
     library = library or Library()
@@ -105,7 +111,7 @@ def train_run(
     if resume:
         check_same_data(folder, plan.data)
     if not plan.spec.engine.pipeline:
-        return _train(plan, folder, callback, not resume, restart)
+        return _train(plan, folder, callback, stop, not resume, restart)
     check_pipeline(plan, folder.teacher)
     if restart:
         with folder.lock():
@@ -119,28 +125,38 @@ def train_run(
             callback(moment)
 
         followed = replace(plan.spec, teacher_path=str(folder.teacher.resolve()))
-        return _train(replace(plan, spec=followed), folder, checked, not resume, restart)
+        return _train(replace(plan, spec=followed), folder, checked, stop, not resume, restart)
 
 
-def _train(plan: Plan, folder: RunFolder, callback: Callback, new: bool, restart: bool) -> Run:
+def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, new: bool, restart: bool) -> Run:
     for waiting in following.wait_for_begin(plan):
         callback(Moment(0, len(plan.turns), "", 0.0, None, waiting))
+        if stop():
+            raise Stopped(folder.path, 0, len(plan.turns))
     setup = set_up(plan)
     recorder = Recorder(setup, folder)
     with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(new, restart):
-        for moment in learn(setup, recorder):
-            callback(moment)
-        recorder.finish()
+        with Agreement(setup.fabric, stop) as stops:
+            for moment in learn(setup, recorder, stops):
+                callback(moment)
+        done = recorder.position.turns
+        if done == len(plan.turns):
+            recorder.finish()
+        else:
+            recorder.rest()
+    if done < len(plan.turns):
+        raise Stopped(folder.path, done, len(plan.turns))
     return read_run(folder.path)
 
 
-def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects) -> None:
+def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects, stop: Stop) -> None:
     """What the teacher's process of a pipeline does."""
-    train_run(spec, folder, True, objects, lambda moment: None)
+    train_run(spec, folder, True, objects, lambda moment: None, stop=stop)
 
 
-def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
-    """Take the turns that are left, one after the other."""
+def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> Iterator[Moment]:
+    """Take the turns that are left, one after the other, or those until it is to stop."""
+    stops = stops or Agreement(setup.fabric, never)
     plan, fabric, position = setup.plan, setup.fabric, recorder.position
     gather = partial(engine.gather_rows, fabric)
     views = (plan.views(turn) for turn in plan.turns.after(position.turns) if turn.role not in setup.followed)
@@ -153,7 +169,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
     def moment(role: str, step: int, accuracy: float | None = None, waiting: str = "") -> Moment:
         return Moment(position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
 
-    learning, watch = None, Watch(setup)
+    learning, watch, rest = None, Watch(setup), (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
         role, step = turn
         if role in setup.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it
@@ -165,6 +181,9 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
         if role != learning:
             for waiting in recorder.following.catch_up():
                 yield moment(role, step, waiting=waiting)
+                if stops.while_waiting():
+                    position.turns, position.role = rest  # what has passed by is not caught up with
+                    return
             setup.begin(role)
             if role != position.role:  # equal when a stretch of turns is resumed in its middle
                 plan.method.take_over(role, setup.models)
@@ -183,7 +202,7 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
                 setup.move_along(role, step, lr)
         position.turns += 1
 
-        accuracy = None
+        accuracy, stop = None, stops.after_turn()
         if left_out:
             recorder.skipped(turn, left_out)
         elif plan.logs(turn):
@@ -198,12 +217,19 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             if setup.average is not None and role == plan.roles[-1]:
                 recorder.accuracy(turn, measure(setup, setup.average, setup.average), role="average")
         recorder.updated(turn)
-        if plan.saves(turn):
+        if plan.saves(turn) or stop:
             watch.check_weights(turn)  # nothing that has diverged is saved over what has not
+        if plan.saves(turn):
             recorder.save()
+        rest = (position.turns, position.role)
         yield moment(role, step + 1, accuracy)
+        if stop:
+            return
     for waiting in recorder.following.catch_up():
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
+        if stops.while_waiting():
+            position.turns, position.role = rest
+            return
     watch.check_weights(Turn(plan.roles[-1], plan.last_step[plan.roles[-1]]))
     if learning in setup.followed:
         yield moment(learning, plan.total_steps, recorder.following.accuracy.get(learning))

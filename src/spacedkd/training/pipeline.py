@@ -8,11 +8,8 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +20,7 @@ import torch
 from spacedkd.errors import UserError
 from spacedkd.locks import hold
 from spacedkd.spec import RunSpec
+from spacedkd.stopping import Stop, Stopped, as_child, killed_by
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.objects import Objects
 from spacedkd.training.path import check_path
@@ -30,7 +28,7 @@ from spacedkd.training.plan import Plan
 
 Check = Callable[[], None]
 """complains when the teacher's process has ended before its time"""
-Train = Callable[[RunSpec, RunFolder, Objects], Any]
+Train = Callable[[RunSpec, RunFolder, Objects, Stop], Any]
 
 
 def check_pipeline(plan: Plan, teacher: Path) -> None:
@@ -55,10 +53,10 @@ def teacher_spec(spec: RunSpec, roles: Any) -> RunSpec:
 
 @contextmanager
 def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Check]:
-    """The teacher learns in another process while this lasts; it is ended with it, and goes on when it begins again."""
+    """The teacher learns in another process while this lasts; it stops with it, and goes on when it begins again."""
     spec, objects = plan.spec, plan.objects
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
+    ours, theirs = context.Pipe()
     given = (teacher_spec(spec, plan.roles), folder.teacher, objects, train, theirs, os.getpid())
     try:
         pickle.dumps(given[2])
@@ -73,15 +71,23 @@ def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Che
         if process.exitcode not in (None, 0) or ours.poll():
             try:
                 raise ours.recv()
-            except EOFError:
-                line = f"The teacher's process ended (exit code {process.exitcode}). Go on with --resume {folder.path}"
+            except (EOFError, OSError):
+                process.join()
+                if process.exitcode == 0:
+                    return
+                line = f"The teacher's process {killed_by(process.exitcode)}. Go on with --resume {folder.path}"
                 raise UserError(line) from None
 
     try:
         yield check
         process.join()
+    except Stopped:
+        with suppress(OSError):  # it may have ended already
+            ours.send("stop")
+        process.join()  # when it has saved
+        raise
     finally:
-        process.terminate()
+        process.kill()
         process.join()
         if not folder.spec.exists():  # a mistake that showed before the student began
             folder.discard()
@@ -110,21 +116,15 @@ def _next_device() -> Iterator[None]:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
-def _teach(spec: RunSpec, folder: Path, objects: Objects, train: Train, news: Connection, parent: int) -> None:
+def _teach(spec: RunSpec, folder: Path, objects: Objects, train: Train, told: Connection, parent: int) -> None:
     """What the teacher's process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    as_child(parent)
     folder.mkdir(parents=True, exist_ok=True)
     with hold(folder / ".lock", seconds=30):
         pass  # one that was left behind by a kill is about to notice
     try:
-        train(spec, RunFolder(folder), objects)
+        train(spec, RunFolder(folder), objects, told.poll)
+    except Stopped:
+        return
     except UserError as error:
-        news.send(error)
-
-
-def _end_with(parent: int) -> None:
-    """End this process when the one that started it is gone."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+        told.send(error)

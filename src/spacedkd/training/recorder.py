@@ -28,6 +28,7 @@ from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
 from spacedkd.training.sharding import is_sharding
 from spacedkd.training.tensor_file import system_errors
+from spacedkd.training.together import check_shared
 
 
 class Recorder:
@@ -55,6 +56,7 @@ class Recorder:
                 stack.enter_context(self.folder.lock())  # before anything is written: others may begin here as well
                 is_new = self._take(new, restart)
             fabric.barrier()
+            check_shared(fabric, self.folder.spec)
             if self.folder.checkpoint.exists():  # everything as it was when it was saved
                 names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
                 self.position = checkpoint.load(self.folder.checkpoint, *names)
@@ -167,6 +169,12 @@ class Recorder:
         self._saving.check()
         if self._journal is not None:
             self._recording.reached(turn, self.cost.counts[turn.role])
+
+    def rest(self) -> None:
+        """Save a run that is to stop here; all processes leave it together."""
+        if self._saved != self.position.turns:
+            self.save()
+        self.setup.fabric.barrier()
 
     def finish(self) -> None:
         """Save the student, and last of all the result."""

@@ -10,17 +10,29 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
+from typing import Any
 
+import torch
 from lightning_fabric import Fabric
+from torch import distributed
 
+from spacedkd import started
 from spacedkd.errors import UserError
+from spacedkd.stopping import Stop
 
 GRACE = 2.0
 """seconds in which the thread that trains can find out itself, before it is taken to hang in an operation"""
 CONNECTED_WITHIN = 60.0
+JOINED_WITHIN = 600.0
+"""seconds in which all ranks are there; before they meet, each of them reads the data"""
+SILENCE = 10.0
+"""seconds of waiting without a word"""
+SHARED_WITHIN = 10.0
 LONGEST = 32
 """bytes in which a rank says who it is; what it says later must not be read with them"""
 
@@ -49,6 +61,102 @@ def together(fabric: Fabric, way_on: str) -> Iterator[None]:
             _tell(others, "")
         finally:
             watch.join(GRACE)  # it listens to what is closed now
+
+
+@contextmanager
+def joining(processes: int) -> Iterator[None]:
+    """While this lasts the processes of a run find each other; if one does not come, a line says so in the end.
+
+    torch would wait for half an hour, without a word.
+    """
+    asked = os.environ.get("SPACEDKD_JOIN_SECONDS", "")
+    limit = float(asked) if asked.isdigit() else JOINED_WITHIN
+    where = f"{os.environ.get('MASTER_ADDR', 'this machine')}:{os.environ.get('MASTER_PORT', '')}".rstrip(":")
+    here = threading.Event()
+
+    def watch() -> None:
+        if here.wait(min(SILENCE, limit)):
+            return
+        _say(f"waiting for all {processes} processes of the run to meet at {where}, for at most {limit:.0f} s")
+        if not here.wait(limit - min(SILENCE, limit)):
+            _say(
+                f"The {processes} processes of the run have not met at {where} within {limit:.0f} s. Start all of "
+                "them, or let them wait longer with SPACEDKD_JOIN_SECONDS=3600."
+            )
+            os._exit(2)
+
+    if processes > 1:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        here.set()
+
+
+def _say(line: str) -> None:
+    if started.speaks():
+        print(f"spacedkd: {line}", file=sys.stderr, flush=True)
+
+
+def check_shared(fabric: Fabric, file: Path) -> None:
+    """Refuse machines that do not share the storage a run is written to; `file` is one the first rank has written."""
+    if fabric.world_size == 1:
+        return
+    seen, limit = file.exists(), time.monotonic() + SHARED_WITHIN
+    while not seen and time.monotonic() < limit:  # a file server may take a while
+        time.sleep(0.1)
+        seen = file.exists()
+    blind: list[str | None] = [None] * fabric.world_size
+    distributed.all_gather_object(blind, None if seen else socket.gethostname())
+    for host in blind:
+        if host is not None:
+            raise UserError(
+                f"{host} does not see {file.parent}, which the first machine writes to. All machines must share the "
+                "storage of runs and data: give --out a folder there."
+            )
+
+
+class Agreement(AbstractContextManager["Agreement"]):
+    """Whether a run is to stop; as soon as one rank is asked to, all of them do, after the same turn.
+
+    After a turn each rank sends off what it was asked, over a group of its own on the CPUs, and looks at what came of
+    that of the turn before: nobody waits for it, and on GPUs nothing is synchronised.
+    """
+
+    def __init__(self, fabric: Fabric, stop: Stop) -> None:
+        self._stop, self._several = stop, fabric.world_size > 1
+        self._group: Any = None
+        self._sent: tuple[Any, torch.Tensor] | None = None
+
+    def __enter__(self) -> "Agreement":
+        if self._several:
+            self._group = distributed.new_group(backend="gloo")
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is None and self._group is not None:
+            self._received()
+            distributed.destroy_process_group(self._group)
+
+    def after_turn(self) -> bool:
+        if self._group is None:
+            return self._stop()
+        if self._received():
+            return True
+        flag = torch.tensor([int(self._stop())])
+        self._sent = (distributed.all_reduce(flag, group=self._group, async_op=True), flag)
+        return False
+
+    def while_waiting(self) -> bool:
+        """Ranks that wait for something do not wait for each other: several of them stop after their next turn."""
+        return not self._several and self._stop()
+
+    def _received(self) -> bool:
+        if self._sent is None:
+            return False
+        (work, flag), self._sent = self._sent, None
+        work.wait()
+        return bool(flag)
 
 
 def _tell(others: Mapping[int, socket.socket], line: str) -> None:
