@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
-    {"errors", "files", "seeds", "started", "torchvision_operators"},
+    {"errors", "files", "own_code", "seeds", "started", "torchvision_operators"},
     {
         "duration",
         "schedule",
@@ -72,6 +72,7 @@ def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
     for name in (
         "errors.py",
         "files.py",
+        "own_code.py",
         "seeds.py",
         "duration.py",
         "schedule.py",

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from spacedkd.data.sources import Library
 from spacedkd.errors import UserError
 from spacedkd.experiments.sharing import Job, next_jobs
+from spacedkd.own_code import Inherited
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.loop import Moment, train_run
 from spacedkd.training.objects import Objects
@@ -86,7 +87,7 @@ class LocalPool:
         return self._at_once
 
     def submit(self, number: int, job: Job) -> Future[None]:
-        return self._executor.submit(_train, number, job, self._news)
+        return self._executor.submit(_train, Inherited(), number, job, self._news)
 
     def wait(self, running: Collection[Future[None]]) -> Iterable[Future[None]]:
         return wait(running, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED).done
@@ -128,5 +129,5 @@ def _take_place(places: Any) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
 
 
-def _train(number: int, job: Job, news: Any) -> None:
+def _train(_: Inherited, number: int, job: Job, news: Any) -> None:
     train_job(job, lambda moment: news.put((number, moment)))

@@ -22,6 +22,7 @@ import torch
 from filelock import FileLock
 
 from spacedkd.errors import UserError
+from spacedkd.own_code import Inherited
 from spacedkd.spec import RunSpec
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.objects import Objects
@@ -64,7 +65,7 @@ def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Che
         pickle.dumps(given[2])
     except Exception:
         raise UserError("--pipeline hands objects to another process: give functions that a module defines.") from None
-    process = context.Process(target=_teach, args=given)  # no daemon, which could have no workers
+    process = context.Process(target=_teach, args=(Inherited(), *given))  # no daemon, which could have no workers
     with _next_device():
         process.start()
     theirs.close()
@@ -105,7 +106,9 @@ def _next_device() -> Iterator[None]:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
-def _teach(spec: RunSpec, folder: Path, objects: Objects, train: Train, news: Connection, parent: int) -> None:
+def _teach(
+    _: Inherited, spec: RunSpec, folder: Path, objects: Objects, train: Train, news: Connection, parent: int
+) -> None:
     """What the teacher's process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from spacedkd.files import read_journal, write_json
-from spacedkd.models import build
+from spacedkd.models import students
 from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
@@ -125,7 +125,7 @@ class Recorder:
             folders = {plan.student: self.folder.student, "average": self.folder.average}
             for name, module in self._whole_modules().items():
                 if name == plan.student or (name == "average" and setup.average is not None):
-                    build.save(module.network, network, plan.data.shown, folders[name])  # type: ignore[arg-type]
+                    students.save(module.network, network, plan.data.shown, folders[name])  # type: ignore[arg-type]
             facts = {
                 "roles": [*plan.roles],
                 "learners": {role: plan.method.learners[role] for role in plan.roles},
