@@ -38,10 +38,10 @@ from .methods.self_kd import SelfKD as SelfKD
 from .methods.shake import SHAKE as SHAKE
 from .methods.takd import TAKD as TAKD
 from .methods.tsb import TSB as TSB
-from .models.build import load_student as load_student
 from .models.exits import EarlyExits as EarlyExits
 from .models.heads import Classifier as Classifier
 from .models.heads import Prediction as Prediction
+from .models.students import load_student as load_student
 from .recipes import recipe as recipe
 from .run import Run as Run
 from .run import read_run as read_run

@@ -5,7 +5,6 @@ for `Online()`, and says in one line what is wrong with anything else. `from_jso
 """
 
 import ast
-import importlib
 import inspect
 import json
 import numbers
@@ -21,7 +20,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
-from spacedkd.schedule import SCHEDULES, Schedule, by_name
+from spacedkd.own_code import FromFile, load_object, loaded_already
+from spacedkd.schedule import SCHEDULES, NamedSchedule, Schedule, by_name
 
 
 def to_json(value: Any) -> Any:
@@ -39,6 +39,8 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value]
     if not is_dataclass(value) or isinstance(value, type):
         return value
+    if isinstance(value, NamedSchedule):
+        return {"kind": value.kind, **to_json(value.options)}
     plain = {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
     if not isinstance(value, Schedule):
         return plain
@@ -204,26 +206,18 @@ def _schedule(value: Any, where: str) -> Schedule:
         )
     options = {key: item for key, item in value.items() if key != "kind"}
     if ":" in value["kind"]:
-        own: Schedule = from_json(load_object(value["kind"]), options, where)
-        return own
+        return _own_schedule(value["kind"], options, where)
     if value["kind"] not in SCHEDULES:
         raise unknown("schedule", value["kind"], SCHEDULES)
     return from_json(SCHEDULES[value["kind"]], options, where)
 
 
-def is_own(name: str) -> bool:
-    """Whether a name is that of somebody's own function or class, package.module:name; on a hub a name has an owner.
-
-    >>> is_own("own:make_network"), is_own("resnet18"), is_own("owner/photos:small")
-    (True, False, False)
-    """
-    return ":" in name and not any(sign in name for sign in "/\\")
-
-
-def load_object(name: str) -> Any:
-    """What `package.module:Name` names."""
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise UserError(f"Cannot load {name!r} ({error}). Write it as package.module:Name.") from None
+def _own_schedule(kind: str, options: Mapping[str, Any], where: str) -> Schedule:
+    """A schedule of one's own; one that only a file names stays a name, unless the class is here already."""
+    make = loaded_already(kind) if isinstance(kind, FromFile) else load_object(kind)
+    if make is None and isinstance(kind, FromFile):
+        return NamedSchedule(kind, options)
+    if not (isinstance(make, type) and is_dataclass(make) and callable(getattr(make, "turns", None))):
+        raise UserError(f"{where}: {kind} is no schedule: it must name a dataclass with a method turns(roles, steps).")
+    own: Any = from_json(make, options, where)
+    return own  # type: ignore[no-any-return]

@@ -14,13 +14,14 @@ teacher 2
 student 2
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from spacedkd.duration import Duration, parse_durations, steps_of
 from spacedkd.errors import UserError
+from spacedkd.own_code import untrusted
 
 
 class Turn(NamedTuple):
@@ -159,6 +160,17 @@ class ReleasedSelfKD:
             else:
                 yield from (Turn(role, seen) for role in roles[1:] for seen in block)
                 block.clear()
+
+
+@dataclass(frozen=True)
+class NamedSchedule:
+    """A schedule of somebody's own that a file names, and that was not imported: it can be read about, not followed."""
+
+    kind: str
+    options: Mapping[str, Any]
+
+    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+        raise untrusted(self.kind)
 
 
 SCHEDULES: dict[str, type[Schedule]] = {

@@ -23,6 +23,7 @@ from spacedkd.method_names import METHODS
 from spacedkd.optimizer_spec import OptimizerSpec as OptimizerSpec
 from spacedkd.optimizer_spec import Options as Options
 from spacedkd.optimizer_spec import RateSpec as RateSpec
+from spacedkd.own_code import marked
 from spacedkd.schedule import Schedule
 
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
@@ -162,15 +163,20 @@ _WHEN_SET = {"sync_batchnorm": False, "processes_before": [], "only": None, "on_
 """what counts only where it is not as usual; runs of before did not have it"""
 
 
-def read_spec(path: str | PathLike[str]) -> RunSpec:
-    """A spec from a spec.json, or from the run folder that holds one."""
+def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
+    """A spec from a spec.json, or from the run folder that holds one.
+
+    Reading imports nothing. What the file names of somebody's own code, `package.module:Name`, can be trained or
+    measured only if you trust it with `trust_code`, or have named it yourself in this process.
+    """
     path = Path(path)
     path = path / "spec.json" if path.is_dir() else path
     try:
-        return from_json(RunSpec, json.loads(path.read_text(encoding="utf-8")))
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return from_json(RunSpec, marked(plain, path, trust_code))
     except FileNotFoundError:
         raise UserError(f"There is no {path}. Give a spec.json or a run folder.") from None
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {str(error).splitlines()[0]}.") from None

@@ -87,8 +87,11 @@ def test_the_same_from_python(own: ModuleType, tmp_path: Path) -> None:
     assert [*noisy["instruments"]] == ["accuracy", "weight_noise"]
 
 
-def test_functions_that_a_spec_names_need_not_be_named_again(own: ModuleType, tmp_path: Path) -> None:
+def test_functions_that_a_spec_names_need_not_be_named_again(
+    own: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     small = "--epochs 1 --batch-size 8 --precision 32-true --threads 1 --method none --out run".split()
     main(["train", "--network", "own_parts:make", "--data", "own_parts:images", *small])
-    main(["evaluate", "run"])
+    assert "spec.json names code, 'own_parts:images'" in refused(["evaluate", "run"], capsys)
+    main(["evaluate", "run", "--trust-code"])
     assert (tmp_path / "run" / "evaluation.json").exists()

@@ -14,7 +14,7 @@ import pytest
 
 from spacedkd.cli import main
 from spacedkd.cli.plain import spell_out
-from spacedkd.training import loop
+from spacedkd.training.finite import Watch
 from tests.cli.test_cli import TINY
 from tests.training.stopping import assert_same_run
 
@@ -23,18 +23,18 @@ KD = ["train", *TINY, "--interval", "1ep", "--save-every", "50%"]
 
 def send_after(monkeypatch: pytest.MonkeyPatch, turn: int, *signals: int) -> None:
     """Let this process get signals in the middle of a turn."""
-    check = loop._check_finite
+    check = Watch.check_losses
     monkeypatch.setattr("spacedkd.training.plan.Plan.logs", lambda self, turn: True)
 
-    def struck(setup: Any, at: Any, values: Any) -> None:
-        check(setup, at, values)
+    def struck(watch: Watch, at: Any, values: Any) -> None:
+        check(watch, at, values)
         struck.turns += 1  # type: ignore[attr-defined]
         if struck.turns == turn:  # type: ignore[attr-defined]
             for number in signals:
                 os.kill(os.getpid(), number)
 
     struck.turns = 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(loop, "_check_finite", struck)
+    monkeypatch.setattr(Watch, "check_losses", struck)
 
 
 def test_signals_save_after_the_turn_and_the_run_goes_on_to_the_same_bits(

@@ -15,7 +15,8 @@ from torch import Tensor
 from spacedkd import Classifier, DataSpec, NetworkSpec, UserError
 from spacedkd.data.inputs import Shown
 from spacedkd.data.sources import load
-from spacedkd.models.build import available, build, save
+from spacedkd.models.build import available, build
+from spacedkd.models.students import save
 
 
 def blank(size: int, classes: int = 100) -> Shown:
@@ -130,7 +131,7 @@ SCALE = "Let it scale them: --set network.input_size="
         ("resnet18_small", {"widht": 3}, "widht"),
         ("resnet18_small", {"width": 0}, "width must be at least 1"),
         ("resnet18_small", {"pretrained": True}, "The weights of resnet18_small cannot be loaded: No pretrained"),
-        ("resnet18_small", {"checkpoint_path": "none.pth"}, "The weights of resnet18_small cannot be loaded"),
+        ("resnet18_small", {"checkpoint_path": "none.pth"}, "There are no weights at none.pth"),
         ("vit_tiny_patch16_224", {"img_size": 224}, "3x32x32 images: Input height (32) doesn't match model (224)."),
         ("vit_tiny_patch16_224", {"img_size": 224}, f"{SCALE}224"),
         ("efficientformer_l1", {}, f"{SCALE}224"),

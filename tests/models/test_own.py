@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec, Progress, UserError
 from spacedkd.data.inputs import Inputs, Shown
 from spacedkd.models.branches import Branches, Gate
-from spacedkd.models.build import build, load_student, save
+from spacedkd.models.build import build
 from spacedkd.models.exits import WithShadow
 from spacedkd.models.heads import feature_width
+from spacedkd.models.students import load_student, save
 from spacedkd.models.taps import find_hint
 from spacedkd.models.weights import check_trained, keep_normalisation
 

@@ -160,7 +160,7 @@ def test_a_network_by_the_name_of_its_function(tmp_path: Path) -> None:
     assert read_spec(tmp_path / "named").objects == {}
     train(replace(SHORT, network=NetworkSpec(options={"width": 5})), tmp_path / "given", network=Small)
     assert_same_bits(tensors(tmp_path / "named"), tensors(tmp_path / "given"))
-    main(["evaluate", str(tmp_path / "named")])
+    main(["evaluate", str(tmp_path / "named"), "--trust-code"])
     found = json.loads((tmp_path / "named" / "evaluation.json").read_text())
     top1 = found["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]["final"]["top1"]
     assert top1 == read_run(tmp_path / "named").student()

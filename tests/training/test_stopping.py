@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from spacedkd import Moment, RunSpec, Spaced, train
 from spacedkd.stopping import Stopped, killed_by
-from spacedkd.training.checkpoint import read_position
+from spacedkd.training import checkpoint
 from tests.experiments.processes import children, gone, wait_until
 from tests.training.stopping import assert_same_run
 
@@ -34,7 +34,7 @@ def began(folder: Path) -> bool:
 def assert_saved(folder: Path) -> None:
     """Nothing that was learned is lost, and nobody holds the folder."""
     *_, last = (folder / "journal.jsonl").read_text().splitlines()
-    position = read_position(folder / "checkpoint/latest.safetensors")
+    position = checkpoint.newest(folder / "checkpoint/latest.safetensors").position
     assert position.turns == json.loads(last)["turn"] > 0
     with FileLock(folder / ".lock", blocking=False):
         pass

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from spacedkd import own_code
 from spacedkd.cli import listing, verbs
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import flag
@@ -51,7 +52,6 @@ def main(words: Sequence[str] | None = None) -> None:
     if list(words) == ["--version"]:
         print(f"spacedkd {version('spacedkd')}")
         return
-    sys.path.append(str(Path.cwd()))  # methods and schedules of one's own lie where one works
     try:
         _dispatch(words)
     except BrokenPipeError:  # whoever reads the output has seen enough
@@ -66,6 +66,11 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _dispatch(words: Sequence[str]) -> None:
+    with own_code.working_in(Path.cwd(), words):  # methods and schedules of one's own lie where one works
+        _call(words)
+
+
+def _call(words: Sequence[str]) -> None:
     tyro.extras.subcommand_cli_from_dict(
         VERBS,
         args=words,

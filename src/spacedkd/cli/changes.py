@@ -37,7 +37,8 @@ def to_spec(given: Given) -> RunSpec:
         return recipe(given["recipe"], without, change=lambda spec: changed(spec, given))
     if without:
         raise UserError("--without leaves a quirk out of a --recipe: name the recipe too.")
-    return changed(read_spec(given["spec"]) if "spec" in given else RunSpec(), given)
+    base = read_spec(given["spec"], given.get("trust_code", False)) if "spec" in given else RunSpec()
+    return changed(base, given)
 
 
 def changed(base: RunSpec, given: Given) -> RunSpec:

@@ -13,7 +13,7 @@ from spacedkd.cli.evaluation_flags import InstrumentFlags, ObjectFlags, OtherNet
 from spacedkd.cli.flags import PLACES, Given, ImageFlags, flag, given
 from spacedkd.cli.progress import console, say, work_progress
 from spacedkd.errors import UserError
-from spacedkd.json_form import load_object
+from spacedkd.own_code import load_object
 from spacedkd.spec import NetworkSpec, RunSpec
 
 if TYPE_CHECKING:
@@ -62,7 +62,11 @@ def evaluate(
     folders = _folders(runs, unfinished) if runs else [_folder_of_network(typed)]
     count, everything = len(folders), {}
     for number, folder in enumerate(folders, 1):
-        subject = saved.of_run(folder, unfinished, *where, _loaded(objects)) if runs else _of_network(typed, *where)
+        subject = (
+            saved.of_run(folder, unfinished, *where, _loaded(objects), flags.trust_code)
+            if runs
+            else _of_network(typed, *where)
+        )
         if flags.grid is not None and number == 1:
             write_grid(flags.grid, of_images(subject.data.test, "Corruptions"), plan.corruptions, plan.severities)
         with work_progress(f"{number} of {count}" if count > 1 else "") as progress:

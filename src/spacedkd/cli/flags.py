@@ -49,7 +49,7 @@ class Flag(NamedTuple):
     @property
     def is_switch(self) -> bool:
         """Whether it is given or not, and takes no word."""
-        return self.kind is bool and self.place.startswith("engine.")
+        return self.kind is bool and (not self.place or self.place.startswith("engine."))
 
     def field(self) -> tuple[str, Any, Any]:
         """This flag as a dataclass field; None, or an empty tuple, is what it has when it is not given.
@@ -149,6 +149,7 @@ _EVERYTHING = [
         "anything else in the spec: method.temperature=4, network.drop_path_rate=0.1, ... (may be repeated)",
         metavar="KEY=VALUE",
     ),
+    Flag("trust_code", bool, "import functions and classes that a file names as package.module:name, too"),
 ]
 _NETWORK = [
     *of_fields(NetworkSpec, "network"),

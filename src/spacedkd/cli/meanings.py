@@ -31,7 +31,7 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
     if "teacher" in given:
         spec = replace(spec, teacher=_named(given["teacher"], width))
     if "teacher_weights" in given:
-        spec = _with_trained_teacher(spec, given["teacher_weights"])
+        spec = _with_trained_teacher(spec, given["teacher_weights"], given.get("trust_code", False))
     if "assistant" in given:
         if spec.method.name != "takd":
             raise UserError("--assistant names a network between teacher and student: use it with --method takd.")
@@ -52,10 +52,10 @@ def _with_option(spec: Any, name: str, value: Any) -> Any:
     return replace(spec, options={**spec.options, name: value})
 
 
-def _with_trained_teacher(spec: RunSpec, place: str) -> RunSpec:
+def _with_trained_teacher(spec: RunSpec, place: str, trust_code: bool) -> RunSpec:
     """The trained teacher; a method whose teacher would learn is told that it does not."""
     if place != PUBLISHED:
-        network = spec.teacher or _trained_network(Path(place), spec)
+        network = spec.teacher or _trained_network(Path(place), spec, trust_code)
         teacher = replace(network, weights=str(Path(place).resolve()))
     elif spec.teacher is None:
         raise UserError("--teacher-weights timm takes the published weights of a network: name it with --teacher.")
@@ -76,14 +76,14 @@ def _taught_by_it(method: MethodSpec) -> MethodSpec:
     return replace(method, options={"teacher_learns": False, **method.options})
 
 
-def _trained_network(place: Path, spec: RunSpec) -> NetworkSpec:
+def _trained_network(place: Path, spec: RunSpec, trust_code: bool) -> NetworkSpec:
     """A run knows its network, and so does a student's folder; a file's weights are taken for the student's own."""
     if (place / "spec.json").exists():
-        return replace(read_spec(place).network, weights=None)
+        return replace(read_spec(place, trust_code).network, weights=None)
     if (place / "config.json").exists():
-        from spacedkd.models.weights import described
+        from spacedkd.models.description import described
 
-        known = described(place / "config.json")
+        known = described(place / "config.json", trust_code)
         given = {key: value for key, value in known.get("model_args", {}).items() if key not in _FROM_DATA}
         return NetworkSpec(known.get("architecture"), given)  # type: ignore[arg-type]
     return spec.network

@@ -39,6 +39,7 @@ def train(
     --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003 --rate cosine --out runs/mine
     """
     typed = given(run)
+    trust_code = typed.pop("trust_code", False) if resume is not None else False
     if resume is not None and (out is not None or {*typed} - {"devices", "nodes", "strategy"}):
         raise UserError(
             "--resume takes everything from the run's spec.json: leave out the other flags. Only --devices, --nodes "
@@ -50,7 +51,7 @@ def train(
         resume = resume.parent
     if out is not None and not out.name:
         raise UserError("--out needs the name of a folder, for instance runs/mine.")
-    spec = read_spec(resume) if resume is not None else to_spec(typed)
+    spec = read_spec(resume, trust_code) if resume is not None else to_spec(typed)
 
     from spacedkd.cli import terminal
     from spacedkd.report import tables

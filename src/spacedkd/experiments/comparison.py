@@ -18,7 +18,7 @@ from spacedkd.experiments.spacing_effect import spacing_effects
 from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.run import Run, read_run
-from spacedkd.schedule import Ahead, Schedule, Spaced, Window
+from spacedkd.schedule import Ahead, NamedSchedule, Schedule, Spaced, Window
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training.folder import RunFolder
 
@@ -205,6 +205,8 @@ def describe_schedule(schedule: Schedule | None) -> str | None:
         end = f"to {schedule.stop}" if schedule.stop is not None else f"for {schedule.length}"
         inside, outside = describe_schedule(schedule.inside), describe_schedule(schedule.outside)
         return f"{inside} from {schedule.start} {end}, else {outside}"
+    if isinstance(schedule, NamedSchedule):
+        return schedule.kind.partition(":")[2]
     if not isinstance(schedule, Spaced):
         return type(schedule).__name__
     names = {Duration(1, "st"): "online", Duration(100, "%"): "offline"}

@@ -13,6 +13,7 @@ from spacedkd.data.sources import Library
 from spacedkd.errors import UserError
 from spacedkd.experiments import runner
 from spacedkd.experiments.sharing import Job
+from spacedkd.own_code import Inherited
 from spacedkd.spec import RunSpec
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.forecast import Forecast, forecasts
@@ -75,7 +76,9 @@ def forecast_comparison(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(at_once, len(arms)), context, max_tasks_per_child=1) as pool:
         futures = {
-            label: pool.submit(_forecasts, [job for job in planned if job.label == label], gpus[place % len(gpus)])
+            label: pool.submit(
+                _forecasts, Inherited(), [job for job in planned if job.label == label], gpus[place % len(gpus)]
+            )
             for place, label in enumerate(arms)
         }
         try:
@@ -85,7 +88,7 @@ def forecast_comparison(
     return ComparisonForecast(found, at_once)
 
 
-def _forecasts(jobs: Sequence[Job], gpu: str | None) -> list[Forecast]:
+def _forecasts(_: Inherited, jobs: Sequence[Job], gpu: str | None) -> list[Forecast]:
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     return forecasts([(job.spec, RunFolder(job.folder)) for job in jobs])

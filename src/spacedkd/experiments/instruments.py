@@ -40,15 +40,17 @@ def evaluate(
     unfinished: bool = False,
     accelerator: str | None = None,
     threads: int | None = None,
+    trust_code: bool = False,
     progress: Progress = silent,
     **objects: Any,
 ) -> dict[str, Any]:
     """Measure a run's networks as the plan says, accuracy alone unless told more; also written to its evaluation.json.
 
-    A run that was given objects (`network`, `teacher`, `data`, ...) needs the same ones again.
+    A run that was given objects (`network`, `teacher`, `data`, ...) needs the same ones again. Code that its spec.json
+    names as package.module:name is imported only with `trust_code`.
     """
     folder = run.folder if isinstance(run, Run) else Path(run)
-    saved = of_run(folder, unfinished, accelerator, threads, Objects(**objects))
+    saved = of_run(folder, unfinished, accelerator, threads, Objects(**objects), trust_code)
     return measure(folder, saved, plan or Plan(), progress)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from spacedkd.data.sources import Library
 from spacedkd.errors import Diverged, UserError
 from spacedkd.experiments.sharing import Job, keep_diverged, next_jobs
+from spacedkd.own_code import Inherited
 from spacedkd.stopping import Stop, Stopped, as_child, killed_by, never
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import is_written
@@ -114,7 +115,7 @@ def train_job(job: Job, tell: Callable[[Moment], None], stop: Stop, patience: fl
 
     try:
         folder = RunFolder(job.folder)
-        train_run(job.spec, folder, True, Objects(), sometimes, LIBRARY, lambda: gives_way or stop())
+        train_run(job.spec, folder, True, Objects(), sometimes, LIBRARY, stop=lambda: gives_way or stop())
     except Stopped:
         return False
     except Diverged as error:
@@ -165,7 +166,9 @@ class LocalPool:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         gpu = self._places.pop()
-        process = context.Process(target=_work, args=(theirs, gpu, os.getpid()))  # no daemon, which has no children
+        process = context.Process(
+            target=_work, args=(Inherited(), theirs, gpu, os.getpid())
+        )  # no daemon, which has no children
         process.start()
         theirs.close()  # so that its end is seen here when it dies
         return _Worker(process, ours, gpu)
@@ -243,7 +246,7 @@ def local_pool(at_once: int, gpus: Sequence[str]) -> Iterator[LocalPool]:
         pool.end()
 
 
-def _work(line: Connection, gpu: str | None, parent: int) -> None:
+def _work(_: Inherited, line: Connection, gpu: str | None, parent: int) -> None:
     """What a worker does: it is given runs, and says of each that it is finished or not, or what is wrong."""
     as_child(parent)
     if gpu is not None:

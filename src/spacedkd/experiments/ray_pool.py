@@ -24,6 +24,7 @@ from spacedkd.errors import UserError
 from spacedkd.experiments.pool import REPORT_SECONDS, train_job
 from spacedkd.experiments.sharing import Job
 from spacedkd.locks import Held, hold
+from spacedkd.own_code import Inherited
 from spacedkd.stopping import Signals
 from spacedkd.training.loop import Moment
 
@@ -110,7 +111,7 @@ class RayPool:
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         needs = {"CPU": 0, "GPU": 0, self.kind: self._needs(job)}
         task = self._train.options(num_cpus=needs["CPU"], num_gpus=needs["GPU"])
-        handle = task.remote(number, job, str(Path.cwd()), self._news.actor, PATIENCE_SECONDS)
+        handle = task.remote(number, (Inherited(), job), str(Path.cwd()), self._news.actor, PATIENCE_SECONDS)
         self._numbers[handle] = number
         return handle
 
@@ -164,8 +165,9 @@ def _alive() -> list[Mapping[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _train(number: int, job: Job, cwd: str, news: Any, patience: float) -> bool | UserError:
+def _train(number: int, given: tuple[Inherited, Job], cwd: str, news: Any, patience: float) -> bool | UserError:
     """What a task does: train a run; says whether it is finished, or what is wrong with it."""
+    job = given[1]
     with suppress(OSError):
         os.chdir(cwd)  # paths of data and runs may start there
     if not job.folder.parent.is_dir():

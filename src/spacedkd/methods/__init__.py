@@ -11,7 +11,8 @@ import lazy_loader
 
 from spacedkd import method_names
 from spacedkd.errors import UserError
-from spacedkd.json_form import from_json, load_object, qualified_name, to_json
+from spacedkd.json_form import from_json, qualified_name, to_json
+from spacedkd.own_code import load_object
 from spacedkd.spec import MethodSpec
 
 if TYPE_CHECKING:

@@ -1,28 +1,24 @@
-"""Networks by name: anything timm has, our small-image ResNets, and functions of one's own; and how they are saved."""
+"""Networks by name: anything timm has, our small-image ResNets, and functions of one's own."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
-from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import timm
 import torch
-from safetensors.torch import save_file
-from timm.models import save_for_hf
 from torch import Tensor, nn
 
 from spacedkd.data.augmentations import generators_kept, seed_generators
 from spacedkd.data.inputs import Shown
 from spacedkd.errors import UserError, unknown
-from spacedkd.files import write_json
-from spacedkd.json_form import is_own, load_object, qualified_name
+from spacedkd.json_form import qualified_name
 from spacedkd.models import small_resnet
-from spacedkd.models.heads import is_timm, looking
+from spacedkd.models.heads import looking
 from spacedkd.models.input_size import Resize, at_own_size, parse_size, show_through, why_untiled
-from spacedkd.models.weights import described, load_weights, reason, tried, weights_file
+from spacedkd.models.weights import load_weights, reason, tried, weights_alone
+from spacedkd.own_code import is_own, load_object
 from spacedkd.spec import NetworkSpec
 
 MakeModule = Callable[..., nn.Module]
@@ -54,7 +50,7 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
     if make is not None or is_own(spec.name):
         name = spec.name if make is None or is_own(spec.name) else qualified_name(make)
         with seeded(seed):  # the first look too: lazy layers draw their weights then
-            network = _make(make, name, spec.options)
+            network = make_own(make, name, spec.options)
             tried(network, name, shown)
         if spec.weights is not None:
             load_weights(network, spec.weights, shown.classes)
@@ -63,7 +59,7 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
     return _build_timm(spec, shown, seed)
 
 
-def _make(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.Module:
+def make_own(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.Module:
     """The module a function makes, given or named."""
     make = load_object(name) if make is None else make
     if not callable(make):
@@ -87,7 +83,7 @@ def _make(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.
 def _build_timm(spec: NetworkSpec, shown: Shown, seed: int) -> nn.Module:
     if not timm.is_model(spec.name):
         raise unknown("network", spec.name, available())
-    size = _seen(spec, shown)[1:]
+    size = size_seen(spec, shown)[1:]
     with seeded(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a misfit that timm warns of ends in an error below
         network = _created(spec, shown)
@@ -101,7 +97,7 @@ def _build_timm(spec: NetworkSpec, shown: Shown, seed: int) -> nn.Module:
     return network
 
 
-def _seen(spec: NetworkSpec, shown: Shown) -> tuple[int, int, int]:
+def size_seen(spec: NetworkSpec, shown: Shown) -> tuple[int, int, int]:
     """Channels, height and width of images when the network sees them."""
     if not isinstance(shown.sample, Tensor) or shown.sample.ndim != 4:
         raise UserError(
@@ -124,12 +120,12 @@ def _usual_size(spec: NetworkSpec) -> tuple[list[int], bool]:
     return [*usual.input_size[1:]], bool(usual.fixed_input_size)
 
 
-def _arguments(spec: NetworkSpec, shown: Shown) -> dict[str, Any]:
+def arguments_of(spec: NetworkSpec, shown: Shown) -> dict[str, Any]:
     """Everything timm is told about the network."""
     for name in ("num_classes", "in_chans"):
         if name in spec.options:
             raise UserError(f"{name} of a network follows from the data: leave it out of the options of {spec.name}.")
-    channels, *size = _seen(spec, shown)
+    channels, *size = size_seen(spec, shown)
     usual, is_fixed = _usual_size(spec)
     img_size = size[0] if size[0] == size[1] else size  # some networks understand squares only
     fixed = {"img_size": img_size} if is_fixed and size != usual else {}
@@ -139,7 +135,12 @@ def _arguments(spec: NetworkSpec, shown: Shown) -> dict[str, Any]:
 
 def _created(spec: NetworkSpec, shown: Shown) -> nn.Module:
     try:
-        network: nn.Module = timm.create_model(spec.name, **_arguments(spec, shown))
+        arguments = arguments_of(spec, shown)
+        checkpoint = arguments.pop("checkpoint_path", None)
+        with weights_alone():
+            network: nn.Module = timm.create_model(spec.name, **arguments)
+        if checkpoint:
+            load_weights(network, str(checkpoint), shown.classes, averaged=True)  # which timm would prefer too
         return network
     except UserError:
         raise
@@ -167,80 +168,5 @@ def _try(network: nn.Module, spec: NetworkSpec, shown: Shown) -> None:
 
 
 def _misfit(spec: NetworkSpec, shown: Shown, why: str) -> UserError:
-    size = "x".join(str(side) for side in _seen(spec, shown))
+    size = "x".join(str(side) for side in size_seen(spec, shown))
     return UserError(f"Network {spec.name} cannot be built for {size} images: {why}")
-
-
-# Where weights came from is no part of what the network is.
-_ONLY_ONCE = ("num_classes", "pretrained", "checkpoint_path", "cache_dir", "pretrained_cfg", "pretrained_cfg_overlay")
-
-
-def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made_by: str | None = None) -> None:
-    """Weights and description; `load_student` opens them.
-
-    Of a timm network they have timm's own form: `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it. One
-    with an `input_size` of its own is described by that size: timm's preparation of images scales to it. Of any other
-    network they say which function made it, `made_by` or the spec's name.
-    """
-    network = deepcopy(network).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    known: dict[str, Any] = {"label_names": [*shown.classes]}
-    if made_by is not None or is_own(spec.name):
-        known |= {"made_by": made_by or spec.name, "options": dict(spec.options)}
-        if not _is_rebuilt_by_timm(network, shown):
-            _save_own(network, known, shown, folder)
-            return
-        size, arguments = tuple(shown.sample.shape[1:]), {"in_chans": shown.sample.shape[1]}  # type: ignore[union-attr]
-    else:
-        size = _seen(spec, shown)
-        arguments = {name: value for name, value in _arguments(spec, shown).items() if name not in _ONLY_ONCE}
-    described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
-    described |= {"num_classes": len(shown.classes), "input_size": size}
-    if shown.normalisation is not None:
-        described |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
-    save_for_hf(network, folder, known, arguments, safe_serialization=True)
-
-
-def _is_rebuilt_by_timm(network: nn.Module, shown: Shown) -> bool:
-    """Whether a network that a function made is one that timm makes by its name alone."""
-    name = (getattr(network, "pretrained_cfg", None) or {}).get("architecture", "")
-    if not is_timm(network) or not timm.is_model(name) or not isinstance(shown.sample, Tensor):
-        return False
-    try:
-        again = timm.create_model(name, num_classes=len(shown.classes), in_chans=shown.sample.shape[1])
-    except (TypeError, ValueError, RuntimeError, AssertionError):
-        return False
-    shapes, theirs = ({key: value.shape for key, value in one.state_dict().items()} for one in (network, again))
-    return shapes == theirs
-
-
-def _save_own(network: nn.Module, known: dict[str, Any], shown: Shown, folder: Path) -> None:
-    mean, std = shown.normalisation or (None, None)
-    known = {**known, "mean": mean, "std": std}
-    folder.mkdir(parents=True, exist_ok=True)
-    # Cloned, because some networks have one weight in two places.
-    weights = {key: value.clone() for key, value in network.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    write_json(folder / "config.json", known)
-
-
-def load_student(folder: str | Path, network: MakeModule | None = None) -> nn.Module:
-    """The trained student of a run, in eval mode; `folder` is the run's, or the student's inside it.
-
-    A student that is not timm's is made by `network`, the function it was trained with, or by the one its folder names
-    where that can be imported. What it wants to see is what it was trained on, normalised in the same way.
-    """
-    file = weights_file(Path(folder))
-    known = described(file.with_name("config.json"))
-    if "made_by" not in known and network is not None:
-        raise UserError(f"The student in {folder} is timm's {known.get('architecture')}: leave network= out.")
-    if "architecture" in known and network is None:
-        opened: nn.Module = timm.create_model(f"local-dir:{file.parent}", pretrained=True)
-        return opened.eval()
-    try:
-        with seeded(0):
-            built = _make(network, known["made_by"] if network is None else qualified_name(network), known["options"])
-    except UserError as error:
-        way_out = "" if network is not None else " Give the function that makes it: load_student(folder, network=...)."
-        raise UserError(f"The student in {folder} cannot be made again. {error}{way_out}") from error
-    load_weights(built, str(file), known["label_names"])
-    return built.eval()

@@ -1,7 +1,8 @@
 """Weights: whether a network of one's own works with those it has, and trained ones from a run, a file, an average."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from torch.nn.parameter import is_lazy
 from spacedkd.data.inputs import Inputs, Normalisation, Shown, call, count
 from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError
-from spacedkd.json_form import is_own
+from spacedkd.models.description import described
 from spacedkd.models.heads import Classifier, looking, understood
 from spacedkd.models.input_size import Renormalise, show_through
+from spacedkd.own_code import is_own
 from spacedkd.spec import NetworkSpec
 
 
@@ -83,14 +85,30 @@ _RUN = ("student/model.safetensors", "model.safetensors")
 """where weights lie in a run folder, and in the student's folder inside it"""
 
 
-def load_weights(network: nn.Module, place: str, classes: Sequence[str]) -> None:
-    """Put trained weights into a network that was built for these classes; anything that does not fit is an error."""
+@contextmanager
+def weights_alone() -> Iterator[None]:
+    """While it lasts torch reads nothing but weights from any file, whatever timm asks it for: pickles can run code."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before, os.environ[name] = os.environ.get(name), "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+def load_weights(network: nn.Module, place: str, classes: Sequence[str], averaged: bool = False) -> None:
+    """Put trained weights into a network that was built for these classes; anything that does not fit is an error.
+
+    Of a file that holds a moving average too, that one is taken where it is asked for.
+    """
     path = Path(place)
     file = weights_file(path)
     if path.is_dir():
         _check_classes(file.with_name("config.json"), place, classes)
     expected = network.state_dict()
-    found = _read(file, place, expected)
+    found = _read(file, place, expected, averaged)
     if classes:
         _check_classifier(network, found, place, len(classes))
     unknown = [key for key in found if key not in expected]
@@ -121,11 +139,12 @@ def weights_file(path: Path) -> Path:
     raise UserError(f"{path} is no run folder: there is no {_RUN[0]} in it.")
 
 
-def _read(file: Path, place: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _read(file: Path, place: str, expected: Mapping[str, Tensor], averaged: bool) -> dict[str, Tensor]:
     try:
         found: dict[str, Tensor] = load_file(file) if file.suffix == ".safetensors" else {}
         if found.keys() != expected.keys():  # timm knows what training scripts wrap weights in
-            found = load_state_dict(str(file), use_ema=False, device="cpu", weights_only=True)
+            with weights_alone():
+                found = load_state_dict(str(file), use_ema=averaged, device="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and safetensors all fail in their own ways
         line = (str(error).splitlines() or [""])[0][:120]
         raise UserError(f"{place} holds no weights that can be read ({type(error).__name__}: {line}).") from None
@@ -147,16 +166,6 @@ def _check_classes(description: Path, place: str, classes: Sequence[str]) -> Non
     raise UserError(
         f"The weights in {place} are for other classes: what they call {theirs!r}, the data calls {ours!r}."
     )
-
-
-def described(description: Path) -> dict[str, Any]:
-    """What a student's folder says of its network."""
-    try:
-        found: dict[str, Any] = json.loads(description.read_text(encoding="utf-8"))
-        return found
-    except (OSError, ValueError) as error:
-        why = first_line(error)
-        raise UserError(f"{description} does not describe the weights beside it: {why}. Name their file.") from None
 
 
 def _check_classifier(network: nn.Module, found: Mapping[str, Tensor], place: str, classes: int) -> None:

@@ -8,7 +8,7 @@ from spacedkd.json_form import to_json
 from spacedkd.report import Arm, all_colours, markup, plots, read_arms, spacing, tables, turns, words
 from spacedkd.report.evaluation import evaluation_sections
 from spacedkd.report.markup import Markup, folded_if_many, grid, html_table, legend, marked, note, paragraph, tag
-from spacedkd.report.numbers import Found, count, counted, plain
+from spacedkd.report.numbers import Found, count, counted, listed, plain
 
 
 def write_page(path: Path, comparison: Found, unfinished: int = 0) -> None:
@@ -95,7 +95,10 @@ def _turns(arms: Sequence[Arm]) -> Iterator[str]:
         "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
         "fast to draw."
     )
-    yield grid(turns.pictures(turns.timetables(arms)), caption)
+    known = [arm for arm in arms if turns.is_drawn(arm)]
+    yield grid(turns.pictures(turns.timetables(known)), caption)
+    if own := [arm.label for arm in arms if arm not in known]:
+        yield note(f"Not drawn: {listed(own)}. A report runs no code, and a schedule of one's own is code.")
 
 
 def _costs(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:

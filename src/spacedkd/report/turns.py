@@ -11,7 +11,7 @@ from spacedkd.report.axes import Panel, Point, label, tick_values, ticks
 from spacedkd.report.markup import Markup, Titled, tag
 from spacedkd.report.numbers import count, counted, listed, plain
 from spacedkd.run import Run
-from spacedkd.schedule import Schedule, Segment, Spaced, segments
+from spacedkd.schedule import NamedSchedule, Schedule, Segment, Spaced, Window, segments
 
 FINEST = 1.5
 """pixels between two blocks of a role below which they are drawn as one band"""
@@ -58,6 +58,13 @@ class Timetable:
         if len(self.arms) < 4:
             return listed(self.labels), self.words
         return f"{self.words}, {counted(len(self.arms), 'arm')}", listed(self.labels)
+
+
+def is_drawn(arm: Arm) -> bool:
+    """Whether an arm's turns are known: those of a schedule of somebody's own are not, because no report runs code."""
+    asked = arm.first.spec.schedule
+    parts = (asked.inside, asked.outside) if isinstance(asked, Window) else (asked,)
+    return not any(isinstance(part, NamedSchedule) for part in parts)
 
 
 def timetables(arms: Sequence[Arm]) -> list[Timetable]:

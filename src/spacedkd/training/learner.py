@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError, unknown
-from spacedkd.json_form import is_own, load_object
+from spacedkd.own_code import is_own, load_object
 from spacedkd.spec import OptimizerSpec
 from spacedkd.training import engine
 from spacedkd.training.objects import MakeOptimizer

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError
-from spacedkd.json_form import changed_fields, is_own, qualified_name
+from spacedkd.json_form import changed_fields, qualified_name
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import describe
 from spacedkd.methods.method import Method
+from spacedkd.own_code import is_own
 from spacedkd.spec import MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
 
 MakeModule = Callable[..., nn.Module]

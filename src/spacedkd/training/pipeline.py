@@ -19,6 +19,7 @@ import torch
 
 from spacedkd.errors import UserError
 from spacedkd.locks import hold
+from spacedkd.own_code import Inherited
 from spacedkd.spec import RunSpec
 from spacedkd.stopping import Stop, Stopped, as_child, killed_by
 from spacedkd.training.folder import RunFolder
@@ -62,7 +63,7 @@ def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Che
         pickle.dumps(given[2])
     except Exception:
         raise UserError("--pipeline hands objects to another process: give functions that a module defines.") from None
-    process = context.Process(target=_teach, args=given)  # no daemon, which could have no workers
+    process = context.Process(target=_teach, args=(Inherited(), *given))  # no daemon, which could have no workers
     with _next_device():
         process.start()
     theirs.close()
@@ -116,7 +117,9 @@ def _next_device() -> Iterator[None]:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
-def _teach(spec: RunSpec, folder: Path, objects: Objects, train: Train, told: Connection, parent: int) -> None:
+def _teach(
+    _: Inherited, spec: RunSpec, folder: Path, objects: Objects, train: Train, told: Connection, parent: int
+) -> None:
     """What the teacher's process does."""
     as_child(parent)
     folder.mkdir(parents=True, exist_ok=True)

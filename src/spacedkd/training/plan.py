@@ -19,12 +19,12 @@ from spacedkd.data.stored import first_line
 from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration, in_steps
 from spacedkd.errors import UserError, unknown
-from spacedkd.json_form import is_own, load_object
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import METHODS, build_method, describe
 from spacedkd.methods.method import Method, Progress
 from spacedkd.models import build
 from spacedkd.models.heads import class_count
+from spacedkd.own_code import check_vouched, is_own, load_object
 from spacedkd.schedule import Online, Schedule, Turn
 from spacedkd.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.training import engine
@@ -114,6 +114,8 @@ def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | No
     objects = objects or Objects()
     objects.check(spec.objects, "This spec")
     spec = objects.named_in(spec)
+    named = {"network": spec.network.name, "optimizer": spec.optimizer.name, "lr": spec.rate.shape}
+    check_vouched(name for what, name in named.items() if what not in objects.described)
     method, schedule = method_and_schedule(spec, objects.method)
     return replace(
         spec,

@@ -11,7 +11,7 @@ from torch import nn
 
 from spacedkd.errors import UserError
 from spacedkd.files import read_journal, write_folder, write_json
-from spacedkd.models import build
+from spacedkd.models import students
 from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
@@ -188,7 +188,7 @@ class Recorder:
             for name, module in self._whole_modules().items():
                 if name == plan.student or (name == "average" and setup.average is not None):
                     with write_folder(folders[name]) as unfinished, system_errors():
-                        build.save(module.network, network, plan.data.shown, unfinished)  # type: ignore[arg-type]
+                        students.save(module.network, network, plan.data.shown, unfinished)  # type: ignore[arg-type]
             facts = {
                 "roles": [*plan.roles],
                 "learners": {role: plan.method.learners[role] for role in plan.roles},

@@ -21,7 +21,7 @@ from spacedkd.json_form import to_json
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.models.weights import check_published, keep_normalisation
-from spacedkd.spec import DataSpec, NetworkSpec, RateSpec, read_spec
+from spacedkd.spec import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, read_spec
 from spacedkd.training import checkpoint, tensor_file
 from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
@@ -101,14 +101,16 @@ def of_run(
     accelerator: str | None = None,
     threads: int | None = None,
     objects: Objects | None = None,
+    trust_code: bool = False,
 ) -> Saved:
     """The models of a run's checkpoint: the student, whoever taught it, and the student's moving average if it has one.
 
     A run that is not finished is refused unless asked for, and one that was given a network, data or a method as an
-    object needs the same again. It gets the CPU threads it was trained with, unless told.
+    object needs the same again. It gets the CPU threads it was trained with, unless told. Code that its spec.json names
+    is imported only with `trust_code`.
     """
     folder, objects = RunFolder(path), objects or Objects()
-    spec = read_spec(path)
+    spec = read_spec(path, trust_code)
     if not checkpoint.generations(folder.checkpoint):
         if folder.finished():
             raise UserError(
@@ -126,7 +128,7 @@ def of_run(
     needed = {name: one for name, one in spec.objects.items() if name not in how_trained}
     objects.check(needed, str(path), f"--{{}} package.module:name, or spacedkd.evaluate({str(path)!r}, {{}}=...)")
     torch.set_num_threads(threads or spec.engine.threads or torch.get_num_threads())
-    plan = make_plan(replace(spec, rate=RateSpec(), objects=needed), objects)
+    plan = make_plan(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects=needed), objects)
     check_same_data(folder, plan.data)
     models = build_models(plan)
     if spec.ema is not None:

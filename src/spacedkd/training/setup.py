@@ -13,8 +13,8 @@ from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Stream, in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluation.scores import correct
-from spacedkd.json_form import is_own
 from spacedkd.models.weights import ema_update
+from spacedkd.own_code import is_own
 from spacedkd.training import engine, path
 from spacedkd.training.building import build_models
 from spacedkd.training.compiling import compile_blocks

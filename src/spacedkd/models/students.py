@@ -1,0 +1,109 @@
+"""A trained student's folder: how it is written, and opened again."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import save_file
+from timm.models import save_for_hf
+from torch import Tensor, nn
+
+from spacedkd.data.inputs import Shown
+from spacedkd.errors import UserError
+from spacedkd.files import write_json
+from spacedkd.json_form import qualified_name
+from spacedkd.models.build import MakeModule, arguments_of, make_own, seeded, size_seen
+from spacedkd.models.description import described
+from spacedkd.models.heads import is_timm
+from spacedkd.models.weights import load_weights, reason, weights_alone, weights_file
+from spacedkd.own_code import is_own
+from spacedkd.spec import NetworkSpec
+
+# Where weights came from is no part of what the network is.
+_ONLY_ONCE = ("num_classes", "pretrained", "checkpoint_path", "cache_dir", "pretrained_cfg", "pretrained_cfg_overlay")
+
+
+def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made_by: str | None = None) -> None:
+    """Weights and description; `load_student` opens them.
+
+    Of a timm network they have timm's own form: `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it. One
+    with an `input_size` of its own is described by that size: timm's preparation of images scales to it. Of any other
+    network they say which function made it, `made_by` or the spec's name.
+    """
+    network = deepcopy(network).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    known: dict[str, Any] = {"label_names": [*shown.classes]}
+    if made_by is not None or is_own(spec.name):
+        known |= {"made_by": made_by or spec.name, "options": dict(spec.options)}
+        if not _is_rebuilt_by_timm(network, shown):
+            _save_own(network, known, shown, folder)
+            return
+        size, described_by = tuple(shown.sample.shape[1:]), {"in_chans": shown.sample.shape[1]}  # type: ignore[union-attr]
+    else:
+        size = size_seen(spec, shown)
+        described_by = {name: value for name, value in arguments_of(spec, shown).items() if name not in _ONLY_ONCE}
+    described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
+    described |= {"num_classes": len(shown.classes), "input_size": size}
+    if shown.normalisation is not None:
+        described |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
+    save_for_hf(network, folder, known, described_by, safe_serialization=True)
+
+
+def _is_rebuilt_by_timm(network: nn.Module, shown: Shown) -> bool:
+    """Whether a network that a function made is one that timm makes by its name alone."""
+    name = (getattr(network, "pretrained_cfg", None) or {}).get("architecture", "")
+    if not is_timm(network) or not timm.is_model(name) or not isinstance(shown.sample, Tensor):
+        return False
+    try:
+        again = timm.create_model(name, num_classes=len(shown.classes), in_chans=shown.sample.shape[1])
+    except (TypeError, ValueError, RuntimeError, AssertionError):
+        return False
+    shapes, theirs = ({key: value.shape for key, value in one.state_dict().items()} for one in (network, again))
+    return shapes == theirs
+
+
+def _save_own(network: nn.Module, known: dict[str, Any], shown: Shown, folder: Path) -> None:
+    mean, std = shown.normalisation or (None, None)
+    known = {**known, "mean": mean, "std": std}
+    folder.mkdir(parents=True, exist_ok=True)
+    # Cloned, because some networks have one weight in two places.
+    weights = {key: value.clone() for key, value in network.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    write_json(folder / "config.json", known)
+
+
+def _opened(file: Path) -> nn.Module:
+    """The timm network of a student's folder."""
+    try:
+        with weights_alone():
+            opened: nn.Module = timm.create_model(f"local-dir:{file.parent}", pretrained=True)
+        return opened
+    except Exception as error:  # damaged files fail in many ways
+        raise UserError(f"The student in {file.parent} cannot be opened: {reason(error)}") from None
+
+
+def load_student(folder: str | Path, network: MakeModule | None = None, *, trust_code: bool = False) -> nn.Module:
+    """The trained student of a run, in eval mode; `folder` is the run's, or the student's inside it.
+
+    A student that is not timm's is made by `network`, the function it was trained with, or, with `trust_code`, by the
+    one its folder names where that can be imported. What it wants to see is what it was trained on, normalised in the
+    same way.
+    """
+    file = weights_file(Path(folder))
+    known = described(file.with_name("config.json"), trust_code)
+    if not known.keys() & {"architecture", "made_by"}:
+        raise UserError(f"{file.with_name('config.json')} does not say which network the weights beside it are.")
+    if "made_by" not in known and network is not None:
+        raise UserError(f"The student in {folder} is timm's {known.get('architecture')}: leave network= out.")
+    if "architecture" in known and network is None:
+        return _opened(file).eval()
+    try:
+        with seeded(0):
+            name = known["made_by"] if network is None else qualified_name(network)
+            built = make_own(network, name, known.get("options") or {})
+    except UserError as error:
+        way_out = "" if network is not None else " Give the function that makes it: load_student(folder, network=...)."
+        raise UserError(f"The student in {folder} cannot be made again. {error}{way_out}") from error
+    load_weights(built, str(file), known.get("label_names") or ())
+    return built.eval()

@@ -1,0 +1,163 @@
+"""Code of somebody's own, named `package.module:Name`: who may have it imported, and where it is found.
+
+A name that was typed, or written in Python, is imported when it is needed. One that merely stands in a file (the
+spec.json of a run, say) is marked when the file is read and never imported, unless the user trusts the file. All names
+are imported here, and nowhere else.
+"""
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from spacedkd.errors import UserError
+
+NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+SAFE_PATH = "PYTHONSAFEPATH"
+_vouched: set[str] = set()
+"""names the user has typed, or that were imported already because Python code named them"""
+
+
+class FromFile(str):
+    """A name of code that stands in a file nobody has vouched for: text like any other, but nothing to import."""
+
+    file: str
+
+    def __new__(cls, name: str, file: str = "") -> "FromFile":
+        made = super().__new__(cls, name)
+        made.file = file
+        return made
+
+
+def marked(plain: Any, file: Path, trust_code: bool) -> Any:
+    """What was read from a file of JSON, with every text in it that could name code marked, unless it is trusted."""
+    if trust_code:
+        return plain
+    if isinstance(plain, Mapping):
+        return {key: marked(value, file, False) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return [marked(value, file, False) for value in plain]
+    names_code = isinstance(plain, str) and NAME.fullmatch(plain) and plain not in _vouched
+    return FromFile(plain, str(file)) if names_code else plain
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of somebody's own function or class, package.module:name; on a hub a name has an owner.
+
+    >>> is_own("own:make_network"), is_own("resnet18"), is_own("owner/photos:small")
+    (True, False, False)
+    """
+    return ":" in name and not any(sign in name for sign in "/\\")
+
+
+def untrusted(name: str) -> UserError:
+    """What is said instead of importing what a file names."""
+    return UserError(
+        f"{getattr(name, 'file', 'A file')} names code, {str(name)!r}, and nothing is imported because a file says so. "
+        "If you trust whoever wrote it, say --trust-code, or trust_code=True in Python."
+    )
+
+
+def check_vouched(names: Iterable[str]) -> None:
+    """Refuse names that will have to be imported, before any work is done."""
+    for name in names:
+        if isinstance(name, FromFile) and name not in _vouched:
+            raise untrusted(name)
+
+
+def load_object(name: str) -> Any:
+    """What `package.module:Name` names."""
+    check_vouched([name])
+    module, _, attribute = name.partition(":")
+    try:
+        if not NAME.fullmatch(name):
+            raise ValueError("that is no name of code")
+        if _finder is not None:
+            _finder.named.add(module.partition(".")[0])
+        found = getattr(importlib.import_module(module), attribute)
+    except UserError:
+        raise
+    except Exception as error:  # it is somebody else's code that runs here
+        line = (str(error).splitlines() or [repr(error)])[0]
+        raise UserError(f"Cannot load {str(name)!r} ({line}). Write it as package.module:Name.") from error
+    _vouched.add(str(name))
+    return found
+
+
+def loaded_already(name: str) -> Any:
+    """What a name means in modules that are imported already, or None; nothing is imported or run."""
+    module, _, attribute = name.partition(":")
+    return vars(sys.modules.get(module, ModuleType(""))).get(attribute)
+
+
+class Finder(MetaPathFinder):
+    """Finds modules the user has named, and what those import beside themselves, in the folder where one works.
+
+    The folder does not join `sys.path`, where any library that asks for something optional would find it.
+    """
+
+    def __init__(self, folder: Path, named: Iterable[str] = ()) -> None:
+        self.folder, self.named = folder, {*named}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is not None or not (fullname in self.named or self._asks()):
+            return None
+        found = PathFinder.find_spec(fullname, [str(self.folder)])
+        if found is not None:
+            self.named.add(fullname)
+        return found
+
+    def _asks(self) -> bool:
+        """Whether it is a module that was found here that imports something."""
+        frame = sys._getframe(2)
+        while frame.f_back and frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_importlib")):
+            frame = frame.f_back
+        return str(frame.f_globals.get("__name__")).partition(".")[0] in self.named
+
+
+_finder: Finder | None = None
+
+
+def begin(folder: Path | None, named: Iterable[str] = (), typed: Iterable[str] = ()) -> None:
+    """Look for modules of one's own in this folder from now on, and vouch for what was typed, and nothing else."""
+    global _finder
+    if _finder is not None:
+        sys.meta_path.remove(_finder)
+    _finder = None if folder is None else Finder(folder, named)
+    if _finder is not None:
+        sys.meta_path.append(_finder)  # the last to be asked
+        importlib.invalidate_caches()
+    _vouched.clear()
+    _vouched.update(name for word in typed for name in NAME.findall(word))
+
+
+@contextmanager
+def working_in(folder: Path, typed: Iterable[str]) -> Iterator[None]:
+    """What a command does: modules of one's own are found in this folder, which processes begun by it do not search."""
+    begin(folder, typed=typed)
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SAFE_PATH)
+        if before is not None:
+            os.environ[SAFE_PATH] = before
+
+
+class Inherited:
+    """Given to another process, in front of whatever else it is given, lets it find the same modules as this one."""
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        if _finder is None:
+            return begin, (None, (), (*_vouched,))
+        return begin, (_finder.folder, (*_finder.named,), (*_vouched,))
