@@ -211,7 +211,7 @@ def test_a_run_that_recorded_nothing_is_no_path(tmp_path: Path, tiny: RunSpec) -
         train(replace(tiny, teacher_path=tmp_path / "plain"), tmp_path / "run")
 
 
-@pytest.mark.parametrize(("damage", "word"), [("cut", "cannot be read"), ("changed", "checksum"), ("gone", "is gone")])
+@pytest.mark.parametrize(("damage", "word"), [("cut", "is damaged"), ("changed", "checksum"), ("gone", "is gone")])
 def test_damaged_snapshots_are_noticed(
     tmp_path: Path, tiny: RunSpec, every_epoch: Path, damage: str, word: str
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.errors import UserError
-from spacedkd.files import is_unfinished, naming, remove_leftovers, write_json
+from spacedkd.files import check_writable, is_unfinished, naming, remove_leftovers, write_json
 from spacedkd.json_form import to_json
 from spacedkd.locks import Held, hold
 from spacedkd.spec import RunSpec, read_spec
@@ -157,3 +157,4 @@ def make_folder(path: Path, flag: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"There can be no folder {path} ({error.strerror}): give {flag} another name.") from None
+    check_writable(path)
