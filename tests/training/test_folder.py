@@ -22,7 +22,7 @@ from spacedkd.files import HOST
 from spacedkd.json_form import to_json
 from spacedkd.models import build
 from spacedkd.training import tensor_file
-from spacedkd.training.folder import RunFolder
+from spacedkd.training.folder import Journal, RunFolder
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_until
 
@@ -124,6 +124,15 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
     monkeypatch.undo()
     main(start if name == "spec.json" else ["train", "--resume", str(run)])
     assert_same_run(run, whole)
+
+
+def test_a_journal_on_a_full_disk_is_named(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), journal._file.fileno())
+    for act in (lambda: journal.write({"event": "loss"}), lambda: journal.__exit__()):
+        with pytest.raises(CannotWrite, match="journal.jsonl cannot be written: the disk is full"):
+            act()
 
 
 def test_a_save_that_fails_ends_the_run_at_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

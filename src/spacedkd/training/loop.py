@@ -194,9 +194,10 @@ def learn(setup: Setup, recorder: Recorder) -> Iterator[Moment]:
             accuracy = scores["test"]["final"]
             if setup.average is not None and role == plan.roles[-1]:
                 recorder.accuracy(turn, measure(setup, setup.average, setup.average), role="average")
+        if recorder.leaves_behind(turn):
+            watch.check_weights(turn)  # nothing that has diverged is saved over what has not
         recorder.updated(turn)
         if plan.saves(turn):
-            watch.check_weights(turn)  # nothing that has diverged is saved over what has not
             recorder.save()
         yield moment(role, step + 1, accuracy)
     for waiting in recorder.following.catch_up():
