@@ -68,13 +68,17 @@ class RunFolder:
     def create(self, spec: RunSpec) -> None:
         if spec.engine.pipeline:  # its teacher lies within the folder, wherever that is moved to
             spec = replace(spec, teacher_path=None)
+        self._make()
         write_json(self.spec, to_json(spec))
+
+    def _make(self) -> None:
+        with naming(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for this process, without what others have left unfinished in it; a kill releases it too."""
-        with naming(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        self._make()
         try:
             with hold(self.path / ".lock"):
                 recorded = self.path / "path"
