@@ -8,6 +8,7 @@ from .data.stream import TrainingStream as TrainingStream
 from .data.stream import View as View
 from .duration import Duration as Duration
 from .duration import in_steps as in_steps
+from .errors import Diverged as Diverged
 from .errors import UserError as UserError
 from .evaluation.plan import Plan as Plan
 from .experiments.forecast import ComparisonForecast as ComparisonForecast

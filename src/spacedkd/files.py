@@ -82,6 +82,14 @@ def _name_for(path: Path) -> Path:
     return path.with_name(f"{path.name}.{HOST}_{os.getpid()}_{secrets.token_hex(4)}.unfinished")
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse a folder in which no file can be made."""
+    with naming(folder):
+        tried = _name_for(folder / "tried")
+        os.close(os.open(tried, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
+        tried.unlink()
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Whatever the system refuses while this lasts is one line that names the file and the way out."""
@@ -98,7 +106,8 @@ def _way_out(error: OSError, path: Path) -> str:
         what = "the disk is full" if error.errno == errno.ENOSPC else "the quota of this disk is used up"
         return f"{what}. Make room and give the same command again; what was saved before is whole."
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{path.parent} is read-only for you. Give another folder, or make this one writable (chmod u+w)."
+        folder = path if path.is_dir() else path.parent
+        return f"{folder} is read-only for you. Give another folder, or make this one writable (chmod u+w)."
     return f"{error.strerror or error}."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,14 @@ def test_a_run_without_a_finished_student(runs: Path, capsys: pytest.CaptureFixt
     main(["evaluate", str(run), "--unfinished"])
     assert (run / "evaluation.json").exists()
     capsys.readouterr()
-    (run / "checkpoint" / "latest.safetensors").unlink()
+    shutil.rmtree(run / "checkpoint")
     assert "has no checkpoint yet" in refused(["evaluate", str(run), "--unfinished"], capsys)
 
 
 def test_a_checkpoint_that_is_none(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs / "kd" / "0"
     (run / "checkpoint" / "latest.safetensors").write_bytes(b"no tensors here")
-    assert "is not a checkpoint" in refused(["evaluate", str(run)], capsys)
+    assert "latest.safetensors is damaged" in refused(["evaluate", str(run)], capsys)
     (tmp_path / "junk.safetensors").write_bytes(b"no tensors here")
     network = "evaluate --network resnet18_small --width 4 --data digits --train-limit 40 --weights".split()
     assert "holds no weights that can be read" in refused([*network, str(tmp_path / "junk.safetensors")], capsys)

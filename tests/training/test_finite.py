@@ -14,9 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, Batch, Models, OptimizerSpec, Progress, RunSpec, Spaced, train
+from spacedkd import KD, Batch, Diverged, Models, OptimizerSpec, Progress, RunSpec, Spaced, train
 from spacedkd.cli import main
-from spacedkd.errors import Diverged
 from spacedkd.training import setup
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_in_parts, train_until
@@ -25,15 +24,15 @@ Make = Callable[..., RunSpec]
 
 
 class Overflows(KD):
-    """Knowledge distillation whose student gets losses at some steps that are infinite, or that infinitely steep."""
+    """Knowledge distillation in which somebody gets losses at some steps that are infinite, or infinitely steep."""
 
-    def __init__(self, at: Sequence[int], steep: bool = False) -> None:
+    def __init__(self, at: Sequence[int], steep: bool = False, who: str = "student") -> None:
         super().__init__()
-        self.at, self.steep = at, steep
+        self.at, self.steep, self.who = at, steep, who
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> dict[str, Tensor]:
         found = super().losses(role, models, batch, progress)
-        if role != "student" or progress.step not in self.at:
+        if role != self.who or progress.step not in self.at:
             return dict(found)
         if self.steep:  # the slope of a root at zero
             return {name: loss + (loss - loss.detach()).sqrt() for name, loss in found.items()}
@@ -74,6 +73,13 @@ def test_a_run_that_diverges_says_what_to_try(
     assert not (tmp_path / "run" / "result.json").exists()
     for value in tensors(tmp_path / "run").values() if (tmp_path / "run" / "checkpoint").exists() else ():
         assert value.isfinite().all()
+
+
+def test_a_teacher_that_is_no_number_is_not_recorded(tmp_path: Path, tiny: RunSpec) -> None:
+    spec = replace(tiny, save_every="100%", log_every="100%", schedule=Spaced("3st"), record=("3st",))
+    with pytest.raises(Diverged, match="the teacher's weights are not finite at step 5"):
+        train(spec, tmp_path / "run", method=Overflows(at=(5,), steep=True, who="teacher"))
+    assert [path.name for path in (tmp_path / "run/path/teacher").glob("*.safetensors")] == ["000000003.safetensors"]
 
 
 def test_an_average_that_overflows_is_noticed(tmp_path: Path, tiny_with: Make, monkeypatch: pytest.MonkeyPatch) -> None:

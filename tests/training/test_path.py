@@ -14,6 +14,8 @@ from subprocess import DEVNULL
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 from spacedkd import (
     Ahead,
@@ -33,6 +35,9 @@ from spacedkd import (
     train,
 )
 from spacedkd.json_form import to_json
+from spacedkd.training.following import RecordedPath
+from spacedkd.training.path import PathWriter
+from spacedkd.training.tensor_file import digest
 from tests.conftest import TINY, assert_same_bits, of_model
 from tests.training.stopping import Stopped, train_in_parts
 
@@ -211,7 +216,7 @@ def test_a_run_that_recorded_nothing_is_no_path(tmp_path: Path, tiny: RunSpec) -
         train(replace(tiny, teacher_path=tmp_path / "plain"), tmp_path / "run")
 
 
-@pytest.mark.parametrize(("damage", "word"), [("cut", "cannot be read"), ("changed", "checksum"), ("gone", "is gone")])
+@pytest.mark.parametrize(("damage", "word"), [("cut", "is damaged"), ("changed", "checksum"), ("gone", "is gone")])
 def test_damaged_snapshots_are_noticed(
     tmp_path: Path, tiny: RunSpec, every_epoch: Path, damage: str, word: str
 ) -> None:
@@ -226,6 +231,35 @@ def test_damaged_snapshots_are_noticed(
     }[damage]()
     with pytest.raises(UserError, match=word):
         train(replace(tiny, schedule=Spaced("1ep"), teacher_path=tmp_path / "recorded"), tmp_path / "run")
+
+
+def test_snapshots_of_before_are_followed(tmp_path: Path, tiny: RunSpec, every_epoch: Path) -> None:
+    """They have a digest of their tensors in the place of a checksum."""
+    shutil.copytree(every_epoch, tmp_path / "recorded")
+    for file in (tmp_path / "recorded/path/teacher").glob("*.safetensors"):
+        tensors = load_file(file)
+        save_file(tensors, file, {"role": "teacher", "version": str(int(file.stem)), "digest": digest(tensors)})
+    spec = replace(tiny, schedule=Spaced("1ep"), teacher_path=tmp_path / "recorded")
+    train(spec, tmp_path / "run")
+    assert_same_but_for_cost(tmp_path / "run", every_epoch)
+    del tensors["network.fc.bias"]
+    save_file(tensors, file, {"role": "teacher", "version": str(int(file.stem)), "digest": digest(load_file(file))})
+    with pytest.raises(UserError, match="checksum is another"):
+        train(spec, tmp_path / "again")
+
+
+def test_what_either_checkpoint_of_a_pipeline_may_ask_for_stays(tmp_path: Path) -> None:
+    """At the fourth save the checkpoints there are were made at versions 5 and 10; 15 is in no checkpoint yet."""
+    folder = tmp_path / "path" / "teacher"
+    folder.mkdir(parents=True)
+    model, path = nn.Linear(2, 2), RecordedPath(tmp_path, "teacher", [0, 5, 10, 15])
+    for version in path.recorded:
+        PathWriter(folder, "teacher", model, [version]).write(version, {})
+    for version in (0, 5, 10, 15):
+        if version:
+            path.load(version, model)
+        path.forget()
+    assert sorted(int(file.stem) for file in folder.glob("*.safetensors")) == [5, 10, 15]
 
 
 def test_a_path_is_followed_while_it_is_written_and_its_writer_is_killed(tmp_path: Path, tiny: RunSpec) -> None:

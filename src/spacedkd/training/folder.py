@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.errors import UserError
-from spacedkd.files import is_unfinished, naming, remove_leftovers, write_json
+from spacedkd.files import check_writable, is_unfinished, naming, remove_leftovers, write_json
 from spacedkd.json_form import to_json
 from spacedkd.locks import Held, hold
 from spacedkd.spec import RunSpec, read_spec
@@ -68,13 +68,17 @@ class RunFolder:
     def create(self, spec: RunSpec) -> None:
         if spec.engine.pipeline:  # its teacher lies within the folder, wherever that is moved to
             spec = replace(spec, teacher_path=None)
+        self._make()
         write_json(self.spec, to_json(spec))
+
+    def _make(self) -> None:
+        with naming(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for this process, without what others have left unfinished in it; a kill releases it too."""
-        with naming(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        self._make()
         try:
             with hold(self.path / ".lock"):
                 recorded = self.path / "path"
@@ -157,3 +161,4 @@ def make_folder(path: Path, flag: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"There can be no folder {path} ({error.strerror}): give {flag} another name.") from None
+    check_writable(path)

@@ -216,9 +216,9 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
             accuracy = scores["test"]["final"]
             if setup.average is not None and role == plan.roles[-1]:
                 recorder.accuracy(turn, measure(setup, setup.average, setup.average), role="average")
-        recorder.updated(turn)
-        if plan.saves(turn) or stop:
+        if recorder.leaves_behind(turn) or stop:
             watch.check_weights(turn)  # nothing that has diverged is saved over what has not
+        recorder.updated(turn)
         if plan.saves(turn):
             recorder.save()
         rest = (position.turns, position.role)

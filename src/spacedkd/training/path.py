@@ -184,6 +184,10 @@ class Recording:
         if entry["role"] in self._paths:
             self._paths[entry["role"]].note(entry)
 
+    def wants(self, turn: Turn) -> bool:
+        """Whether others may meet the role as it is after a turn; all processes say the same."""
+        return turn.role in self._paths and turn.step + 1 in self._paths[turn.role].asked
+
     def reached(self, turn: Turn, cost: Mapping[str, int]) -> None:
         if turn.role in self._paths:
             self._paths[turn.role].write(turn.step + 1, cost)
@@ -194,7 +198,8 @@ class PathWriter:
 
     def __init__(self, folder: Path, role: str, model: nn.Module, due: Iterable[int]) -> None:
         self.folder, self.role, self.model = folder, role, model
-        self.due = {*due}
+        self.asked = frozenset(due)
+        self.due = {*self.asked}
         self.reached = 0
         self._entries: list[Entry] = []
 

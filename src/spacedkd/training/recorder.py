@@ -164,6 +164,10 @@ class Recorder:
             self._journal.write(entry)
             self._recording.note(entry)
 
+    def leaves_behind(self, turn: Turn) -> bool:
+        """Whether others will read, from the folder, what there is after a turn."""
+        return self.setup.plan.saves(turn) or self._recording.wants(turn)
+
     def updated(self, turn: Turn) -> None:
         """Leave the role's path behind, where it is recorded."""
         self._saving.check()
