@@ -209,6 +209,12 @@ def test_links_in_circles_are_refused_and_other_links_followed(tmp_path: Path, w
         assert refused(DataSpec(str(place), skip_bad=skip)).startswith(f"{loop} is a link to a folder that it lies in")
 
 
+def test_a_name_that_is_no_text_is_named(tmp_path: Path) -> None:
+    place = class_folders(tmp_path)
+    (place / "train" / "cat" / os.fsdecode(b"\xff.png")).write_bytes(png(picture(0)))
+    assert "cat/\\udcff.png' is not UTF-8: rename it." in refused(DataSpec(str(place)))
+
+
 def test_annotations_that_lack_a_class(tmp_path: Path) -> None:
     place = tiny_imagenet(tmp_path / "tiny")
     (place / "val" / "val_annotations.txt").write_text("val_0.JPEG\n")
