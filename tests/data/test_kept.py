@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,15 +128,36 @@ def strange_record(file: Path) -> None:
     file.with_suffix(".json").write_text("[]")
 
 
-@pytest.mark.parametrize(
-    "harm", [Path.unlink, cut_off, one_bit, of_another_shape, no_record, torn_record, strange_record]
-)
-def test_what_is_damaged_is_made_anew(tmp_path: Path, pixels: Path, reads: list[int], harm: Any) -> None:
+def empty_record(file: Path) -> None:
+    file.with_suffix(".json").write_text("")
+
+
+def other_verdict(file: Path) -> None:
+    """An image that can be read is said to be bad."""
+    record = file.with_suffix(".json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "bad": {"1": "is empty"}}))
+
+
+def no_header(file: Path) -> None:
+    file.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': (((((((")
+
+
+DAMAGE = [cut_off, one_bit, of_another_shape, torn_record, strange_record, empty_record, other_verdict, no_header]
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, no_record, *DAMAGE])
+def test_what_is_damaged_is_made_anew(
+    tmp_path: Path, pixels: Path, reads: list[int], harm: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     spec = DataSpec(str(class_folders(tmp_path / "data")))
     whole = load(spec).train.pixels.clone()
-    for file in pixels.glob("*.npy"):
+    files = [*pixels.glob("*.npy")]
+    for file in files:
         harm(file)
+    capsys.readouterr()
     assert torch.equal(load(spec).train.pixels, whole)
+    said = capsys.readouterr().err.splitlines()
+    assert {*said} == ({f"{file} is damaged: it is made anew." for file in files} if harm in DAMAGE else set())
     assert reads == [8, 8, 8, 8]
     load(spec)
     assert reads == [8, 8, 8, 8]
@@ -203,3 +226,31 @@ def test_the_record_says_what_is_in_the_file(tmp_path: Path, pixels: Path) -> No
         images = [np.array(decode(file.read_bytes())).transpose(2, 0, 1) for file in files]
         assert np.stack(images).tobytes() in held, first
     assert all(json.loads(file.read_text())["bad"] == {} for file in pixels.glob("*.json"))
+
+
+@pytest.mark.parametrize("harm", ["", "{", "[]", '{"bad": {}, "checksum": "0"}', '{"bad": {"x": 1}}', "null", "{}"])
+def test_a_damaged_verdict_is_reached_anew(tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = class_folders(tmp_path / "data", sizes=(120, 100))
+    (place / "train" / "dog" / "005.png").write_bytes(b"")
+    spec = DataSpec(str(place), augmentation="imagenet", image_size=32, skip_bad=True)
+    assert len(load(spec, 0).train) == 7
+    checked = [*(tmp_path / "cache" / "spacedkd" / "checked").glob("*.json")]
+    for file in checked:
+        file.write_text(harm)
+    capsys.readouterr()
+    assert len(load(spec, 0).train) == 7
+    said = capsys.readouterr().err
+    assert all(said.count(f"{file} is damaged: images are checked anew.") == 1 for file in checked)
+    assert len(load(spec, 0).train) == 7
+    assert "is damaged" not in capsys.readouterr().err
+
+
+def test_what_killed_writers_left_is_removed(tmp_path: Path, pixels: Path) -> None:
+    pixels.mkdir(parents=True)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = [pixels / f"x.npy.{gone.pid}.unfinished", pixels / "x.npy.unfinished"]
+    for file in left:
+        file.write_bytes(bytes(1000))
+    load(DataSpec(str(class_folders(tmp_path / "data"))))
+    assert not any(file.exists() for file in left)

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from spacedkd import AugmentSpec, DataSpec, UserError
 from spacedkd.data.sources import SOURCES, fill_in, load, source_of
-from tests.data.on_disk import class_folders, parquet, tiny_imagenet
+from tests.data.on_disk import class_folders, hub_table, parquet, tiny_imagenet
 
 
 def arrays(path: Path, side: int = 20) -> str:
@@ -30,13 +31,36 @@ def test_a_name_means_the_same_said_or_left_open(tmp_path: Path) -> None:
         (photographs, "imagenet", None),
         ("digits", "digits", AugmentSpec(crop=1, rotate=10)),
         ("cifar10", "cifar", AugmentSpec(4, True, 15)),
-        (npz, "plain", AugmentSpec()),
+        (npz, "small", AugmentSpec(crop=2, flip=True)),
+        (arrays(tmp_path / "photographs.npz", 120), "imagenet", None),
     ):
         left_open, said = fill_in(DataSpec(place)), fill_in(DataSpec(place, augmentation=name))
         assert left_open == said
         assert (said.augmentation, said.augment) == (name, changes)
         smaller = fill_in(DataSpec(place, image_size=8)), fill_in(DataSpec(place, augmentation=name, image_size=8))
         assert smaller[0] == smaller[1]
+
+
+def test_arrays_get_what_files_of_the_same_pictures_get(tmp_path: Path) -> None:
+    for side in (24, 120):
+        files, table = (str(make(tmp_path / f"{kind}{side}", side)) for kind, make in (("f", _folder), ("t", _table)))
+        pixels = arrays(tmp_path / f"{side}.npz", side)
+        filled = [fill_in(DataSpec(place)) for place in (files, table, pixels)]
+        assert len({one.augmentation for one in filled}) == 1
+        assert len({one.augment for one in filled}) == 1
+    wide = load(DataSpec(arrays(tmp_path / "wide.npz", 120), augmentation="plain"))
+    assert wide.train.shape == (3, 120, 124)  # their own shape, where no size is asked for
+
+
+def _folder(place: Path, side: int) -> Path:
+    return class_folders(place, sizes=(side,))
+
+
+def _table(place: Path, side: int) -> Path:
+    place.mkdir()
+    for part in ("train", "test"):
+        pq.write_table(hub_table(range(4), {"label": [0, 1] * 2}, side), place / f"{part}.parquet")
+    return place
 
 
 def test_plain_is_what_was_asked_and_nothing_else(tmp_path: Path) -> None:

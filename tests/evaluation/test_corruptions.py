@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import imagecorruptions
@@ -113,6 +113,38 @@ def test_kept_on_disk_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     expected = np.stack([corrupt(image, "fog", 5, k) for k, image in enumerate(images().pixels.numpy())])
     assert torch.equal(batch.inputs, images().normalised(torch.from_numpy(expected)))
     assert torch.equal(batch.labels, images().labels)
+
+
+def altered(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-7] ^= 1
+    file.write_bytes(data)
+
+
+def cut_off(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 9)
+
+
+def unrecorded(file: Path) -> None:
+    file.with_suffix(".json").write_text("")
+
+
+@pytest.mark.parametrize("harm", [altered, cut_off, unrecorded])
+def test_what_is_damaged_is_made_anew(
+    tmp_path: Path, harm: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = CorruptedImages(images(), tmp_path)
+    store.make(["contrast"], [1, 5])
+    file = store.path("contrast", 5)
+    whole = file.read_bytes()
+    (store.folder / "fog-1.npy.unfinished").write_bytes(b"left by a kill")
+    harm(file)
+    again = CorruptedImages(images(), tmp_path)
+    assert again.missing(["contrast"], [1, 5]) == [("contrast", 5)]
+    assert capsys.readouterr().err == f"{file} is damaged: it is made anew.\n"
+    again.make(["contrast"], [1, 5])
+    assert file.read_bytes() == whole
+    assert not [*store.folder.glob("*.unfinished")]
 
 
 def test_other_bits_are_another_data_set(tmp_path: Path) -> None:

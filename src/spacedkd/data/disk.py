@@ -136,7 +136,11 @@ def _files_of_wnid(place: Path, wnid: str) -> Sequence[str]:
 def _listed(name: str, pairs: Sequence[tuple[str, str]], classes: Sequence[str]) -> Part:
     number = {class_name: place for place, class_name in enumerate(classes)}
     labels = np.array([number[class_name] for _, class_name in pairs], dtype=np.int64)
-    return Part(name, Stored(pa.array([path for path, _ in pairs], pa.string()), torch.arange(len(pairs))), labels)
+    try:
+        paths = pa.array([path for path, _ in pairs], pa.string())
+    except UnicodeEncodeError as error:
+        raise UserError(f"The file name {error.object!a} is not UTF-8: rename it.") from None
+    return Part(name, Stored(paths, torch.arange(len(pairs))), labels)
 
 
 _IMAGENET = (("imagenet", "imagenet-1k"), "train", "train/WNID and val/WNID folders")

@@ -155,20 +155,19 @@ class Library:
         complete = spec.augmentation is not None and spec.image_size is not None
         if complete and (spec.augment is not None or augmentations.named(spec.augmentation or "").augment is None):
             return spec  # without a look at the images
-        suits, side = source.suits, None
+        suits, side, arrays = source.suits, None, False
         if suits is None:  # small pictures are varied at their own size; photographs get what is usual for ImageNet
             found = self._find(spec)
-            size = _size(found)
-            suits = "small" if max(size) <= SMALL else "imagenet"
-            if suits == "small" and not isinstance(found.train.images, np.ndarray):  # which has one shape already
-                side = min(size)
+            size, arrays = _size(found), isinstance(found.train.images, np.ndarray)
+            suits, side = ("small", min(size)) if max(size) <= SMALL else ("imagenet", None)
         usual = augmentations.named(suits)
+        own = None if arrays else side or usual.size  # arrays have one shape already, which they keep
         name = spec.augmentation or (suits if spec.augment is None or usual.varies else "plain")
         chosen = augmentations.named(name)
         changes = spec.augment or chosen.augment
         if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:
-            changes = replace(chosen.augment, crop=(side or usual.size or min(_size(self._find(spec)))) // 8)
-        seen = spec.image_size or chosen.size or side or usual.size
+            changes = replace(chosen.augment, crop=(own or min(_size(self._find(spec)))) // 8)
+        seen = spec.image_size or chosen.size or own
         return replace(spec, augmentation=name, augment=changes, image_size=seen)
 
 

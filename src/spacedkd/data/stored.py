@@ -88,7 +88,7 @@ class Stored:
 
 
 # A broken PNG is a SyntaxError.
-_PIL_FAILS_WITH = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, Image.DecompressionBombError)
+_PIL_FAILS_WITH = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 
 
 def decode(data: bytes, smaller: bool = False) -> Image.Image:
@@ -101,7 +101,7 @@ def decode(data: bytes, smaller: bool = False) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(data))
         if image.width * image.height > PIXELS:
-            raise BadImage(f"declares {image.width} x {image.height} pixels; {PIXELS} are the most")
+            raise Image.DecompressionBombError
         if image.format == "EPS":  # a program, which Pillow would have run
             raise BadImage("is a PostScript program, not pixels: save it as PNG")
         if smaller:
@@ -109,6 +109,8 @@ def decode(data: bytes, smaller: bool = False) -> Image.Image:
         image.load()
         turn = _TURNS.get(_orientation(image))
         return _rgb(image) if turn is None else _rgb(image).transpose(turn)
+    except Image.DecompressionBombError:  # which Pillow raises too, before it looks any further
+        raise BadImage(f"declares more pixels than the {PIXELS} that are read at most") from None
     except UnidentifiedImageError:
         raise BadImage("is not an image") from None
     except _PIL_FAILS_WITH as error:

@@ -98,10 +98,10 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     """The plan's models on its devices; nothing is written yet."""
     models = build_models(plan) if models is None else models
     spec, method = plan.spec, plan.method
-    paths = {role: path.settings(plan, role, models) for role in path.leaders(plan)}
-    followed = {} if spec.teacher_path is None else find_paths(plan, paths)
     if spec.teacher_path is not None:
         check_same_data(RunFolder(spec.teacher_path), plan.data, "--teacher-path: ")
+    paths = {role: path.settings(plan, role, models) for role in path.leaders(plan)}
+    followed = {} if spec.teacher_path is None else find_paths(plan, paths)
     if spec.record and not paths.keys() - followed.keys():
         raise UserError("--record: everybody who leads learns elsewhere, by --teacher-path. Leave one of them out.")
     learning = [role for role in plan.roles if role not in followed]

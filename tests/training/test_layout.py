@@ -1,0 +1,109 @@
+"""The layout in which oneDNN writes behind its buffers is not used, and is used wherever it does not."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from spacedkd import DataSpec, NetworkSpec, train
+from spacedkd.json_form import to_json
+from spacedkd.training import saved
+from spacedkd.training.layout import can_be_channels_last
+from tests.conftest import TINY
+
+CPU = torch.device("cpu")
+needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN has other kernels elsewhere")
+
+
+def network(width: int) -> nn.Module:
+    found: nn.Module = timm.create_model("resnet18_small", width=width, num_classes=2)
+    return found
+
+
+def shown(side: int) -> list[Tensor]:
+    return [torch.zeros(2, 3, side, side)]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(kind: str, threads: int = 1) -> None:
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kind)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+
+    return make
+
+
+@needs_x86
+@pytest.mark.parametrize(
+    ("kind", "threads", "width", "side", "precision", "sound"),
+    [
+        ("AVX512", 1, 8, 8, "32-true", True),  # the demo
+        ("AVX512", 1, 8, 32, "32-true", True),  # CIFAR: 16 x 16 behind the first stride
+        ("AVX512", 1, 8, 48, "32-true", False),
+        ("AVX512", 1, 15, 56, "32-true", False),
+        ("AVX512", 1, 16, 224, "32-true", True),
+        ("AVX512", 1, 8, 64, "bf16-mixed", True),
+        ("AVX512", 1, 8, 64, "32-true", False),
+        ("AVX512", 1, 8, 80, "bf16-mixed", False),
+        ("AVX512", 2, 8, 8, "32-true", False),
+        ("AVX512", 2, 16, 64, "32-true", True),
+        ("AVX2", 1, 4, 8, "32-true", False),
+        ("AVX2", 1, 8, 64, "32-true", True),
+    ],
+)
+def test_where_it_is_sound(
+    machine: Any, kind: str, threads: int, width: int, side: int, precision: str, sound: bool
+) -> None:
+    machine(kind, threads)
+    assert can_be_channels_last(network(width), CPU, shown(side), precision) is sound
+    assert can_be_channels_last(network(width), torch.device("cuda"), shown(side), precision)
+
+
+@needs_x86
+def test_only_what_layers_are_really_shown_counts(machine: Any) -> None:
+    machine("AVX512")
+    late = nn.Sequential(nn.AvgPool2d(8), nn.Conv2d(3, 8, 1, 2))
+    assert can_be_channels_last(late, CPU, shown(224))
+    assert not can_be_channels_last(late[1], CPU, shown(224))
+    assert can_be_channels_last(nn.Conv2d(3, 8, 3, 2), CPU, shown(224))
+    assert not can_be_channels_last(late, CPU, [torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 512, 512)])
+    assert not can_be_channels_last(late, CPU, [torch.zeros(2, 5, 8, 8)])  # which it cannot be shown
+
+
+def test_looking_changes_nothing() -> None:
+    model = network(8).train()
+    before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
+    can_be_channels_last(model, CPU, shown(48))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_narrow_network_on_photographs_trains_to_its_end(tmp_path: Path) -> None:
+    """Which destroyed the heap of its process, with one thread; then it is measured, curvature and all."""
+    images = np.random.default_rng(0).integers(0, 256, (8, 160, 160, 3), dtype=np.uint8)
+    labels = np.arange(8) % 2
+    np.savez(tmp_path / "x.npz", x_train=images, y_train=labels, x_test=images[:2], y_test=labels[:2])
+    data = DataSpec(str(tmp_path / "x.npz"), augmentation="none")
+    spec = replace(TINY, data=data, network=NetworkSpec("resnet18_small", {"width": 8}), epochs=1, batch_size=4)
+    (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
+    code = "import pathlib, sys; from spacedkd import *; train(read_spec(pathlib.Path(sys.argv[1])), sys.argv[2])"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "spec.json"), str(tmp_path / "run")], check=True)
+    assert not saved.of_run(tmp_path / "run").channels_last
+
+
+def test_small_images_keep_the_layout(tmp_path: Path) -> None:
+    train(replace(TINY, epochs=0.2), tmp_path / "run")
+    wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
+    assert saved.of_run(tmp_path / "run").channels_last == (wide or platform.machine() != "x86_64")
