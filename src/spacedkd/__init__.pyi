@@ -8,6 +8,7 @@ from .data.stream import TrainingStream as TrainingStream
 from .data.stream import View as View
 from .duration import Duration as Duration
 from .duration import in_steps as in_steps
+from .errors import Diverged as Diverged
 from .errors import UserError as UserError
 from .evaluation.plan import Plan as Plan
 from .experiments.forecast import ComparisonForecast as ComparisonForecast
@@ -61,6 +62,8 @@ from .spec import OptimizerSpec as OptimizerSpec
 from .spec import RateSpec as RateSpec
 from .spec import RunSpec as RunSpec
 from .spec import read_spec as read_spec
+from .stopping import Signals as Signals
+from .stopping import Stopped as Stopped
 from .training.forecast import Forecast as Forecast
 from .training.forecast import forecast as forecast
 from .training.learner import learning as learning

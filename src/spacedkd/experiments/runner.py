@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,16 +191,18 @@ def _train_all(
     """Train these; who diverges is added to those that have. Gives the jobs as they were trained in the end."""
     done: list[Job] = []
     lost: list[UserError] = []
-    while todo := without_diverged(todo, diverged):
-        with _open_pool(todo, at_once, ray) as pool:
+    with ExitStack() as stack:
+        pool: Pool | None = None
+        while todo := without_diverged(todo, diverged):
+            pool = pool or stack.enter_context(_open_pool(todo, at_once, ray))
             failed = train_all(pool, todo, callback, stop)
-        diverged |= {todo[n].folder: (todo[n], error) for n, error in failed.items() if isinstance(error, Diverged)}
-        leaders = {str(folder.resolve()) for folder in diverged}
-        alone = [n for n, error in failed.items() if isinstance(error, LeftAlone)]
-        again = [todo[n] for n in alone if todo[n].spec.teacher_path in leaders]
-        lost += [error for n, error in failed.items() if not isinstance(error, Diverged) and todo[n] not in again]
-        done += [job for n, job in enumerate(todo) if n not in failed]
-        todo = again
+            diverged |= {todo[n].folder: (todo[n], error) for n, error in failed.items() if isinstance(error, Diverged)}
+            leaders = {str(folder.resolve()) for folder in diverged}
+            alone = [n for n, error in failed.items() if isinstance(error, LeftAlone)]
+            again = [todo[n] for n in alone if todo[n].spec.teacher_path in leaders]
+            lost += [error for n, error in failed.items() if not isinstance(error, Diverged) and todo[n] not in again]
+            done += [job for n, job in enumerate(todo) if n not in failed]
+            todo = again
     if lost:
         raise UserError(f"{len(lost)} of the runs did not finish; the same command goes on with them. {lost[0]}")
     return done
