@@ -35,7 +35,7 @@ FLAGS = {
     "wild, spaced": "--method kd --lr 1e30 --interval 1ep",
     "killed": "--method self-kd --epochs 6",
 }
-"""the first trains the teacher of the second, and is the one whose student diverges; of the wild ones the teacher does"""
+"""the first trains the teacher of the second, and its student diverges; of the wild ones the teacher does"""
 ARMS = {label: to_spec(parse([*BASE, *flags.split()])) for label, flags in FLAGS.items()}
 
 

@@ -29,7 +29,7 @@ class RecordedPath:
         self.folder = place_of(run, role)
         self._entries: dict[int, list[Entry]] = {}
         self._costs: dict[int, Mapping[str, int]] = {}
-        self._read = self._loaded = 0
+        self._read = self.loaded = 0
 
     def waits_for(self, version: int) -> str | None:
         """What a follower that needs this version waits for; None when it is there."""
@@ -59,7 +59,7 @@ class RecordedPath:
         if metadata.get("digest") != digest(whole):
             raise UserError(f"{file} is damaged: its checksum is another. Record the path again in a new folder.")
         model.load_state_dict(whole)
-        self._loaded = version
+        self.loaded = version
 
     def entries(self, step: int) -> list[Entry]:
         """What the role's turn at this step left in the journal; known once a later version is there."""
@@ -68,7 +68,7 @@ class RecordedPath:
     def forget(self) -> None:
         """Remove all versions before the one that was loaded last."""
         for file in self.folder.glob("*.safetensors"):
-            if file < file_of(self.folder, self._loaded):
+            if file < file_of(self.folder, self.loaded):
                 file.unlink()
 
     def cost(self, version: int) -> Mapping[str, int]:

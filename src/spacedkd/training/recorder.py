@@ -36,6 +36,7 @@ class Recorder:
         self.cost = Cost(setup.modules())
         self._journal: Journal | None = None
         self._saved = -1
+        self._passed: dict[str, int] = {}
         recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
         self._recording = Recording(folder.path, setup.plan, setup.modules(), recorded)
         self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
@@ -78,6 +79,9 @@ class Recorder:
         self._saved = self.position.turns
         if writes and engine.pipeline and not engine.keep_path:
             self.following.forget()
+        elif writes and self.setup.followed:  # for whoever knows all that follow the same run
+            write_json(self.folder.passed, self._passed)  # as it was at the save before, to which it may go back
+            self._passed = {path.role: path.loaded for path in self.setup.followed.values()}
 
     def _whole_modules(self) -> dict[str, nn.Module]:
         """The models as one process can have them; those that are spread over several come from what was saved."""
