@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
-    {"errors", "files", "locks", "own_code", "seeds", "started", "torchvision_operators"},
+    {"errors", "files", "locks", "own_code", "seeds", "started", "stopping", "torchvision_operators"},
     {
         "duration",
         "schedule",
@@ -75,6 +75,7 @@ def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
         "locks.py",
         "own_code.py",
         "seeds.py",
+        "stopping.py",
         "duration.py",
         "schedule.py",
         "json_form.py",

@@ -62,6 +62,8 @@ from .spec import OptimizerSpec as OptimizerSpec
 from .spec import RateSpec as RateSpec
 from .spec import RunSpec as RunSpec
 from .spec import read_spec as read_spec
+from .stopping import Signals as Signals
+from .stopping import Stopped as Stopped
 from .training.forecast import Forecast as Forecast
 from .training.forecast import forecast as forecast
 from .training.learner import learning as learning

@@ -19,7 +19,9 @@ from spacedkd import EngineSpec, MethodSpec, OptimizerSpec, Spaced, UserError, r
 from spacedkd.cli import main
 from spacedkd.experiments.runner import plan, run_all
 from spacedkd.experiments.sharing import Job
+from spacedkd.training.checkpoint import read_position
 from tests.conftest import TINY
+from tests.experiments.processes import holder
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'spacedkd[ray]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -57,13 +59,6 @@ def _node(cpus: int) -> dict[str, Any]:
     return {"num_cpus": cpus, "num_gpus": 0, "object_store_memory": 80 * 2**20}
 
 
-def trainer(folder: Path) -> int:
-    """The process that holds a run's folder."""
-    inode = (folder / ".lock").stat().st_ino
-    held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return next(int(words[4]) for words in held if words[5].endswith(f":{inode}"))
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every arm trained by itself, here."""
@@ -98,7 +93,7 @@ def test_a_lost_node_costs_nothing_but_time(
         nonlocal recorder, lost_at
         turns[job.label].append(moment.turn)
         if job.label == "online" and moment.turn >= 9 and not recorder:
-            recorder = trainer(job.folder)
+            recorder = holder(job.folder)
             os.kill(recorder, signal.SIGSTOP)
         if job.label == "spaced" and recorder and lost_at is None:
             raylet = int(Path(f"/proc/{recorder}/stat").read_text().split(") ")[1].split()[1])
@@ -123,9 +118,8 @@ def test_mistakes_are_the_same_line_as_here(cluster: Any, tmp_path: Path, monkey
     wild = replace(TINY, method=MethodSpec("none"), optimizer=OptimizerSpec(lr=1e30))
     with pytest.raises(UserError, match="diverged") as here:
         train(wild, tmp_path / "here")
-    with pytest.raises(UserError) as there:
-        run_all(plan({"wild": wild}, [0], tmp_path), None, silent, ray=cluster.address)
-    assert str(there.value) == str(here.value)
+    (there,) = run_all(plan({"wild": wild}, [0], tmp_path), None, silent, ray=cluster.address).values()
+    assert str(there) == f"wild, seed 0: {here.value}"
     many = plan({"many": replace(TINY, engine=EngineSpec(threads=64))}, [0], tmp_path)
     with pytest.raises(UserError, match="No node of the Ray cluster has the 64 CPUs that a run needs. Give --threads"):
         run_all(many, None, silent, ray=cluster.address)
@@ -184,23 +178,26 @@ def test_stopped_runs_go_on_from_the_command_line(
 
     def stop(self: Any) -> Any:
         if (tmp_path / "runs/online/seed0/checkpoint/latest.safetensors").exists():
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGTERM)
         return []
 
     with monkeypatch.context() as stopping:
         stopping.setattr("spacedkd.experiments.ray_pool.RayPool.news", stop)
         with pytest.raises(SystemExit) as stopped:
             main(words)
-    assert stopped.value.code == 130
-    assert "Go on with the same command" in capsys.readouterr().err
-    with FileLock(tmp_path / "runs/online/seed0/.lock", timeout=20):
+    assert stopped.value.code == 143
+    assert "everything is saved. Go on with: the same command" in capsys.readouterr().err
+    run = tmp_path / "runs/online/seed0"
+    with FileLock(run / ".lock", timeout=20):
         assert not [*tmp_path.rglob("result.json")], "the task was stopped before its end"
+        last = json.loads((run / "journal.jsonl").read_text().splitlines()[-1])["turn"]
+        assert read_position(run / "checkpoint/latest.safetensors").turns >= last, "and has saved all it has learned"
     ray.shutdown()  # from here on in a session of its own
     main(words)
     assert not ray.is_initialized()
     assert "[2 of 2]" in capsys.readouterr().out
-    for run in ("online/seed0", "spaced/seed0"):
-        assert_same_bits(tmp_path / "runs" / run, alone / run)
+    for name in ("online/seed0", "spaced/seed0"):
+        assert_same_bits(tmp_path / "runs" / name, alone / name)
 
 
 def test_no_cluster_and_no_ray_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

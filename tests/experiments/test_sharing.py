@@ -14,8 +14,9 @@ from spacedkd import MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare,
 from spacedkd.data.sources import Library
 from spacedkd.experiments.comparison import compare as compare_folders
 from spacedkd.experiments.runner import plan, run_all
-from spacedkd.experiments.sharing import Job, next_jobs, share, teacher_of
+from spacedkd.experiments.sharing import Job, followers, forget_passed, next_jobs, share, teacher_of
 from spacedkd.files import write_json
+from spacedkd.stopping import Stopped
 from spacedkd.training.building import build_models
 from spacedkd.training.plan import make_plan
 from tests.conftest import TINY, of_model
@@ -217,3 +218,46 @@ def test_a_comparison_that_was_stopped_after_the_teacher_was_trained_goes_on(tmp
     run_all(plan(arms, [0], tmp_path), 1, lambda job, moment: None)
     assert "computed_here" in result(tmp_path / "spaced/seed0")["plan"]
     assert not recorded.exists()
+
+
+def test_what_every_follower_has_passed_is_removed_while_they_go_on(tmp_path: Path, both: dict[str, Path]) -> None:
+    """They are stopped again and again, and go on from their checkpoints, to the bits they have alone."""
+    jobs = planned({label: ARMS[label] for label in ("online", "half", "spaced")}, tmp_path)
+    online, *others = sorted(jobs, key=lambda job: job.label != "online")
+    train(online.spec, online.folder)
+    recorded = online.folder / "path/teacher"
+
+    def first() -> int:
+        return min(int(file.stem) for file in recorded.glob("*.safetensors"))
+
+    def go_on(job: Job, turns: int) -> bool:
+        left = iter(range(turns, -1, -1))
+        try:
+            train(job.spec, job.folder, resume=job.begun, stop=lambda: next(left) == 1)
+        except Stopped:
+            forget_passed(followers(tmp_path, jobs))
+            return True
+        return False
+
+    half, spaced = others
+    assert go_on(half, 9)
+    assert first() == 2, "the other has not begun"
+    lowest = []
+    while go_on(half, 3) | go_on(spaced, 3):
+        lowest.append(first())
+    assert lowest == sorted(lowest)
+    assert lowest[-1] > 5
+    for job in (half, spaced):
+        run = job.folder.relative_to(tmp_path)
+        assert (job.folder / "journal.jsonl").read_bytes() == (both["alone"] / run / "journal.jsonl").read_bytes()
+    forget_passed(followers(tmp_path, ()))
+    assert not (online.folder / "path").exists()
+
+
+def test_a_path_of_which_something_is_gone_is_not_followed_by_others(tmp_path: Path) -> None:
+    arms = {"online": TINY, "spaced": ARMS["spaced"]}
+    online, _ = planned(arms, tmp_path)
+    train(online.spec, online.folder)
+    assert planned(arms, tmp_path)[1].spec.teacher_path == str(online.folder.resolve())
+    (online.folder / "path/teacher/000000007.safetensors").unlink()
+    assert planned(arms, tmp_path)[1].spec.teacher_path is None

@@ -50,10 +50,10 @@ def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple
 
 
 def _place(path: Path, folder: str) -> Path:
-    """Where a run of a comparison lies; one that was written with its whole path may have been moved with its arm."""
-    if Path(folder).is_absolute() and not Path(folder).exists():
-        folder = str(Path(*Path(folder).parts[-2:]))
-    return (path.parent / folder).resolve()
+    """Where a run of a comparison lies; one that was written with its whole path may have been copied with the rest."""
+    parts = Path(folder).parts if Path(folder).is_absolute() else ()
+    copies = (path.parent.joinpath(*parts[-last:]) for last in range(len(parts) - 1, 0, -1))
+    return next((copy for copy in copies if copy.exists()), path.parent / folder).resolve()
 
 
 def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:

@@ -3,8 +3,9 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from spacedkd.data.sources import Library
 from spacedkd.errors import Diverged, UserError, unknown
 from spacedkd.experiments import comparison, room
-from spacedkd.experiments.pool import Callback, LeftAlone, Pool, local_pool, train_all
-from spacedkd.experiments.sharing import Job, forget_paths, share, teacher_of, without_diverged
+from spacedkd.experiments.local_pool import local_pool
+from spacedkd.experiments.pool import Callback, LeftAlone, Pool, train_all
+from spacedkd.experiments.sharing import Job, followers, forget_passed, moved, share, teacher_of, without_diverged
 from spacedkd.spec import MethodSpec, RunSpec, read_spec
 from spacedkd.stopping import Stop, never
 from spacedkd.training.building import build_models
@@ -88,17 +90,10 @@ def plan(
             engine = replace(spec.engine, threads=(begun and begun.engine.threads) or spec.engine.threads or threads)
             filled = fill_in(replace(spec, seed=seed, label=label, engine=engine), library=library)
             if begun is not None:
-                filled = replace(filled, record=begun.record, teacher_path=_moved(begun.teacher_path, out))
+                path = begun.teacher_path and str(moved(begun.teacher_path, out))
+                filled = replace(filled, record=begun.record, teacher_path=path)
             jobs.append(Job(label, seed, filled, folder))
     return jobs
-
-
-def _moved(teacher_path: str | None, out: Path) -> str | None:
-    """Where a run that is followed lies now, when the folder of the whole comparison has been moved."""
-    if teacher_path is None or Path(teacher_path).exists():
-        return teacher_path
-    here = out.resolve().joinpath(*Path(teacher_path).parts[-2:])
-    return str(here) if here.exists() else teacher_path
 
 
 def run_folder(out: Path, label: str, seed: int) -> Path:
@@ -175,8 +170,8 @@ def run_all(
         if ray is None and at_once is None:
             at_once = room.as_memory_allows(jobs_at_once(None, todo[0].spec.engine.accelerator), held)
         todo = [job for job in known if not job.finished]
-        jobs = [*_train_all(todo, diverged, at_once, callback, ray, stop), *jobs]
-    forget_paths(jobs)
+        _train_all(todo, diverged, at_once, callback, ray, stop)
+    forget_passed(followers(jobs[0].folder.parents[1], ()))
     return {folder: error for folder, (_, error) in diverged.items()}
 
 
@@ -187,23 +182,23 @@ def _train_all(
     callback: Callback,
     ray: str | None,
     stop: Stop,
-) -> list[Job]:
-    """Train these; who diverges is added to those that have. Gives the jobs as they were trained in the end."""
-    done: list[Job] = []
+) -> None:
+    """Train these; who diverges is added to those that have, and what those followed is trained alone."""
     lost: list[UserError] = []
-    while todo := without_diverged(todo, diverged):
-        with _open_pool(todo, at_once, ray) as pool:
-            failed = train_all(pool, todo, callback, stop)
-        diverged |= {todo[n].folder: (todo[n], error) for n, error in failed.items() if isinstance(error, Diverged)}
-        leaders = {str(folder.resolve()) for folder in diverged}
-        alone = [n for n, error in failed.items() if isinstance(error, LeftAlone)]
-        again = [todo[n] for n in alone if todo[n].spec.teacher_path in leaders]
-        lost += [error for n, error in failed.items() if not isinstance(error, Diverged) and todo[n] not in again]
-        done += [job for n, job in enumerate(todo) if n not in failed]
-        todo = again
+    with ExitStack() as stack:
+        pool: Pool | None = None
+        while todo := without_diverged(todo, diverged):
+            pool = pool or stack.enter_context(_open_pool(todo, at_once, ray))
+            known = followers(todo[0].folder.parents[1], todo)
+            failed = train_all(pool, todo, callback, stop, partial(forget_passed, known))
+            diverged |= {todo[n].folder: (todo[n], error) for n, error in failed.items() if isinstance(error, Diverged)}
+            leaders = {str(folder.resolve()) for folder in diverged}
+            alone = [n for n, error in failed.items() if isinstance(error, LeftAlone)]
+            again = [todo[n] for n in alone if todo[n].spec.teacher_path in leaders]
+            lost += [error for n, error in failed.items() if not isinstance(error, Diverged) and todo[n] not in again]
+            todo = again
     if lost:
         raise UserError(f"{len(lost)} of the runs did not finish; the same command goes on with them. {lost[0]}")
-    return done
 
 
 def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = True) -> tuple[list[Job], int]:

@@ -134,12 +134,18 @@ def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
         threads = live.spec.engine.threads  # which show in the bits; a run that has begun keeps its own
         follow = []
         for job, teacher in others:
-            if teacher.covered_by(own.plan, spec):
+            if teacher.covered_by(own.plan, spec) and _is_there(live, min(teacher.needed, default=last)):
                 follows = replace(job.spec, teacher_path=path, engine=replace(job.spec.engine, threads=threads))
                 follow.append(job._replace(spec=follows, first=min(teacher.needed, default=last)))
         if own.needed and follow:
             return follow if live.begun else [live._replace(spec=spec), *follow]
     return []
+
+
+def _is_there(live: Job, first: int) -> bool:
+    """Whether nothing from this version on has been removed of what a run has recorded."""
+    versions = [int(file.stem) for file in (live.folder / "path").glob("*/*.safetensors")]
+    return min(versions, default=first) <= first
 
 
 def without_diverged(jobs: Sequence[Job], diverged: dict[Path, tuple[Job, Diverged]]) -> list[Job]:
@@ -184,16 +190,52 @@ def _can_begin(job: Job, busy: Container[str]) -> bool:
     return RunFolder(run).finished() or (job.spec.teacher_path in busy and there)
 
 
-def forget_paths(jobs: Sequence[Job]) -> None:
-    """Remove what was recorded for jobs that are finished, unless it is to be kept or somebody still needs it."""
-    shared = {job.spec.teacher_path for job in jobs}
-    for job in jobs:
-        if str(job.folder.resolve()) in shared and not job.spec.engine.keep_path and not _is_followed(job.folder):
-            shutil.rmtree(job.folder / "path", ignore_errors=True)
+Followers = Mapping[Path, Collection[Path]]
+"""runs that record for others, unless that is to be kept, and who follows each of them"""
 
 
-def _is_followed(run: Path) -> bool:
-    """Whether an arm that is not finished follows a run; it may have been left out of this comparison, or moved."""
-    unfinished = (file for file in run.parents[1].glob("*/*/spec.json") if not RunFolder(file.parent).finished())
-    followed = (read_spec(file).teacher_path for file in unfinished)
-    return any(Path(one).parts[-2:] == run.resolve().parts[-2:] for one in followed if one is not None)
+def followers(out: Path, jobs: Sequence[Job]) -> Followers:
+    """Who follows whom in the folder of a comparison; some of its arms may have been left out of the jobs."""
+    spec_of = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")} | {
+        job.folder: job.spec for job in jobs
+    }
+    found: dict[Path, list[Path]] = {}
+    for run, spec in spec_of.items():
+        if spec.teacher_path is not None and (leader := moved(spec.teacher_path, out)).is_relative_to(out.resolve()):
+            found.setdefault(leader, []).append(run)
+    kept = {run.resolve() for run, spec in spec_of.items() if spec.engine.keep_path}
+    return {leader: runs for leader, runs in found.items() if leader not in kept and leader.parent not in kept}
+
+
+def forget_passed(found: Followers) -> None:
+    """Remove what was recorded and nobody who follows it will ask for again, also when it goes on from a checkpoint."""
+    for leader, runs in found.items():
+        going_on = [RunFolder(run) for run in runs if not RunFolder(run).finished() and read_diverged(run) is None]
+        ended = RunFolder(leader).finished() or read_diverged(leader) is not None
+        if ended and not going_on:
+            alone = leader.name == RunFolder(leader).teacher.name
+            shutil.rmtree(leader if alone else leader / "path", ignore_errors=True)
+        for place in (leader / "path").glob("*/"):
+            needed = file_of(place, min((_passed(run, place.name) for run in going_on), default=LATER))
+            for file in place.glob("*.safetensors"):
+                if file < needed:
+                    file.unlink(missing_ok=True)
+
+
+LATER = 10**9 - 1
+"""than any version"""
+
+
+def _passed(run: RunFolder, role: str) -> int:
+    """The version of a role before which a run asks for none, from whichever of its checkpoints it goes on."""
+    try:
+        return int(json.loads(run.passed.read_text(encoding="utf-8"))[role])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
+
+
+def moved(teacher_path: str, out: Path) -> Path:
+    """Where a run that is followed lies now, when the folder of the whole comparison may have been moved."""
+    path = Path(teacher_path)
+    here = (out.resolve().joinpath(*path.parts[-last:]) for last in (2, 3))
+    return path.resolve() if path.exists() else next((run for run in here if run.exists()), path)

@@ -31,6 +31,7 @@ class RunFolder:
         self.average = self.path / "average"
         self.result = self.path / "result.json"
         self.teacher = self.path / "teacher"
+        self.passed = self.path / "passed.json"
 
     def check_free(self) -> None:
         """Refuse a place that already holds something, so that nothing is written over."""

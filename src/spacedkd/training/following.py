@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from spacedkd.errors import UserError
+from spacedkd.files import write_json
 from spacedkd.locks import is_held
 from spacedkd.schedule import Turn, versions
 from spacedkd.spec import read_spec
@@ -61,13 +62,17 @@ class RecordedPath:
         """What the role's turn at this step left in the journal; known once a later version is there."""
         return self._entries.get(step, [])
 
-    def forget(self) -> None:
-        """Called at every save: remove all versions that neither of the two checkpoints there are will ask for."""
+    def passed(self) -> int:
+        """Called at every save: the version before which neither of the two checkpoints there are will ask for any."""
         oldest, newer = self._saved
-        for file in self.folder.glob("*.safetensors"):
-            if file < file_of(self.folder, oldest):
-                file.unlink(missing_ok=True)
         self._saved = (newer, self._loaded)
+        return oldest
+
+    def forget(self, version: int) -> None:
+        """Remove all versions before this one."""
+        for file in self.folder.glob("*.safetensors"):
+            if file < file_of(self.folder, version):
+                file.unlink(missing_ok=True)
 
     def cost(self, version: int) -> Mapping[str, int]:
         """What it took to get so far."""
@@ -143,10 +148,18 @@ class Following:
                         self.accuracy[turn.role] = entry["accuracy"]["test"]["final"]
         self._passed.clear()
 
-    def forget(self) -> None:
-        """Remove what this run will not ask for again; nobody else follows the teacher of a pipeline."""
-        for path in self.paths.values():
-            path.forget()
+    def tell_passed(self, file: Path) -> None:
+        """At a save: say in a file, to whoever knows all that follow, what this run will not ask for again.
+
+        Nobody else follows the teacher of a pipeline, so there it is removed.
+        """
+        passed = {path.role: path.passed() for path in self.paths.values()}
+        engine = self.plan.spec.engine
+        if self.paths and not engine.pipeline:
+            write_json(file, passed)
+        elif not engine.keep_path:
+            for path in self.paths.values():
+                path.forget(passed[path.role])
 
     def costs(self) -> Iterator[Mapping[str, int]]:
         """What the roles' own turns cost, wherever they were taken."""

@@ -212,7 +212,7 @@ class PathWriter:
         self.reached = _cut(self.folder / "journal.jsonl")
         self.due -= {*range(self.reached + 1, done + 1)}
         self._entries = [entry for entry in journal if entry["role"] == self.role and entry["step"] >= self.reached]
-        if 0 in self.due and not file_of(self.folder, 0).exists():
+        if 0 in self.due and done == 0 and not file_of(self.folder, 0).exists():  # later it may have been removed
             self._save(0)
 
     def note(self, entry: Entry) -> None:

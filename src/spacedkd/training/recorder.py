@@ -105,13 +105,12 @@ class Recorder:
     def save(self) -> None:
         """Make everything up to this turn safe: it is copied now, and written while training goes on."""
         self._saving.wait()
-        engine, fingerprint = self.setup.plan.spec.engine, self.setup.plan.spec.fingerprint()
+        fingerprint = self.setup.plan.spec.fingerprint()
         if self._journal is not None:
             self.position.journal_bytes = self._journal.length()
             self.position.seconds = time.monotonic() - self._started
             self.position.cost = {role: dict(counts) for role, counts in self.cost.counts.items()}
-            if engine.pipeline and not engine.keep_path:
-                self.following.forget()
+            self.following.tell_passed(self.folder.passed)
         models, optimizers, writes = self.setup.modules(), self._optimizers(), self._journal is not None
         saved = (self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes, self._write_beside)
         checkpoint.save(*saved)

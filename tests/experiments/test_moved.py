@@ -1,0 +1,38 @@
+"""A comparison that was copied or moved keeps its order, and the arm that differences are taken to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spacedkd.cli import main
+from spacedkd.experiments import comparison
+from spacedkd.files import write_json
+from spacedkd.schedule import Spaced
+from tests.report.fake_runs import FakeArm, write_runs
+
+ARMS = [
+    FakeArm("zeta", [0.70, 0.71]),
+    FakeArm("alpha", [0.80, 0.82], schedule=Spaced("1.5ep")),
+    FakeArm("mu", [0.6, 0.7], schedule=Spaced("2ep")),
+]
+
+
+@pytest.mark.parametrize("form", ["relative", "whole paths, as before"])
+@pytest.mark.parametrize("how", [shutil.copytree, shutil.move])
+def test_a_comparison_elsewhere_is_the_same(tmp_path: Path, form: str, how: Any) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    found = comparison.compare(write_runs(here, ARMS), against="mu")
+    write = comparison.write if form == "relative" else write_json
+    write(here / "comparison.json", found)
+    how(here, there)
+    main(["report", str(there)])
+    again = json.loads((there / "comparison.json").read_text())
+    assert [arm["label"] for arm in again["arms"]] == ["zeta", "alpha", "mu"]
+    assert again["against"] == "mu"
+    folders = [run["folder"] for arm in again["arms"] for run in arm["runs"]]
+    assert all((there / folder / "result.json").exists() and not Path(folder).is_absolute() for folder in folders)
