@@ -123,7 +123,7 @@ class RunSpec:
     def __post_init__(self) -> None:
         check_fields(self)
         if not 0 < self.epochs < 1e9:
-            raise UserError(f"epochs must be more than 0 and finite, got {self.epochs:g}.")
+            raise UserError(f"epochs must be more than 0 and finite, less than 1e9; got {self.epochs:g}.")
         check_between("batch_size", self.batch_size, 1, 10**9)
         check_between("seed", self.seed, 0, 2**63)
         if self.precision not in PRECISIONS:
@@ -161,12 +161,28 @@ _WHEN_SET = ("sync_batchnorm", "processes_before", "only")
 """what counts only where it is not as usual; runs of before did not have it"""
 
 
+def check_spec(spec: object) -> None:
+    """Refuse what is no spec, where somebody gives one in Python."""
+    if not isinstance(spec, RunSpec):
+        raise UserError(
+            f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), that of a dictionary "
+            "RunSpec(**dictionary), that of a file read_spec(FILE)."
+        )
+
+
+def check_folder(what: str, path: object) -> None:
+    """Refuse what names no folder."""
+    if not isinstance(path, str | PathLike) or not str(path):
+        raise UserError(f"{what} must name a folder, for instance 'runs/mine'; got {path!r}.")
+
+
 def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
     """A spec from a spec.json, or from the run folder that holds one.
 
     Reading imports nothing. What the file names of somebody's own code, `package.module:Name`, can be trained or
     measured only if you trust it with `trust_code`, or have named it yourself in this process.
     """
+    check_folder("The path of a spec", path)
     path = Path(path)
     path = path / "spec.json" if path.is_dir() else path
     try:

@@ -16,6 +16,7 @@ from spacedkd.cli.changes import changed, to_spec
 from spacedkd.cli.flags import RunFlags, flag, given
 from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
 from spacedkd.errors import UserError, unknown
+from spacedkd.machine import check_count
 from spacedkd.spec import RunSpec, read_spec
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
@@ -121,6 +122,7 @@ def compare(
         raise UserError(f"--seeds must be at least 1, got {seeds}.")
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {jobs}.")
+    check_count("--jobs", jobs, least=64)
     arms = make_arms(arm, methods, given(base))
     if not equal_cost and against not in (None, *arms):
         raise unknown("arm", str(against), arms)

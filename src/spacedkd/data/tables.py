@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import torch
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
+from spacedkd.data.hub import asked_briefly
 from spacedkd.data.parallel import tell
 from spacedkd.data.stored import Stored, first_line
 from spacedkd.errors import UserError, unknown
@@ -82,7 +83,8 @@ def hub(spec: DataSpec) -> Found:
     tell(f"Asking the Hugging Face hub for {spec.source}.")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it repeats itself before it gives up
     try:
-        loaded = datasets.load_dataset(name, configuration or None)
+        with asked_briefly():
+            loaded = datasets.load_dataset(name, configuration or None)  # which runs no script of anybody's
     except Exception as error:  # the hub's client has many kinds of errors, and none is ours to mend
         raise UserError(
             f"There is no folder or file {spec.source} here, and as a name on the Hugging Face hub it does not load: "

@@ -14,12 +14,11 @@ from spacedkd.evaluation.confidence import Difference, confidence_interval, diff
 from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.spacing_effect import spacing_effects
 from spacedkd.json_form import to_json
+from spacedkd.result_form import COUNTED
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Ahead, NamedSchedule, Schedule, Spaced, Window
 from spacedkd.spec import RunSpec
 from spacedkd.training.folder import RunFolder
-
-COUNTED = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
 
 
 def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:

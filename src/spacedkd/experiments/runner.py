@@ -16,7 +16,7 @@ from spacedkd.experiments import comparison, room
 from spacedkd.experiments.pool import Callback, Pool, local_pool, train_all
 from spacedkd.experiments.sharing import Job, forget_paths, share, teacher_of
 from spacedkd.files import write_json
-from spacedkd.spec import MethodSpec, RunSpec, read_spec
+from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.plan import fill_in, make_plan, method_and_schedule
@@ -41,7 +41,12 @@ def compare(
 
     See `comparison.compare` for what is in a comparison, and `spacedkd report` for a page about it.
     """
+    check_folder("out", out)
     out = Path(out)
+    if not isinstance(arms, Mapping):
+        raise UserError(f"arms must be specs by name, {{'online': RunSpec(), ...}}; got {arms!r}.")
+    for spec in arms.values():
+        check_spec(spec)
     if not arms or (not seeds if isinstance(seeds, int) else not len(seeds)):
         raise UserError("A comparison needs at least one arm and one seed.")
     if against is not None and against not in arms:

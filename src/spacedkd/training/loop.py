@@ -18,7 +18,7 @@ from spacedkd.methods.method import Method
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
-from spacedkd.spec import RunSpec, read_spec
+from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.training import engine, following
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
@@ -67,8 +67,8 @@ def train(
     that makes an optimizer, the learning rate as a function of the step, a method. Torch is left in deterministic mode,
     with the spec's number of threads and another random state.
     """
-    if not isinstance(spec, RunSpec):
-        raise UserError(f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), or read_spec(FILE).")
+    check_spec(spec)
+    check_folder("folder", folder)
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
     return train_run(spec, RunFolder(folder), resume, objects, callback)
 
