@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -17,7 +18,7 @@ from spacedkd.data_spec import AugmentSpec as AugmentSpec
 from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.duration import Duration
 from spacedkd.engine_spec import EngineSpec as EngineSpec
-from spacedkd.errors import UserError, check_between, unknown
+from spacedkd.errors import UserError, check_between, shown, unknown
 from spacedkd.json_form import check_fields, from_json, to_json
 from spacedkd.method_names import METHODS
 from spacedkd.optimizer_spec import OptimizerSpec as OptimizerSpec
@@ -126,6 +127,13 @@ class RunSpec:
             raise UserError(f"epochs must be more than 0 and finite, less than 1e9; got {self.epochs:g}.")
         check_between("batch_size", self.batch_size, 1, 10**9)
         check_between("seed", self.seed, 0, 2**63)
+        for name, one in self.objects.items():
+            if not (
+                isinstance(one, Mapping)
+                and {*one} == {"name", "digest"}
+                and all(isinstance(text, str) for text in one.values())
+            ):
+                raise UserError(f"objects.{name} must be the name and the digest of an object, got {shown(one)}.")
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
         for name in ("evaluate_every", "save_every", "log_every"):
