@@ -26,6 +26,8 @@ def check_result(written: Any) -> None:
     _number("seconds", written.get("seconds"), least=0)
     for name, kind in {"best_chosen_on": str, "environment": Mapping, "fingerprint": str}.items():
         _at(written, name, kind)
+    if written["best_chosen_on"] not in ("test", "holdout"):
+        raise ValueError(f"best_chosen_on is {_shown(written['best_chosen_on'])}, neither test nor holdout")
     _check_accuracy(_at(written, "accuracy", Mapping), roles[-1])
 
 

@@ -149,7 +149,11 @@ _EVERYTHING = [
         "anything else in the spec: method.temperature=4, network.drop_path_rate=0.1, ... (may be repeated)",
         metavar="KEY=VALUE",
     ),
-    Flag("trust_code", bool, "import functions and classes that a file names as package.module:name, too"),
+    Flag(
+        "trust_code",
+        bool,
+        "import what a file (--spec, --resume, --teacher-weights) names as package.module:name; what is typed always is",
+    ),
 ]
 _NETWORK = [
     *of_fields(NetworkSpec, "network"),

@@ -15,7 +15,7 @@ from spacedkd.cli.arms import make_arms
 from spacedkd.cli.changes import changed, to_spec
 from spacedkd.cli.flags import RunFlags, flag, given
 from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.machine import check_count
 from spacedkd.spec import RunSpec, read_spec
 
@@ -120,6 +120,7 @@ def compare(
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}.")
+    check_between("--seeds", seeds, 1, 10_000)
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {jobs}.")
     check_count("--jobs", jobs, least=64)

@@ -59,7 +59,7 @@ def _read(files: Sequence[Path], spec: DataSpec) -> Table:
             loaded = datasets.load_dataset("parquet", data_files=names, split="train")
             return _of_dataset(loaded.select_columns(columns))
         return pa.concat_tables([pq.read_table(name, columns=columns) for name in names]), tuple(names)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{names[0]} cannot be read as parquet: {first_line(error)} Check that it is whole.") from None
 
 
