@@ -1,13 +1,14 @@
 # make demo   compare spaced with online KD on real images that come with the install; two and a half minutes on two cores
 # make evaluation   the same arms with every instrument: calibration, robustness, flatness
 # make test   everything that guards the project
-# Both make their own virtual environment in .venv.
+# make fuzz   ten thousand cases of damaged words and files; half an hour on two cores
+# All make their own virtual environment in .venv.
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo evaluation test benchmark docs clean
+.PHONY: demo evaluation test fuzz benchmark docs clean
 
 demo: .venv/installed
 	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 4 \
@@ -29,6 +30,9 @@ test: .venv/installed-for-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
+
+fuzz: .venv/installed-for-tests
+	SPACEDKD_FUZZ=10000 $(BIN)/pytest --numprocesses 0 tests/fuzz
 
 benchmark: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.training_speed

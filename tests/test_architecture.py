@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
-    {"errors", "files", "locks", "own_code", "seeds", "started", "stopping", "torchvision_operators"},
+    {"errors", "files", "locks", "machine", "own_code", "seeds", "started", "stopping", "torchvision_operators"},
     {
         "duration",
         "schedule",
@@ -25,6 +25,7 @@ LAYERS = [
         "optimizer_spec",
         "engine_spec",
         "recipes",
+        "result_form",
         "run",
     },
     {"data"},
@@ -73,6 +74,7 @@ def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
         "errors.py",
         "files.py",
         "locks.py",
+        "machine.py",
         "own_code.py",
         "seeds.py",
         "stopping.py",
@@ -83,6 +85,7 @@ def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
         "recipes.py",
         "learning_rate.py",
         "method_names.py",
+        "result_form.py",
         "run.py",
     ):
         assert outside(SOURCE / name) <= set(sys.stdlib_module_names)

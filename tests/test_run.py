@@ -76,14 +76,18 @@ def test_a_run_that_is_not_finished_is_said_how_to_finish(tmp_path: Path) -> Non
         lambda written: json.dumps({key: value for key, value in written.items() if key != "cost"}),
         lambda written: json.dumps(written | {"plan": {"roles": ["teacher", "pupil"]}}),
         lambda written: json.dumps(written | {"plan": {"roles": []}}),
+        *(
+            lambda written, name=name, value=value: json.dumps(written | {name: json.loads(value)})  # type: ignore[misc]
+            for name in ("accuracy", "cost", "plan", "seconds")
+            for value in ("null", "{}", "[]", '"text"', '{"student": null}', '{"roles": null}', "NaN")
+        ),
     ],
-    ids=["cut off", "a list", "no cost", "a student without accuracy", "no roles"],
 )
 def test_a_damaged_result_is_one_clear_line(tmp_path: Path, damage: Any) -> None:
     folder, _ = write_runs(tmp_path, [ARM])
     path = folder / "result.json"
     path.write_text(damage(json.loads(path.read_text())))
-    with pytest.raises(UserError, match="result.json cannot be read as a result: .* Resume the run without it."):
+    with pytest.raises(UserError, match="result.json cannot be read as a result: .* Delete it, then: spacedkd train"):
         read_run(folder)
 
 
@@ -121,3 +125,23 @@ def test_what_must_be_equal_for_runs_to_be_paired(tmp_path: Path) -> None:
     longer = replace(run, plan={**run.plan, "roles": ["teacher", "assistant", "student"]})
     assert longer.all_but_spacing != rest
     assert replace(run, plan={**run.plan, "roles": ["student"]}).all_but_spacing == rest
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("", "says nothing of how good the student was"),
+        ("null\n", "line 1 is 'null'"),
+        ("[1]\n", "line 1 is"),
+        ("{}\n", "line 1 is"),
+        ('{"event": "accuracy"}\n', "role is missing"),
+        ('{"event": "accuracy", "role": "student", "epoch": "x"}\n', "epoch is 'x'"),
+        ('{"event": "accuracy", "role": "student", "epoch": 1, "accuracy": {"test": {}}}\n', "accuracy of student is"),
+        ("{" * 100_000 + "\n", "cannot be read as a journal"),
+    ],
+)
+def test_a_damaged_journal_is_one_clear_line(tmp_path: Path, written: str, why: str) -> None:
+    folder, _ = write_runs(tmp_path, [ARM])
+    (folder / "journal.jsonl").write_text(written)
+    with pytest.raises(UserError, match=f"journal.jsonl.*{why}"):
+        read_run(folder).curves  # noqa: B018

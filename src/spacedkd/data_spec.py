@@ -66,7 +66,11 @@ class DataSpec:
         check_between("mixup", self.mixup, 0, 1000)
         check_between("cutmix", self.cutmix, 0, 1000)
         check_between("train_limit", self.train_limit, 1)
-        check_between("image_size", self.image_size, 1)
+        check_between("image_size", self.image_size, 1, 100_000)
+        if self.image_column is not None and self.image_column == self.label_column:
+            raise UserError(
+                f"image_column and label_column are both {self.image_column!r}: a column holds images or labels."
+            )
         if not 0 <= self.holdout < 1:
             raise UserError(f"holdout must be a part from 0 up to (not including) 1, got {self.holdout:g}.")
         if self.test_part is not None and not 0 < self.test_part < 1:

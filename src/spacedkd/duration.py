@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, shown
 
 _DURATION = re.compile(r"\s*([-+]?[\w.]+?)\s*(ep|st|%)\s*", re.IGNORECASE)
 
@@ -30,13 +30,13 @@ class Duration:
         """Read `1.5ep`, `586st` or `100%`; a bare whole number counts steps."""
         if isinstance(text, Duration):
             return text
-        if isinstance(text, int) and not isinstance(text, bool):
+        if isinstance(text, int) and not isinstance(text, bool) and abs(text) < 10**15:
             return cls(text, "st")
         match = _DURATION.fullmatch(text) if isinstance(text, str) else None
         try:
             amount, unit = float(match[1]), match[2].lower()  # type: ignore[index]
         except (TypeError, ValueError):
-            raise UserError(f"Cannot read {text!r} as a length of training: write 1.5ep, 586st or 50%.") from None
+            raise UserError(f"Cannot read {shown(text)} as a length of training: write 1.5ep, 586st or 50%.") from None
         return cls(amount, unit)
 
     def __post_init__(self) -> None:

@@ -36,6 +36,19 @@ def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
 
 def check_between(name: str, value: float | None, least: float, most: float = math.inf) -> None:
     """Refuse a number outside its limits; None is none."""
-    if value is not None and not (least <= value <= most and math.isfinite(value)):  # written so that NaN fails too
+    if value is not None and not (least <= value <= most and value != math.inf):  # written so that NaN fails too
         limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g} and finite"
-        raise UserError(f"{name} must be {limit}, got {value:g}.")
+        raise UserError(f"{name} must be {limit}, got {shown(value)}.")
+
+
+def shown(value: object) -> str:
+    """A value in a message: a number in a few digits, anything long cut.
+
+    >>> shown(2e9), shown("x" * 99), shown(10**400)
+    ('2e+09', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a number of 401 digits')
+    """
+    try:
+        text = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
+    except (OverflowError, ValueError):
+        return f"a number of {int(abs(value).bit_length() * math.log10(2)) + 1} digits"  # type: ignore[arg-type]
+    return text if len(text) <= 60 else f"{text[:60]}..."

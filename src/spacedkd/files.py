@@ -162,8 +162,11 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """What happened in a run, line by line."""
     try:
         with path.open(encoding="utf-8") as file:
-            for line in file:
+            for number, line in enumerate(file, 1):
                 if line.endswith("\n"):  # a line cut off by a kill is not an entry yet
-                    yield json.loads(line)
-    except (OSError, ValueError) as error:
+                    entry = json.loads(line)
+                    if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
+                        raise ValueError(f"line {number} is {line[:60].strip()!r}, no entry with an event")
+                    yield entry
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as a journal: {error}.") from None

@@ -7,6 +7,7 @@ for `Online()`, and says in one line what is wrong with anything else. `from_jso
 import ast
 import inspect
 import json
+import math
 import numbers
 import sys
 import textwrap
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError, shown, unknown
 from spacedkd.own_code import FromFile, load_object, loaded_already
-from spacedkd.schedule import SCHEDULES, NamedSchedule, Schedule, by_name
+from spacedkd.schedule import SCHEDULES, NamedSchedule, Schedule, as_schedule
 
 
 def to_json(value: Any) -> Any:
@@ -71,7 +72,7 @@ def from_json(kind: type[T], plain: Any, where: str = "spec") -> T:
     Duration(amount=2.0, unit='ep')
     """
     if not isinstance(plain, Mapping):
-        raise UserError(f"{where} must be an object with keys and values, got {plain!r}.")
+        raise UserError(f"{where} must be an object with keys and values, got {shown(plain)}.")
     hints = _hints(kind)  # type: ignore[arg-type]
     for key in plain:
         if key not in hints:
@@ -137,7 +138,7 @@ def fitting(hint: Any, value: Any, where: str) -> Any:
         return fitting(Duration if Duration in options else options[0], value, where)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise UserError(f"{where} must be a list, got {value!r}.")
+            raise UserError(f"{where} must be a list, got {shown(value)}.")
         return tuple(fitting(get_args(hint)[0], item, f"{where}[{place}]") for place, item in enumerate(value))
     if hint is Duration:
         return Duration.parse(value)
@@ -162,7 +163,9 @@ def _dataclass(kind: Any, value: Any, where: str) -> Any:
     if isinstance(value, str | PathLike) and first is str:
         return kind(value)
     if not isinstance(value, Mapping):
-        raise UserError(f"{where} must be a {kind.__name__}, a name or an object with keys and values, got {value!r}.")
+        raise UserError(
+            f"{where} must be a {kind.__name__}, a name or an object with keys and values, got {shown(value)}."
+        )
     return from_json(kind, value, where)
 
 
@@ -170,19 +173,19 @@ def _scalar(hint: type, value: Any, where: str) -> Any:
     if hint is str and isinstance(value, PathLike):
         return str(fspath(value))
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if hint is float and number:
+    if hint is float and number and not sys.float_info.max < abs(value) < math.inf:
         return float(value)
     if hint is int and number and isinstance(value, numbers.Integral):
         return int(value)
     if hint in (bool, str) and isinstance(value, hint):
         return value
     words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    raise UserError(f"{where} must be {words[hint]}, got {value!r}.")
+    raise UserError(f"{where} must be {words[hint]}, got {shown(value)}.")
 
 
 def _options(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise UserError(f"{where} must be an object with keys and values, got {value!r}.")
+        raise UserError(f"{where} must be an object with keys and values, got {shown(value)}.")
     try:
         json.dumps(to_json(value))
     except (TypeError, ValueError) as error:
@@ -191,18 +194,11 @@ def _options(value: Any, where: str) -> dict[str, Any]:
 
 
 def _schedule(value: Any, where: str) -> Schedule:
-    if callable(value):  # Online and Offline, without their parentheses
-        try:
-            value = value()
-        except TypeError as error:
-            raise UserError(f"{where}: {error}. Write it as Spaced('1.5ep').") from None
-    if isinstance(value, Schedule):
-        return value
-    if isinstance(value, str):
-        return by_name(value)
+    if callable(value) or isinstance(value, str | Schedule):
+        return as_schedule(value, where)
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
         raise UserError(
-            f"{where} must be a schedule, or an object with a kind ({', '.join(SCHEDULES)}); got {value!r}."
+            f"{where} must be a schedule, or an object with a kind ({', '.join(SCHEDULES)}); got {shown(value)}."
         )
     options = {key: item for key, item in value.items() if key != "kind"}
     if ":" in value["kind"]:

@@ -13,6 +13,10 @@ from spacedkd.torchvision_operators import declare_missing
 Options = Mapping[str, Any]
 
 
+MOST_DECAY = 4.0
+"""w <- w - lr wd w alone makes w larger above 2, and with momentum m above 2 (1 + m)"""
+
+
 @dataclass(frozen=True)
 class OptimizerSpec:
     name: str = "sgd"
@@ -37,12 +41,17 @@ class OptimizerSpec:
         if ":" not in self.name:
             object.__setattr__(self, "name", self.name.lower())
         check_between("lr", self.lr, 0)
-        check_between("weight_decay", self.weight_decay, 0)
+        check_between("weight_decay", self.weight_decay, 0, 1e6)
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"clip must be above 0, got {self.clip:g}.")
         if self.name == "sgd" and self.momentum is None:
             object.__setattr__(self, "momentum", 0.9)
         check_between("momentum", self.momentum, 0, 1)
+        if self.name in ("sgd", "adamw") and self.lr * self.weight_decay > MOST_DECAY:
+            raise UserError(
+                f"weight_decay {self.weight_decay:g} is too large for lr {self.lr:g}: their product must be at most "
+                f"{MOST_DECAY:g}, for above it every step makes all weights larger. Lower --weight-decay."
+            )
         self._check_name()
 
     def _check_name(self) -> None:

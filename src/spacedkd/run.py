@@ -15,6 +15,7 @@ from spacedkd.duration import in_steps, steps_of
 from spacedkd.errors import UserError
 from spacedkd.files import read_journal
 from spacedkd.json_form import to_json
+from spacedkd.result_form import check_result, measured
 from spacedkd.schedule import Spaced
 from spacedkd.spec import RunSpec, read_spec
 
@@ -91,9 +92,10 @@ class Run:
     def curves(self) -> Mapping[str, Curve]:
         """Accuracy of the deepest head on the test images after each evaluated epoch, for each role."""
         curves: dict[str, dict[float, float]] = {}
-        for entry in read_journal(self.folder / "journal.jsonl"):
-            if entry["event"] == "accuracy":
-                curves.setdefault(entry["role"], {})[entry["epoch"]] = entry["accuracy"]["test"]["final"]
+        for entry in _measured(self.folder):
+            curves.setdefault(entry["role"], {})[entry["epoch"]] = entry["accuracy"]["test"]["final"]
+        if self.roles[-1] not in curves:
+            raise UserError(f"{self.folder}/journal.jsonl says nothing of how good the {self.roles[-1]} was.")
         return {role: curves[role] for role in self.roles if role in curves}
 
     @property
@@ -134,11 +136,24 @@ def read_run(folder: Path | str) -> Run:
     spec = read_spec(folder)
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
-        run = Run(folder, spec, **{field.name: written[field.name] for field in fields(Run)[2:]})
-        run.student()
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{path} cannot be read as a result: {error!r}. Resume the run without it.") from None
-    return run
+        check_result(written)
+    except (OSError, ValueError, RecursionError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(
+            f"{path} cannot be read as a result: {why}. Delete it, then: spacedkd train --resume {folder}"
+        ) from None
+    return Run(folder, spec, **{field.name: written[field.name] for field in fields(Run)[2:]})
+
+
+def _measured(folder: Path) -> list[Mapping[str, Any]]:
+    """Every line of a run's journal that says how good a role was."""
+    path = folder / "journal.jsonl"
+    try:
+        return [*measured(read_journal(path))]
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read as a journal: {error}.") from None
 
 
 def result(
@@ -146,7 +161,7 @@ def result(
 ) -> dict[str, Any]:
     """What result.json says of a run that has ended: its accuracies are read off the journal."""
     spec = read_spec(folder)
-    accuracy, judge = summarise(read_journal(folder / "journal.jsonl"))
+    accuracy, judge = summarise(_measured(folder))
     identity = {"label": spec.label, "seed": spec.seed, "fingerprint": spec.fingerprint()}
     scores = {"accuracy": accuracy, "best_chosen_on": judge}
     return identity | scores | {"cost": cost, "seconds": seconds, "plan": plan, "environment": environment}

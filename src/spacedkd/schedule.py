@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from spacedkd.duration import Duration, parse_durations, steps_of
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, shown
 from spacedkd.own_code import untrusted
 
 
@@ -114,6 +114,8 @@ class Window:
 
     def __post_init__(self) -> None:
         parse_durations(self, "start", "stop", "length")
+        for name in ("inside", "outside"):
+            object.__setattr__(self, name, as_schedule(getattr(self, name), f"{name} of a Window"))
         if (self.stop is None) == (self.length is None):
             raise UserError("Window needs either stop or length: Window(inside, outside, start='20ep', length='10ep').")
 
@@ -185,6 +187,20 @@ SCHEDULES: dict[str, type[Schedule]] = {
 def by_name(interval: str) -> Spaced:
     """Online, offline, or spaced by a length."""
     return {"online": Online(), "offline": Offline()}.get(interval) or Spaced(interval)
+
+
+def as_schedule(value: Any, what: str) -> Schedule:
+    """A schedule; '1.5ep' and the like are one too, and `Online` stands for `Online()`."""
+    if callable(value):
+        try:
+            value = value()
+        except TypeError as error:
+            raise UserError(f"{what}: {error}. Write it as Spaced('1.5ep').") from None
+    if isinstance(value, str):
+        return by_name(value)
+    if not isinstance(value, Schedule) or isinstance(value, type):
+        raise UserError(f"{what} must be a schedule, for instance Spaced('1.5ep'), or its length; got {shown(value)}.")
+    return value
 
 
 def versions(turns: Iterable[Turn], role: str, follower: str) -> set[int]:

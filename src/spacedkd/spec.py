@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -17,7 +18,7 @@ from spacedkd.data_spec import AugmentSpec as AugmentSpec
 from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.duration import Duration
 from spacedkd.engine_spec import EngineSpec as EngineSpec
-from spacedkd.errors import UserError, check_between, unknown
+from spacedkd.errors import UserError, check_between, shown, unknown
 from spacedkd.json_form import check_fields, from_json, to_json
 from spacedkd.method_names import METHODS
 from spacedkd.optimizer_spec import OptimizerSpec as OptimizerSpec
@@ -125,9 +126,16 @@ class RunSpec:
     def __post_init__(self) -> None:
         check_fields(self)
         if not 0 < self.epochs < 1e9:
-            raise UserError(f"epochs must be more than 0 and finite, got {self.epochs:g}.")
+            raise UserError(f"epochs must be more than 0 and finite, less than 1e9; got {self.epochs:g}.")
         check_between("batch_size", self.batch_size, 1, 10**9)
         check_between("seed", self.seed, 0, 2**63)
+        for name, one in self.objects.items():
+            if not (
+                isinstance(one, Mapping)
+                and {*one} == {"name", "digest"}
+                and all(isinstance(text, str) for text in one.values())
+            ):
+                raise UserError(f"objects.{name} must be the name and the digest of an object, got {shown(one)}.")
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
         for name in ("evaluate_every", "save_every", "log_every"):
@@ -163,12 +171,28 @@ _WHEN_SET = {"sync_batchnorm": False, "processes_before": [], "only": None, "on_
 """what counts only where it is not as usual; runs of before did not have it"""
 
 
+def check_spec(spec: object) -> None:
+    """Refuse what is no spec, where somebody gives one in Python."""
+    if not isinstance(spec, RunSpec):
+        raise UserError(
+            f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), that of a dictionary "
+            "RunSpec(**dictionary), that of a file read_spec(FILE)."
+        )
+
+
+def check_folder(what: str, path: object) -> None:
+    """Refuse what names no folder."""
+    if not isinstance(path, str | PathLike) or not str(path):
+        raise UserError(f"{what} must name a folder, for instance 'runs/mine'; got {path!r}.")
+
+
 def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
     """A spec from a spec.json, or from the run folder that holds one.
 
     Reading imports nothing. What the file names of somebody's own code, `package.module:Name`, can be trained or
     measured only if you trust it with `trust_code`, or have named it yourself in this process.
     """
+    check_folder("The path of a spec", path)
     path = Path(path)
     path = path / "spec.json" if path.is_dir() else path
     try:

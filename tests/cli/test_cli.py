@@ -16,9 +16,8 @@ import timm
 from spacedkd import Ahead, Offline, Online, RunSpec, Spaced, Window, read_spec
 from spacedkd.cli import main
 from spacedkd.cli.arms import parse_arm
-from spacedkd.cli.changes import to_spec
+from spacedkd.cli.changes import folder_name, to_spec
 from spacedkd.cli.flags import parse
-from spacedkd.cli.verbs import folder_name
 from tests.data.on_disk import class_folders
 
 TINY = (

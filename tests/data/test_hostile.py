@@ -20,7 +20,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import limits, tables
+from spacedkd.data import hub, limits
 from spacedkd.data.below import OTHERS
 from spacedkd.data.sources import load
 from spacedkd.data.stored import BadImage, decode
@@ -309,8 +309,8 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(HfApi, "dataset_info", unreachable)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    assert "data/nope" in refused(DataSpec("data/nope"))
-    assert asked == [("data/nope", tables.HUB_SECONDS)]
+    assert "owner/nope" in refused(DataSpec("owner/nope"))
+    assert asked == [("owner/nope", hub.ANSWER_SECONDS)]
     assert constants.HF_HUB_OFFLINE is False
 
 

@@ -111,7 +111,7 @@ def test_what_a_spec_leaves_open_is_filled_in() -> None:
         fill_in(DataSpec("cifar100", AugmentSpec(4), augmentation="vit"))
     with pytest.raises(UserError, match="Unknown augmentation 'vti'. Did you mean 'vit'"):
         fill_in(DataSpec("cifar100", augmentation="vti"))
-    with pytest.raises(UserError, match="image_size must be at least 1"):
+    with pytest.raises(UserError, match="image_size must be from 1"):
         DataSpec("cifar100", image_size=-3)
 
 

@@ -19,7 +19,7 @@ from spacedkd import EngineSpec, MethodSpec, OptimizerSpec, Spaced, UserError, r
 from spacedkd.cli import main
 from spacedkd.experiments.runner import plan, run_all
 from spacedkd.experiments.sharing import Job
-from spacedkd.training.checkpoint import read_position
+from spacedkd.training import checkpoint
 from tests.conftest import TINY
 from tests.experiments.processes import holder
 
@@ -191,7 +191,9 @@ def test_stopped_runs_go_on_from_the_command_line(
     with FileLock(run / ".lock", timeout=20):
         assert not [*tmp_path.rglob("result.json")], "the task was stopped before its end"
         last = json.loads((run / "journal.jsonl").read_text().splitlines()[-1])["turn"]
-        assert read_position(run / "checkpoint/latest.safetensors").turns >= last, "and has saved all it has learned"
+        assert checkpoint.newest(run / "checkpoint/latest.safetensors").position.turns >= last, (
+            "and has saved all it has learned"
+        )
     ray.shutdown()  # from here on in a session of its own
     main(words)
     assert not ray.is_initialized()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from spacedkd import RunSpec
+from spacedkd import RunSpec, machine
 from spacedkd.experiments import room, runner
 from spacedkd.experiments.runner import compare
 
@@ -18,8 +18,10 @@ def test_fewer_runs_go_at_once_where_memory_is_short(
 ) -> None:
     free = tmp_path / "meminfo"
     free.write_text("MemTotal:  9000000 kB\nMemAvailable:    5000000 kB\nHugePages_Total:       0\n")
-    numbers = room._numbers
-    monkeypatch.setattr(room, "_numbers", lambda file, *names: numbers(file.replace("/proc", str(tmp_path)), *names))
+    numbers = machine.numbers_of
+    monkeypatch.setattr(
+        machine, "numbers_of", lambda file, *names: numbers(file.replace("/proc", str(tmp_path)), *names)
+    )
     assert room.as_memory_allows(4, 600 * 10**6) == 4
     assert capsys.readouterr().err == ""
     assert room.as_memory_allows(4, 10**9) == 2
@@ -53,7 +55,8 @@ def test_a_comparison_looks_at_the_memory_unless_told_how_many(
         seen.append(count)
         raise Stop
 
-    monkeypatch.setattr(room, "_numbers", lambda file, *names: [10**9])
+    monkeypatch.setattr(room, "free_memory", lambda: 10**9)
+    monkeypatch.setattr(room, "held", lambda: 10**9)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(runner, "local_pool", pool)
     with pytest.raises(Stop):

@@ -5,8 +5,10 @@ spec checks its fields together: a multistep rate needs its milestones.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from spacedkd.cli.flags import PLACES, Given
@@ -154,3 +156,17 @@ _WAY_OUT = {
     "schedule": "Give --interval 1.5ep or another schedule too.",
     "augment": "Use --crop, --flip or --rotate.",
 }
+
+
+def folder_name(spec: RunSpec) -> str:
+    """The folder of a run that was given none.
+
+    >>> folder_name(RunSpec(data="photos/cats.parquet", schedule={"kind": "spaced", "interval": "1.5ep"}))
+    'cats-resnet18_small-kd-spaced-1.5ep-seed0'
+    """
+    from spacedkd.experiments.comparison import describe
+
+    data = Path(spec.data.source)
+    words = (data.stem if data.suffix in (".parquet", ".npz") else data.name, spec.network.name, describe(spec))
+    safe = (re.sub(r"[^\w.]+", "-", word).strip("-.")[:60] for word in words)
+    return "-".join([*filter(None, safe), f"seed{spec.seed}"])

@@ -13,6 +13,7 @@ from spacedkd.cli.evaluation_flags import InstrumentFlags, ObjectFlags, OtherNet
 from spacedkd.cli.flags import PLACES, Given, ImageFlags, flag, given
 from spacedkd.cli.progress import console, say, work_progress
 from spacedkd.errors import UserError
+from spacedkd.machine import check_threads
 from spacedkd.own_code import load_object
 from spacedkd.spec import NetworkSpec, RunSpec
 
@@ -44,6 +45,7 @@ def evaluate(
     objects = _objects_of_runs(typed) if runs else {}
     if flags.threads is not None and flags.threads < 1:
         raise UserError(f"--threads must be at least 1, got {flags.threads}.")
+    check_threads(flags.threads)
     if not runs and "network" not in typed:
         raise UserError("Name at least one run folder, for instance runs/demo, or a --network.")
     if not runs and unfinished:

@@ -149,7 +149,7 @@ _EVERYTHING = [
         "anything else in the spec: method.temperature=4, network.drop_path_rate=0.1, ... (may be repeated)",
         metavar="KEY=VALUE",
     ),
-    Flag("trust_code", bool, "import functions and classes that a file names as package.module:name, too"),
+    Flag("trust_code", bool, "import what a file (--spec, --resume, --teacher-weights) names as package.module:name"),
 ]
 _NETWORK = [
     *of_fields(NetworkSpec, "network"),
@@ -227,11 +227,11 @@ def given(flags: Any) -> dict[str, Any]:
         elif value == () and one.default is None:
             raise UserError(f"--{one.name.replace('_', '-')} needs at least one value.")
         elif value not in (None, ()) and value is not False:
-            found[one.name] = _read(one.metadata.get("kind"), value)
+            found[one.name] = read(one.metadata.get("kind"), value)
     return found
 
 
-def _read(kind: Any, value: Any) -> Any:
+def read(kind: Any, value: Any) -> Any:
     """A number from its text; what is none stays text."""
     try:
         return _READ[kind](value) if kind in _READ else value

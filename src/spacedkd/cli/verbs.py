@@ -3,7 +3,6 @@
 Each imports what it needs when it is called, so that help and mistakes come at once.
 """
 
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -13,12 +12,13 @@ import tyro
 
 from spacedkd.cli import plans
 from spacedkd.cli.arms import make_arms
-from spacedkd.cli.changes import changed, to_spec
+from spacedkd.cli.changes import changed, folder_name, to_spec
 from spacedkd.cli.flags import RunFlags, flag, given
 from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
 from spacedkd.cli.stops import say_error, until_stopped
-from spacedkd.errors import UserError, unknown
-from spacedkd.spec import RunSpec, read_spec
+from spacedkd.errors import UserError, check_between, unknown
+from spacedkd.machine import check_count
+from spacedkd.spec import read_spec
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
 PLAN = flag("train nothing: take a few steps, and say what it will take and what is left", "no")
@@ -79,20 +79,6 @@ def train(
     say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student")
 
 
-def folder_name(spec: RunSpec) -> str:
-    """The folder of a run that was given none.
-
-    >>> folder_name(RunSpec(data="photos/cats.parquet", schedule={"kind": "spaced", "interval": "1.5ep"}))
-    'cats-resnet18_small-kd-spaced-1.5ep-seed0'
-    """
-    from spacedkd.experiments.comparison import describe
-
-    data = Path(spec.data.source)
-    words = (data.stem if data.suffix in (".parquet", ".npz") else data.name, spec.network.name, describe(spec))
-    safe = (re.sub(r"[^\w.]+", "-", word).strip("-.")[:60] for word in words)
-    return "-".join([*filter(None, safe), f"seed{spec.seed}"])
-
-
 def compare(
     base: Run,
     arm: Annotated[
@@ -131,8 +117,10 @@ def compare(
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}.")
+    check_between("--seeds", seeds, 1, 10_000)
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {jobs}.")
+    check_count("--jobs", jobs, least=64)
     arms = make_arms(arm, methods, given(base))
     if not equal_cost and against not in (None, *arms):
         raise unknown("arm", str(against), arms)

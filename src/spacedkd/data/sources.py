@@ -1,6 +1,5 @@
 """Where images come from: data sets by name and by place, and what suits them."""
 
-import re
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import cache
@@ -10,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from spacedkd.data import arrays, augmentations, disk, tables
+from spacedkd.data import arrays, augmentations, disk, hub, tables
 from spacedkd.data.below import refuse_system
 from spacedkd.data.found import Found, refuse_unread
 from spacedkd.data.parallel import tell
@@ -18,6 +17,7 @@ from spacedkd.data.reading import MEMORY_LIMIT
 from spacedkd.data.splits import RunData, read_parts
 from spacedkd.data.stored import first_size
 from spacedkd.errors import UserError, unknown
+from spacedkd.machine import check_pixels
 from spacedkd.spec import DataSpec
 
 SMALL = 96
@@ -89,7 +89,7 @@ def source_of(name: str) -> Source:
         return _kind_of_folder(path)
     if path.is_file():
         raise UserError(f"{path} is not a kind of file that holds data sets: those are .parquet and .npz.")
-    if re.fullmatch(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?", name):
+    if hub.is_name(name):
         return _HUB
     raise unknown("data set", name, [*SOURCES, "a folder", "a .parquet or .npz file", "OWNER/NAME on the hub"])
 
@@ -152,6 +152,8 @@ class Library:
         return kept
 
     def _filled(self, spec: DataSpec, source: Source) -> DataSpec:
+        if spec.image_size is not None:
+            check_pixels("image_size", spec.image_size, spec.image_size)
         complete = spec.augmentation is not None and spec.image_size is not None
         if complete and (spec.augment is not None or augmentations.named(spec.augmentation or "").augment is None):
             return spec  # without a look at the images

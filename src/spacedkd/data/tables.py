@@ -2,8 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import torch
 
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
+from spacedkd.data.hub import asked_briefly
 from spacedkd.data.limits import check_fits
 from spacedkd.data.parallel import tell
 from spacedkd.data.stored import Stored, first_line
@@ -21,8 +21,6 @@ from spacedkd.spec import DataSpec
 
 IN_MEMORY = 4 << 30
 """parquet files of more bytes are turned into a memory-mapped table by `datasets`"""
-HUB_SECONDS = 10.0
-"""for the hub to answer"""
 AT_ONCE = 1024
 """rows of a parquet file that are read before they are counted"""
 
@@ -63,7 +61,7 @@ def _read(files: Sequence[Path], spec: DataSpec) -> Table:
             loaded = datasets.load_dataset("parquet", data_files=names, split="train")
             return _of_dataset(loaded.select_columns(columns))
         return _in_memory(spec.source, names, columns), tuple(names)
-    except (pa.ArrowException, OSError, MemoryError) as error:
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise UserError(f"{names[0]} cannot be read as parquet: {first_line(error)} Check that it is whole.") from None
 
 
@@ -101,34 +99,14 @@ def hub(spec: DataSpec) -> Found:
     tell(f"Asking the Hugging Face hub for {spec.source}.")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it repeats itself before it gives up
     try:
-        with _without_waiting(name):
-            loaded = datasets.load_dataset(name, configuration or None)
+        with asked_briefly(name):
+            loaded = datasets.load_dataset(name, configuration or None)  # which runs no script of anybody's
     except Exception as error:  # the hub's client has many kinds of errors, and none is ours to mend
         raise UserError(
             f"There is no folder or file {spec.source} here, and as a name on the Hugging Face hub it does not load: "
             f"{first_line(error)}"
         ) from None
     return _of_datasets(spec.source, loaded, spec)
-
-
-@contextmanager
-def _without_waiting(name: str) -> Iterator[None]:
-    """Ask the hub once; where it cannot be reached, only what was downloaded before is looked at."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
-
-    before = constants.HF_HUB_OFFLINE
-    try:
-        if not before:
-            HfApi().dataset_info(name, timeout=HUB_SECONDS)
-    except HfHubHTTPError:  # it answers, and has no such data set, or not for everybody
-        raise
-    except Exception:  # of the network; each of the client's own attempts would wait again
-        constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
 
 
 def _of_datasets(place: str, loaded: Any, spec: DataSpec) -> Found:

@@ -17,12 +17,11 @@ from spacedkd.experiments.sharing import read_diverged
 from spacedkd.experiments.spacing_effect import spacing_effects
 from spacedkd.files import write_json
 from spacedkd.json_form import to_json
+from spacedkd.result_form import COUNTED
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Ahead, NamedSchedule, Schedule, Spaced, Window
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training.folder import RunFolder
-
-COUNTED = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
 
 
 def write(path: Path, found: Mapping[str, Any]) -> None:

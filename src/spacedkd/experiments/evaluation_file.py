@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from spacedkd.errors import UserError
+from spacedkd.experiments.evaluation_form import INSTRUMENTS, check
 from spacedkd.files import write_json
 
 FILE = "evaluation.json"
@@ -40,11 +41,12 @@ def read(folder: Path) -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if "accuracy" not in found["instruments"]:
             raise KeyError("accuracy")
-        for name, metric in metrics(found).items():
-            if not isinstance(metric.value, int | float):
-                raise TypeError(f"{name} is no number")
+        for name, instrument in found["instruments"].items():
+            if name in INSTRUMENTS:
+                check({"measured": {"model": str}} | INSTRUMENTS[name], instrument, name)
+        metrics(found)
         return {"origin": dict(found["origin"]), "instruments": found["instruments"]}
-    except (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise UserError(
             f"{path} cannot be read as an evaluation ({error!r}). Delete it to measure again; it may be damaged, or "
             "of another version."

@@ -21,6 +21,7 @@ from spacedkd.evaluation.plan import CURVATURE_IMAGES, NOISE_IMAGES, Plan
 from spacedkd.experiments import evaluation_file
 from spacedkd.json_form import to_json
 from spacedkd.run import Run
+from spacedkd.spec import check_folder
 from spacedkd.training.folder import make_folder
 from spacedkd.training.objects import Objects
 from spacedkd.training.saved import Saved, of_run
@@ -49,6 +50,8 @@ def evaluate(
     A run that was given objects (`network`, `teacher`, `data`, ...) needs the same ones again. Code that its spec.json
     names as package.module:name is imported only with `trust_code`.
     """
+    if not isinstance(run, Run):
+        check_folder("run", run)
     folder = run.folder if isinstance(run, Run) else Path(run)
     saved = of_run(folder, unfinished, accelerator, threads, Objects(**objects), trust_code)
     return measure(folder, saved, plan or Plan(), progress)

@@ -17,7 +17,7 @@ from spacedkd.experiments import comparison, room
 from spacedkd.experiments.local_pool import local_pool
 from spacedkd.experiments.pool import Callback, LeftAlone, Pool, train_all
 from spacedkd.experiments.sharing import Job, followers, forget_passed, moved, share, teacher_of, without_diverged
-from spacedkd.spec import MethodSpec, RunSpec, read_spec
+from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, never
 from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
@@ -48,7 +48,12 @@ def compare(
 
     See `comparison.compare` for what is in a comparison, and `spacedkd report` for a page about it.
     """
+    check_folder("out", out)
     out = Path(out)
+    if not isinstance(arms, Mapping):
+        raise UserError(f"arms must be specs by name, {{'online': RunSpec(), ...}}; got {arms!r}.")
+    for spec in arms.values():
+        check_spec(spec)
     if not arms or (not seeds if isinstance(seeds, int) else not len(seeds)):
         raise UserError("A comparison needs at least one arm and one seed.")
     if against is not None and against not in arms:

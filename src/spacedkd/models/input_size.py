@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from spacedkd.data.inputs import Inputs, Normalisation
 from spacedkd.errors import UserError
+from spacedkd.machine import check_pixels
 
 AnyInputs = TypeVar("AnyInputs", bound=Inputs)
 Size = tuple[int, int]
@@ -66,6 +67,7 @@ def parse_size(asked: Any) -> Size:
     sides = [asked, asked] if isinstance(asked, int) else asked
     if not (isinstance(sides, list | tuple) and len(sides) == 2 and all(type(s) is int and s > 0 for s in sides)):
         raise UserError(f"input_size must be a number of pixels, or [height, width], got {asked!r}.")
+    check_pixels("input_size", *sides)
     return sides[0], sides[1]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from spacedkd.errors import UserError
 from spacedkd.files import write_json
 from spacedkd.locks import is_held
-from spacedkd.schedule import Turn, versions
+from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
 from spacedkd.training import tensor_file
 from spacedkd.training.path import WORDS, Entry, being_written, file_of, path_file, place_of
@@ -89,7 +89,7 @@ class RecordedPath:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                entry = _parsed(line, journal)
+                entry = parsed(line, journal)
                 if "version" not in entry:
                     found.append(entry)
                     continue
@@ -99,7 +99,7 @@ class RecordedPath:
                 found, self._read = [], file.tell()
 
 
-def _parsed(text: bytes, file: Path) -> Any:
+def parsed(text: bytes, file: Path) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -166,69 +166,6 @@ class Following:
         for role, path in self.paths.items():
             counts = path.cost(self.plan.stops[role])
             yield {re.sub(rf"^{re.escape(path.role)}(?= )", role, name): count for name, count in counts.items()}
-
-
-def find_paths(plan: Plan, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, RecordedPath]:
-    """The paths that a run's `teacher_path` has of its roles; whoever has none there learns here.
-
-    The first role must have one: what differs, or was not recorded, is said.
-    """
-    assert plan.spec.teacher_path is not None
-    run = Path(plan.spec.teacher_path)
-    recorded = _parsed(path_file(run).read_bytes(), path_file(run))
-    found = {}
-    for place, (role, wanted) in enumerate(settings.items()):
-        same = [name for name, path in recorded.items() if _difference(path["settings"], wanted) is None]
-        if same:
-            path = RecordedPath(run, same[0], recorded[same[0]]["versions"])
-            _check_versions(plan, path, role)
-            _check_measured(plan, run)
-            found[role] = path
-        elif place == 0:
-            theirs = recorded.get(role) or next(iter(recorded.values()))
-            different = _difference(theirs["settings"], wanted) or "path"
-            ours, its = (json.dumps(one.get(different)) for one in (wanted, theirs["settings"]))
-            raise UserError(
-                f"--teacher-path: the path of {run} is not that of this run's {role}, which has another {different} "
-                f"({_short(ours)}; there {_short(its)}). Train without it, or with the same {different}."
-            )
-        else:
-            break  # those behind it learn from it
-    return found
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """The first setting that is not the same."""
-    plain = json.loads(json.dumps(other))
-    return next((name for name in {**one, **plain} if one.get(name) != plain.get(name)), None)
-
-
-def _check_versions(plan: Plan, path: RecordedPath, role: str) -> None:
-    behind = [*plan.roles[plan.roles.index(role) + 1 :], None][0]
-    needed = {plan.stops[role]} | (versions(plan.turns.after(0), role, behind) if behind else set())
-    missing = sorted(needed - {*path.recorded})
-    if missing:
-        some = ", ".join(map(str, path.recorded[:6])) + (", ..." if len(path.recorded) > 6 else "")
-        raise UserError(
-            f"--teacher-path: this schedule needs the {role} after {missing[0]} updates, and {path.run} records it "
-            f"after {some}. Record it with --record and this interval, or choose another interval."
-        )
-
-
-def _check_measured(plan: Plan, run: Path) -> None:
-    """Refuse a path on which roles were not measured as often as here: their accuracies would be missing."""
-    if not (run / "spec.json").exists():
-        return
-    theirs = read_spec(run).evaluate_every
-    if plan.every.evaluate % theirs.as_period(plan.steps_per_epoch, plan.total_steps):
-        raise UserError(
-            f"--teacher-path: {run} measured every {theirs}, and this run is to measure every "
-            f"{plan.spec.evaluate_every}: give --evaluate-every {theirs} or a multiple of it."
-        )
 
 
 def wait_for_begin(plan: Plan) -> Iterator[str]:

@@ -15,18 +15,18 @@ import torch
 from torch import nn
 
 from spacedkd.data.sources import Library
-from spacedkd.errors import UserError
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.method import Method
-from spacedkd.spec import RunSpec, read_spec
+from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.training import checkpoint, path, trial
 from spacedkd.training.building import build_models
 from spacedkd.training.cost import Cost
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.following import check_recorded, find_paths
+from spacedkd.training.following import check_recorded
 from spacedkd.training.memory import Memory
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import Plan, fill_in, make_plan
+from spacedkd.training.same_path import find_paths
 from spacedkd.training.setup import Setup, set_up
 from spacedkd.training.trial import Step, Trial
 
@@ -127,6 +127,8 @@ def forecast(
     Nothing is trained that stays, and nothing written there. Each role takes real steps for about so many `seconds`.
     """
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
+    if folder is not None:
+        check_folder("folder", folder)
     finished = folder is not None and RunFolder(folder).finished()
     if isinstance(spec, RunSpec) and spec.teacher_path is not None and not finished:
         check_recorded(Path(spec.teacher_path))
@@ -152,8 +154,7 @@ def forecasts(
 
 def _check(spec: RunSpec, folder: RunFolder | None, objects: Objects, library: Library) -> None:
     """Refuse what training would refuse."""
-    if not isinstance(spec, RunSpec):
-        raise UserError(f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), or read_spec(FILE).")
+    check_spec(spec)
     if folder is not None and folder.spec.exists():
         objects.check(read_spec(folder.path).objects, str(folder.path))
         folder.check_holds(fill_in(spec, objects, library))

@@ -12,13 +12,12 @@ from torch import nn
 
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import Batch, batches
-from spacedkd.errors import UserError
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.method import Method
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
-from spacedkd.spec import RunSpec, read_spec
+from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training import engine, following
 from spacedkd.training.finite import Watch
@@ -76,8 +75,8 @@ def train(
     `stop` is asked after every turn; when it says True everything is saved, and `Stopped` is raised. No signal is
     handled here: `with Signals() as stop:` is what the command line does. An exception of `callback` saves nothing.
     """
-    if not isinstance(spec, RunSpec):
-        raise UserError(f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), or read_spec(FILE).")
+    check_spec(spec)
+    check_folder("folder", folder)
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
     return train_run(spec, RunFolder(folder), resume or restart, objects, callback, restart=restart, stop=stop)
 

@@ -20,6 +20,7 @@ from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration, in_steps
 from spacedkd.errors import UserError, unknown
 from spacedkd.learning_rate import LearningRate
+from spacedkd.machine import check_count, check_threads
 from spacedkd.methods import METHODS, build_method, describe
 from spacedkd.methods.method import Method, Progress
 from spacedkd.models import build
@@ -30,6 +31,9 @@ from spacedkd.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.training import engine
 from spacedkd.training.objects import Objects
 from spacedkd.training.turns import Turns, turns_of
+
+MOST_STEPS = 10_000_000
+"""in a run; all turns are walked through before the first"""
 
 
 class Every(NamedTuple):
@@ -124,8 +128,17 @@ def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | No
         schedule=schedule,
         teacher_path=None if spec.teacher_path is None else str(Path(spec.teacher_path).resolve()),
         precision=engine.best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
-        engine=replace(spec.engine, threads=spec.engine.threads or _threads(spec.engine)),
+        engine=replace(_checked(spec.engine), threads=spec.engine.threads or _threads(spec.engine)),
     )
+
+
+def _checked(spec: EngineSpec) -> EngineSpec:
+    """Refuse what this machine cannot do; a spec may have been made on another one."""
+    check_threads(spec.threads)
+    check_count("workers", spec.workers, least=64)
+    if not torch.cuda.is_available():
+        check_count("devices", spec.devices, least=64)
+    return spec
 
 
 def _threads(spec: EngineSpec) -> int:
@@ -162,6 +175,10 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
     total = Duration(spec.epochs, "ep").whole_steps(per_epoch, 0)
     if total == 0:
         raise UserError(f"{spec.epochs:g} epochs are less than one step; an epoch has {per_epoch}.")
+    if total > MOST_STEPS:
+        raise UserError(
+            f"{spec.epochs:g} epochs are {total:g} steps, and a run may have {MOST_STEPS:g}: lower --epochs."
+        )
     in_run = (per_epoch, total)
     schedule = Online() if spec.schedule is None else in_steps(spec.schedule, *in_run)
     method.check_schedule(schedule)

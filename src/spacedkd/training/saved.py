@@ -18,6 +18,7 @@ from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation.scores import Predict
 from spacedkd.json_form import to_json
+from spacedkd.machine import check_threads
 from spacedkd.models import build
 from spacedkd.models.heads import Classifier, Prediction
 from spacedkd.models.weights import check_published, keep_normalisation
@@ -127,6 +128,7 @@ def of_run(
     objects = replace(objects, **dict.fromkeys(how_trained))
     needed = {name: one for name, one in spec.objects.items() if name not in how_trained}
     objects.check(needed, str(path), f"--{{}} package.module:name, or spacedkd.evaluate({str(path)!r}, {{}}=...)")
+    check_threads(threads)
     torch.set_num_threads(threads or spec.engine.threads or torch.get_num_threads())
     plan = make_plan(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects=needed), objects)
     check_same_data(folder, plan.data)

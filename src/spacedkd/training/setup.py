@@ -19,12 +19,13 @@ from spacedkd.training import engine, path
 from spacedkd.training.building import build_models
 from spacedkd.training.compiling import compile_blocks
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.following import RecordedPath, find_paths
+from spacedkd.training.following import RecordedPath
 from spacedkd.training.layout import can_be_channels_last
 from spacedkd.training.learner import Learner, set_mode
 from spacedkd.training.path import Settings
 from spacedkd.training.plan import Plan, stream_of
 from spacedkd.training.same_data import check_same_data
+from spacedkd.training.same_path import find_paths
 from spacedkd.training.sharding import is_sharding
 from spacedkd.training.shared_norm import share_batch_norm
 

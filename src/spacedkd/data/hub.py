@@ -1,0 +1,47 @@
+"""The Hugging Face hub: which names can be its, and whether it answers, so that nobody waits for one that does not."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spacedkd.errors import UserError, unknown
+
+ANSWER_SECONDS = 5.0
+_FOLDERS = ("data", "datasets", "images", "runs")
+"""names of folders that nobody means as an owner on the hub"""
+
+
+def is_name(name: str) -> bool:
+    """Whether this can be owner/name on the hub; what lies in a folder that is here, or usually is, must be there."""
+    if not re.fullmatch(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?", name):
+        return False
+    path = Path(name)
+    if path.parent.is_dir():
+        raise unknown(
+            f"place in the folder {path.parent}", path.name, sorted(one.name for one in path.parent.iterdir())
+        )
+    if path.parts[0] in _FOLDERS:
+        raise UserError(f"There is no folder or file {name} here, and not even a folder {path.parent}.")
+    return True
+
+
+@contextmanager
+def asked_briefly(name: str) -> Iterator[None]:
+    """While it lasts, the hub's client looks into its cache alone where the hub does not answer within seconds."""
+    import datasets
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    try:
+        if not any(before):
+            HfApi().dataset_info(name, timeout=ANSWER_SECONDS)
+    except HfHubHTTPError:  # it answers, and has no such data set, or not for everybody
+        raise
+    except Exception:  # of the network; each of the client's own attempts would wait again
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
