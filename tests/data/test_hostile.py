@@ -20,7 +20,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import hub, limits
+from spacedkd.data import hub, limits, tables
 from spacedkd.data.below import OTHERS
 from spacedkd.data.sources import load
 from spacedkd.data.stored import BadImage, decode
@@ -290,7 +290,7 @@ def test_scripts_of_the_hub_are_not_run(tmp_path: Path, monkeypatch: pytest.Monk
     script.parent.mkdir(parents=True)
     script.write_text(f"open({str(ran)!r}, 'w')\n")
     monkeypatch.setenv("HF_DATASETS_TRUST_REMOTE_CODE", "1")
-    monkeypatch.setattr(tables, "_without_waiting", lambda name: nullcontext())
+    monkeypatch.setattr(tables, "asked_briefly", lambda name: nullcontext())
     whole = datasets.load_dataset
     monkeypatch.setattr(datasets, "load_dataset", lambda name, *rest: whole(str(tmp_path / name), *rest))
     monkeypatch.chdir(tmp_path / "owner" / "name")
