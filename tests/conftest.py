@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 
 TINY = RunSpec(
     data=DataSpec("digits", train_limit=40),
-    network=NetworkSpec("resnet18_small", {"width": 4}),
+    network=NetworkSpec("resnet18_small", {"width": 4, "layers": [1, 1, 1, 1]}),
     epochs=3,
     batch_size=8,
     optimizer=OptimizerSpec(lr=0.02),

@@ -20,8 +20,9 @@ from spacedkd.cli.changes import folder_name, to_spec
 from spacedkd.cli.flags import parse
 from tests.data.on_disk import class_folders
 
+NETWORK = "--network resnet18_small --width 4 --set network.layers=[1,1,1,1]"
 TINY = (
-    "--data digits --train-limit 40 --width 4 --epochs 2 --batch-size 8 --lr 0.02 --precision 32-true --threads 1"
+    f"--data digits --train-limit 40 {NETWORK} --epochs 2 --batch-size 8 --lr 0.02 --precision 32-true --threads 1"
 ).split()
 
 

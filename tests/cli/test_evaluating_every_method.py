@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, train
+from spacedkd import MethodSpec, RunSpec, Spaced, train
 from spacedkd.cli import main
 from spacedkd.methods import METHODS, build_method
 from tests.training.test_every_method import asked
@@ -56,6 +56,6 @@ def test_other_variants(tmp_path: Path, tiny: RunSpec, name: str, options: dict[
 @pytest.mark.parametrize("name", ["kd", "shake", "ban"])
 def test_teachers_that_were_trained_before(tmp_path: Path, tiny: RunSpec, name: str) -> None:
     train(asked(tiny, "none", epochs=0.4), tmp_path / "teacher")
-    teacher = NetworkSpec("resnet18_small", {"width": 4}, str(tmp_path / "teacher"))
+    teacher = replace(tiny.network, weights=str(tmp_path / "teacher"))
     method = MethodSpec(name, {"teacher_learns": False})
     measure(replace(tiny, method=method, teacher=teacher, epochs=1), tmp_path / "run")

@@ -11,6 +11,7 @@ from PIL import Image
 
 from spacedkd.cli import main
 from tests.cli.test_bad_input import refused
+from tests.cli.test_cli import NETWORK
 
 FEW = "--limit 20 --train-images 20 --draws 2".split()
 BRIEF = "--only fog contrast --severities 1 5 --attacks bim --epsilon 2 16".split()
@@ -84,7 +85,7 @@ def test_earlier_instruments_stay_until_the_weights_change(runs: Path) -> None:
 
 
 def test_other_data_makes_earlier_instruments_worthless(runs: Path, tmp_path: Path) -> None:
-    network = "evaluate --network resnet18_small --width 4 --data digits --threads 1 --weights".split()
+    network = f"evaluate {NETWORK} --data digits --threads 1 --weights".split()
     command = [*network, str(runs / "kd" / "0"), "--out", str(tmp_path / "out")]
     attacked = "--adversarial --attacks fgsm --epsilon 4 --limit 20".split()
     main([*command, "--train-limit", "40", *attacked])
@@ -169,7 +170,7 @@ def test_many_runs_then_the_report(runs: Path, tmp_path: Path, capsys: pytest.Ca
 def test_any_timm_network_with_weights_from_a_file(runs: Path, tmp_path: Path) -> None:
     run, out = runs / "kd" / "0", tmp_path / "out"
     file = run / "student" / "model.safetensors"
-    network = "evaluate --network resnet18_small --width 4 --data digits --train-limit 40 --threads 1".split()
+    network = f"evaluate {NETWORK} --data digits --train-limit 40 --threads 1".split()
     main([*network, "--weights", str(file), "--out", str(out)])
     heads = found(out)["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]
     result = json.loads((run / "result.json").read_text())

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from spacedkd.cli import main
 from tests.cli.test_bad_input import refused
+from tests.cli.test_cli import NETWORK
 from tests.cli.test_evaluation import found
 
 BAD_FLAGS = {
@@ -80,7 +81,7 @@ def test_a_checkpoint_that_is_none(runs: Path, tmp_path: Path, capsys: pytest.Ca
     (run / "checkpoint" / "latest.safetensors").write_bytes(b"no tensors here")
     assert "latest.safetensors is damaged" in refused(["evaluate", str(run)], capsys)
     (tmp_path / "junk.safetensors").write_bytes(b"no tensors here")
-    network = "evaluate --network resnet18_small --width 4 --data digits --train-limit 40 --weights".split()
+    network = f"evaluate {NETWORK} --data digits --train-limit 40 --weights".split()
     assert "holds no weights that can be read" in refused([*network, str(tmp_path / "junk.safetensors")], capsys)
     assert "There are no weights at" in refused([*network, str(tmp_path / "nothing")], capsys)
     weights = load_file(runs / "kd" / "1" / "student" / "model.safetensors")
@@ -94,7 +95,7 @@ def test_classes_that_do_not_match(runs: Path, tmp_path: Path, capsys: pytest.Ca
     weights = load_file(runs / "kd" / "0" / "student" / "model.safetensors")
     weights["fc.weight"], weights["fc.bias"] = torch.zeros(7, weights["fc.weight"].shape[1]), torch.zeros(7)
     save_file(weights, tmp_path / "seven.safetensors")
-    network = "evaluate --network resnet18_small --width 4 --data digits --train-limit 40 --weights".split()
+    network = f"evaluate {NETWORK} --data digits --train-limit 40 --weights".split()
     said = refused([*network, str(tmp_path / "seven.safetensors")], capsys)
     assert "tell 7 classes apart, and the data has 10" in said
 
@@ -154,7 +155,7 @@ def test_an_evaluation_that_cannot_be_read(runs: Path, capsys: pytest.CaptureFix
 
 def test_a_bad_place_is_noticed_before_the_work(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    network = "evaluate --network resnet18_small --width 4 --data digits --train-limit 40 --threads 1 --weights".split()
+    network = f"evaluate {NETWORK} --data digits --train-limit 40 --threads 1 --weights".split()
     command = [*network, str(runs / "kd" / "0")]
     for flags, message in (
         (["--out", str(tmp_path / "file")], "(File exists): give --out another name"),
