@@ -20,6 +20,7 @@ from spacedkd.cli import main
 from spacedkd.experiments.runner import plan, run_all
 from spacedkd.experiments.sharing import Job
 from spacedkd.training import checkpoint
+from tests.cli.test_cli import NETWORK
 from tests.conftest import TINY
 from tests.experiments.processes import holder
 
@@ -171,7 +172,7 @@ def test_stopped_runs_go_on_from_the_command_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = (
-        f"compare --ray {cluster.address} --out runs --seeds 1 --data digits --train-limit 40 --width 4 "
+        f"compare --ray {cluster.address} --out runs --seeds 1 --data digits --train-limit 40 {NETWORK} "
         "--epochs 4 --batch-size 8 --lr 0.02 --precision 32-true --log-every 2st --save-every 4st --threads 1"
     ).split()
     words += ["--arm", "online: --method kd", "--arm", "spaced: --method kd --interval 2st"]

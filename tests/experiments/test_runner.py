@@ -64,7 +64,7 @@ def test_runs_are_folders_named_by_arm_and_seed(compared: tuple[Path, list[Job]]
 def test_arms_of_a_seed_share_their_teacher_and_seeds_do_not(compared: tuple[Path, list[Job]]) -> None:
     """The arm without KD is the other arms' teacher: same data order, same initial weights."""
     out, _ = compared
-    weight = "model/{}/network.layer4.1.conv2.weight".format
+    weight = "model/{}/network.layer4.0.conv2.weight".format
     alone = tensors(out / "no-kd" / "seed0")[weight("student")]
     assert torch.equal(alone, tensors(out / "online-kd" / "seed0")[weight("teacher")])
     assert torch.equal(alone, tensors(out / "spaced-kd" / "seed0")[weight("teacher")])
