@@ -1,6 +1,6 @@
 """Runs in processes of their own that are killed, at a named point or from outside, and taken up again.
 
-A server imports everything once and forks a process for each, so that a kill takes no longer than the run it ends.
+A server that is ready to train forks a process for each, so that a kill takes no longer than the run it ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Point(NamedTuple):
 def started(kind: str, folder: Path, log: Path | None = None, point: Point | None = None) -> ForkServerProcess:
     """A process that trains this kind of run in a folder, and dies at a point."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.faults.killing"])
+    context.set_forkserver_preload(["tests.faults.server"])
     process = context.Process(target=_trained, args=(kind, folder, log and str(log), point))
     process.start()
     return process

@@ -13,7 +13,7 @@ from tests.faults.kinds import KINDS
 
 EVERY = bool(os.environ.get("EVERY_KILL_POINT"))
 """`make faults` tries the first, the middle and the last of every name in every kind of run; `make test` a few"""
-SOME = 2
+SOME = 1
 pytestmark = pytest.mark.xdist_group("faults")  # a server that has imported everything forks a process for each run
 
 Whole = Callable[[str], tuple[Path, list[Point]]]

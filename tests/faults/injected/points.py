@@ -58,7 +58,7 @@ class Points:
         full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
         if not full.startswith(f"{self.root}{os.sep}"):
             return None
-        return re.sub(r"(\.\w+)\.[^/]*unfinished[^/]*$", r"\1.unfinished", os.path.relpath(full, self.root))
+        return re.sub(r"\.[\w-]+_\d+_[0-9a-f]+\.unfinished", ".unfinished", os.path.relpath(full, self.root))
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
