@@ -115,14 +115,16 @@ def hub(spec: DataSpec) -> Found:
 def _without_waiting(name: str) -> Iterator[None]:
     """Ask the hub once; where it cannot be reached, only what was downloaded before is looked at."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     before = constants.HF_HUB_OFFLINE
     try:
         if not before:
             HfApi().dataset_info(name, timeout=HUB_SECONDS)
-    except HfHubHTTPError:  # it answers, and has no such data set, or not for everybody
+    except RepositoryNotFoundError:
         raise
+    except HfHubHTTPError:  # it answers: the client knows when to ask again
+        pass
     except Exception:  # of the network; each of the client's own attempts would wait again
         constants.HF_HUB_OFFLINE = True
     try:
