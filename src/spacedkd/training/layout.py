@@ -5,7 +5,7 @@ On a CPU, oneDNN's gradient of the weights of a strided 1x1 convolution copies a
 issue 6035; torch 2.13 has it). So it writes behind the buffer when there are fewer input channels than that and it does
 not begin at the first pixel. Found with a forbidden page behind every buffer, on one machine with AVX-512:
 
-- Fewer than 16 input channels, one thread: none of the sizes tried up to 484 output pixels (22 x 22) in float32 and 1024
+- Fewer than 16 input channels, one thread: no size tried up to 484 output pixels (22 x 22) in float32 and 1024
   in bfloat16 overflowed; from 529 and 1600 on most did, but not all (it depends on output channels and batch too).
 - Told to use AVX2 (ONEDNN_MAX_CPU_ISA), fewer than 8 input channels: from 4 x 4 on; 8 and 12 channels did not.
 - Two threads, 4 and 8 input channels, float32: from 8 x 8 on, mostly where they cannot share a batch evenly. Wider
