@@ -31,14 +31,16 @@ def asked_briefly(name: str) -> Iterator[None]:
     """While it lasts, the hub's client looks into its cache alone where the hub does not answer within seconds."""
     import datasets
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     try:
         if not any(before):
             HfApi().dataset_info(name, timeout=ANSWER_SECONDS)
-    except HfHubHTTPError:  # it answers, and has no such data set, or not for everybody
+    except RepositoryNotFoundError:
         raise
+    except HfHubHTTPError:  # it answers: the client knows when to ask again
+        pass
     except Exception:  # of the network; each of the client's own attempts would wait again
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     try:

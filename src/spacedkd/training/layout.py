@@ -3,15 +3,16 @@
 On a CPU, oneDNN's gradient of the weights of a strided 1x1 convolution copies an image's pixels into a buffer of
 (pixels x input channels) numbers, but counts its places there as if each pixel had a whole vector of channels (its
 issue 6035; torch 2.13 has it). So it writes behind the buffer when there are fewer input channels than that and it does
-not begin at the first pixel. Found with a forbidden page behind every buffer:
+not begin at the first pixel. Found with a forbidden page behind every buffer, on one machine with AVX-512:
 
-- AVX-512, fewer than 16 input channels, one thread: an image's pixels are done at once up to 484 of them (22 x 22) in
-  float32 and 1024 in bfloat16; from 529 and 1600 on they are not, whatever the batch and the output channels.
-- AVX2, fewer than 8 input channels: at any size; from 4 x 4 on it was seen.
-- Several threads, AVX-512: at any size, if they cannot share a batch evenly.
+- Fewer than 16 input channels, one thread: no size tried up to 484 output pixels (22 x 22) in float32 and 1024
+  in bfloat16 overflowed; from 529 and 1600 on most did, but not all (it depends on output channels and batch too).
+- Told to use AVX2 (ONEDNN_MAX_CPU_ISA), fewer than 8 input channels: from 4 x 4 on; 8 and 12 channels did not.
+- Two threads, 4 and 8 input channels, float32: from 8 x 8 on, mostly where they cannot share a batch evenly. Wider
+  ones were not tried to the end, so the rule for several threads is the older, stricter one.
 
-Forward passes and gradients of images are sound, and so are grouped convolutions and other layouts. What it computes is
-mostly right: what lies behind the buffer is what is destroyed.
+In float32, gradients of images, with the forward passes before them, and three grouped convolutions did not overflow;
+in bfloat16 they were not tried.
 """
 
 import platform

@@ -107,7 +107,7 @@ def train_run(
             forget_teacher(held, folder)  # which a kill may have left behind
             return read_run(folder.path)
     plan = make_plan(spec, objects, library)
-    if resume:
+    if resume and not restart:
         check_same_data(folder, plan.data)
     if not plan.spec.engine.pipeline:
         return _train(plan, folder, callback, stop, not resume, restart)
