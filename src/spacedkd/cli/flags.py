@@ -152,7 +152,7 @@ _EVERYTHING = [
     Flag(
         "trust_code",
         bool,
-        "import what a file (--spec, --resume, --teacher-weights) names as package.module:name; what is typed always is",
+        "import what a file (--spec, --resume, --teacher-weights) names as package.module:name; typed names always are",
     ),
 ]
 _NETWORK = [
