@@ -412,6 +412,19 @@ def test_timms_form_opens_by_itself(tmp_path: Path) -> None:
         load_student(tmp_path, mlp)
 
 
+DAMAGED = ("", "[]", "null", "{}", "{" * 99_999, '{"architecture": 3}', '{"architecture": "no"}', '{"made_by": []}')
+OPTIONS = ('{"architecture": "resnet18_small", "model_args": "wide"}', '{"made_by": "os:getcwd", "options": 3}')
+
+
+@pytest.mark.parametrize("damage", [*DAMAGED, *OPTIONS])
+def test_a_damaged_description_of_a_student_is_explained(tmp_path: Path, damage: str) -> None:
+    spec = NetworkSpec("resnet18_small", {"width": 4})
+    save(build(spec, IMAGES, seed=5), spec, IMAGES, tmp_path / "student")
+    (tmp_path / "student" / "config.json").write_text(damage)
+    with pytest.raises(UserError, match=r"student.*(does not describe|does not say|cannot be opened)"):
+        load_student(tmp_path)
+
+
 def test_students_that_cannot_be_loaded_are_explained(tmp_path: Path) -> None:
     def local() -> nn.Module:
         return mlp(4)

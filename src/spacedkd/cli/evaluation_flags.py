@@ -24,7 +24,7 @@ _INSTRUMENTS = {
     "": [
         Flag("grid", Path, "also draw the corruptions of one test image into this picture", metavar="FILE.png"),
         Flag("unfinished", bool, "measure the last checkpoint of runs that are not finished"),
-        Flag("trust_code", bool, "import what a run's files name as package.module:name; what is typed always is"),
+        Flag("trust_code", bool, "import what a run's files name as package.module:name; typed names always are"),
         Flag("batch_size", int, "images looked at together", USUAL.batch_size),
         Flag("workers", int, "processes that decode images ahead", USUAL.workers),
         Flag("accelerator", str, "cpu, cuda, mps or auto", "the run's"),

@@ -36,7 +36,7 @@ INSTRUMENTS: dict[str, Any] = {
         **{"trace": _TRACE, "largest": {"value": float}},
     },
 }
-"""a kind; (kind,) may be missing; [kind] is a list; {name: kind} an object, and {...: kind} one with any names"""
+"""a kind; (kind,) may be null; [kind] is a list; {name: kind} an object, and {...: kind} one with any names"""
 
 
 def check(shape: Any, value: Any, where: str) -> None:
@@ -48,8 +48,11 @@ def check(shape: Any, value: Any, where: str) -> None:
         for one in _is(value, list, where):
             check(shape[0], one, where)
     elif isinstance(shape, dict):
-        for name in _is(value, Mapping, where) if ... in shape else shape:
-            check(shape.get(name, shape.get(...)), value.get(name), f"{where}.{name}")
+        _is(value, Mapping, where)
+        for name in value if ... in shape else shape:
+            if name not in value:
+                raise ValueError(f"{where}.{name} is missing")
+            check(shape.get(name, shape.get(...)), value[name], f"{where}.{name}")
     elif shape is float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{where} is {value!r}, no number")
