@@ -83,6 +83,8 @@ def test_who_follows_a_run_that_diverged_has_the_bits_it_has_alone(failed: tuple
     train(job.spec, job.folder)
     for name in ("journal.jsonl", "student/model.safetensors"):
         assert (failed[0] / "spaced/seed0" / name).read_bytes() == (job.folder / name).read_bytes()
+    assert not [*failed[0].rglob("path")], "what was recorded for it is gone"
+    assert not [*failed[0].rglob("teacher")]
 
 
 def test_what_diverged_is_not_trained_again_but_reported_on(
