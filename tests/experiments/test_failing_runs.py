@@ -19,7 +19,8 @@ from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
 from spacedkd.experiments.pool import LeftAlone, train_all
 from spacedkd.experiments.runner import plan
-from spacedkd.experiments.sharing import Job
+from spacedkd.experiments.sharing import Job, without_diverged
+from spacedkd.files import write_json
 from tests.conftest import TINY
 from tests.experiments.processes import holder
 
@@ -83,6 +84,8 @@ def test_who_follows_a_run_that_diverged_has_the_bits_it_has_alone(failed: tuple
     train(job.spec, job.folder)
     for name in ("journal.jsonl", "student/model.safetensors"):
         assert (failed[0] / "spaced/seed0" / name).read_bytes() == (job.folder / name).read_bytes()
+    assert not [*failed[0].rglob("path")], "what was recorded for it is gone"
+    assert not [*failed[0].rglob("teacher")]
 
 
 def test_what_diverged_is_not_trained_again_but_reported_on(
@@ -148,3 +151,16 @@ def test_nobody_waits_for_a_run_that_has_ended_without_being_finished(tmp_path: 
     assert str(found[0]) == "leads, seed 0: It diverged."
     assert (found[0].role, found[0].step) == ("student", 7)
     assert str(found[1]) == "follows, seed 0: it follows leads, seed 0, which did not finish."
+
+
+def test_a_teacher_that_is_trained_alone_is_taken_up_again(tmp_path: Path) -> None:
+    """By who followed the run that diverged, and by who began when it had."""
+    leads = Job("leads", 0, TINY, tmp_path / "leads")
+    (tmp_path / "leads/path").mkdir(parents=True)
+    write_json(tmp_path / "leads/path/path.json", {"teacher": {}})
+    alone = str(tmp_path / "leads/teacher")
+    for path in (str(leads.folder), alone):
+        follows = Job("follows", 0, replace(TINY, teacher_path=path), tmp_path / "follows")
+        teacher, follower = without_diverged([follows], {leads.folder: (leads, Diverged("", "student", 7))})
+        assert (str(teacher.folder), teacher.spec.only) == (alone, "teacher")
+        assert follower.spec.teacher_path == alone

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from spacedkd.data.parallel import tell
 from spacedkd.data.sources import Library
 from spacedkd.errors import Diverged, UserError
 from spacedkd.experiments.sharing import Job, keep_diverged, next_jobs
@@ -80,10 +81,10 @@ def train_all(
             try:
                 if not pool.finished(handle):
                     waiting.insert(0, place)
-            except Diverged as error:
-                failed[number] = job.named(error)
             except UserError as error:
-                failed[number] = UserError(f"{job.name}: {error}")
+                named = job.named(error) if isinstance(error, Diverged) else UserError(f"{job.name}: {error}")
+                failed[number] = named
+                tell(f"{named} The others go on.")
         for number, moment in pool.news():
             callback(jobs[number], moment)
             if moment.waiting and jobs[number].spec.teacher_path in lost:
@@ -98,7 +99,7 @@ LIBRARY = Library()
 """of this process: what one of its runs has read, the next need not read again"""
 
 
-def train_job(job: Job, tell: Callable[[Moment], None], stop: Stop, patience: float = math.inf) -> bool:
+def train_job(job: Job, callback: Callable[[Moment], None], stop: Stop, patience: float = math.inf) -> bool:
     """Train one run in this process, and tell of it a few times a second; says whether it is finished.
 
     If not, it is saved: it was to stop, or has waited with too much patience for one it follows and nobody trains.
@@ -114,7 +115,7 @@ def train_job(job: Job, tell: Callable[[Moment], None], stop: Stop, patience: fl
         gives_way = now - busy > patience
         if now - told > REPORT_SECONDS or moment.accuracy is not None or moment.turn == moment.turns:
             told = now
-            tell(moment)
+            callback(moment)
 
     try:
         folder = RunFolder(job.folder)

@@ -154,19 +154,21 @@ def without_diverged(jobs: Sequence[Job], diverged: dict[Path, tuple[Job, Diverg
     Where it is the teacher that diverged, so does everybody who follows it: they are added to those diverged.
     """
     found: dict[Path, Job] = {}
-    by_path = {str(folder.resolve()): one for folder, one in diverged.items()}
+    places = {folder: (folder, RunFolder(folder).teacher) for folder in diverged}
+    by_path = {str(place.resolve()): diverged[folder] for folder, both in places.items() for place in both}
     for job in jobs:
         leader, error = by_path.get(job.spec.teacher_path or "", (None, None))
         if leader is None or error is None:
             found[job.folder] = job
             continue
-        recorded = [*json.loads(path_file(leader.folder).read_text(encoding="utf-8"))]
+        alone = RunFolder(leader.folder).teacher
+        known = path_file(leader.folder if path_file(leader.folder).exists() else alone)
+        recorded = [*json.loads(known.read_text(encoding="utf-8"))]
         if error.role in recorded:
             same = Diverged(f"The {error.role} it follows diverged at step {error.step}.", error.role, error.step)
             keep_diverged(job, same)
             diverged[job.folder] = (job, job.named(same))
             continue
-        alone = RunFolder(leader.folder).teacher
         spec = replace(leader.spec, only=recorded[0], ema=None)
         found.setdefault(alone, Job(leader.label, leader.seed, spec, alone))
         found[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(alone.resolve())))
@@ -196,9 +198,9 @@ Followers = Mapping[Path, Collection[Path]]
 
 def followers(out: Path, jobs: Sequence[Job]) -> Followers:
     """Who follows whom in the folder of a comparison; some of its arms may have been left out of the jobs."""
-    spec_of = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")} | {
-        job.folder: job.spec for job in jobs
-    }
+    spec_of = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
+    for job in jobs:
+        spec_of[job.folder] = job.spec
     found: dict[Path, list[Path]] = {}
     for run, spec in spec_of.items():
         if spec.teacher_path is not None and (leader := moved(spec.teacher_path, out)).is_relative_to(out.resolve()):
@@ -214,7 +216,8 @@ def forget_passed(found: Followers) -> None:
         ended = RunFolder(leader).finished() or read_diverged(leader) is not None
         if ended and not going_on:
             alone = leader.name == RunFolder(leader).teacher.name
-            shutil.rmtree(leader if alone else leader / "path", ignore_errors=True)
+            for place in (leader, leader.parent / "path") if alone else (leader / "path",):
+                shutil.rmtree(place, ignore_errors=True)
         for place in (leader / "path").glob("*/"):
             needed = file_of(place, min((_passed(run, place.name) for run in going_on), default=LATER))
             for file in place.glob("*.safetensors"):
