@@ -104,7 +104,7 @@ def naming(path: Path) -> Iterator[None]:
 def _way_out(error: OSError, path: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "the disk is full" if error.errno == errno.ENOSPC else "the quota of this disk is used up"
-        return f"{what}. Make room and give the same command again; what was saved before is whole."
+        return f"{what}. Make room, then resume the run or give the command again; what was saved is whole."
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         folder = path if path.is_dir() else path.parent
         return f"{folder} is read-only for you. Give another folder, or make this one writable (chmod u+w)."

@@ -185,9 +185,12 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return said
 
 
-@pytest.mark.parametrize("lost", ["student", "average", LATEST])
+@pytest.mark.parametrize("lost", ["student", "average", LATEST, "student/model.safetensors"])
 def test_what_a_finished_run_has_lost_is_made_again(finished: Path, whole: Path, lost: str) -> None:
-    shutil.rmtree(finished / lost) if (finished / lost).is_dir() else (finished / lost).unlink()
+    if (finished / lost).is_dir():
+        shutil.rmtree(finished / lost)
+    else:
+        DAMAGES["cut off"](finished / lost)
     main(["train", "--resume", str(finished)])
     assert_same_run(finished, whole)
     average = "average/model.safetensors"

@@ -1,6 +1,7 @@
 """Everything a run needs to go on, in one file that is replaced whole or not at all; the one before it is kept, too."""
 
 import json
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from spacedkd.data.parallel import tell
 from spacedkd.errors import UserError
 from spacedkd.files import naming, sync_folder
 from spacedkd.training import tensor_file
@@ -111,7 +111,8 @@ def settle(path: Path, journal_bytes: int, models: Mapping[str, nn.Module]) -> N
     """Make the newest checkpoint that is whole the latest, and say so if it is the older one."""
     found = newest(path, journal_bytes, models)
     if found.path != path:
-        tell(f"{found.why} Going on from the checkpoint before it, which is of turn {found.position.turns}.")
+        line = f"{found.why} Going on from the checkpoint before it, which is of turn {found.position.turns}."
+        print(line, file=sys.stderr, flush=True)  # also from a worker of a comparison
         found.path.replace(path)  # a damaged one must never take the place of the last that is whole
         sync_folder(path.parent)
 

@@ -10,6 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from spacedkd.errors import UserError
 from spacedkd.files import check_writable, is_unfinished, naming, remove_leftovers, write_json
 from spacedkd.json_form import to_json
@@ -111,7 +113,7 @@ class RunFolder:
         """
         left = checkpoint.generations(self.checkpoint)
         students = (self.student, self.average) if spec.ema is not None else (self.student,)
-        complete = all((folder / name).exists() for folder in students for name in ("model.safetensors", "config.json"))
+        complete = all(_holds_student(folder) for folder in students)
         if complete and not left:
             return True
         if not left:
@@ -120,6 +122,15 @@ class RunFolder:
                 f"spacedkd train --resume {self.path} --restart"
             )
         return complete and checkpoint.newest(self.checkpoint).path == self.checkpoint
+
+
+def _holds_student(folder: Path) -> bool:
+    """Whether a network was saved there, as far as can be seen without reading all of it."""
+    try:
+        with safe_open(folder / "model.safetensors", framework="pt"):
+            return isinstance(json.loads((folder / "config.json").read_text(encoding="utf-8")), dict)
+    except (SafetensorError, OSError, ValueError):
+        return False
 
 
 def _leftover(path: Path) -> bool:
