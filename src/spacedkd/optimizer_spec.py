@@ -47,7 +47,7 @@ class OptimizerSpec:
         if self.name == "sgd" and self.momentum is None:
             object.__setattr__(self, "momentum", 0.9)
         check_between("momentum", self.momentum, 0, 1)
-        if self.name in ("sgd", "adamw") and self.lr * self.weight_decay > MOST_DECAY:
+        if self.name in ("sgd", "adamw") and self.weight_decay > 1 and self.lr * self.weight_decay > MOST_DECAY:
             raise UserError(
                 f"weight_decay {self.weight_decay:g} is too large for lr {self.lr:g}: their product must be at most "
                 f"{MOST_DECAY:g}, for above it every step makes all weights larger. Lower --weight-decay."

@@ -43,8 +43,8 @@ class Kind:
     """What is trained in a folder, from the beginning or from wherever it was left."""
 
     trained: Callable[[Path], None]
-    processes: bool = False
-    """whether it starts others, which takes seconds"""
+    shares: bool = False
+    """whether runs of it share a teacher"""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -64,6 +64,6 @@ KINDS: Mapping[str, Kind] = {
     "averaged peers": Kind(one_run(spaced("pcl"))),
     "learned temperature": Kind(one_run(spaced("ctkd"))),
     "recorded path": Kind(recorder_and_follower),
-    "pipeline": Kind(one_run(replace(SHORT, engine=EngineSpec(threads=1, pipeline=True))), processes=True),
-    "comparison": Kind(comparison, processes=True),
+    "pipeline": Kind(one_run(replace(SHORT, engine=EngineSpec(threads=1, pipeline=True)))),
+    "comparison": Kind(comparison, shares=True),
 }

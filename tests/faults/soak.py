@@ -71,7 +71,7 @@ def soak(kills: int, seed: int, place: Path) -> dict[str, Any]:
             made[kind] += hit
         try:
             finished(kind, folder)
-            assert_same(expected, folder)
+            assert_same(kind, expected, folder)
         except AssertionError as error:
             different.append({"kind": kind, "killed at": history, "error": str(error)})
             print(f"DIFFERENT: {different[-1]}", file=sys.stderr, flush=True)

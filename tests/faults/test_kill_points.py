@@ -61,7 +61,7 @@ def test_killed_at_a_point_and_taken_up(tmp_path: Path, whole: Whole, kind: str)
         assert killed(kind, folder, point), f"{point} was not reached"
         finished(kind, folder)
         try:
-            assert_same(expected, folder)
+            assert_same(kind, expected, folder)
         except AssertionError as error:
             raise AssertionError(f"killed at: {point}") from error
 

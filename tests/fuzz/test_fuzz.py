@@ -32,7 +32,7 @@ from tests.report.fake_evaluations import evaluation
 from tests.report.fake_runs import FakeArm, write_runs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of damaged pictures
-CASES = int(os.environ.get("SPACEDKD_FUZZ", "300"))
+CASES = int(os.environ.get("SPACEDKD_FUZZ", "250"))
 """in all"""
 SECONDS = 20
 """within which every case must be answered"""

@@ -143,13 +143,19 @@ _EVERYTHING = [
     Flag("spec", Path, "start from this spec.json (or run folder); other flags change it", metavar="FILE"),
     Flag("recipe", str, "a training recipe that fills everything in (see `spacedkd list recipes`)", metavar="NAME"),
     Flag("without", tuple, "leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
+    Flag("set", tuple, "anything else in the spec: method.temperature=4, ... (may be repeated)", metavar="KEY=VALUE"),
     Flag(
+<<<<<<< HEAD
         "set",
         tuple,
         "anything else in the spec: method.temperature=4, network.drop_path_rate=0.1, ... (may be repeated)",
         metavar="KEY=VALUE",
     ),
     Flag("trust_code", bool, "import what a file (--spec, --resume, --teacher-weights) names as package.module:name"),
+=======
+        "trust_code", bool, "import what a file (--spec, --resume) names as package.module:name; typed names always are"
+    ),
+>>>>>>> faults-c
 ]
 _NETWORK = [
     *of_fields(NetworkSpec, "network"),
