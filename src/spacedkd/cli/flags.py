@@ -145,17 +145,8 @@ _EVERYTHING = [
     Flag("without", tuple, "leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
     Flag("set", tuple, "anything else in the spec: method.temperature=4, ... (may be repeated)", metavar="KEY=VALUE"),
     Flag(
-<<<<<<< HEAD
-        "set",
-        tuple,
-        "anything else in the spec: method.temperature=4, network.drop_path_rate=0.1, ... (may be repeated)",
-        metavar="KEY=VALUE",
+        "trust_code", bool, "import what a file (--spec, --resume) names as package.module:name; typed ones always are"
     ),
-    Flag("trust_code", bool, "import what a file (--spec, --resume, --teacher-weights) names as package.module:name"),
-=======
-        "trust_code", bool, "import what a file (--spec, --resume) names as package.module:name; typed names always are"
-    ),
->>>>>>> faults-c
 ]
 _NETWORK = [
     *of_fields(NetworkSpec, "network"),
