@@ -145,7 +145,7 @@ _EVERYTHING = [
     Flag("without", tuple, "leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
     Flag("set", tuple, "anything else in the spec: method.temperature=4, ... (may be repeated)", metavar="KEY=VALUE"),
     Flag(
-        "trust_code", bool, "import what a file (--spec, --resume) names as package.module:name; typed ones always are"
+        "trust_code", bool, "import what a file (--spec, --resume) names as package.module:name, not only what is typed"
     ),
 ]
 _NETWORK = [
