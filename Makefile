@@ -1,6 +1,8 @@
 # make demo   compare spaced with online KD on real images that come with the install; two and a half minutes on two cores
 # make evaluation   the same arms with every instrument: calibration, robustness, flatness
 # make test   everything that guards the project
+# make faults   runs of every kind, killed at every operation on a file and taken up again; a quarter of an hour on two cores
+# make soak   a thousand random kills
 # make fuzz   ten thousand cases of damaged words and files; half an hour on two cores
 # All make their own virtual environment in .venv.
 
@@ -8,7 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo evaluation test fuzz benchmark docs clean
+.PHONY: demo evaluation test faults soak fuzz benchmark docs clean
 
 demo: .venv/installed
 	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 4 \
@@ -30,6 +32,12 @@ test: .venv/installed-for-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
+
+faults: .venv/installed-for-tests
+	EVERY_KILL_POINT=1 $(BIN)/pytest --numprocesses 0 tests/faults
+
+soak: .venv/installed-for-tests
+	$(BIN)/python -m tests.faults.soak --kills 1000 --out soak.json
 
 fuzz: .venv/installed-for-tests
 	SPACEDKD_FUZZ=10000 $(BIN)/pytest --numprocesses 0 tests/fuzz
