@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from spacedkd import Duration, EngineSpec, MethodSpec, Offline, Online, RunSpec, Spaced, Window, compare, train
+from spacedkd.errors import UserError
+from spacedkd.json_form import to_json
 from spacedkd.methods import METHODS
 from spacedkd.training.folder import RunFolder
 from tests.conftest import TINY
@@ -38,6 +43,16 @@ def comparison(folder: Path) -> None:
     compare(ARMS, folder / "comparison", seeds=1, jobs=1)
 
 
+def two_ranks(folder: Path) -> None:
+    """Started as from a shell; the first process starts the second, and both have the kill points."""
+    asked, run = folder / "asked.json", folder / "run"
+    asked.write_text(json.dumps(to_json(replace(SHORT, engine=EngineSpec(accelerator="cpu", devices=2, threads=1)))))
+    words = ["--resume", str(run)] if RunFolder(run).spec.exists() else ["--spec", str(asked), "--out", str(run)]
+    ended = subprocess.run([sys.executable, "-m", "spacedkd", "train", *words], stdout=subprocess.DEVNULL, check=False)
+    if ended.returncode:
+        raise UserError(f"exit code {ended.returncode}")
+
+
 @dataclass(frozen=True)
 class Kind:
     """What is trained in a folder, from the beginning or from wherever it was left."""
@@ -45,6 +60,8 @@ class Kind:
     trained: Callable[[Path], None]
     shares: bool = False
     """whether runs of it share a teacher"""
+    slow: bool = False
+    """whether it takes many seconds, because processes start"""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -66,4 +83,5 @@ KINDS: Mapping[str, Kind] = {
     "recorded path": Kind(recorder_and_follower),
     "pipeline": Kind(one_run(replace(SHORT, engine=EngineSpec(threads=1, pipeline=True)))),
     "comparison": Kind(comparison, shares=True),
+    "two ranks": Kind(two_ranks, slow=True),
 }
