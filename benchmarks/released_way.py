@@ -196,20 +196,23 @@ def _watched(given: Iterable[Batch], waits: list[float], ends: list[float]) -> I
 
 def markdown(found: dict[str, Any]) -> str:
     """All of it as tables."""
-    lines = [
-        "| network | schedule | ours, images/s | bare | released | times bare | times released | at most |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in found["speed"]:
+    lines: list[str] = []
+    if "speed" in found:
+        lines += [
+            "| network | schedule | ours, images/s | bare | released | times bare | times released | at most |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+    for row in found.get("speed", ()):
         rates = " | ".join(f"{row['images_per_second'][way]:.1f}" for way in WAYS)
         ratios = " | ".join(_judged(row, way) for way in ("bare", "released"))
         lines.append(f"| {row['network']} | {row['schedule']} | {rates} | {ratios} | {row['limit']:.1f} |")
-    lines += ["", f"| peak memory, MB | {' | '.join(INTERVALS)} | largest over smallest |", "|---|---|---|---|---|"]
-    for way, peaks in found["memory"].items():
+    if "memory" in found:
+        lines += ["", f"| peak memory, MB | {' | '.join(INTERVALS)} | largest over smallest |", "|---|---|---|---|---|"]
+    for way, peaks in found.get("memory", {}).items():
         spread = max(peaks.values()) / min(peaks.values())
         lines.append(f"| {way} | {' | '.join(f'{peak / 1e6:.0f}' for peak in peaks.values())} | {spread:.3f} |")
-    share = found["waiting"]["share"]
-    lines += ["", f"Waiting for data: {100 * share:.2f} % of the time (goal: under 2 %)."]
+    if "waiting" in found:
+        lines += ["", f"Waiting for data: {100 * found['waiting']['share']:.2f} % of the time (goal: under 2 %)."]
     return "\n".join(lines)
 
 
@@ -223,6 +226,7 @@ def main(words: Sequence[str] | None = None) -> None:
         prog="python -m benchmarks.released_way", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--out", type=Path, help="write the numbers here, as JSON")
+    parser.add_argument("--part", choices=("speed", "memory", "waiting"), help="measure this alone")
     parser.add_argument("--quick", action="store_true", help="try it out on networks of almost nothing")
     parser.add_argument("--workers", type=int, default=2, help="that decode JPEG files")
     parser.add_argument("--memory-of", nargs=2, metavar=("WAY", "INTERVAL"), help="the peak of one run, in bytes")
@@ -233,11 +237,14 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     began = time.perf_counter()
     found: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads(), "quick": asked.quick}
-    found["memory"] = memory(asked.quick)
     with tempfile.TemporaryDirectory() as place:
-        cases = [quick(case) for case in CASES] if asked.quick else CASES
-        found["speed"] = [row for case in cases for row in speed(case, Path(place))]
-        found["waiting"] = waiting(Path(place), asked.workers, asked.quick)
+        if asked.part in (None, "memory"):
+            found["memory"] = memory(asked.quick)
+        if asked.part in (None, "speed"):
+            cases = [quick(case) for case in CASES] if asked.quick else CASES
+            found["speed"] = [row for case in cases for row in speed(case, Path(place))]
+        if asked.part in (None, "waiting"):
+            found["waiting"] = waiting(Path(place), asked.workers, asked.quick)
     found["seconds"] = time.perf_counter() - began
     if asked.out is not None:
         asked.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
