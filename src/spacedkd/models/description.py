@@ -34,4 +34,4 @@ def _checked(found: Any) -> dict[str, Any]:
             wrong = value is not None and not isinstance(value, kind)
             if wrong or any(type(one) not in (int, float) for one in numbers):
                 raise ValueError(f"its {name} is {value!r}")
-    return found
+    return {name: value for name, value in found.items() if value is not None}

@@ -205,7 +205,7 @@ def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisati
         own = known.get("pretrained_cfg", known)
     elif spec.options.get("pretrained"):
         own = getattr(network, "pretrained_cfg", {})
-    if shown is None or own.get("mean") is None:
+    if shown is None or own.get("mean") is None or own.get("std") is None:
         return
     theirs = (tuple(own["mean"]), tuple(own["std"]))
     if theirs != (tuple(shown[0]), tuple(shown[1])):
