@@ -24,7 +24,7 @@ from tests.conftest import assert_same_bits
 from tests.faults.injected import points
 from tests.faults.kinds import KINDS
 
-SECONDS = 120
+SECONDS = 300
 """after which a run is taken to hang"""
 MOMENTS = {
     "update": ("spacedkd.training.learner", "Learner.update"),

@@ -58,18 +58,17 @@ def soak(kills: int, seed: int, place: Path) -> dict[str, Any]:
         kind = chance.choice([*KINDS])
         expected, points, seconds = whole[kind]
         folder, history = place / "killed" / str(runs), []
-        for _ in range(chance.randint(1, 4)):
-            if chance.random() < 0.5:
-                point = chance.choice(points)
-                history.append(str(point))
-                hit = killed(kind, folder, point)
-                by_name[f"{point.name.split()[0]} {Path(point.name).name}"] += hit
-            else:
-                moment = chance.uniform(0, seconds)
-                history.append(f"{moment:.3f} s")
-                hit = killed_in_time(kind, folder, moment)
-            made[kind] += hit
         try:
+            for _ in range(chance.randint(1, 4)):
+                point, moment = chance.choice(points), chance.uniform(0, seconds)
+                if chance.random() < 0.5:
+                    history.append(str(point))
+                    hit = killed(kind, folder, point)
+                    by_name[f"{point.name.split()[0]} {Path(point.name).name}"] += hit
+                else:
+                    history.append(f"{moment:.3f} s")
+                    hit = killed_in_time(kind, folder, moment)
+                made[kind] += hit
             finished(kind, folder)
             assert_same(kind, expected, folder)
         except AssertionError as error:

@@ -133,9 +133,15 @@ def _holds_student(folder: Path) -> bool:
         return False
 
 
+_NAMES = (".lock", ".lock.heartbeat", "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
+"""what a run may have before it has learned anything"""
+
+
 def _leftover(path: Path) -> bool:
-    """What a kill during the very first write leaves behind."""
-    return path.name in (".lock", ".lock.heartbeat") or is_unfinished(path)
+    """What a kill during the very first write leaves behind; in a pipeline the teacher is the first to write."""
+    if path.name == "teacher" and path.is_dir():
+        return all(one.name in _NAMES or is_unfinished(one) for one in path.iterdir())
+    return path.name in _NAMES[:2] or is_unfinished(path)
 
 
 class Journal(AbstractContextManager["Journal"]):

@@ -112,7 +112,7 @@ def train_run(
     if not plan.spec.engine.pipeline:
         return _train(plan, folder, callback, stop, not resume, restart)
     check_pipeline(plan, folder.teacher)
-    if restart:
+    if restart or not folder.spec.exists():  # what a kill has left of another beginning
         with folder.lock():
             shutil.rmtree(folder.teacher, ignore_errors=True)
     with teacher_process(plan, folder, _train_teacher) as check:
