@@ -41,7 +41,7 @@ def npz(spec: DataSpec) -> Found:
             names = file.files
     except FileNotFoundError:
         raise UserError(f"There is no file {path}. Give the path of an .npz with {', '.join(ARRAY_NAMES)}.") from None
-    except (ValueError, OSError, EOFError, TypeError, AttributeError, BadZipFile):
+    except (ValueError, OSError, EOFError, TypeError, AttributeError, BadZipFile, RuntimeError):
         raise UserError(f"{path} is not an .npz of plain arrays, or is cut off. Write one with numpy.savez.") from None
     missing = [name for name in ARRAY_NAMES if name not in arrays]
     if missing:
