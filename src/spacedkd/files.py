@@ -67,6 +67,14 @@ def publish(unfinished: Path, path: Path, before: Path | None = None) -> None:
     sync_folder(path.parent)
 
 
+def make_durable(folder: Path) -> None:
+    """Make a folder, and those above it, so that its name survives a power cut."""
+    if not folder.is_dir():
+        make_durable(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut, where the file system can."""
     opened = os.open(folder, os.O_RDONLY)
@@ -116,11 +124,14 @@ def is_unfinished(path: Path) -> bool:
     return _OLD_LEFTOVER.fullmatch(path.name) is not None
 
 
-def remove_leftovers(*folders: Path) -> None:
-    """Remove what writers that are gone have left unfinished in these folders, which no earlier version writes to."""
+def remove_leftovers(*folders: Path, alone: bool = False) -> None:
+    """Remove what writers that are gone have left unfinished in these folders.
+
+    Whoever is `alone` in them, because of a lock, need not ask: a number may be that of another process by now.
+    """
     for folder in folders:
         for path in folder.iterdir() if folder.is_dir() else ():
-            if is_unfinished(path) and not _is_being_written(path):
+            if is_unfinished(path) and (alone or not _is_being_written(path)):
                 with suppress(OSError):
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 

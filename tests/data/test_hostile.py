@@ -167,7 +167,7 @@ def test_a_table_read_in_pieces_is_the_table(tmp_path: Path, monkeypatch: pytest
         ({"image_column": "label"}, "The column label of .* holds int64, and the image column must hold bytes"),
         ({"image_column": "note"}, "The column note of .* holds string, .*--image-column another .image"),
         ({"label_column": "image"}, "holds struct.* the label column must hold whole numbers or text: .* .label, note"),
-        ({"image_column": "label", "label_column": "label"}, "the image column must hold bytes"),
+        ({"image_column": "label", "label_column": "label"}, "are both 'label': a column holds images or labels"),
     ],
 )
 def test_columns_of_the_wrong_kind(tmp_path: Path, flags: dict[str, str], said: str) -> None:

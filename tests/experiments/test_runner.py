@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from spacedkd import (
     train,
 )
 from spacedkd import compare as compare_arms
+from spacedkd.data import below, disk
 from spacedkd.experiments.comparison import compare, find_runs
 from spacedkd.experiments.runner import equal_cost_controls, plan, run_all
 from spacedkd.experiments.sharing import Job
@@ -188,13 +188,13 @@ def test_the_runs_of_a_comparison_are_planned_with_one_look_at_the_data(
     """Three arms, five seeds, fifteen runs: each of the four class folders is walked through once."""
     place = class_folders(tmp_path / "data")
     walked: list[str] = []
-    walk = os.walk
+    walk = below.files_below
 
-    def counted(top: Any, *args: Any, **options: Any) -> Any:
-        walked.append(f"{Path(top).parent.name}/{Path(top).name}")
-        return walk(top, *args, **options)
+    def counted(folder: Path) -> Any:
+        walked.append(f"{folder.parent.name}/{folder.name}")
+        return walk(folder)
 
-    monkeypatch.setattr(os, "walk", counted)
+    monkeypatch.setattr(disk, "files_below", counted)
     arms = {name: replace(spec, data=DataSpec(place), batch_size=4) for name, spec in ARMS.items()}
     assert len(plan(arms, range(5), tmp_path / "out")) == 15
     assert sorted(walked) == ["train/cat", "train/dog", "val/cat", "val/dog"]

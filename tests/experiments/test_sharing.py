@@ -246,7 +246,7 @@ def test_what_every_follower_has_passed_is_removed_while_they_go_on(tmp_path: Pa
     while go_on(half, 3) | go_on(spaced, 3):
         lowest.append(first())
     assert lowest == sorted(lowest)
-    assert lowest[-1] > 5
+    assert lowest[-1] > 2
     for job in (half, spaced):
         run = job.folder.relative_to(tmp_path)
         assert (job.folder / "journal.jsonl").read_bytes() == (both["alone"] / run / "journal.jsonl").read_bytes()

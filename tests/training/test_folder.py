@@ -20,7 +20,7 @@ from spacedkd.cli import main
 from spacedkd.errors import CannotWrite
 from spacedkd.files import HOST
 from spacedkd.json_form import to_json
-from spacedkd.models import build
+from spacedkd.models import students
 from spacedkd.training import tensor_file
 from spacedkd.training.folder import Journal, RunFolder
 from tests.conftest import TINY, assert_same_bits, tensors
@@ -109,7 +109,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
         train_until(SPEC, run, 9)
     before = tensors(run) if name != "spec.json" else {}
     if name == "student":
-        monkeypatch.setattr(build, "save", no_room_for_a_student)
+        monkeypatch.setattr(students, "save", no_room_for_a_student)
     else:
         full(name, monkeypatch)
     start = ["train", "--spec", str(tmp_path / "asked.json"), "--out", str(run)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from spacedkd.errors import UserError
-from spacedkd.files import naming, sync_folder
+from spacedkd.files import make_durable, naming, sync_folder
 from spacedkd.training import tensor_file
 from spacedkd.training.sharding import spread, spread_like, whole
 from spacedkd.training.tensor_file import Damaged
@@ -76,7 +76,7 @@ def save(
 
 def _write(path: Path, tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> None:
     with naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_durable(path.parent)
         tensor_file.write(path, tensors, words, before=previous(path))
 
 

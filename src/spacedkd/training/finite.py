@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ class Watch:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self._watched = {name: [*_watched(module)] for name, module in setup.modules().items()}
+        self._watched = {name: _watched(module) for name, module in setup.modules().items()}
 
     def check_losses(self, turn: Turn, values: Mapping[str, float]) -> None:
         """Refuse losses, as they are about to be written down, that are no finite numbers."""
@@ -39,7 +39,8 @@ class Watch:
     def check_weights(self, turn: Turn) -> None:
         """Refuse to go on, and to save, with any model that is not finite."""
         names = [*self._watched]
-        flags = self._agreed(torch.stack([_is_wrong(self._watched[name], self.setup.fabric.device) for name in names]))
+        device = self.setup.fabric.device
+        flags = self._agreed(torch.stack([_is_wrong(_tensors(self._watched[name]), device) for name in names]))
         wrong = [name for name, flag in zip(names, flags, strict=True) if flag]
         if wrong:
             learners = self.setup.plan.method.learners
@@ -61,7 +62,7 @@ class Watch:
         optimizer = _OptimizerState(learner.optimizer)
 
         def undo(losses: Losses) -> str:
-            moved = [tensor for name in modules.keys() - others for tensor in self._watched[name]]
+            moved = [tensor for name in modules.keys() - others for tensor in _tensors(self._watched[name])]
             parts = {"loss": [*losses.values()], "weights": moved, "optimizer": [*optimizer.tensors()]}
             flags = self._agreed(torch.stack([_is_wrong(part, device) for part in parts.values()]))
             wrong = next((name for name, flag in zip(parts, flags, strict=True) if flag), "")
@@ -79,10 +80,26 @@ def skipped(journal: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return dict(Counter(entry["role"] for entry in journal if entry["event"] == "skipped"))
 
 
-def _watched(module: nn.Module) -> Iterator[Tensor]:
+Places = list[tuple[Mapping[str, Tensor | None], str]]
+"""where tensors are found, because a module may put others there"""
+
+
+def _watched(module: nn.Module) -> Places:
     """What should stay finite: not, say, a mask of -inf that a network keeps among its buffers."""
-    yield from (one for one in module.parameters() if one.is_floating_point())
-    yield from (one for one in module.buffers() if one.is_floating_point() and one.isfinite().all())
+    parameters: Places = [(part._parameters, name) for part in module.modules() for name in part._parameters]
+    buffers: Places = [(part._buffers, name) for part in module.modules() for name in part._buffers]
+    return [
+        *((place, name) for place, name in parameters if _is_float(place[name])),
+        *((place, name) for place, name in buffers if _is_float(one := place[name]) and one.isfinite().all()),
+    ]
+
+
+def _is_float(tensor: Tensor | None) -> TypeGuard[Tensor]:
+    return tensor is not None and tensor.is_floating_point()
+
+
+def _tensors(places: Places) -> Iterator[Tensor]:
+    return (tensor for place, name in places if _is_float(tensor := place.get(name)))
 
 
 @torch.no_grad()
@@ -153,8 +170,8 @@ def way_out(spec: RunSpec) -> str:
     """What to try, the likeliest first.
 
     >>> from spacedkd.spec import OptimizerSpec
-    >>> way_out(RunSpec(optimizer=OptimizerSpec(weight_decay=1e30)))
-    'Lower --weight-decay (1e+30).'
+    >>> way_out(RunSpec(optimizer=OptimizerSpec(weight_decay=100)))
+    'Lower --weight-decay (100).'
     """
     suspects = [("--weight-decay", spec.optimizer.weight_decay)] if spec.optimizer.weight_decay >= 1 else []
     suspects += [

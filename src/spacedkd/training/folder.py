@@ -13,7 +13,15 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from spacedkd.errors import UserError
-from spacedkd.files import check_writable, is_unfinished, naming, remove_leftovers, write_json
+from spacedkd.files import (
+    check_writable,
+    is_unfinished,
+    make_durable,
+    naming,
+    remove_leftovers,
+    sync_folder,
+    write_json,
+)
 from spacedkd.json_form import to_json
 from spacedkd.locks import Held, hold
 from spacedkd.spec import RunSpec, read_spec
@@ -76,7 +84,7 @@ class RunFolder:
 
     def _make(self) -> None:
         with naming(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_durable(self.path)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -86,7 +94,7 @@ class RunFolder:
             with hold(self.path / ".lock"):
                 recorded = self.path / "path"
                 own = (self.path, self.checkpoint.parent, self.student, self.average, recorded)
-                remove_leftovers(*own, *(recorded.iterdir() if recorded.is_dir() else ()))
+                remove_leftovers(*own, *(recorded.iterdir() if recorded.is_dir() else ()), alone=True)
                 yield
         except Held as error:
             line = f"Another process is training in {self.path}: {error} Wait for it or stop it first."
@@ -94,7 +102,8 @@ class RunFolder:
 
     def begin_again(self) -> None:
         """Take a run back to its beginning; the journal so far stays beside the new one."""
-        self.result.unlink(missing_ok=True)
+        for path in (self.result, self.passed, self.path / "diverged.json"):
+            path.unlink(missing_ok=True)
         if self.journal.exists():
             taken = {path.name for path in self.path.iterdir()}
             names = (f"journal-before-{number}.jsonl" for number in count(1))
@@ -150,7 +159,10 @@ class Journal(AbstractContextManager["Journal"]):
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
         self.path = path
         with naming(path):
+            is_new = not path.exists()
             self._file = path.open("ab")
+            if is_new:
+                sync_folder(path.parent)  # which has its name
             self._file.truncate(keep_bytes)  # what came after the checkpoint will happen again
             self._file.seek(keep_bytes)
 

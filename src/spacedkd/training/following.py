@@ -30,8 +30,7 @@ class RecordedPath:
         self.folder = place_of(run, role)
         self._entries: dict[int, list[Entry]] = {}
         self._costs: dict[int, Mapping[str, int]] = {}
-        self._read = self._loaded = 0
-        self._saved = (0, 0)
+        self._read = self._loaded = self.saved = 0
 
     def waits_for(self, version: int) -> str | None:
         """What a follower that needs this version waits for; None when it is there."""
@@ -63,16 +62,20 @@ class RecordedPath:
         return self._entries.get(step, [])
 
     def passed(self) -> int:
-        """Called at every save: the version before which neither of the two checkpoints there are will ask for any."""
-        oldest, newer = self._saved
-        self._saved = (newer, self._loaded)
-        return oldest
+        """Called at every save: when it is written, no checkpoint there is asks for a version before this one."""
+        before, self.saved = self.saved, self._loaded
+        return before
 
     def forget(self, version: int) -> None:
         """Remove all versions before this one."""
         for file in self.folder.glob("*.safetensors"):
             if file < file_of(self.folder, version):
                 file.unlink(missing_ok=True)
+
+    def is_cut(self) -> bool:
+        """Whether versions that were recorded are gone."""
+        self._read_on()
+        return not all(file_of(self.folder, version).exists() for version in self._costs if version in self.recorded)
 
     def cost(self, version: int) -> Mapping[str, int]:
         """What it took to get so far."""
@@ -148,18 +151,43 @@ class Following:
                         self.accuracy[turn.role] = entry["accuracy"]["test"]["final"]
         self._passed.clear()
 
-    def tell_passed(self, file: Path) -> None:
-        """At a save: say in a file, to whoever knows all that follow, what this run will not ask for again.
+    def passed(self) -> dict[str, int]:
+        """At a save: the versions before which this run will ask for none once it is written, by recorded role."""
+        return {path.role: path.passed() for path in self.paths.values()}
 
-        Nobody else follows the teacher of a pipeline, so there it is removed.
-        """
-        passed = {path.role: path.passed() for path in self.paths.values()}
+    def tell_passed(self, passed: Mapping[str, int], file: Path) -> None:
+        """Say so in a file, to whoever knows all that follow; nobody else follows the teacher of a pipeline."""
         engine = self.plan.spec.engine
-        if self.paths and not engine.pipeline:
+        if passed and not engine.pipeline:
             write_json(file, passed)
         elif not engine.keep_path:
             for path in self.paths.values():
                 path.forget(passed[path.role])
+
+    def go_on(self, file: Path) -> None:
+        """Take up what a run had passed when it was left."""
+        try:
+            known = json.loads(file.read_text(encoding="utf-8"))
+            for path in self.paths.values():
+                path.saved = int(known[path.role])
+        except (OSError, ValueError, LookupError, TypeError):
+            pass  # it is only that less is removed
+
+    def check_there(self, run: Path) -> None:
+        """Refuse to begin a run again when part of what it follows was removed."""
+        for path in self.paths.values():
+            if path.is_cut():
+                raise UserError(
+                    f"{path.run} is followed, and part of what it recorded was removed as {run} passed. Delete {run} "
+                    "and give the command that made it again."
+                )
+
+    def wait_for_costs(self) -> Iterator[str]:
+        """Wait until all that is followed has got to its end, so that its whole cost is known."""
+        for role, path in self.paths.items():
+            while not path.cost(self.plan.stops[role]) and (waiting := path.waits_for(self.plan.stops[role])):
+                yield waiting
+                time.sleep(POLL_SECONDS)
 
     def costs(self) -> Iterator[Mapping[str, int]]:
         """What the roles' own turns cost, wherever they were taken."""

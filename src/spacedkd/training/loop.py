@@ -23,6 +23,7 @@ from spacedkd.training import engine, following
 from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
+from spacedkd.training.mending import mend
 from spacedkd.training.objects import Objects
 from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
@@ -109,6 +110,8 @@ def train_run(
     plan = make_plan(spec, objects, library)
     if resume and not restart:
         check_same_data(folder, plan.data)
+        if folder.finished() and mend(plan, folder):
+            return read_run(folder.path)
     if not plan.spec.engine.pipeline:
         return _train(plan, folder, callback, stop, not resume, restart)
     check_pipeline(plan, folder.teacher)
@@ -229,6 +232,8 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
         if stops.while_waiting():
             position.turns, position.role = rest
             return
+    for waiting in recorder.following.wait_for_costs():
+        yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
     watch.check_weights(Turn(plan.roles[-1], plan.last_step[plan.roles[-1]]))
     if learning in setup.followed:
         yield moment(learning, plan.total_steps, recorder.following.accuracy.get(learning))

@@ -24,7 +24,7 @@ from torch import nn
 from spacedkd.data.inputs import Inputs
 from spacedkd.duration import in_steps
 from spacedkd.errors import UserError
-from spacedkd.files import naming, write_json
+from spacedkd.files import make_durable, naming, write_json
 from spacedkd.json_form import to_json
 from spacedkd.locks import hold
 from spacedkd.schedule import Turn, versions
@@ -168,7 +168,7 @@ class Recording:
             yield
             return
         with naming(path_file(self.run).parent):
-            path_file(self.run).parent.mkdir(exist_ok=True)
+            make_durable(path_file(self.run).parent)
         left = [*journal]
         with hold(being_written(self.run), seconds=60):  # followers take it for a moment, to see who writes
             for role, path in self._paths.items():
@@ -208,7 +208,7 @@ class PathWriter:
 
         What lies between them was learned before anything was recorded, or is learned once more, to the same bits.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_durable(self.folder)
         self.reached = _cut(self.folder / "journal.jsonl")
         self.due -= {*range(self.reached + 1, done + 1)}
         self._entries = [entry for entry in journal if entry["role"] == self.role and entry["step"] >= self.reached]

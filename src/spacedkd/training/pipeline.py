@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from spacedkd.errors import UserError
+from spacedkd.files import naming
 from spacedkd.locks import hold
 from spacedkd.own_code import Inherited
 from spacedkd.spec import RunSpec
@@ -122,10 +123,11 @@ def _teach(
 ) -> None:
     """What the teacher's process does."""
     as_child(parent)
-    folder.mkdir(parents=True, exist_ok=True)
-    with hold(folder / ".lock", seconds=30):
-        pass  # one that was left behind by a kill is about to notice
     try:
+        with naming(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with hold(folder / ".lock", seconds=30):
+            pass  # one that was left behind by a kill is about to notice
         train(spec, RunFolder(folder), objects, told.poll)
     except Stopped:
         return

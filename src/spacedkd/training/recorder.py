@@ -4,30 +4,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
 from typing import Any
 
 from torch import nn
 
 from spacedkd.errors import UserError
-from spacedkd.files import read_journal, write_folder, write_json
-from spacedkd.models import students
+from spacedkd.files import read_journal, write_json
 from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
 from spacedkd.training import checkpoint
-from spacedkd.training.building import build_models
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.cost import Cost
 from spacedkd.training.engine import describe
 from spacedkd.training.finite import skipped
 from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
+from spacedkd.training.mending import saved_models, write_students
 from spacedkd.training.path import Entry, Recording
 from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
 from spacedkd.training.sharding import is_sharding
-from spacedkd.training.tensor_file import system_errors
 from spacedkd.training.together import check_shared
 
 
@@ -40,6 +37,7 @@ class Recorder:
         self.cost = Cost(setup.modules())
         self._journal: Journal | None = None
         self._saved = -1
+        self._passed: Mapping[str, int] = {}
         recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
         self._recording = Recording(folder.path, setup.plan, setup.modules(), recorded)
         self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
@@ -87,7 +85,9 @@ class Recorder:
             if read_spec(folder.path).processes_before != spec.processes_before:
                 folder.create(spec)  # from here on it is a run on another number of processes
         if restart:
+            self.following.check_there(folder.path)
             folder.begin_again()
+        self.following.go_on(folder.passed)
         write_json(folder.classes, self.setup.plan.data.describe())
         if checkpoint.generations(folder.checkpoint):
             length = folder.journal.stat().st_size if folder.journal.exists() else 0
@@ -110,19 +110,20 @@ class Recorder:
             self.position.journal_bytes = self._journal.length()
             self.position.seconds = time.monotonic() - self._started
             self.position.cost = {role: dict(counts) for role, counts in self.cost.counts.items()}
-            self.following.tell_passed(self.folder.passed)
+            self._passed = self.following.passed()
         models, optimizers, writes = self.setup.modules(), self._optimizers(), self._journal is not None
         saved = (self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes, self._write_beside)
         checkpoint.save(*saved)
         self._saved = self.position.turns
 
     def _write_beside(self, write: Callable[[], None]) -> None:
-        journal = self._journal
+        journal, passed = self._journal, self._passed
         assert journal is not None
 
         def work() -> None:
             journal.sync()  # first: a checkpoint says how long it is
             write()
+            self.following.tell_passed(passed, self.folder.passed)  # last: now no checkpoint needs what is removed
 
         self._saving.start(work)
 
@@ -131,9 +132,7 @@ class Recorder:
         plan, modules = self.setup.plan, self.setup.modules()
         if not is_sharding(self.setup.fabric):
             return modules
-        built = build_models(plan)
-        if self.setup.average is not None:
-            built["average"] = deepcopy(built[plan.student])
+        built = saved_models(plan)
         names = [plan.student] if self.setup.average is None else [plan.student, "average"]
         found = {name: built[name].to(next(modules[name].parameters()).dtype) for name in names}
         checkpoint.load(self.folder.checkpoint, plan.spec.fingerprints(), found, {})
@@ -186,12 +185,7 @@ class Recorder:
             self.save()
         self._saving.wait()
         if setup.fabric.is_global_zero:
-            network = plan.network(plan.roles[-1])
-            folders = {plan.student: self.folder.student, "average": self.folder.average}
-            for name, module in self._whole_modules().items():
-                if name == plan.student or (name == "average" and setup.average is not None):
-                    with write_folder(folders[name]) as unfinished, system_errors():
-                        students.save(module.network, network, plan.data.shown, unfinished)  # type: ignore[arg-type]
+            write_students(plan, self.folder, self._whole_modules())
             facts = {
                 "roles": [*plan.roles],
                 "learners": {role: plan.method.learners[role] for role in plan.roles},

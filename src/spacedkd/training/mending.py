@@ -1,0 +1,46 @@
+"""A student's folder, as a run leaves it at its end, or as it is made again when it was lost."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+
+import torch
+from torch import nn
+
+from spacedkd.files import write_folder
+from spacedkd.models import students
+from spacedkd.training import checkpoint
+from spacedkd.training.building import build_models
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.plan import Plan
+from spacedkd.training.tensor_file import system_errors
+
+
+def saved_models(plan: Plan) -> dict[str, nn.Module]:
+    """The plan's models, newly built, with the moving average where there is one."""
+    models = build_models(plan)
+    return models if plan.spec.ema is None else models | {"average": deepcopy(models[plan.student])}
+
+
+def write_students(plan: Plan, folder: RunFolder, modules: Mapping[str, nn.Module]) -> None:
+    """The student, and beside it its moving average."""
+    folders = {plan.student: folder.student} | ({} if plan.spec.ema is None else {"average": folder.average})
+    for name, place in folders.items():
+        with write_folder(place) as unfinished, system_errors():
+            network = modules[name].network
+            students.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished)  # type: ignore[arg-type]
+
+
+def mend(plan: Plan, folder: RunFolder) -> bool:
+    """Give a finished run its student again, from a checkpoint of its last turn; whether there is one."""
+    found = checkpoint.newest(folder.checkpoint)
+    if found.position.turns != len(plan.turns):
+        return False
+    models = saved_models(plan)
+    exact = torch.float64 if plan.spec.precision == "64-true" else torch.float32
+    learned = torch.bfloat16 if plan.spec.precision == "bf16-true" else exact
+    for name, model in models.items():
+        model.to(exact if name == "average" else learned)
+    with folder.lock():
+        checkpoint.load(found.path, plan.spec.fingerprints(), models, {})
+        write_students(plan, folder, models)
+    return True
