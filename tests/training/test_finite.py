@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, Batch, Diverged, Models, OptimizerSpec, Progress, RunSpec, Spaced, train
+from spacedkd import KD, Batch, Diverged, Models, NetworkSpec, OptimizerSpec, Progress, RunSpec, Spaced, train
 from spacedkd.cli import main
 from spacedkd.training import setup
 from tests.conftest import TINY, assert_same_bits, tensors
@@ -162,4 +162,4 @@ class Growing(nn.Module):
 
 def test_a_buffer_that_is_assigned_anew_is_watched_too(tmp_path: Path, tiny: RunSpec) -> None:
     with pytest.raises(Diverged, match="student's weights are not finite"):
-        train(replace(tiny, method="none"), tmp_path / "run", network=Growing)
+        train(replace(tiny, method="none", network=NetworkSpec()), tmp_path / "run", network=Growing)
