@@ -65,6 +65,11 @@ def untrusted(name: str) -> UserError:
     )
 
 
+def vouch(names: Iterable[str]) -> None:
+    """Take these for typed: whatever among them is a name of code may be imported, also where a file says it."""
+    _vouched.update(name for name in names if NAME.fullmatch(name))
+
+
 def check_vouched(names: Iterable[str]) -> None:
     """Refuse names that will have to be imported, before any work is done."""
     for name in names:
@@ -127,8 +132,8 @@ class Finder(MetaPathFinder):
 _finder: Finder | None = None
 
 
-def begin(folder: Path | None, named: Iterable[str] = (), typed: Iterable[str] = ()) -> None:
-    """Look for modules of one's own in this folder from now on, and vouch for what was typed, and nothing else."""
+def begin(folder: Path | None, named: Iterable[str] = (), vouched: Iterable[str] = ()) -> None:
+    """Look for modules of one's own in this folder from now on, and vouch for these names, and nothing else."""
     global _finder
     if _finder is not None:
         sys.meta_path.remove(_finder)
@@ -137,13 +142,13 @@ def begin(folder: Path | None, named: Iterable[str] = (), typed: Iterable[str] =
         sys.meta_path.append(_finder)  # the last to be asked
         importlib.invalidate_caches()
     _vouched.clear()
-    _vouched.update(name for word in typed for name in NAME.findall(word))
+    vouch(vouched)
 
 
 @contextmanager
-def working_in(folder: Path, typed: Iterable[str]) -> Iterator[None]:
+def working_in(folder: Path) -> Iterator[None]:
     """What a command does: modules of one's own are found in this folder, which processes begun by it do not search."""
-    begin(folder, typed=typed)
+    begin(folder)
     before = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
     try:

@@ -18,9 +18,10 @@ from torch import nn
 
 from spacedkd import OptimizerSpec, RunSpec, UserError, evaluate, load_student, read_run, read_spec, train
 from spacedkd.cli import main
+from spacedkd.cli.flags import parse
 from spacedkd.json_form import from_json, to_json
 from spacedkd.models.weights import load_weights
-from spacedkd.own_code import Inherited, load_object, working_in
+from spacedkd.own_code import Inherited, load_object, marked, working_in
 from spacedkd.spec import NetworkSpec
 from tests.cli.test_bad_input import refused
 from tests.conftest import TINY
@@ -140,6 +141,10 @@ def test_what_was_typed_is_imported_and_what_lies_beside_it(here: Path, capsys: 
     assert str(here) not in sys.path
     capsys.readouterr()
     assert "names code, 'own_net:make'" in refused(["evaluate", "run"], capsys)
+    (here / "run").rename("own_net:make")  # a folder that is called like code names none
+    for words in (["evaluate", "own_net:make"], ["evaluate", "--cache=own_net:make", "own_net:make", "--corruptions"]):
+        assert "names code, 'own_net:make'" in refused(words, capsys)
+    (here / "own_net:make").rename("run")
     with pytest.raises(UserError, match="names code"):
         evaluate(here / "run")
     main(["evaluate", "run", "--trust-code"])
@@ -156,10 +161,44 @@ def test_what_was_typed_is_imported_and_what_lies_beside_it(here: Path, capsys: 
         train(read_run(here / "run").spec, here / "again")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--spec", "own_net:make", "--out", "own_net:make/new"],
+        ["train", "--spec=own_net:make", "--set", "network.weights=own_net:make", "--out", "new"],
+        ["train", "--method", "hinton", "--teacher-weights", "own_net:make", "--out", "new"],
+        ["compare", "--out", "new", "--arm", "own_net: --spec own_net:make"],
+    ],
+    ids=" ".join,
+)
+def test_a_folder_that_is_called_like_code_names_none(
+    words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(here / "runs", **NAMED["network"]).rename(here / "own_net:make")
+    assert "names code, 'own_net:make'" in refused(words, capsys)
+    assert not (here / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--network", "own_net:make"],
+        ["--teacher=own_net:make"],
+        ["--set", "teacher.name=own_net:make"],
+        ["--set", 'method.assistants=[{"name": "own_net:make"}]'],
+    ],
+    ids=" ".join,
+)
+def test_the_value_of_a_flag_that_can_name_code_is_typed(words: list[str], here: Path) -> None:
+    with working_in(here):
+        parse(words)
+        assert type(marked("own_net:make", here, False)) is str
+
+
 def test_other_processes_find_what_was_typed(here: Path) -> None:
     """A schedule of one's own goes to them as a pickle."""
     (here / "own_turns.py").write_text(TURNS)
-    with working_in(here, []):
+    with working_in(here):
         schedule = load_object("own_turns:Twice")()
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             assert pool.submit(attrgetter("times"), schedule).exception() is not None
