@@ -195,6 +195,40 @@ def test_the_value_of_a_flag_that_can_name_code_is_typed(words: list[str], here:
         assert type(marked("own_net:make", here, False)) is str
 
 
+LIBRARY = """
+try:
+    import optional_library
+except ImportError:
+    pass
+
+
+def lazily(name):
+    return __import__(name)
+"""
+
+
+def test_a_library_does_not_look_where_one_works_because_it_was_named(
+    here: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with --optimizer torch.optim:Adam; a module of one's own does, also when another command follows."""
+    installed = tmp_path_factory.mktemp("installed")
+    (installed / "some_library.py").write_text(LIBRARY)
+    (here / "own_lazy.py").write_text(LIBRARY.replace("optional_library", "json"))
+    monkeypatch.syspath_prepend(installed)
+    for name in ("some_library", "own_lazy"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with working_in(here):
+        lazily = load_object("some_library:lazily")
+        with pytest.raises(ModuleNotFoundError):
+            lazily("optional_library")
+        load_object("own_lazy:lazily")
+    assert not (here / "imported").exists()
+    with working_in(here):
+        assert load_object("own_lazy:lazily")("own_layers").layers() is not None
+        with pytest.raises(ModuleNotFoundError):
+            load_object("some_library:lazily")("optional_library")
+
+
 def test_other_processes_find_what_was_typed(here: Path) -> None:
     """A schedule of one's own goes to them as a pickle."""
     (here / "own_turns.py").write_text(TURNS)
