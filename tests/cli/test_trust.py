@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
-from multiprocessing import get_context
+from multiprocessing import get_context, get_start_method, set_start_method
 from operator import attrgetter, is_not
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,20 @@ import pytest
 import torch
 from torch import nn
 
-from spacedkd import OptimizerSpec, RunSpec, UserError, evaluate, load_student, read_run, read_spec, train
+from spacedkd import (
+    DatasetStream,
+    OptimizerSpec,
+    RunSpec,
+    UserError,
+    evaluate,
+    load_student,
+    read_run,
+    read_spec,
+    train,
+)
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
+from spacedkd.data.stream import View, batches
 from spacedkd.json_form import from_json, to_json
 from spacedkd.models.weights import load_weights
 from spacedkd.own_code import Inherited, load_object, marked, working_in
@@ -238,6 +249,34 @@ def test_other_processes_find_what_was_typed(here: Path) -> None:
             assert pool.submit(attrgetter("times"), schedule).exception() is not None
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             assert pool.submit(is_not, Inherited(), schedule).result() is True
+
+
+DATA = """
+import torch
+
+
+class Pictures(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, row):
+        return torch.full((1, 8, 8), row / 32), row % 4
+"""
+
+
+def test_workers_that_are_not_forked_find_a_dataset_of_ones_own(here: Path) -> None:
+    """Within the processes of a comparison and of a pipeline, and everywhere on some systems, they start anew."""
+    (here / "own_data.py").write_text(DATA)
+    started = get_start_method()
+    with working_in(here):
+        stream = DatasetStream(load_object("own_data:Pictures")(), 16, seed=0)
+        set_start_method("spawn", force=True)
+        try:
+            (batch,) = batches(stream, [[View(0)]], workers=1)
+        finally:
+            set_start_method(started, force=True)
+    assert isinstance(batch.inputs, torch.Tensor)
+    assert batch.inputs[:, 0, 0, 0].mul(32).int().tolist() == batch.indices.tolist()
 
 
 class Evil:
