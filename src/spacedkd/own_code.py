@@ -65,6 +65,11 @@ def untrusted(name: str) -> UserError:
     )
 
 
+def vouch(names: Iterable[str]) -> None:
+    """Take these for typed: whatever among them is a name of code may be imported, also where a file says it."""
+    _vouched.update(name for name in names if NAME.fullmatch(name))
+
+
 def check_vouched(names: Iterable[str]) -> None:
     """Refuse names that will have to be imported, before any work is done."""
     for name in names:
@@ -103,17 +108,21 @@ class Finder(MetaPathFinder):
     The folder does not join `sys.path`, where any library that asks for something optional would find it.
     """
 
-    def __init__(self, folder: Path, named: Iterable[str] = ()) -> None:
-        self.folder, self.named = folder, {*named}
+    def __init__(self, folder: Path, named: Iterable[str] = (), found: Iterable[str] = ()) -> None:
+        self.folder = folder
+        self.named = {*named}
+        """what may be found here; it may also be a library that lies elsewhere"""
+        self.found = {*found}
+        """what was, and may therefore look here itself"""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if path is not None or not (fullname in self.named or self._asks()):
+        if path is not None or not (fullname in self.named | self.found or self._asks()):
             return None
         found = PathFinder.find_spec(fullname, [str(self.folder)])
         if found is not None:
-            self.named.add(fullname)
+            self.found.add(fullname)
         return found
 
     def _asks(self) -> bool:
@@ -121,29 +130,33 @@ class Finder(MetaPathFinder):
         frame = sys._getframe(2)
         while frame.f_back and frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_importlib")):
             frame = frame.f_back
-        return str(frame.f_globals.get("__name__")).partition(".")[0] in self.named
+        return str(frame.f_globals.get("__name__")).partition(".")[0] in self.found
 
 
 _finder: Finder | None = None
 
 
-def begin(folder: Path | None, named: Iterable[str] = (), typed: Iterable[str] = ()) -> None:
-    """Look for modules of one's own in this folder from now on, and vouch for what was typed, and nothing else."""
+def begin(
+    folder: Path | None, named: Iterable[str] = (), found: Iterable[str] = (), vouched: Iterable[str] = ()
+) -> None:
+    """Look for modules of one's own in this folder from now on, and vouch for these names, and nothing else."""
     global _finder
     if _finder is not None:
         sys.meta_path.remove(_finder)
-    _finder = None if folder is None else Finder(folder, named)
+        if _finder.folder == folder:  # what was found here before is still imported, and not looked for again
+            found = {*found, *_finder.found}
+    _finder = None if folder is None else Finder(folder, named, found)
     if _finder is not None:
         sys.meta_path.append(_finder)  # the last to be asked
         importlib.invalidate_caches()
     _vouched.clear()
-    _vouched.update(name for word in typed for name in NAME.findall(word))
+    vouch(vouched)
 
 
 @contextmanager
-def working_in(folder: Path, typed: Iterable[str]) -> Iterator[None]:
+def working_in(folder: Path) -> Iterator[None]:
     """What a command does: modules of one's own are found in this folder, which processes begun by it do not search."""
-    begin(folder, typed=typed)
+    begin(folder)
     before = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
     try:
@@ -159,5 +172,5 @@ class Inherited:
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
         if _finder is None:
-            return begin, (None, (), (*_vouched,))
-        return begin, (_finder.folder, (*_finder.named,), (*_vouched,))
+            return begin, (None, (), (), (*_vouched,))
+        return begin, (_finder.folder, (*_finder.named,), (*_finder.found,), (*_vouched,))

@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
-from multiprocessing import get_context
+from multiprocessing import get_context, get_start_method, set_start_method
 from operator import attrgetter, is_not
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,23 @@ import pytest
 import torch
 from torch import nn
 
-from spacedkd import OptimizerSpec, RunSpec, UserError, evaluate, load_student, read_run, read_spec, train
+from spacedkd import (
+    DatasetStream,
+    OptimizerSpec,
+    RunSpec,
+    UserError,
+    evaluate,
+    load_student,
+    read_run,
+    read_spec,
+    train,
+)
 from spacedkd.cli import main
+from spacedkd.cli.flags import parse
+from spacedkd.data.stream import View, batches
 from spacedkd.json_form import from_json, to_json
 from spacedkd.models.weights import load_weights
-from spacedkd.own_code import Inherited, load_object, working_in
+from spacedkd.own_code import Inherited, load_object, marked, working_in
 from spacedkd.spec import NetworkSpec
 from tests.cli.test_bad_input import refused
 from tests.conftest import TINY
@@ -140,6 +152,10 @@ def test_what_was_typed_is_imported_and_what_lies_beside_it(here: Path, capsys: 
     assert str(here) not in sys.path
     capsys.readouterr()
     assert "names code, 'own_net:make'" in refused(["evaluate", "run"], capsys)
+    (here / "run").rename("own_net:make")  # a folder that is called like code names none
+    for words in (["evaluate", "own_net:make"], ["evaluate", "--cache=own_net:make", "own_net:make", "--corruptions"]):
+        assert "names code, 'own_net:make'" in refused(words, capsys)
+    (here / "own_net:make").rename("run")
     with pytest.raises(UserError, match="names code"):
         evaluate(here / "run")
     main(["evaluate", "run", "--trust-code"])
@@ -156,15 +172,111 @@ def test_what_was_typed_is_imported_and_what_lies_beside_it(here: Path, capsys: 
         train(read_run(here / "run").spec, here / "again")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--spec", "own_net:make", "--out", "own_net:make/new"],
+        ["train", "--spec=own_net:make", "--set", "network.weights=own_net:make", "--out", "new"],
+        ["train", "--method", "hinton", "--teacher-weights", "own_net:make", "--out", "new"],
+        ["compare", "--out", "new", "--arm", "own_net: --spec own_net:make"],
+    ],
+    ids=" ".join,
+)
+def test_a_folder_that_is_called_like_code_names_none(
+    words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(here / "runs", **NAMED["network"]).rename(here / "own_net:make")
+    assert "names code, 'own_net:make'" in refused(words, capsys)
+    assert not (here / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--network", "own_net:make"],
+        ["--teacher=own_net:make"],
+        ["--set", "teacher.name=own_net:make"],
+        ["--set", 'method.assistants=[{"name": "own_net:make"}]'],
+    ],
+    ids=" ".join,
+)
+def test_the_value_of_a_flag_that_can_name_code_is_typed(words: list[str], here: Path) -> None:
+    with working_in(here):
+        parse(words)
+        assert type(marked("own_net:make", here, False)) is str
+
+
+LIBRARY = """
+try:
+    import optional_library
+except ImportError:
+    pass
+
+
+def lazily(name):
+    return __import__(name)
+"""
+
+
+def test_a_library_does_not_look_where_one_works_because_it_was_named(
+    here: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with --optimizer torch.optim:Adam; a module of one's own does, also when another command follows."""
+    installed = tmp_path_factory.mktemp("installed")
+    (installed / "some_library.py").write_text(LIBRARY)
+    (here / "own_lazy.py").write_text(LIBRARY.replace("optional_library", "json"))
+    monkeypatch.syspath_prepend(installed)
+    for name in ("some_library", "own_lazy"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with working_in(here):
+        lazily = load_object("some_library:lazily")
+        with pytest.raises(ModuleNotFoundError):
+            lazily("optional_library")
+        load_object("own_lazy:lazily")
+    assert not (here / "imported").exists()
+    with working_in(here):
+        assert load_object("own_lazy:lazily")("own_layers").layers() is not None
+        with pytest.raises(ModuleNotFoundError):
+            load_object("some_library:lazily")("optional_library")
+
+
 def test_other_processes_find_what_was_typed(here: Path) -> None:
     """A schedule of one's own goes to them as a pickle."""
     (here / "own_turns.py").write_text(TURNS)
-    with working_in(here, []):
+    with working_in(here):
         schedule = load_object("own_turns:Twice")()
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             assert pool.submit(attrgetter("times"), schedule).exception() is not None
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             assert pool.submit(is_not, Inherited(), schedule).result() is True
+
+
+DATA = """
+import torch
+
+
+class Pictures(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, row):
+        return torch.full((1, 8, 8), row / 32), row % 4
+"""
+
+
+def test_workers_that_are_not_forked_find_a_dataset_of_ones_own(here: Path) -> None:
+    """Within the processes of a comparison and of a pipeline, and everywhere on some systems, they start anew."""
+    (here / "own_data.py").write_text(DATA)
+    started = get_start_method()
+    with working_in(here):
+        stream = DatasetStream(load_object("own_data:Pictures")(), 16, seed=0)
+        set_start_method("spawn", force=True)
+        try:
+            (batch,) = batches(stream, [[View(0)]], workers=1)
+        finally:
+            set_start_method(started, force=True)
+    assert isinstance(batch.inputs, torch.Tensor)
+    assert batch.inputs[:, 0, 0, 0].mul(32).int().tolist() == batch.indices.tolist()
 
 
 class Evil:

@@ -66,7 +66,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _dispatch(words: Sequence[str]) -> None:
-    with own_code.working_in(Path.cwd(), words):  # methods and schedules of one's own lie where one works
+    with own_code.working_in(Path.cwd()):  # methods and schedules of one's own lie where one works
         _call(words)
 
 

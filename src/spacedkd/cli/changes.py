@@ -4,7 +4,6 @@ Flags and --set name places such as optimizer.lr. All changes of one run are gat
 spec checks its fields together: a multistep rate needs its milestones.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 from spacedkd.cli.flags import PLACES, Given
 from spacedkd.cli.meanings import make_schedule, with_networks
+from spacedkd.cli.typed import assignments
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.recipes import recipe
@@ -102,18 +102,6 @@ def _varied(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
 
     augment = replace(fill_in(spec.data).augment or AugmentSpec(), **given)
     return replace(spec, data=replace(spec.data, augment=augment))
-
-
-def assignments(written: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Places and values of --set KEY=VALUE; a value is JSON, or else the text itself."""
-    for one in written:
-        place, sign, text = one.partition("=")
-        if not sign:
-            raise UserError(f"--set wants KEY=VALUE, for instance method.temperature=4; got {one!r}.")
-        try:
-            yield place.strip(), json.loads(text)
-        except json.JSONDecodeError:
-            yield place.strip(), text
 
 
 def with_changes(spec: T, changes: Iterable[tuple[str, Any]]) -> T:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from spacedkd.cli.changes import assignments, with_changes
+from spacedkd.cli.changes import with_changes
 from spacedkd.cli.evaluation_flags import InstrumentFlags, ObjectFlags, OtherNetworkFlags, make_plan
 from spacedkd.cli.flags import PLACES, Given, ImageFlags, flag, given
 from spacedkd.cli.progress import console, say, work_progress
+from spacedkd.cli.typed import assignments
 from spacedkd.errors import UserError
 from spacedkd.machine import check_threads
 from spacedkd.own_code import load_object

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args,
 
 import tyro
 
+from spacedkd.cli.typed import names_of_code
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError
 from spacedkd.json_form import sentences, usual
+from spacedkd.own_code import vouch
 from spacedkd.spec import AugmentSpec, DataSpec, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 
 Given = Mapping[str, Any]
@@ -215,7 +217,7 @@ else:
 
 
 def given(flags: Any) -> dict[str, Any]:
-    """What was typed, of all groups."""
+    """What was typed, of all groups; names of code in it may be imported from now on."""
     found: dict[str, Any] = {}
     for one in fields(flags):
         value = getattr(flags, one.name)
@@ -225,6 +227,7 @@ def given(flags: Any) -> dict[str, Any]:
             raise UserError(f"--{one.name.replace('_', '-')} needs at least one value.")
         elif value not in (None, ()) and value is not False:
             found[one.name] = read(one.metadata.get("kind"), value)
+            vouch(names_of_code(one.name, value))
     return found
 
 

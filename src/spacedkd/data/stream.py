@@ -24,6 +24,7 @@ from spacedkd.data.images import ImageSet
 from spacedkd.data.inputs import Inputs, to_device
 from spacedkd.data.items import Items
 from spacedkd.errors import UserError
+from spacedkd.own_code import Inherited
 from spacedkd.seeds import seed_for
 from spacedkd.spec import AugmentSpec
 from spacedkd.stopping import as_child
@@ -176,6 +177,7 @@ class _Turns(Dataset[Batch | UserError]):
     """What a DataLoader asks for: an item is what one turn looks at, or the user's mistake found on the way."""
 
     def __init__(self, batch: Callable[..., Batch]) -> None:
+        self.inherited = Inherited()  # the first attribute: a worker that is not forked needs it to read the others
         self.batch = batch
 
     def __getitem__(self, views: Iterable[Sequence[int]]) -> Batch | UserError:
