@@ -226,10 +226,13 @@ def _as_it_is(batch: Any) -> Any:
 
 def _raised(made: Iterator[Batch | UserError]) -> Iterator[Batch]:
     """A mistake found in a worker is raised where the user is."""
-    for batch in made:
-        if isinstance(batch, UserError):
-            try:
-                raise batch
-            finally:
-                del batch  # the error would hold itself, and with it the workers
-        yield batch
+    try:
+        for batch in made:
+            if isinstance(batch, UserError):
+                try:
+                    raise batch
+                finally:
+                    del batch  # the error would hold itself
+            yield batch
+    finally:
+        del made  # nor does an error hold the workers, which end now
