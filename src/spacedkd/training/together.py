@@ -95,7 +95,8 @@ def joining(processes: int) -> Iterator[None]:
 
 def _say(line: str) -> None:
     if started.speaks():
-        print(f"spacedkd: {line}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # of a terminal that was closed
+            print(f"spacedkd: {line}", file=sys.stderr, flush=True)
 
 
 def check_shared(fabric: Fabric, file: Path) -> None:
@@ -208,7 +209,8 @@ class _Watch(threading.Thread):
         os._exit(2)
 
     def _say(self) -> None:
-        print(f"spacedkd: {self.line}", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            print(f"spacedkd: {self.line}", file=sys.stderr, flush=True)
 
 
 def _connected(fabric: Fabric) -> dict[int, socket.socket]:
