@@ -24,12 +24,13 @@ POLL_SECONDS = 0.5
 class Stopped(Exception):
     """A run was asked to stop: everything up to its last turn is saved, and it goes on with `resume`."""
 
-    def __init__(self, folder: Path | str = "", turn: int = 0, turns: int = 0) -> None:
-        super().__init__(f"{folder} was stopped after turn {turn} of {turns}, and everything is saved.")
-        self.folder, self.turn, self.turns = folder, turn, turns
+    def __init__(self, folder: Path | str = "", turn: int = 0, turns: int = 0, counted: str = "turns") -> None:
+        """Of a comparison, what is `counted` is its runs."""
+        super().__init__(f"{folder} was stopped after {turn} of {turns} {counted}, and everything is saved.")
+        self.folder, self.turn, self.turns, self.counted = folder, turn, turns, counted
 
     def __reduce__(self) -> Any:  # to another process
-        return type(self), (self.folder, self.turn, self.turns)
+        return type(self), (self.folder, self.turn, self.turns, self.counted)
 
 
 def never() -> bool:

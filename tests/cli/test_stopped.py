@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from spacedkd.cli import main
 from spacedkd.cli.plain import spell_out
+from spacedkd.cli.progress import console
 from spacedkd.training.finite import Watch
 from tests.cli.test_cli import TINY
 from tests.training.stopping import assert_same_run
@@ -21,7 +24,9 @@ from tests.training.stopping import assert_same_run
 KD = ["train", *TINY, "--interval", "1ep", "--save-every", "50%"]
 
 
-def send_after(monkeypatch: pytest.MonkeyPatch, turn: int, *signals: int) -> None:
+def send_after(
+    monkeypatch: pytest.MonkeyPatch, turn: int, *signals: int, before: Callable[[], None] = lambda: None
+) -> None:
     """Let this process get signals in the middle of a turn."""
     check = Watch.check_losses
     monkeypatch.setattr("spacedkd.training.plan.Plan.logs", lambda self, turn: True)
@@ -30,6 +35,7 @@ def send_after(monkeypatch: pytest.MonkeyPatch, turn: int, *signals: int) -> Non
         check(watch, at, values)
         struck.turns += 1  # type: ignore[attr-defined]
         if struck.turns == turn:  # type: ignore[attr-defined]
+            before()
             for number in signals:
                 os.kill(os.getpid(), number)
 
@@ -57,6 +63,27 @@ def test_signals_save_after_the_turn_and_the_run_goes_on_to_the_same_bits(
         words = ["train", "--resume", str(run)]
     main(words)
     assert_same_run(tmp_path / "whole", run)
+
+
+@pytest.mark.parametrize(
+    ("opened", "number", "code"),
+    [pytest.param(os.pipe, signal.SIGINT, 130, id="tee"), pytest.param(pty.openpty, signal.SIGHUP, 129, id="terminal")],
+)
+def test_a_run_that_nobody_can_look_at_any_more_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], tuple[int, int]], number: int, code: int
+) -> None:
+    """Ctrl-C ends `| tee` as well, and a closed terminal can be written to no more."""
+    reads, writes = opened()
+    monkeypatch.setattr(console, "quiet", False)
+    with monkeypatch.context() as patched, os.fdopen(writes, "w", encoding="utf-8") as stream:
+        for name in ("stdout", "stderr"):
+            patched.setattr(sys, name, stream)
+        send_after(patched, 3, number, before=lambda: os.close(reads))
+        with pytest.raises(SystemExit) as stop:
+            main([*KD, "--evaluate-every", "1st", "--out", str(tmp_path)])
+        stream.flush()  # as Python does at its end, where an error would be another exit code
+    assert stop.value.code == code
+    assert (tmp_path / "checkpoint").exists()
 
 
 def test_a_second_signal_stops_at_once_and_an_ignored_one_is_ignored(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from spacedkd.experiments.pool import LeftAlone, train_all
 from spacedkd.experiments.runner import plan
 from spacedkd.experiments.sharing import Job, without_diverged
 from spacedkd.files import write_json
+from spacedkd.stopping import Stopped
 from tests.conftest import TINY
 from tests.experiments.processes import holder
 
@@ -138,6 +140,13 @@ class Fake:
 
     def give_way(self, number: int) -> None:
         self.gave_way.append(number)
+
+
+def test_of_a_comparison_that_is_stopped_runs_are_counted(tmp_path: Path) -> None:
+    job = Job("online", 0, TINY, tmp_path)
+    with pytest.raises(Stopped, match="The comparison was stopped after 0 of 2 runs, and everything is saved") as end:
+        train_all(None, [job, job], lambda job, moment: None, stop=lambda: True)  # type: ignore[arg-type]
+    assert str(pickle.loads(pickle.dumps(end.value))) == str(end.value)
 
 
 def test_nobody_waits_for_a_run_that_has_ended_without_being_finished(tmp_path: Path) -> None:

@@ -254,6 +254,22 @@ def test_what_every_follower_has_passed_is_removed_while_they_go_on(tmp_path: Pa
     assert not (online.folder / "path").exists()
 
 
+def test_a_spec_that_cannot_be_read_hinders_no_comparison(both: dict[str, Path]) -> None:
+    """Whose it is may follow a teacher that was recorded: then all of that is kept."""
+    out = both["shared"]
+    (other := out / "x/y/spec.json").parent.mkdir(parents=True)
+    other.write_text("{")
+    (recorded := out / "online/seed0/path/teacher/000000007.safetensors").parent.mkdir(parents=True)
+    recorded.touch()
+    (out / "comparison.json").unlink()
+    compare(ARMS, out, seeds=1)
+    assert (out / "comparison.json").exists()
+    assert recorded.exists()
+    shutil.rmtree(out / "x")
+    compare(ARMS, out, seeds=1)
+    assert not recorded.exists()
+
+
 def test_a_path_of_which_something_is_gone_is_not_followed_by_others(tmp_path: Path) -> None:
     arms = {"online": TINY, "spaced": ARMS["spaced"]}
     online, _ = planned(arms, tmp_path)

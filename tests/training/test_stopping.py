@@ -122,7 +122,7 @@ def test_a_follower_that_waits_is_stopped_where_nothing_is_lost(tmp_path: Path, 
         waited.extend([moment.waiting] if moment.waiting else [])
 
     follower = replace(spaced, teacher_path=str(tmp_path / "teacher"))
-    with pytest.raises(Stopped, match="after turn 10 of 30"):  # the fifth of the student's
+    with pytest.raises(Stopped, match="after 10 of 30 turns"):  # the fifth of the student's
         train(follower, tmp_path / "student", callback=look, stop=lambda: bool(waited))
     assert "not being trained" in waited[0]
     train(teacher, tmp_path / "teacher", resume=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,11 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch import distributed
+from torch import Tensor, distributed, nn
 
 from spacedkd import UserError
+from spacedkd.schedule import Turn
 from spacedkd.training import together as module
-from spacedkd.training.together import check_shared, joining, together
+from spacedkd.training.following import Following
+from spacedkd.training.together import Agreement, check_shared, joining, together
 
 
 class Fake:
@@ -88,6 +91,63 @@ def test_processes_that_do_not_come_are_waited_for_with_a_word_and_not_for_ever(
     time.sleep(0.2)
     assert codes.empty()
     assert not capsys.readouterr().err
+
+
+class Appears:
+    """A path whose version one process sees after so many looks."""
+
+    def __init__(self, looks: float) -> None:
+        self.looks, self.left, self.loaded = 0, looks, False
+
+    def waits_for(self, version: int) -> str | None:
+        self.looks += 1
+        return None if self.looks > self.left else "waiting"
+
+    def load(self, version: int, model: nn.Module) -> None:
+        self.loaded = True
+
+    def entries(self, step: int) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("looks", "stops", "loaded"),
+    [
+        pytest.param((0, 3, 1), (9, 9, 9), True, id="one sees it late"),
+        pytest.param((9, 9, 0), (9, 3, 9), False, id="one is asked to stop"),
+        pytest.param((0, 3, 0), (9, 3, 9), True, id="it is there when one is asked"),
+    ],
+)
+def test_ranks_that_wait_find_it_or_stop_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, looks: tuple[int, ...], stops: tuple[int, ...], loaded: bool
+) -> None:
+    met, sent = threading.Barrier(3), [[0], [0], [0]]
+    rank_of = threading.local()
+
+    def all_reduce(flags: Tensor, group: object) -> None:
+        sent[rank_of.number] = flags.tolist()
+        met.wait(timeout=20)
+        total = [sum(column) for column in zip(*sent, strict=True)]
+        met.wait(timeout=20)
+        flags.copy_(Tensor(total))
+
+    monkeypatch.setattr(distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(distributed, "new_group", lambda backend: backend)
+    monkeypatch.setattr(distributed, "destroy_process_group", lambda group: None)
+
+    def rank(number: int) -> tuple[int, bool]:
+        rank_of.number, path = number, Appears(looks[number])
+        plan = SimpleNamespace(method=SimpleNamespace(learners={"teacher": "teacher"}))
+        following = Following(plan, {"teacher": nn.Identity()}, {"teacher": path}, lambda entry: None)  # type: ignore[arg-type, dict-item]
+        following.pass_by(1, Turn("teacher", 0))
+        with Agreement(Fake(number, []), lambda: path.looks > stops[number]) as agreement:  # type: ignore[arg-type]
+            for _ in following.catch_up(agreement.all_there):
+                if agreement.while_waiting():
+                    break
+        return path.looks, path.loaded
+
+    with ThreadPoolExecutor(3) as pool:
+        assert [*pool.map(rank, range(3))] == [(4, loaded)] * 3
 
 
 def test_machines_that_do_not_share_the_folder_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

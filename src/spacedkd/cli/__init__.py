@@ -1,6 +1,5 @@
 """The command line: parses words, calls one function for each verb, and says in one line what was wrong."""
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -14,7 +13,7 @@ from spacedkd.cli import listing, verbs
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import flag
 from spacedkd.cli.plain import spell_out
-from spacedkd.cli.progress import console
+from spacedkd.cli.progress import console, let_go
 from spacedkd.cli.stops import say_error
 from spacedkd.errors import UserError, unknown
 from spacedkd.stopping import end_with_first_rank
@@ -55,7 +54,6 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         _dispatch(words)
     except BrokenPipeError:  # whoever reads the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (UserError, OSError) as error:
         say_error(str(error))
@@ -63,6 +61,9 @@ def main(words: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         say_error("Stopped. Go on with: the same command")
         sys.exit(130)
+    finally:
+        if sys.exception() is not None:  # how it ends is known, whoever hears of it
+            let_go()
 
 
 def _dispatch(words: Sequence[str]) -> None:

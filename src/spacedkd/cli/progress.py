@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -20,7 +23,38 @@ if TYPE_CHECKING:
     from spacedkd.experiments.sharing import Job
     from spacedkd.training.loop import Callback, Moment
 
-console = Console(quiet=started.rank() != 0)  # one of several processes speaks for all
+GONE = (errno.EPIPE, errno.EIO)
+"""errors of a pipe that nobody reads any more, and of a terminal that was closed"""
+
+
+class Watched(Console):
+    """A console that may lose whoever looks at it: work that is going on then goes on without a word."""
+
+    working = False
+
+    def on_broken_pipe(self) -> None:
+        raise  # what rich has caught; it would end the process
+
+    def __exit__(self, *exception: Any) -> None:  # all that is printed, by any thread, is written here
+        try:
+            super().__exit__(*exception)
+        except OSError as error:
+            if not self.working:
+                raise
+            self.quiet = self.quiet or error.errno in GONE
+
+
+console = Watched(quiet=started.rank() != 0)  # one of several processes speaks for all
+
+
+def let_go() -> None:
+    """Drop what cannot be written: Python would try again at its end, and change the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(text: str) -> None:
@@ -38,8 +72,9 @@ LONG = 10.0
 """seconds of work that are worth a line where there is no bar"""
 
 
-def _bar() -> Progress:
-    return Progress(
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.percentage:>3.0f} %"),
@@ -52,6 +87,12 @@ def _bar() -> Progress:
         speed_estimate_period=60,
         disable=not console.is_terminal,
     )
+    console.working = True
+    try:
+        with bar:
+            yield bar
+    finally:
+        console.working = False
 
 
 def _line(moment: Moment, known: dict[str, float]) -> str:

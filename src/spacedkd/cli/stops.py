@@ -3,11 +3,10 @@
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from rich.console import Console
-
-from spacedkd.cli.progress import console
+from spacedkd import started
+from spacedkd.cli.progress import Watched
 from spacedkd.stopping import Signals, Stopped
 
 
@@ -25,9 +24,11 @@ def until_stopped(way_on: Callable[[], str]) -> Iterator[Signals]:
             say_error(f"{'Stopped, and everything is saved' if saved else 'Stopped at once'}. Go on with: {way_on()}")
             if saved and stop.received is None:  # another rank was asked
                 stop.received = signal.SIGTERM
-            sys.exit(0 if console.quiet else stop.code)  # a rank that fails would have the first one killed
+            sys.exit(0 if started.rank() else stop.code)  # a rank that fails would have the first one killed
 
 
 def say_error(line: str) -> None:
-    if not console.quiet:
-        Console(stderr=True).print(f"spacedkd: {line}", markup=False, highlight=False, soft_wrap=True)
+    """Of several processes the first one speaks for all; where nobody can hear it, the exit code says it."""
+    if started.rank() == 0:
+        with suppress(OSError):
+            Watched(stderr=True).print(f"spacedkd: {line}", markup=False, highlight=False, soft_wrap=True)

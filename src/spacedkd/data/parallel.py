@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
@@ -127,4 +128,5 @@ def cores() -> int:
 def tell(line: str) -> None:
     """One line on the terminal; of several processes on a machine, one speaks for all, and helpers are silent."""
     if started.rank() == 0 and multiprocessing.parent_process() is None:
-        print(line, file=sys.stderr, flush=True)
+        with suppress(OSError):  # of a terminal that was closed: what is going on goes on
+            print(line, file=sys.stderr, flush=True)

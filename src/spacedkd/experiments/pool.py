@@ -65,7 +65,7 @@ def train_all(
     last = time.monotonic()
     while waiting or running:
         if stop():
-            raise Stopped("The comparison", len(jobs) - len(waiting) - len(running), len(jobs))
+            raise Stopped("The comparison", len(jobs) - len(waiting) - len(running), len(jobs), "runs")
         lost = {str(jobs[number].folder.resolve()): jobs[number] for number in failed}
         for number, job in [place for place in waiting if place[1].spec.teacher_path in lost]:
             leader = lost[job.spec.teacher_path or ""]

@@ -197,8 +197,14 @@ Followers = Mapping[Path, Collection[Path]]
 
 
 def followers(out: Path, jobs: Sequence[Job]) -> Followers:
-    """Who follows whom in the folder of a comparison; some of its arms may have been left out of the jobs."""
-    spec_of = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
+    """Who follows whom in the folder of a comparison; some of its arms may have been left out of the jobs.
+
+    Nobody where a spec cannot be read: who knows whom it follows, or whether it keeps what it recorded.
+    """
+    try:
+        spec_of = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
+    except UserError:
+        return {}
     for job in jobs:
         spec_of[job.folder] = job.spec
     found: dict[Path, list[Path]] = {}

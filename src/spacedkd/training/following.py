@@ -134,12 +134,15 @@ class Following:
         """A turn of a role that learns elsewhere, by its number among all turns."""
         self._passed.append((number, turn))
 
-    def catch_up(self) -> Iterator[str]:
-        """Bring every role to where its turns have got it; yields what is waited for, again and again."""
+    def catch_up(self, all_there: Callable[[bool], bool]) -> Iterator[str]:
+        """Bring every role to where its turns have got it; yields what is waited for, again and again.
+
+        Of several processes each says whether it sees a version, and is told whether all do.
+        """
         reached = {turn.role: turn.step + 1 for _, turn in self._passed}
         for role, version in reached.items():
-            while waiting := self.paths[role].waits_for(version):
-                yield waiting
+            while not all_there((waiting := self.paths[role].waits_for(version)) is None):
+                yield waiting or f"waiting for all processes to see update {version} of the {role}"
                 time.sleep(POLL_SECONDS)
             self.paths[role].load(version, self.models[self.plan.method.learners[role]])
         for number, turn in self._passed:

@@ -181,7 +181,7 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
             continue
 
         if role != learning:
-            for waiting in recorder.following.catch_up():
+            for waiting in recorder.following.catch_up(stops.all_there):
                 yield moment(role, step, waiting=waiting)
                 if stops.while_waiting():
                     position.turns, position.role = rest  # what has passed by is not caught up with
@@ -227,7 +227,7 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
         yield moment(role, step + 1, accuracy)
         if stop:
             return
-    for waiting in recorder.following.catch_up():
+    for waiting in recorder.following.catch_up(stops.all_there):
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
         if stops.while_waiting():
             position.turns, position.role = rest

@@ -95,7 +95,8 @@ def joining(processes: int) -> Iterator[None]:
 
 def _say(line: str) -> None:
     if started.speaks():
-        print(f"spacedkd: {line}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # of a terminal that was closed
+            print(f"spacedkd: {line}", file=sys.stderr, flush=True)
 
 
 def check_shared(fabric: Fabric, file: Path) -> None:
@@ -120,11 +121,13 @@ class Agreement(AbstractContextManager["Agreement"]):
     """Whether a run is to stop; as soon as one rank is asked to, all of them do, after the same turn.
 
     After a turn each rank sends off what it was asked, over a group of its own on the CPUs, and looks at what came of
-    that of the turn before: nobody waits for it, and on GPUs nothing is synchronised.
+    that of the turn before: nobody waits for it, and on GPUs nothing is synchronised. While they wait for something,
+    ranks look for it together, so that all of them find it, or stop, at the same time.
     """
 
     def __init__(self, fabric: Fabric, stop: Stop) -> None:
         self._stop, self._several = stop, fabric.world_size > 1
+        self._stops_waiting = False
         self._group: Any = None
         self._sent: tuple[Any, torch.Tensor] | None = None
 
@@ -147,9 +150,18 @@ class Agreement(AbstractContextManager["Agreement"]):
         self._sent = (distributed.all_reduce(flag, group=self._group, async_op=True), flag)
         return False
 
+    def all_there(self, there: bool) -> bool:
+        """Whether what all ranks wait for is there for each of them."""
+        if self._group is None:
+            return there
+        found = torch.tensor([int(self._stop()), int(not there)])
+        distributed.all_reduce(found, group=self._group)
+        self._stops_waiting, missing = map(bool, found)
+        return not missing
+
     def while_waiting(self) -> bool:
-        """Ranks that wait for something do not wait for each other: several of them stop after their next turn."""
-        return not self._several and self._stop()
+        """Whether to stop while something is not there; of several ranks, as they said when they last looked."""
+        return self._stop() if self._group is None else self._stops_waiting
 
     def _received(self) -> bool:
         if self._sent is None:
@@ -208,7 +220,8 @@ class _Watch(threading.Thread):
         os._exit(2)
 
     def _say(self) -> None:
-        print(f"spacedkd: {self.line}", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            print(f"spacedkd: {self.line}", file=sys.stderr, flush=True)
 
 
 def _connected(fabric: Fabric) -> dict[int, socket.socket]:
