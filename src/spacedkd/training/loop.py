@@ -107,8 +107,8 @@ def train_run(
             forget_teacher(held, folder)  # which a kill may have left behind
             return read_run(folder.path)
     plan = make_plan(spec, objects, library)
-    if resume and not restart:
-        check_same_data(folder, plan.data)
+    if resume:
+        check_same_data(folder, plan.data, begins_again=restart)
     if not plan.spec.engine.pipeline:
         return _train(plan, folder, callback, stop, not resume, restart)
     check_pipeline(plan, folder.teacher)
