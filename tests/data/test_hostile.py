@@ -314,7 +314,17 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch: pytest.MonkeyPa
     assert constants.HF_HUB_OFFLINE is False
 
 
+def test_names_of_nothing_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class_folders(tmp_path)
+    (tmp_path / "photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert refused(DataSpec("photos/cats")) == "There is no cats in the folder photos, which is empty."
+    for name in ("", " "):
+        assert refused(DataSpec(name)).startswith("--data is empty")
+
+
 def test_declared_limits_are_those_of_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    assert f"| the hub's answer | {hub.ANSWER_SECONDS:g} seconds" in page
     for limit in (limits.PIXELS, limits.ENCODED >> 20, limits.ARRAYS >> 30, OTHERS):
         assert str(limit) in page

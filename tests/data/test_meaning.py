@@ -52,6 +52,17 @@ def test_arrays_get_what_files_of_the_same_pictures_get(tmp_path: Path) -> None:
     assert wide.train.shape == (3, 120, 124)  # their own shape, where no size is asked for
 
 
+@pytest.mark.parametrize("channels", [2, 4])
+def test_arrays_that_are_no_photographs_are_varied_like_small_pictures(tmp_path: Path, channels: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 120, 124, channels), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", x_train=pixels, y_train=[0, 1] * 2, x_test=pixels, y_test=[0, 1] * 2)
+    spec = DataSpec(str(tmp_path / "x.npz"))
+    assert fill_in(spec).augmentation == "small"
+    assert load(spec).train.shape == (channels, 120, 124)
+    with pytest.raises(UserError, match="leave out --image-size, and give --augment small, plain or none"):
+        load(DataSpec(spec.source, augmentation="imagenet"))
+
+
 def _folder(place: Path, side: int) -> Path:
     return class_folders(place, sizes=(side,))
 

@@ -53,6 +53,29 @@ def test_file_and_folder_names_say_which_part_it_is(tmp_path: Path, names: tuple
     assert torch.equal(load(DataSpec(str(tmp_path))).test.pixels, pixels_of(*range(50, 54)))
 
 
+@pytest.mark.parametrize("form", ["view", "one length", "view in a struct"])
+def test_bytes_of_every_form_are_images(tmp_path: Path, form: str) -> None:
+    cells = [png(picture(number)) for number in range(4)]
+    most = max(map(len, cells))
+    column = {
+        "view": lambda: pa.array(cells, pa.binary_view()),
+        "one length": lambda: pa.array([cell.ljust(most, b"\0") for cell in cells], pa.binary(most)),
+        "view in a struct": lambda: pa.StructArray.from_arrays([pa.array(cells, pa.binary_view())], ["bytes"]),
+    }[form]()
+    for part in ("train", "test"):
+        pq.write_table(pa.table({"scan": column, "label": [0, 1, 0, 1]}), tmp_path / f"{part}.parquet")
+    data = load(DataSpec(str(tmp_path)))
+    assert torch.equal(data.train.pixels, pixels_of(*range(4)))
+
+
+def test_keys_of_one_length_are_not_taken_for_images(tmp_path: Path) -> None:
+    table = hub_table(range(4), {"label": [0, 1, 0, 1], "key": pa.array([b"1234"] * 4, pa.binary(4))})
+    table = table.rename_columns(["scan", "label", "key"])
+    for part in ("train", "test"):
+        pq.write_table(table, tmp_path / f"{part}.parquet")
+    assert torch.equal(load(DataSpec(str(tmp_path))).train.pixels, pixels_of(*range(4)))
+
+
 def test_a_part_in_several_files_keeps_their_order(tmp_path: Path) -> None:
     for number in range(3):
         table = hub_table(range(4 * number, 4 * number + 4), {"label": [0, 1, 0, 1]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import platform
 import subprocess
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from spacedkd import DataSpec, NetworkSpec, train
 from spacedkd.json_form import to_json
 from spacedkd.training import saved
-from spacedkd.training.layout import can_be_channels_last
+from spacedkd.training.layout import can_be_channels_last, pad_before
 from tests.conftest import TINY
 
 CPU = torch.device("cpu")
@@ -59,7 +60,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("AVX512", 2, 8, 8, "32-true", False),
         ("AVX512", 2, 16, 64, "32-true", True),
         ("AVX2", 1, 4, 8, "32-true", False),
-        ("AVX2", 1, 8, 64, "32-true", True),
+        ("AVX2", 1, 8, 8, "32-true", False),  # oneDNN may have been told otherwise
+        ("AVX2", 1, 16, 64, "32-true", True),
     ],
 )
 def test_where_it_is_sound(
@@ -79,6 +81,54 @@ def test_only_what_layers_are_really_shown_counts(machine: Any) -> None:
     assert can_be_channels_last(nn.Conv2d(3, 8, 3, 2), CPU, shown(224))
     assert not can_be_channels_last(late, CPU, [torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 512, 512)])
     assert not can_be_channels_last(late, CPU, [torch.zeros(2, 5, 8, 8)])  # which it cannot be shown
+
+
+@needs_x86
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"])
+def test_who_is_told_to_use_less_of_the_machine_is_not_trusted(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    machine("AVX512")
+    monkeypatch.setenv(name, "AVX2")
+    assert not can_be_channels_last(network(8), CPU, shown(8))
+    assert can_be_channels_last(network(16), CPU, shown(8))
+
+
+@pytest.mark.parametrize(("kernel", "stride", "side"), [(3, 2, (1, 1)), (3, 2, (4, 1)), (5, 3, (2, 2)), (7, 4, (3, 3))])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_gradients_of_narrow_maps_are_computed(kernel: int, stride: int, side: tuple[int, int], precision: str) -> None:
+    """They were memory as it was found; the truth is float32's."""
+    torch.manual_seed(0)
+    exact = nn.Conv2d(16, 32, kernel, stride, kernel // 2, bias=False)
+    images = torch.randn(4, 16, *side)
+    gradient = torch.autograd.grad(exact(images).square().sum(), exact.weight)[0]
+    mended = copy.deepcopy(exact)
+    pad_before(mended, CPU, precision)
+    mended = copy.deepcopy(mended)  # as a moving average is made
+    if precision == "bf16-true":
+        mended, images = mended.bfloat16(), images.bfloat16()
+    for layout in (torch.channels_last, torch.contiguous_format):
+        junk = [torch.full((size,), torch.nan) for size in (1000, 10_000, 100_000)]
+        del junk
+        mended = mended.to(memory_format=layout)  # type: ignore[call-overload]
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+            loss = mended(images.to(memory_format=layout)).float().square().sum()
+        found = torch.autograd.grad(loss, mended.weight)[0].float()
+        assert torch.allclose(found, gradient, rtol=0, atol=0.03 * float(gradient.abs().max()))
+
+
+def test_maps_that_are_wide_enough_are_padded_as_ever() -> None:
+    for precision, kind in (("bf16-mixed", "cuda"), ("32-true", "cpu")):
+        untouched = nn.Conv2d(3, 4, 3, 2, 1)
+        pad_before(untouched, torch.device(kind), precision)
+        assert not untouched._forward_pre_hooks
+    part = nn.Conv2d(3, 4, 3, 2, 1)
+    images, narrow = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 1, 1)
+    before = part(images), part(narrow)
+    pad_before(part, CPU, "bf16-mixed")
+    assert torch.allclose(part(narrow), before[1], atol=1e-6)
+    assert torch.equal(part(images), before[0])
+    assert part.padding == (1, 1)
 
 
 def test_looking_changes_nothing() -> None:

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from spacedkd import DataSpec, RunSpec, Spaced, UserError, train
+from spacedkd.data import digest
 from spacedkd.data.digest import difference
 from spacedkd.data.sources import load
 from spacedkd.data.splits import of_datasets
@@ -99,6 +100,27 @@ def test_other_data_behind_the_same_path_is_refused(
     assert not (tmp_path / "follower").exists()
 
 
+def test_a_run_that_begins_again_tells_of_other_data(
+    begun: tuple[RunSpec, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec, place = begun
+    run = tmp_path / "run"
+    shutil.copytree(place / "run", run)
+    shutil.copytree(place / "data", tmp_path / "as it was")
+    try:
+        two_more(place / "data")
+        train(spec, run, restart=True)
+        told = capsys.readouterr().err.splitlines()
+        train(spec, run, restart=True)
+    finally:
+        shutil.rmtree(place / "data")
+        shutil.copytree(tmp_path / "as it was", place / "data")
+    changed = "has changed since it began: it had 8 training images, and has 10"
+    assert told == [f"The data of {run} {changed}. It begins again with the data as it is now."]
+    assert not capsys.readouterr().err  # it has what it began with
+    assert json.loads((run / "classes.json").read_text())["items"]["train"] == 10
+
+
 def test_a_copy_of_the_data_is_the_same_and_old_runs_go_on(begun: tuple[RunSpec, Path]) -> None:
     spec, place = begun
     shutil.move(place / "data", place / "moved")
@@ -144,6 +166,24 @@ def test_arrays_and_tables_are_known_too(tmp_path: Path) -> None:
         difference(first, load(table([1, 2, 3, 5], [0, 1, 0, 1])).digest) == "its training images have other contents"
     )
     assert difference(first, load(table([1, 2], [0, 1])).digest) == "it had 4 training images, and has 2"
+
+
+def test_files_that_cells_of_a_table_name_are_known_by_their_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest, "SAMPLE", 1)  # so that contents alone do not tell
+    files = [write(tmp_path / f"{number}.png", picture(number)) for number in range(4)]
+    form = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    cells = pa.array([{"bytes": None, "path": str(file)} for file in files], form)
+    for part in ("train", "test"):
+        pq.write_table(pa.table({"image": cells, "label": [0, 1, 0, 1]}), tmp_path / f"{part}.parquet")
+    first = load(DataSpec(str(tmp_path))).digest
+    for file in files:
+        held = file.read_bytes()
+        file.write_bytes(held + b"more")
+        assert difference(first, load(DataSpec(str(tmp_path))).digest) == "its training images have other contents"
+        file.write_bytes(held)
+    assert difference(first, load(DataSpec(str(tmp_path))).digest) is None
 
 
 def test_datasets_given_as_objects_are_known_by_their_labels() -> None:

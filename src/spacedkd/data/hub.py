@@ -18,9 +18,10 @@ def is_name(name: str) -> bool:
         return False
     path = Path(name)
     if path.parent.is_dir():
-        raise unknown(
-            f"place in the folder {path.parent}", path.name, sorted(one.name for one in path.parent.iterdir())
-        )
+        held = sorted(one.name for one in path.parent.iterdir())
+        if not held:
+            raise UserError(f"There is no {path.name} in the folder {path.parent}, which is empty.")
+        raise unknown(f"place in the folder {path.parent}", path.name, held)
     if path.parts[0] in _FOLDERS:
         raise UserError(f"There is no folder or file {name} here, and not even a folder {path.parent}.")
     return True

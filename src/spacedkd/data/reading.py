@@ -156,7 +156,10 @@ def _pixels(name: str, array: np.ndarray, colour: bool, fit: Fit | None, fits_fi
     channels, height, width = pixels.shape[1:]
     moves = fit is not None and (fit.size, fit.size) != (height, width)
     if (colour or moves) and channels not in (1, 3):
-        raise UserError(f"The {name} images have {channels} channels: resizing and this augmentation need 1 or 3.")
+        raise UserError(
+            f"The {name} images have {channels} channels: resizing and this augmentation need 1 or 3: "
+            "leave out --image-size, and give --augment small, plain or none."
+        )
     if colour and channels == 1:
         pixels = pixels.expand(-1, 3, -1, -1).contiguous()
     if fit is None or not (moves and fits_first):

@@ -80,6 +80,8 @@ PLACES = {"FOLDER": _FOLDER, "FILE.parquet": _PARQUET, "FILE.npz": _NPZ, "OWNER/
 
 def source_of(name: str) -> Source:
     """The data set of this name, or the kind of place."""
+    if not name.strip():  # which a path would take for the current folder
+        raise UserError("--data is empty: give a name of `spacedkd list data`, a folder (. is this one), or a file.")
     path = Path(name)
     if name in SOURCES:
         return SOURCES[name]
@@ -161,7 +163,8 @@ class Library:
         if suits is None:  # small pictures are varied at their own size; photographs get what is usual for ImageNet
             found = self._find(spec)
             size, arrays = _size(found), isinstance(found.train.images, np.ndarray)
-            suits, side = ("small", min(size)) if max(size) <= SMALL else ("imagenet", None)
+            small = max(size) <= SMALL or not _could_be_photographs(found)
+            suits, side = ("small", min(size)) if small else ("imagenet", None)
         usual = augmentations.named(suits)
         own = None if arrays else side or usual.size  # arrays have one shape already, which they keep
         name = spec.augmentation or (suits if spec.augment is None or usual.varies else "plain")
@@ -190,6 +193,12 @@ def _recent(kept: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
         del kept[next(iter(kept))]
     kept[key] = make() if value is None else value
     return kept[key]
+
+
+def _could_be_photographs(found: Found) -> bool:
+    """Arrays of two or four channels show something else, which can neither be resized nor varied like those."""
+    images = found.train.images
+    return not isinstance(images, np.ndarray) or images.shape[3] in (1, 3)
 
 
 def _size(found: Found) -> tuple[int, int]:

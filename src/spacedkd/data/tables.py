@@ -130,7 +130,7 @@ def _found(place: str, parts: Mapping[str, Any], read: Callable[[Any], Table], s
             if column not in columns.column_names:
                 raise UserError(f"{place}: the part {name} has no column {column}, which {train} has.")
         called = f"{place}, part {name}"
-        stored = Stored(columns[image], torch.arange(len(columns)), called, files)
+        stored = Stored(_plain(columns[image]), torch.arange(len(columns)), called, files)
         return Part(called, stored, _labels(columns[label], called))
 
     return Found(place, part(train), part(test) if test else None, _class_labels(schema).get(label))
@@ -146,7 +146,8 @@ def _labels(column: pa.ChunkedArray, called: str) -> np.ndarray:
 def _image_and_label(place: str, schema: pa.Schema, spec: DataSpec) -> tuple[str, str]:
     """The names of the two columns."""
     images = [field.name for field in schema if _holds_bytes(field.type)]
-    image = _the_column(place, schema, spec.image_column, images, ("image", "img"), "image")
+    free = [name for name in images if not pa.types.is_fixed_size_binary(schema.field(name).type)]
+    image = _the_column(place, schema, spec.image_column, free or images, ("image", "img"), "image")
     whole = [field.name for field in schema if pa.types.is_integer(field.type)]
     text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
     likely = [*_class_labels(schema)] or whole or text
@@ -164,7 +165,21 @@ def _image_and_label(place: str, schema: pa.Schema, spec: DataSpec) -> tuple[str
 def _holds_bytes(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return any(field.name == "bytes" for field in kind)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or _is_odd(kind))
+
+
+def _is_odd(kind: pa.DataType) -> bool:
+    """Bytes in a form that not all of Arrow's functions know; those of one length are more often keys than images."""
+    return bool(pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column with all bytes in the usual form."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        fields = [field.with_type(pa.large_binary()) if _is_odd(field.type) else field for field in kind]
+        return column.cast(pa.struct(fields)) if fields != [*kind] else column
+    return column.cast(pa.large_binary()) if _is_odd(kind) else column
 
 
 def _the_column(

@@ -1,4 +1,4 @@
-"""Whether a model may keep its channels last in memory.
+"""What oneDNN computes wrongly on a CPU, and how it is kept from that: layouts in memory, and narrow maps in bfloat16.
 
 On a CPU, oneDNN's gradient of the weights of a strided 1x1 convolution copies an image's pixels into a buffer of
 (pixels x input channels) numbers, but counts its places there as if each pixel had a whole vector of channels (its
@@ -7,20 +7,28 @@ not begin at the first pixel. Found with a forbidden page behind every buffer, o
 
 - Fewer than 16 input channels, one thread: no size tried up to 484 output pixels (22 x 22) in float32 and 1024
   in bfloat16 overflowed; from 529 and 1600 on most did, but not all (it depends on output channels and batch too).
-- Told to use AVX2 (ONEDNN_MAX_CPU_ISA), fewer than 8 input channels: from 4 x 4 on; 8 and 12 channels did not.
+- Told to use AVX2 (ONEDNN_MAX_CPU_ISA), fewer than 8 input channels: from 4 x 4 on; 8 and 12 channels did not, but
+  who is told what cannot be known here, so 16 is the limit then too.
 - Two threads, 4 and 8 input channels, float32: from 8 x 8 on, mostly where they cannot share a batch evenly. Wider
   ones were not tried to the end, so the rule for several threads is the older, stricter one.
 
 In float32, gradients of images, with the forward passes before them, and three grouped convolutions did not overflow;
 in bfloat16 they were not tried.
+
+Some weight gradients in bfloat16 are memory that nobody has written to (torch 2.13, AVX-512, both layouts): those of
+strided convolutions of more than one pixel that pad maps narrower than their stride, for instance 3x3 with stride 2 on
+maps of 1x1. All others tried were right: strides 1 to 4, kernels 2 to 7, maps up to 6x6, and any padded before.
 """
 
+import os
 import platform
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from spacedkd.data.augmentations import generators_kept
 from spacedkd.data.inputs import Inputs, in_dtype
@@ -28,6 +36,8 @@ from spacedkd.data.inputs import Inputs, in_dtype
 AT_ONCE = {"bf16-mixed": 1024, "bf16-true": 1024}
 AT_ONCE_EXACT = 256
 """output pixels of an image that are surely done at once with AVX-512; well below what was found, in float32"""
+_OTHER_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+"""with which torch and oneDNN are told to use less than the machine has, each without the other"""
 
 
 def can_be_channels_last(
@@ -41,8 +51,8 @@ def can_be_channels_last(
         return not any(part.in_channels % 16 or part.out_channels % 16 for part in strided)
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return True
-    wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
-    narrow = [m for m in strided if m.groups == 1 and m.in_channels < (16 if wide else 8)]
+    narrow = [m for m in strided if m.groups == 1 and m.in_channels < 16]
+    wide = "AVX512" in torch.backends.cpu.get_cpu_capability() and not any(map(os.environ.get, _OTHER_INSTRUCTIONS))
     if not narrow or not wide:
         return not narrow
     return most_pixels(model, narrow, samples) <= AT_ONCE.get(precision, AT_ONCE_EXACT)
@@ -67,3 +77,22 @@ def most_pixels(model: nn.Module, parts: Sequence[nn.Conv2d], samples: Sequence[
     except Exception:  # a model that is called in another way: nobody knows what its layers are shown
         return torch.inf
     return max(found)
+
+
+def pad_before(model: nn.Module, device: torch.device, precision: str) -> None:
+    """Pad narrow maps before strided convolutions, not in them, where their gradients would not be written."""
+    if device.type != "cpu" or not precision.startswith("bf16"):
+        return
+    for part in model.modules():
+        if not isinstance(part, nn.Conv2d) or part.padding_mode != "zeros" or isinstance(part.padding, str):
+            continue
+        if max(part.kernel_size) > 1 and part.stride[1] > 1 and any(part.padding):
+            part.register_forward_pre_hook(partial(_padded, part.padding))
+
+
+def _padded(padding: tuple[int, ...], part: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+    maps, *others = inputs
+    narrow = maps.shape[-1] < part.stride[1]  # type: ignore[index]
+    part.padding = (0, 0) if narrow else padding  # type: ignore[assignment]
+    height, width = padding
+    return (F.pad(maps, (width, width, height, height)), *others) if narrow else None

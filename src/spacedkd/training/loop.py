@@ -108,9 +108,9 @@ def train_run(
             forget_teacher(held, folder)  # which a kill may have left behind
             return read_run(folder.path)
     plan = make_plan(spec, objects, library)
-    if resume and not restart:
-        check_same_data(folder, plan.data)
-        if folder.finished() and mend(plan, folder):
+    if resume:
+        check_same_data(folder, plan.data, begins_again=restart)
+        if not restart and folder.finished() and mend(plan, folder):
             return read_run(folder.path)
     if not plan.spec.engine.pipeline:
         return _train(plan, folder, callback, stop, not resume, restart)
