@@ -73,16 +73,16 @@ def _names_and_sizes(stored: Stored, place: str) -> tuple[list[str], np.ndarray]
         paths = column.to_pylist()
         sizes = np.fromiter((_size(path) for path in paths), np.int64, len(paths))
         return [path.removeprefix(f"{place}/") for path in paths], sizes
-    paths: list[str | None] = []
+    named: list[str | None] = []
     if pa.types.is_struct(column.type):
         if "path" in (field.name for field in column.type):
-            paths = pc.struct_field(column, "path").to_pylist()
+            named = pc.struct_field(column, "path").to_pylist()
         column = pc.struct_field(column, "bytes")
     sizes = pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
-    for row, path in enumerate(paths):
+    for row, path in enumerate(named):
         if sizes[row] < 0 and path is not None:  # the cell only names the file
             sizes[row] = _size(path)
-    return [(path or "").rpartition("/")[2] for path in paths], sizes
+    return [(path or "").rpartition("/")[2] for path in named], sizes
 
 
 def _size(path: str) -> int:
