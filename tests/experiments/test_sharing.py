@@ -13,8 +13,9 @@ import pytest
 from spacedkd import MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec, train
 from spacedkd.data.sources import Library
 from spacedkd.experiments.comparison import compare as compare_folders
+from spacedkd.experiments.forgetting import followers, forget_passed
 from spacedkd.experiments.runner import plan, run_all
-from spacedkd.experiments.sharing import Job, followers, forget_passed, next_jobs, share, teacher_of
+from spacedkd.experiments.sharing import Job, next_jobs, share, teacher_of
 from spacedkd.files import write_json
 from spacedkd.stopping import Stopped
 from spacedkd.training.building import build_models

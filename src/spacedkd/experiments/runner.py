@@ -14,9 +14,10 @@ import torch
 from spacedkd.data.sources import Library
 from spacedkd.errors import Diverged, UserError, unknown
 from spacedkd.experiments import comparison, room
+from spacedkd.experiments.forgetting import followers, forget_passed
 from spacedkd.experiments.local_pool import local_pool
 from spacedkd.experiments.pool import Callback, LeftAlone, Pool, train_all
-from spacedkd.experiments.sharing import Job, followers, forget_passed, moved, share, teacher_of, without_diverged
+from spacedkd.experiments.sharing import Job, moved, share, teacher_of, without_diverged
 from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, never
 from spacedkd.training.building import build_models

@@ -5,7 +5,6 @@ distillation is the teacher itself, and need not be trained at all.
 """
 
 import json
-import shutil
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from spacedkd.errors import Diverged, UserError
 from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Offline, Schedule, versions
-from spacedkd.spec import RunSpec, read_spec
+from spacedkd.spec import RunSpec
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.path import file_of, path_file, place_of, settings, to_record
 from spacedkd.training.plan import Plan
@@ -44,6 +43,11 @@ class Job(NamedTuple):
     @property
     def finished(self) -> bool:
         return RunFolder(self.folder).finished()
+
+    @property
+    def has_path(self) -> bool:
+        """Whether what it records is there, or will be: it has learned nothing yet."""
+        return (self.folder / "path").exists() or not RunFolder(self.folder).checkpoint.exists()
 
     def diverged(self) -> Diverged | None:
         """How it diverged, in this comparison or one before; the same run would again."""
@@ -124,9 +128,7 @@ def share(jobs: Sequence[Job], teachers: Mapping[str, Teacher | None]) -> list[J
 def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
     """Runs of one seed with one teacher, of which one records; what has begun to record is taken up again."""
     new = [(job, teacher) for job, teacher in arms if not job.begun]
-    begun = [
-        (job, teacher) for job, teacher in arms if job.begun and job.spec.record and (job.folder / "path").exists()
-    ]
+    begun = [(job, teacher) for job, teacher in arms if job.begun and job.spec.record and job.has_path]
     for live, own in begun or sorted(new, key=lambda arm: -len(arm[1].needed))[:1]:
         others = [(job, teacher) for job, teacher in new if job is not live]
         spec = live.spec if live.begun else _recording(live.spec, [teacher for _, teacher in others])
@@ -190,57 +192,6 @@ def _can_begin(job: Job, busy: Container[str]) -> bool:
     first = file_of(place_of(run, "*"), job.first)
     there = job.first == 0 or any(run.glob(str(first.relative_to(run))))
     return RunFolder(run).finished() or (job.spec.teacher_path in busy and there)
-
-
-Followers = Mapping[Path, Collection[Path]]
-"""runs that record for others, unless that is to be kept, and who follows each of them"""
-
-
-def followers(out: Path, jobs: Sequence[Job]) -> Followers:
-    """Who follows whom in the folder of a comparison; some of its arms may have been left out of the jobs.
-
-    Nobody where a spec cannot be read: who knows whom it follows, or whether it keeps what it recorded.
-    """
-    try:
-        spec_of = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
-    except UserError:
-        return {}
-    for job in jobs:
-        spec_of[job.folder] = job.spec
-    found: dict[Path, list[Path]] = {}
-    for run, spec in spec_of.items():
-        if spec.teacher_path is not None and (leader := moved(spec.teacher_path, out)).is_relative_to(out.resolve()):
-            found.setdefault(leader, []).append(run)
-    kept = {run.resolve() for run, spec in spec_of.items() if spec.engine.keep_path}
-    return {leader: runs for leader, runs in found.items() if leader not in kept and leader.parent not in kept}
-
-
-def forget_passed(found: Followers) -> None:
-    """Remove what was recorded and nobody who follows it will ask for again, also when it goes on from a checkpoint."""
-    for leader, runs in found.items():
-        going_on = [RunFolder(run) for run in runs if not RunFolder(run).finished() and read_diverged(run) is None]
-        ended = RunFolder(leader).finished() or read_diverged(leader) is not None
-        if ended and not going_on:
-            alone = leader.name == RunFolder(leader).teacher.name
-            for place in (leader, leader.parent / "path") if alone else (leader / "path",):
-                shutil.rmtree(place, ignore_errors=True)
-        for place in (leader / "path").glob("*/"):
-            needed = file_of(place, min((_passed(run, place.name) for run in going_on), default=LATER))
-            for file in place.glob("*.safetensors"):
-                if file < needed:
-                    file.unlink(missing_ok=True)
-
-
-LATER = 10**9 - 1
-"""than any version"""
-
-
-def _passed(run: RunFolder, role: str) -> int:
-    """The version of a role before which a run asks for none, from whichever of its checkpoints it goes on."""
-    try:
-        return int(json.loads(run.passed.read_text(encoding="utf-8"))[role])
-    except (OSError, ValueError, LookupError, TypeError):
-        return 0
 
 
 def moved(teacher_path: str, out: Path) -> Path:

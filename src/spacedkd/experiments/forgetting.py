@@ -1,0 +1,62 @@
+"""What was recorded for runs of a comparison is removed as they pass it."""
+
+import json
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from spacedkd.errors import UserError
+from spacedkd.experiments.sharing import Job, moved, read_diverged
+from spacedkd.spec import read_spec
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.path import file_of
+
+Followers = Mapping[Path, Collection[Path]]
+"""runs that record for others, unless that is to be kept, and who follows each of them"""
+
+
+def followers(out: Path, jobs: Sequence[Job]) -> Followers:
+    """Who follows whom in the folder of a comparison; some of its arms may have been left out of the jobs.
+
+    Nobody where a spec cannot be read: who knows whom it follows, or whether it keeps what it recorded.
+    """
+    try:
+        spec_of = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
+    except UserError:
+        return {}
+    for job in jobs:
+        spec_of[job.folder] = job.spec
+    found: dict[Path, list[Path]] = {}
+    for run, spec in spec_of.items():
+        if spec.teacher_path is not None and (leader := moved(spec.teacher_path, out)).is_relative_to(out.resolve()):
+            found.setdefault(leader, []).append(run)
+    kept = {run.resolve() for run, spec in spec_of.items() if spec.engine.keep_path}
+    return {leader: runs for leader, runs in found.items() if leader not in kept and leader.parent not in kept}
+
+
+def forget_passed(found: Followers) -> None:
+    """Remove what was recorded and nobody who follows it will ask for again, also when it goes on from a checkpoint."""
+    for leader, runs in found.items():
+        going_on = [RunFolder(run) for run in runs if not RunFolder(run).finished() and read_diverged(run) is None]
+        ended = RunFolder(leader).finished() or read_diverged(leader) is not None
+        if ended and not going_on:
+            alone = leader.name == RunFolder(leader).teacher.name
+            for place in (leader, leader.parent / "path") if alone else (leader / "path",):
+                shutil.rmtree(place, ignore_errors=True)
+        for place in (leader / "path").glob("*/"):
+            needed = file_of(place, min((_passed(run, place.name) for run in going_on), default=LATER))
+            for file in place.glob("*.safetensors"):
+                if file < needed:
+                    file.unlink(missing_ok=True)
+
+
+LATER = 10**9 - 1
+"""than any version"""
+
+
+def _passed(run: RunFolder, role: str) -> int:
+    """The version of a role before which a run asks for none, from whichever of its checkpoints it goes on."""
+    try:
+        return int(json.loads(run.passed.read_text(encoding="utf-8"))[role])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
