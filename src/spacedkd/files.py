@@ -69,7 +69,9 @@ def publish(unfinished: Path, path: Path, before: Path | None = None) -> None:
 
 def make_durable(folder: Path) -> None:
     """Make a folder, and those above it, so that its name survives a power cut."""
-    if not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if not folder.exists():
         make_durable(folder.parent)
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from subprocess import DEVNULL
 
 import pytest
 
 from spacedkd import EngineSpec, MethodSpec, RunSpec, Spaced, UserError, read_spec, train
 from spacedkd.experiments.comparison import find_runs
-from spacedkd.json_form import to_json
-from tests.experiments.processes import children, command, gone
 from tests.training.stopping import train_until
 from tests.training.test_path import assert_same_but_for_cost
 
 Make = Callable[..., RunSpec]
 PIPELINE = EngineSpec(threads=1, pipeline=True)
-
-
-def test_two_processes_learn_what_one_learns_through_a_kill(tmp_path: Path, tiny: RunSpec) -> None:
-    spec = replace(tiny, epochs=12, schedule=Spaced("1ep"), evaluate_every="4ep")
-    (tmp_path / "spec.json").write_text(json.dumps(to_json(replace(spec, engine=PIPELINE))))
-    started = [sys.executable, "-m", "spacedkd", "train", "--spec", "spec.json", "--out", "pipeline"]
-    process = subprocess.Popen(started, cwd=tmp_path, stdout=DEVNULL)
-    while not (tmp_path / "pipeline/checkpoint/latest.safetensors").exists():
-        time.sleep(0.002)
-    teachers = [child for child in children(process.pid) if "spawn_main" in command(child)]
-    process.kill()
-    process.wait()
-    assert not (tmp_path / "pipeline/result.json").exists(), "it was to be killed on its way"
-    assert len(teachers) == 1
-    assert gone(teachers), "a process that was started ends with the one that started it"
-    train(replace(spec, engine=PIPELINE), tmp_path / "pipeline", resume=True)
-    train(spec, tmp_path / "one")
-    assert_same_but_for_cost(tmp_path / "one", tmp_path / "pipeline")
-    assert not (tmp_path / "pipeline/teacher").exists()
 
 
 def test_a_teacher_that_dies_is_noticed(tmp_path: Path, tiny: RunSpec) -> None:
@@ -80,6 +54,7 @@ def test_the_teacher_has_workers_too_and_its_folder_can_be_moved(tmp_path: Path,
     train(read_spec(tmp_path / "there"), tmp_path / "there", resume=True)
     train(spec, tmp_path / "one")
     assert_same_but_for_cost(tmp_path / "one", tmp_path / "there")
+    assert not (tmp_path / "there/teacher").exists()
 
 
 def test_the_teacher_of_a_pipeline_is_no_run_of_its_own(tmp_path: Path, tiny: RunSpec) -> None:

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -44,31 +38,6 @@ def test_stopped_again_and_again(tmp_path: Path, tiny_with: Callable[..., RunSpe
     train(spec, whole)
     train_in_parts(spec, parts, 2, 10, 13)
     assert_same_run(whole, parts)
-
-
-def test_killed_at_random_moments(tmp_path: Path, tiny_with: Callable[..., RunSpec]) -> None:
-    """The real thing: SIGKILL, three times, from the command line."""
-    spec = tiny_with("self-kd", {"variant": "snapshot"}, schedule=Spaced("1.5ep"), epochs=12)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(spec, whole)
-    (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
-    command = [sys.executable, "-m", "spacedkd", "train"]
-    start = [*command, "--spec", str(tmp_path / "spec.json"), "--out", str(killed)]
-    resume = [*command, "--resume", str(killed)]
-    kills, chance = 0, random.Random(1)
-    while kills < 3 and not (killed / "result.json").exists():
-        journal = killed / "journal.jsonl"
-        known = journal.stat().st_size if journal.exists() else 0
-        process = subprocess.Popen(start if kills == 0 else resume, stdout=subprocess.DEVNULL)
-        while process.poll() is None and not (journal.exists() and journal.stat().st_size != known):
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0, 0.5))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        kills += 1
-    assert kills > 0
-    subprocess.run(resume, check=True, stdout=subprocess.DEVNULL)
-    assert_same_run(whole, killed)
 
 
 def test_resuming_a_finished_run_touches_nothing(tmp_path: Path, tiny: RunSpec) -> None:
