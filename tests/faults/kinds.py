@@ -61,7 +61,9 @@ class Kind:
     shares: bool = False
     """whether runs of it share a teacher"""
     slow: bool = False
-    """whether it takes many seconds, because processes start"""
+    """whether it takes seconds, because processes start"""
+    tested: bool = True
+    """in `make test`, too"""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -82,6 +84,6 @@ KINDS: Mapping[str, Kind] = {
     "learned temperature": Kind(one_run(spaced("ctkd"))),
     "recorded path": Kind(recorder_and_follower),
     "pipeline": Kind(one_run(replace(SHORT, engine=EngineSpec(threads=1, pipeline=True)))),
-    "comparison": Kind(comparison, shares=True),
-    "two ranks": Kind(two_ranks, slow=True),
+    "comparison": Kind(comparison, shares=True, slow=True),
+    "two ranks": Kind(two_ranks, slow=True, tested=False),
 }

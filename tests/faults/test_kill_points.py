@@ -53,7 +53,7 @@ def chosen(kind: str, points: Iterable[Point]) -> list[Point]:
     return [middles[(first + number * step) % len(middles)] for number in range(SOME)]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if EVERY or not KINDS[kind].slow])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if EVERY or KINDS[kind].tested])
 def test_killed_at_a_point_and_taken_up(tmp_path: Path, whole: Whole, kind: str) -> None:
     expected, points = whole(kind)
     for point in chosen(kind, points):
