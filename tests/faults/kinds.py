@@ -83,7 +83,7 @@ KINDS: Mapping[str, Kind] = {
     "averaged peers": Kind(one_run(spaced("pcl"))),
     "learned temperature": Kind(one_run(spaced("ctkd"))),
     "recorded path": Kind(recorder_and_follower),
-    "pipeline": Kind(one_run(replace(SHORT, engine=EngineSpec(threads=1, pipeline=True)))),
+    "pipeline": Kind(one_run(replace(SHORT, engine=EngineSpec(threads=1, pipeline=True))), slow=True),
     "comparison": Kind(comparison, shares=True, slow=True),
     "two ranks": Kind(two_ranks, slow=True, tested=False),
 }
