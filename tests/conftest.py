@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,9 @@ import spacedkd.models  # noqa: F401  before anything imports timm or torchvisio
 from spacedkd import DataSpec, Duration, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
 
 torch.set_num_threads(1)
+# A job in the background, or under nohup, starts with these ignored, and the command leaves ignored signals so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 TINY = RunSpec(
     data=DataSpec("digits", train_limit=40),
