@@ -25,6 +25,11 @@ from spacedkd.own_code import FromFile, load_object, loaded_already
 from spacedkd.schedule import SCHEDULES, NamedSchedule, Schedule, as_schedule
 
 
+def added(default: Any) -> Any:
+    """A field that specs of before did not have: written only where it is set, so that theirs stay what they were."""
+    return field(default=default, metadata={"added": True})
+
+
 def to_json(value: Any) -> Any:
     """Dataclasses to plain dictionaries; durations to text; schedules get their kind.
 
@@ -42,7 +47,8 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, NamedSchedule):
         return {"kind": value.kind, **to_json(value.options)}
-    plain = {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+    written = (f for f in fields(value) if not (f.metadata.get("added") and getattr(value, f.name) == f.default))
+    plain = {f.name: to_json(getattr(value, f.name)) for f in written}
     if not isinstance(value, Schedule):
         return plain
     ours = {kind: name for name, kind in SCHEDULES.items()}

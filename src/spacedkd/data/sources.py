@@ -113,7 +113,7 @@ T = TypeVar("T")
 
 _WHERE = "source root class_list image_column label_column train_split test_split test_part".split()
 _found_by = attrgetter(*_WHERE)
-_kept_by = attrgetter(*_WHERE, "augmentation", "image_size", "train_limit", "skip_bad")
+_kept_by = attrgetter(*_WHERE, "augmentation", "image_size", "train_limit", "class_limit", "skip_bad")
 """what decides which images are read, and in what form; the rest says how they are varied and cut"""
 
 
