@@ -60,7 +60,7 @@ def in_points(cell: Found) -> str:
 
 
 def _mean(cell: Found) -> float | None:
-    return cell["estimate"] and cell["estimate"]["mean"]
+    return float(cell["estimate"]["mean"]) if cell["estimate"] else None
 
 
 def key(cell: Found) -> Key:
@@ -73,7 +73,10 @@ def cells_of(found: Found) -> dict[Key, Found]:
 
 def reference(cell: Found) -> Key | None:
     """The cell that the effect of this one is measured against."""
-    return tuple(cell["against"]) if cell["against"] else None
+    if not cell["against"]:
+        return None
+    row, column = cell["against"]
+    return row, column
 
 
 def reference_name(cell: Found) -> str:

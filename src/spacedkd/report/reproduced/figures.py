@@ -44,7 +44,7 @@ def _over_an_axis(found: Found, lines: Sequence[Line]) -> Iterator[Markup]:
     names += [("ours, the row it is compared with", "beside")] if any(line.beside for line in lines) else []
     yield legend(names, "all")
     caption = MOVED
-    if len({shift for line in lines for shift in line.shifts.values()}) > len(lines):
+    if any(len({*line.shifts.values()}) > 1 for line in lines):
         caption += " Where every column has a reference of its own, each is moved by itself and has no axis."
     off = [column for column in found["columns"] if column not in found["axis"]["values"]]
     if off:

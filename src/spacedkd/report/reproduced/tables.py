@@ -1,6 +1,6 @@
 """The tables about a reproduced table: in the paper's layout, its differences, its other metrics, what was lost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from spacedkd.report.markup import Markup, join, tag
 from spacedkd.report.numbers import DASH, PLUS_MINUS, Found, bare_p
@@ -34,7 +34,7 @@ def layout(found: Found) -> Table:
     return Table(found["title"], columns, rows, name=found["title"])
 
 
-def _cell(cell: Found | None, best: set[Key], marks: dict[str, str]) -> Cell:
+def _cell(cell: Found | None, best: set[Key], marks: Mapping[str, str]) -> Cell:
     if cell is None:
         return Cell("", absent=True)
     mark = tag("sup", marks[cell["note"]]) if cell["note"] else ""

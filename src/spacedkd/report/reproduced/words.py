@@ -33,7 +33,7 @@ def seeds(found: Found) -> str:
     """Over how many seeds the means are, which may differ while runs are not finished."""
     numbers = [cell["estimate"]["n"] for cell in found["cells"] if cell["estimate"]]
     if not numbers:
-        return "no seed finished"
+        return "no finished seed"
     return f"{spread(numbers)} {'seed' if max(numbers) == 1 else 'seeds'}"
 
 
