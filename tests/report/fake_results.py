@@ -48,7 +48,10 @@ def hash_of(text: str) -> int:
 
 def sign_flip(gains: Sequence[float]) -> float:
     """Over all ways to swap the two of a pair, how often the mean is at least as far from zero."""
-    means = [abs(math.fsum(s * g for s, g in zip(signs, gains, strict=True))) for signs in product((1, -1), repeat=len(gains))]
+    means = [
+        abs(math.fsum(s * g for s, g in zip(signs, gains, strict=True)))
+        for signs in product((1, -1), repeat=len(gains))
+    ]
     return sum(mean >= abs(math.fsum(gains)) - 1e-12 for mean in means) / len(means)
 
 

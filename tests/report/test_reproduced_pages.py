@@ -39,7 +39,13 @@ def test_the_verdict_comes_first_then_the_picture_then_the_table(tmp_path: Path)
     sections = [attributes["id"] for attributes in page.all("h2")]
     assert sections == ["figure", "table", "differences", "rule", "metrics", "lost", "notes", "making"]
     text = page.text
-    order = ["The paper's claim", "Spacing helps here, too.", "Ours and the paper's", "The table", "paired 95 % interval"]
+    order = [
+        "The paper's claim",
+        "Spacing helps here, too.",
+        "Ours and the paper's",
+        "The table",
+        "paired 95 % interval",
+    ]
     assert [text.index(words) for words in order] == sorted(text.index(words) for words in order)
 
 
@@ -75,7 +81,9 @@ def test_every_difference_has_its_tests(tmp_path: Path) -> None:
 
 def test_last_and_best_stand_beside_the_main_metric(tmp_path: Path) -> None:
     text = Page(html_of(intervals(), tmp_path)).text.split("Other metrics of the same runs")[1]
-    assert "test accuracy, mean over the last ten epochs, % (main)test accuracy after the last epoch, %best epoch" in text
+    assert (
+        "test accuracy, mean over the last ten epochs, % (main)test accuracy after the last epoch, %best epoch" in text
+    )
     assert "weight_noise/loss" in Page(html_of(losses(), tmp_path)).text
 
 
@@ -83,7 +91,9 @@ def test_what_is_lost_and_how_it_was_made(tmp_path: Path) -> None:
     text = Page(html_of(intervals(), tmp_path)).text
     assert "12 runs are not finished" in text
     assert f"{R50}w/ 1.031234" in text
-    assert "42 runs, 36 of them shared with other tables; 4 h 6 min of computing, 123\u2009456 optimizer updates." in text
+    assert (
+        "42 runs, 36 of them shared with other tables; 4 h 6 min of computing, 123\u2009456 optimizer updates." in text
+    )
     for words in ("spacedkd reproduce interval --scale cpu", "2026-11-16", "2 cores, 8 GB", "torch 2.13.0"):
         assert words in text
 
@@ -105,7 +115,10 @@ def test_where_marks_lie() -> None:
     ticks = [(float(y) - 4, float(v)) for y, v in re.findall(r'x="34" y="([\d.]+)" text-anchor="end">([\d.]+)<', html)]
     (y0, v0), (y1, v1) = ticks[0], ticks[-1]
     read = [
-        [v0 + (float(y) - y0) * (v1 - v0) / (y1 - y0) for y in re.findall(rf'class="{name}" cx="[\d.]+" cy="([\d.]+)"', html)]
+        [
+            v0 + (float(y) - y0) * (v1 - v0) / (y1 - y0)
+            for y in re.findall(rf'class="{name}" cx="[\d.]+" cy="([\d.]+)"', html)
+        ]
         for name in ("mean", "hollow")
     ]
     cells = Line(found, R18).cells
@@ -114,7 +127,9 @@ def test_where_marks_lie() -> None:
     assert read[1] == pytest.approx([online + one["paper"] - 71.05 for one in cells], abs=0.03)
     right = re.findall(r'class="tick theirs" x="[\d.]+" y="([\d.]+)">([\d.]+)<', html)
     for y, value in right:
-        assert v0 + (float(y) - 4 - y0) * (v1 - v0) / (y1 - y0) == pytest.approx(online + float(value) - 71.05, abs=0.03)
+        assert v0 + (float(y) - 4 - y0) * (v1 - v0) / (y1 - y0) == pytest.approx(
+            online + float(value) - 71.05, abs=0.03
+        )
 
 
 def test_rows_against_other_rows_are_moved_column_by_column() -> None:

@@ -109,7 +109,9 @@ def _making(found: Found) -> Iterator[Markup]:
     yield note(words.origin(found))
     yield tag("pre", tag("code", found["command"]), tabindex=0)
     lines = [
-        tag("li", f"{cell['row']}: {cell['column']}: {words.metric_of(found, cell)}; ", tag("code", cell["fingerprint"]))
+        tag(
+            "li", f"{cell['row']}: {cell['column']}: {words.metric_of(found, cell)}; ", tag("code", cell["fingerprint"])
+        )
         for cell in found["cells"]
     ]
     yield folded("What every cell was measured on: metric and fingerprint of its runs", tag("ul", *lines))

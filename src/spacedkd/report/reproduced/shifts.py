@@ -67,5 +67,7 @@ def shifts(cells: Sequence[Found], every: Mapping[Key, Found]) -> dict[Key, floa
 
 def _gap(cells: Iterable[Found]) -> float | None:
     """How far the paper's numbers lie below ours, on average."""
-    gaps = [c["estimate"]["mean"] - c["paper"] / unit(c).factor for c in cells if c["estimate"] and c["paper"] is not None]
+    gaps = [
+        c["estimate"]["mean"] - c["paper"] / unit(c).factor for c in cells if c["estimate"] and c["paper"] is not None
+    ]
     return sum(gaps) / len(gaps) if gaps else None

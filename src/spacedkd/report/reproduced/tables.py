@@ -130,7 +130,9 @@ def result_tables(found: Found) -> list[Table]:
         reached = ours(cell) if cell["estimate"] else "not finished"
         rows.append([cell["row"], cell["column"], reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""])
     columns = ("row", "column", "ours", "paper", "difference", "paper's", "verdict")
-    said = f"{found['metric']['title']}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
+    said = (
+        f"{found['metric']['title']}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
+    )
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
     shown = in_words(f"{found['title']} ({found['reference']})", columns, rows, caption, left=2)
     return [shown, *([diverged(found)] if found["diverged"] else [])]

@@ -121,7 +121,9 @@ def _lost(found: Found) -> Iterator[str]:
     if said := words.unfinished(found):
         yield said
     if found["diverged"]:
-        lost = [f"{one['row']}: {one['column']}, seed {one['seed']}, at step {one['step']}" for one in found["diverged"]]
+        lost = [
+            f"{one['row']}: {one['column']}, seed {one['seed']}, at step {one['step']}" for one in found["diverged"]
+        ]
         yield "## Diverged\n\nThese runs are in none of the numbers."
         yield "\n".join(f"- {escaped(one)}" for one in lost)
 
