@@ -7,19 +7,15 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 
-from spacedkd.experiments.reproduction.table import Table
+from spacedkd.experiments.reproduction.table import Named
 
 
 @cache
-def tables() -> dict[str, Table]:
-    """All tables by name, in the order of the paper."""
-    modules = {info.name: import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)}
-    found = {name.removesuffix("_").replace("_", "-"): module.TABLE for name, module in modules.items()}
-    return dict(sorted(found.items(), key=lambda item: item[1].place))
-
-
-@cache
-def claim(name: str) -> str:
-    """What the paper says, in one sentence: the first line of the table's file."""
-    module = import_module(f"{__name__}.{name.replace('-', '_')}")
-    return (module.__doc__ or "").strip().splitlines()[0]
+def tables() -> dict[str, Named]:
+    """All tables by name, in the order of the paper; the first line of each file's docstring is its claim."""
+    modules = [(info.name, import_module(f"{__name__}.{info.name}")) for info in pkgutil.iter_modules(__path__)]
+    found = [
+        Named(name.strip("_").replace("_", "-"), (module.__doc__ or "").strip().splitlines()[0], module.TABLE)
+        for name, module in modules
+    ]
+    return {named.name: named for named in sorted(found, key=lambda named: named.table.place)}

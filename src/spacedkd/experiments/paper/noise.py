@@ -23,7 +23,8 @@ def cells(scale: Scale) -> Iterator[Cell]:
             for level in (0, *LEVELS):
                 against = (f"{TITLES[network]}, w/o", str(level)) if arm == "w/ 1.5" else None
                 name = f"relative/{level:.12g}" if level else "clean"
-                yield Cell(row, str(level), spec, against=against, metric=f"weight_noise/{name}/accuracy")
+                metric = f"weight_noise/{name}/accuracy"
+                yield Cell(row, str(level), spec, against=against, metric=metric, judged=level > 0)
 
 
 TABLE = Table(

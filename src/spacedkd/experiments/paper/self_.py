@@ -55,7 +55,8 @@ def cells(scale: Scale) -> Iterator[Cell]:
         }
         for column, (arm, number, against, note) in arms.items():
             spec = scale.self_run(network, data, arm)
-            yield Cell(row, column, spec, number, against and (row, against), note=note)
+            judged = column != "self KD, 2x epochs"
+            yield Cell(row, column, spec, number, against and (row, against), note=note, judged=judged)
 
 
 TABLE = Table(

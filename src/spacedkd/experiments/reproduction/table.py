@@ -27,6 +27,8 @@ class Cell:
     metric: str = ACCURACY
     """late, last, best, ensemble, at/20ep, or a number of evaluation.json such as corruptions/fog/3"""
     note: str = ""
+    judged: bool = True
+    """whether the paper's claim is about this effect"""
 
     @property
     def key(self) -> Key:
@@ -70,6 +72,14 @@ class Table:
     notes: Sequence[str] = field(default=())
     also: Sequence[str] = ("last", "best")
     """metrics shown beside the main one"""
+
+
+class Named(NamedTuple):
+    """A table, what it is called, and what the paper says with it, in one sentence."""
+
+    name: str
+    claim: str
+    table: Table
 
 
 def beside(cells: Iterable[Cell], column: str, only: Sequence[str] = ()) -> list[Cell]:
