@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
@@ -202,8 +203,7 @@ def _theory(found: Reproduction) -> None:
 
 def _index(folder: Path) -> None:
     """One page over all tables that were made at a scale."""
-    import json
-
+    from spacedkd.experiments.paper import tables
     from spacedkd.report import reproduced
 
     order = [*tables()]
