@@ -165,7 +165,8 @@ class Library:
     def _filled(self, spec: DataSpec, source: Source) -> DataSpec:
         if spec.image_size is not None:
             check_pixels("image_size", spec.image_size, spec.image_size)
-        complete = spec.augmentation is not None and spec.image_size is not None
+        by_data = spec.augmentation is None or spec.augmentation in augmentations.BY_DATA
+        complete = not by_data and spec.image_size is not None
         if complete and (spec.augment is not None or augmentations.named(spec.augmentation or "").augment is None):
             return spec  # without a look at the images
         suits, side, arrays = source.suits, None, False
@@ -174,9 +175,12 @@ class Library:
             size, arrays = _size(found), isinstance(found.train.images, np.ndarray)
             small = max(size) <= SMALL or not _could_be_photographs(found)
             suits, side = ("small", min(size)) if small else ("imagenet", None)
+            if by_data and spec.augmentation is not None and _could_be_photographs(found):
+                suits = augmentations.PAPER_SIZES.get(size, suits)
         usual = augmentations.named(suits)
         own = None if arrays else side or usual.size  # arrays have one shape already, which they keep
-        name = spec.augmentation or (suits if spec.augment is None or usual.varies else "plain")
+        suited = suits if spec.augment is None or usual.varies else "plain"
+        name = augmentations.of_the_paper(spec.augmentation, suited) or suited
         chosen = augmentations.named(name)
         changes = spec.augment or chosen.augment
         if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:

@@ -31,6 +31,7 @@ from spacedkd.training.recorder import Recorder
 from spacedkd.training.same_data import check_same_data
 from spacedkd.training.setup import Setup, measure, set_up
 from spacedkd.training.together import Agreement, together
+from spacedkd.training.turns import masked_by
 
 
 class Moment(NamedTuple):
@@ -165,7 +166,8 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     seen = batches(setup.stream, views, plan.spec.engine.workers)
 
     def losses(turn: Turn, batch: Batch) -> Losses:
-        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *turn, fabric.global_rank))
+        masks = masked_by(turn, plan.spec.frozen_mode)
+        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, fabric.global_rank))
         return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather))
 
     def moment(role: str, step: int, accuracy: float | None = None, waiting: str = "") -> Moment:

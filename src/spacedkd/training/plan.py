@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Real
@@ -65,6 +65,8 @@ class Plan:
     """of each role"""
     course: LearningRate
     """the learning rate of every step"""
+    led: Mapping[str, Sequence[int]]
+    """where the leader stands at each step of those that have its learning rate then"""
 
     @property
     def student(self) -> str:
@@ -78,6 +80,8 @@ class Plan:
 
     def lr(self, turn: Turn) -> float:
         """A turn's learning rate; a role that stops early goes through the whole course of it until then."""
+        if turn.role in self.led:
+            turn = Turn(self.roles[0], self.led[turn.role][turn.step])
         stop = self.stops[turn.role]
         return self.course(turn.step if stop == self.total_steps else turn.step * self.total_steps // stop)
 
@@ -189,8 +193,8 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
     if roles[-1] not in last_step:
         raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")
     every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
-    course = _course(spec, objects, in_run)
-    return Plan(spec, objects, method, roles, data, turns, per_epoch, total, every, stops, last_step, course)
+    course, led = _course(spec, objects, in_run), turns.led() if spec.follower_rate == "leader" else {}
+    return Plan(spec, objects, method, roles, data, turns, per_epoch, total, every, stops, last_step, course, led)
 
 
 def _place(role: str, roles: Sequence[str]) -> int:

@@ -21,7 +21,7 @@ from spacedkd.training.compiling import compile_blocks
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import RecordedPath
 from spacedkd.training.layout import can_be_channels_last, pad_before
-from spacedkd.training.learner import Learner, set_mode
+from spacedkd.training.learner import Learner, keep_statistics, set_mode
 from spacedkd.training.path import Settings
 from spacedkd.training.plan import Plan, stream_of
 from spacedkd.training.same_data import check_same_data
@@ -63,12 +63,14 @@ class Setup:
 
     def begin(self, role: str) -> None:
         """From here on the role's model learns and every other one stands still."""
-        learner = self.learner(role)
+        learner, mode = self.learner(role), self.plan.spec.frozen_mode
         for name, one in self.learners.items():
             self.models[name] = one.model if one is learner else one.frozen
         for model in self.models.values():
             if model is not learner.model:
-                set_mode(model, self.plan.spec.frozen_mode == "train")
+                set_mode(model, mode != "eval")
+            if mode == "shared":
+                keep_statistics(model, model is learner.model)
         set_mode(learner.model, True)
 
     def share_frozen(self, before: str) -> None:

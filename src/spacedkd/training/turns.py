@@ -26,10 +26,26 @@ class Turns:
     def __len__(self) -> int:
         return len(self._steps)
 
+    def led(self) -> dict[str, Sequence[int]]:
+        """The leader's last step at each step of those that follow it; of the first at the least."""
+        stands, found = 0, {role: array("q") for role in self._roles[1:]}
+        for role, step in self.after(0):
+            if role == self._roles[0]:
+                stands = step
+            else:
+                found[role].extend([stands] * (step + 1 - len(found[role])))
+                found[role][step] = stands
+        return {**found}
+
     def after(self, done: int) -> Iterator[Turn]:
         """The turns that are left when so many are done."""
         for number in range(done, len(self)):
             yield Turn(self._roles[self._places[number]], self._steps[number])
+
+
+def masked_by(turn: Turn, frozen_mode: str) -> tuple[str, int]:
+    """What decides a turn's dropout masks; those of a shared forward pass are the same in everybody's turns."""
+    return ("shared", turn.step) if frozen_mode == "shared" else turn
 
 
 def turns_of(
