@@ -57,6 +57,26 @@ def _live_teacher(spec: RunSpec) -> RunSpec:
     return _method(variant="live")(spec) if spec.method.options.get("variant") == "snapshot" else spec
 
 
+def _trigger_forward(spec: RunSpec) -> RunSpec:
+    """Only a schedule that counts as the released code does has triggers."""
+    looks = isinstance(spec.schedule, ReleasedSelfKD)
+    return replace(spec, schedule=replace(spec.schedule, looks=True)) if looks else spec
+
+
+def _plain_where_unspaced(spec: RunSpec, own: RunSpec) -> RunSpec:
+    """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
+
+    So both online in place of the recipe's `own` interval and plain in place of its `own` variant ask for it.
+    """
+    if own.method.name != "self-kd" or spec.method.name != own.method.name:
+        return spec
+    variant, usual = (one.method.options.get("variant") for one in (spec, own))
+    asked = variant == "plain" or (variant == usual and spec.schedule == Online())
+    if asked and spec.schedule in (own.schedule, Online()):
+        return replace(_method(variant="plain")(spec), schedule=None)
+    return spec
+
+
 _OVER_CLASSES: dict[str, Any] = {"logit_loss": "kl-over-classes", "temperature": 1.0, "temperature_squared": True}
 QUIRKS = {
     "prob_kl": Quirk("the KL gets probabilities where log-probabilities belong", _method(logit_loss="probability-kl")),
@@ -77,7 +97,15 @@ QUIRKS = {
         "the counter starts at minus one epoch: a first block of another length, triggers the teacher never learns",
         _where_spaced(lambda spaced: ReleasedSelfKD(spaced.interval)),
     ),
-    "live_teacher": Quirk("the replay trains the deepest classifier again", _live_teacher),
+    "trigger_forward": Quirk(
+        "the batch that triggers a replay goes forward before it, in train mode: BatchNorm's statistics move",
+        _trigger_forward,
+    ),
+    "live_teacher": Quirk("the replay trains the deepest classifier again, as in the paper's Algorithm 4", _live_teacher),
+    "exits_run_along": Quirk(
+        "the exits run in the teacher's turns too: their BatchNorm statistics follow, their weights do not",
+        _method(exits_run_along=True),
+    ),
     "skip_head3_feature": Quirk(
         "the feature term leaves out the deepest exit", _method(skip_deepest_exit_features=True)
     ),
@@ -122,7 +150,7 @@ RECIPES = {
 }
 _OFFICIAL = {
     "cnn": "prob_kl teacher_train_mode online_pre no_flush other_init",
-    "self": "live_teacher negative_counter skip_head3_feature self_augmentation",
+    "self": "live_teacher exits_run_along negative_counter trigger_forward skip_head3_feature self_augmentation",
     "vit": "numel_kl teacher_train_mode online_pre joint_adamw_zero_grads resampled_replay other_init",
 }
 for _name, _quirks in _OFFICIAL.items():
@@ -146,7 +174,7 @@ def recipe(
     for quirk in without:
         if quirk not in chosen.quirks:
             raise unknown(f"quirk of {name}", quirk, chosen.quirks or ["it has none"])
-    spec = change(chosen.spec)
+    spec = _plain_where_unspaced(change(chosen.spec), chosen.spec)
     for quirk in chosen.quirks:
         if quirk in without:
             continue
