@@ -57,12 +57,6 @@ def _live_teacher(spec: RunSpec) -> RunSpec:
     return _method(variant="live")(spec) if spec.method.options.get("variant") == "snapshot" else spec
 
 
-def _trigger_forward(spec: RunSpec) -> RunSpec:
-    """Only a schedule that counts as the released code does has triggers."""
-    looks = isinstance(spec.schedule, ReleasedSelfKD)
-    return replace(spec, schedule=replace(spec.schedule, looks=True)) if looks else spec
-
-
 def _plain_where_unspaced(spec: RunSpec, own: RunSpec) -> RunSpec:
     """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
 
@@ -73,7 +67,8 @@ def _plain_where_unspaced(spec: RunSpec, own: RunSpec) -> RunSpec:
     variant, usual = (one.method.options.get("variant") for one in (spec, own))
     asked = variant == "plain" or (variant == usual and spec.schedule == Online())
     if asked and spec.schedule in (own.schedule, Online()):
-        return replace(_method(variant="plain")(spec), schedule=None)
+        plain = replace(spec.method, options={**spec.method.options, "variant": "plain"})
+        return replace(spec, method=plain, schedule=None)
     return spec
 
 
@@ -94,12 +89,8 @@ QUIRKS = {
         _where_spaced(lambda spaced: replace(spaced, tail="drop")),
     ),
     "negative_counter": Quirk(
-        "the counter starts at minus one epoch: a first block of another length, triggers the teacher never learns",
-        _where_spaced(lambda spaced: ReleasedSelfKD(spaced.interval)),
-    ),
-    "trigger_forward": Quirk(
-        "the batch that triggers a replay goes forward before it, in train mode: BatchNorm's statistics move",
-        _trigger_forward,
+        "the counter starts at minus one epoch: a first block of another length, triggers the teacher sees, not learns",
+        _where_spaced(lambda spaced: ReleasedSelfKD(spaced.interval, looks=True)),
     ),
     "live_teacher": Quirk("the replay trains the deepest classifier again, as in the paper's Algorithm 4", _live_teacher),
     "exits_run_along": Quirk(
@@ -150,7 +141,7 @@ RECIPES = {
 }
 _OFFICIAL = {
     "cnn": "prob_kl teacher_train_mode online_pre no_flush other_init",
-    "self": "live_teacher exits_run_along negative_counter trigger_forward skip_head3_feature self_augmentation",
+    "self": "live_teacher exits_run_along negative_counter skip_head3_feature self_augmentation",
     "vit": "numel_kl teacher_train_mode online_pre joint_adamw_zero_grads resampled_replay other_init",
 }
 for _name, _quirks in _OFFICIAL.items():
