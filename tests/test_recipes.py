@@ -120,7 +120,7 @@ def test_a_plain_variant_with_an_interval_is_refused() -> None:
 
 
 def test_unspaced_self_kd_trains_what_its_formula_says(tmp_path: Path) -> None:
-    words = "--recipe official-self --interval online --augment none --width 4".split()
+    words = "--recipe official-self --interval online --width 4".split()
     run = train(to_spec(parse([*TINY, *words])), tmp_path / "run")
     assert run.cost["updates"] == run.cost["forward_passes"] == run.cost["backward_passes"] == 10
     losses = {name for line in read_journal(tmp_path / "run" / "journal.jsonl") for name in line.get("losses", ())}
