@@ -62,7 +62,7 @@ _OFFICIAL = {
     },
     "self": {
         _TAUGHT: "live_teacher skip_head3_feature self_augmentation",
-        "spaced offline": "negative_counter",
+        "spaced offline": "negative_counter exits_run_along",
         f"{_TAUGHT} alone": "full_precision",
     },
     "vit": {
@@ -113,7 +113,7 @@ def recipe(
     'shared'
     """
     base = _chosen(name, without).spec
-    asked = change(base)
+    asked = _plain_where_unspaced(change(base), base)
 
     def kept(place: str) -> bool:
         if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
@@ -122,6 +122,21 @@ def recipe(
 
     settings = _settings(name, without, asked)
     return with_changes(asked, [(place, value) for _, place, value in settings if not kept(place)])
+
+
+def _plain_where_unspaced(spec: RunSpec, own: RunSpec) -> RunSpec:
+    """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
+
+    So both online in place of the recipe's `own` interval and plain in place of its `own` variant ask for it.
+    """
+    if own.method.name != "self-kd" or spec.method.name != own.method.name:
+        return spec
+    variant, usual = (one.method.options.get("variant") for one in (spec, own))
+    asked = variant == "plain" or (variant == usual and spec.schedule == Online())
+    if asked and spec.schedule in (own.schedule, Online()):
+        plain = replace(spec.method, options={**spec.method.options, "variant": "plain"})
+        return replace(spec, method=plain, schedule=None)
+    return spec
 
 
 def of_quirks(name: str, without: Collection[str], spec: RunSpec) -> dict[str, str]:
