@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -139,7 +139,7 @@ def _list(store: Path, recipe: str, root: str) -> None:
     from spacedkd.experiments.reproduction.listing import listed
     from spacedkd.report import reproduced
 
-    console.print(terminal.shown(reproduced.listing(listed(store, recipe, root))))
+    console.print(terminal.shown(reproduced.listing_table(listed(store, recipe, root))))
     say("Make one: spacedkd reproduce NAME --scale cpu; what it takes, measured: --plan")
 
 
@@ -171,9 +171,23 @@ def _write(found: Reproduction) -> None:
     for name in found.cells:
         place = found.store.folder / found.scale.name / name
         results = found.results(name)
-        reproduced.write_all(place, results)
-        console.print(*(terminal.shown(table) for table in reproduced.terminal_tables(results)))
+        _write_all(place, results)
+        console.print(*(terminal.shown(table) for table in reproduced.result_tables(results)))
         say(f"{results['claim']}\n{results['verdict']['sentence']}\nPage: {place}/index.html")
+
+
+def _write_all(place: Path, results: dict[str, Any]) -> None:
+    """A table in all its forms."""
+    from spacedkd.files import write_json, write_text
+    from spacedkd.report import reproduced
+    from spacedkd.training.folder import make_folder
+
+    make_folder(place, "--store")
+    write_json(place / "results.json", results)
+    texts = {"table.md": reproduced.markdown, "table.tex": reproduced.latex, "table.csv": reproduced.csv_text}
+    for name, written in texts.items():
+        write_text(place / name, written(results))
+    reproduced.write_table_page(place / "index.html", results)
 
 
 def _theory(found: Reproduction) -> None:
@@ -181,7 +195,6 @@ def _theory(found: Reproduction) -> None:
     from spacedkd.experiments.paper import tables
     from spacedkd.experiments.reproduction.results import results
     from spacedkd.files import write_json
-    from spacedkd.report import reproduced
     from spacedkd.theory import words
     from spacedkd.theory.measure import measure
     from spacedkd.theory.page import write_theory_page
@@ -197,16 +210,19 @@ def _theory(found: Reproduction) -> None:
     said = results(tables()[THEORY], [], lambda cell, metric: {}) | found.origin()
     said["verdict"]["sentence"] = words.headline(measured)
     said["notes"] = [f"{title}: {words.finding(measured, name)}" for name, title in words.STATEMENTS.items()]
-    reproduced.write_all(place, said)
+    _write_all(place, said)
     say(f"{words.headline(measured)}\nPage: {place}/theory.html")
 
 
 def _index(folder: Path) -> None:
     """One page over all tables that were made at a scale."""
     from spacedkd.experiments.paper import tables
+    from spacedkd.files import write_text
     from spacedkd.report import reproduced
 
     order = [*tables()]
     files = sorted(folder.glob("*/results.json"), key=lambda path: order.index(path.parent.name))
-    reproduced.write_index(folder, [json.loads(path.read_text(encoding="utf-8")) for path in files])
+    made = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    reproduced.write_index_page(folder / "index.html", made)
+    write_text(folder / "index.md", reproduced.index_markdown(made))
     say(f"All tables: {folder}/index.html")

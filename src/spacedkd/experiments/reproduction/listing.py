@@ -24,11 +24,20 @@ def listed(store: Path, recipe: str = "paper", root: str = "data") -> list[dict[
             "data": ", ".join(dict.fromkeys(TITLES[spec.data.source] for spec in specs[named.name].values())),
             "runs": len(specs[named.name]),
             "shared": sum(asked[fingerprint] > 1 for fingerprint in specs[named.name]),
-            "cost": {name: hours(cells[named.name][name], scale) for name, scale in scales.items()},
-            "finished": [name for name in SCALES if (store / name / named.name / "results.json").exists()],
+            "cost": {name: _hours(hours(cells[named.name][name], scale)) for name, scale in scales.items()},
+            "finished": ", ".join(name for name in SCALES if (store / name / named.name / "results.json").exists()),
         }
         for named in tables().values()
     ]
+
+
+def _hours(count: float) -> str:
+    """At least a minute, because a run takes seconds to begin.
+
+    >>> _hours(0.001), _hours(0.5), _hours(12.4), _hours(1234.5)
+    ('1 min', '30 min', '12 h', '1234 h')
+    """
+    return f"{max(1, 60 * count):.0f} min" if count < 2 else f"{count:.0f} h"
 
 
 def _networks(specs: list[RunSpec]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -18,7 +18,7 @@ from spacedkd.experiments.reproduction.results import Found, results
 from spacedkd.experiments.reproduction.scales import Scale
 from spacedkd.experiments.reproduction.store import Arm, Store, versions
 from spacedkd.experiments.reproduction.table import Cell, Instruments, Named
-from spacedkd.experiments.sharing import Job
+from spacedkd.experiments.sharing import Job, read_diverged
 from spacedkd.run import Run
 
 
@@ -123,8 +123,16 @@ class Reproduction:
                 "hours": sum(run.seconds for run in different.values()) / 3600,
                 "updates": sum(run.computed["updates"] for run in different.values()),
             },
+            "diverged": [*self._diverged(cells)],
             "pictures": [],
         }
+
+    def _diverged(self, cells: Sequence[Cell]) -> Iterator[Found]:
+        for cell in cells:
+            for seed in self.seeds:
+                error = read_diverged(self.store.run_folder(self.store.arm(cell.spec), seed))
+                if error is not None:
+                    yield {"row": cell.row, "column": cell.column, "seed": seed, "step": error.step}
 
     def origin(self) -> Found:
         return {

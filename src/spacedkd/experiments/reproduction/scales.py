@@ -6,7 +6,8 @@ from functools import partial
 
 from spacedkd.duration import Duration
 from spacedkd.errors import unknown
-from spacedkd.recipes import QUIRKS, RECIPES, recipe
+from spacedkd.quirks import QUIRKS
+from spacedkd.recipes import RECIPES, recipe
 from spacedkd.spec import AugmentSpec, DataSpec, MethodSpec, NetworkSpec, RunSpec
 
 Arm = Callable[[RunSpec], RunSpec]
@@ -80,7 +81,7 @@ class Scale:
             where = replace(where, root=self.root)
         if where.class_list is not None:
             where = replace(where, class_list=f"{self.root}/{where.class_list}")
-        if where.augmentation is None and data == "cifar100":
+        if where.augmentation is None:
             where = replace(where, augmentation=run.data.augmentation)
         epochs, rate = run.epochs if self.epochs is None else self.epochs, run.rate
         if rate.warmup is not None:
@@ -101,7 +102,8 @@ class Scale:
 
 def _is_about_another_method(quirk: str, name: str, method: MethodSpec) -> bool:
     own = RECIPES[name].spec
-    return method.name != own.method.name and QUIRKS[quirk].apply(own).method != own.method
+    places = QUIRKS[quirk].settings(own)
+    return method.name != own.method.name and any(place.startswith("method.") for place in places)
 
 
 def title(network: str, data: str) -> str:
@@ -142,7 +144,7 @@ SMOKE = Scale(
     seeds=2,
     networks=_resnets(4) | _transformers(8, 1, 16, 3, (1, 1, 1)),
     data={
-        name: DataSpec("digits", train_limit=limit)
+        name: DataSpec("digits", train_limit=limit, augmentation="digits")
         for name, limit in {"cifar100": 40, "tiny-imagenet": 50, "imagenet-100": 60, "imagenet-1k": 70}.items()
     },
     epochs=16,
