@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from spacedkd import KD, Online, RunSpec, SelfKD, Spaced, UserError, train
+from spacedkd import KD, Duration, Online, RunSpec, SelfKD, Spaced, Turn, UserError, load_student, train
+from spacedkd.cli import main
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
+from spacedkd.data.sources import fill_in
+from spacedkd.files import read_journal
 from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import build_method
-from spacedkd.recipes import QUIRKS, RECIPES, recipe
+from spacedkd.places import value_at
+from spacedkd.quirks import QUIRKS
+from spacedkd.recipes import RECIPES, of_quirks, recipe
 from spacedkd.schedule import ReleasedSelfKD
+from spacedkd.training.building import build_models
+from spacedkd.training.plan import make_plan
 
 OFFICIAL = [(name, quirk) for name, entry in RECIPES.items() for quirk in entry.quirks]
 
@@ -63,14 +75,198 @@ def test_every_quirk_belongs_to_a_recipe() -> None:
 def test_what_the_quirks_do() -> None:
     cnn, own, vit = recipe("official-cnn"), recipe("official-self"), recipe("official-vit")
     assert cnn.method.options["logit_loss"] == "probability-kl"
-    assert (cnn.frozen_mode, cnn.same_init, cnn.follower_first) == ("train", False, False)
     assert cnn.schedule == Spaced("1.5ep", tail="drop")
-    assert recipe("official-cnn", change=lambda spec: replace(spec, schedule=Online())).follower_first
-    assert own.schedule == ReleasedSelfKD("4ep")
-    assert build_method(own.method) == SelfKD(variant="live", skip_deepest_exit_features=True)
-    assert own.data.augmentation == "self-cifar"
-    assert (vit.optimizer.moves_frozen, vit.redraw_replay) == (True, True)
+    assert own.schedule == ReleasedSelfKD("4ep", looks=True)
+    assert build_method(own.method) == SelfKD(variant="live", skip_deepest_exit_features=True, exits_run_along=True)
+    assert fill_in(own.data).augmentation == "self-cifar"
     assert vit.method.options["logit_loss"] == "kl-over-classes"
+    assert vit.schedule == Spaced("1.5ep+", tail="drop")
+    assert {spec.same_init for spec in (cnn, vit)} == {False}
+    assert {spec.precision for spec in (cnn, own, vit)} == {"32-true"}  # the released code has no mixed precision
+
+
+@pytest.mark.parametrize(
+    ("name", "interval", "order", "teacher", "moves_frozen", "redrawn", "rate", "tail"),
+    [
+        ("cnn", "online", "student first", "shared", False, False, "own", "teach"),
+        ("cnn", "1.5ep", "teacher first", "train", False, False, "own", "drop"),
+        ("cnn", "offline", "teacher first", "eval", False, False, "own", "teach"),
+        ("cnn", "80ep", "teacher first", "eval", False, False, "own", "teach"),
+        ("vit", "online", "student first", "shared", False, False, "own", "teach"),
+        ("vit", "0.5ep", "teacher first", "train", True, True, "leader", "drop"),
+        ("vit", "offline", "teacher first", "train", False, False, "own", "teach"),
+    ],
+)
+def test_the_released_code_has_other_rules_in_each_mode(
+    name: str, interval: str, order: str, teacher: str, moves_frozen: bool, redrawn: bool, rate: str, tail: str
+) -> None:
+    """PAPER_VS_CODE.md, points 2, 3, 6, 8, 9 and 29: each belongs to the loop it was found in."""
+    spec = to_spec(parse(["--recipe", f"official-{name}", "--interval", interval]))
+    assert spec.follower_first == (order == "student first")
+    assert (spec.frozen_mode, spec.follower_rate) == (teacher, rate)
+    assert (spec.optimizer.moves_frozen, spec.redraw_replay) == (moves_frozen, redrawn)
+    assert value_at(spec, "schedule.tail") == tail
+    assert (spec.same_init, spec.precision) == (False, "32-true")
+
+
+def test_training_without_a_teacher_has_only_the_quirks_of_a_single_network() -> None:
+    alone = to_spec(parse("--recipe official-cnn --method none".split()))
+    assert (alone.method.options, alone.network.options, alone.precision) == ({}, {"init": "torch"}, "32-true")
+    assert (alone.frozen_mode, alone.schedule) == ("eval", None)
+
+
+@pytest.mark.parametrize(("per_epoch", "interval", "steps"), [(781, 1.5, 1172), (390, 1.5, 585), (391, 0.5, 196)])
+def test_the_transformers_interval_is_a_ceiling(per_epoch: int, interval: float, steps: int) -> None:
+    """The released counter runs until counter >= len(loader) * interval."""
+    spec = to_spec(parse(f"--recipe official-vit --interval {interval}ep".split()))
+    counted = next(n for n in range(10_000) if n >= per_epoch * interval)
+    assert value_at(spec, "schedule.interval").in_steps(per_epoch, 10_000) == steps == counted
+    assert Duration.parse(str(Duration(interval, "ep", up=True))) == value_at(spec, "schedule.interval")
+
+
+def test_a_replay_has_the_learning_rate_of_the_teachers_epoch() -> None:
+    """METHODS.md card 7: 5e-7 + 2.4975e-5 e in the warm-up, then a cosine of all 300 epochs, for epoch e."""
+    words = "--recipe official-vit --data digits --train-limit 40 --batch-size 8 --augment none"
+    plan = make_plan(to_spec(parse([*words.split(), "--image-size", "8", "--threads", "1"])))
+    interval, per_epoch = 8, 5  # 1.5 epochs of 5 steps, rounded up
+    assert (plan.steps_per_epoch, plan.total_steps) == (per_epoch, 1500)
+
+    def rate(epoch: int) -> float:
+        return 5e-7 + 2.4975e-5 * epoch if epoch < 20 else 5e-6 + 4.95e-4 * (1 + math.cos(math.pi * epoch / 300)) / 2
+
+    seen = [*plan.turns.after(0)]
+    assert seen[: 3 * interval] == [
+        *(Turn("teacher", step) for step in range(interval)),
+        *(Turn("student", step) for step in range(interval)),
+        *(Turn("teacher", step) for step in range(interval, 2 * interval)),
+    ]
+    reached = 0
+    for turn in seen:
+        reached = turn.step if turn.role == "teacher" else reached
+        assert plan.lr(turn) == pytest.approx(rate(reached // per_epoch), rel=1e-9)
+    assert plan.lr(Turn("student", 0)) == pytest.approx(2.5475e-5)
+    assert plan.last_step == {"teacher": 1499, "student": 1495}  # 187 blocks of 8; the last 4 steps are not taught
+
+
+def test_first_weights_are_those_of_the_released_networks() -> None:
+    """PyTorch draws uniformly from +-1/sqrt(fan in); the paper's DeiT has a zero head, and tokens of deviation 0.02."""
+    words = "--data digits --train-limit 40 --batch-size 8 --threads 1"
+    cnn = build_models(make_plan(to_spec(parse(f"--recipe official-cnn {words} --teacher resnet18x2".split()))))
+    for model in cnn.values():
+        convolutions = [part.weight for part in model.modules() if isinstance(part, nn.Conv2d)]
+        assert convolutions
+        for weight in convolutions:
+            bound = 1 / math.sqrt(weight[0].numel())
+            assert 0.9 * bound < weight.abs().max() <= bound
+    small = f"{words} --image-size 32 --set network.depth=1"
+    vit = build_models(make_plan(to_spec(parse(f"--recipe official-vit {small}".split()))))
+    tokens = []
+    for model in vit.values():
+        network: Any = model.network
+        assert not network.head.weight.any()
+        assert not network.head.bias.any()
+        assert network.blocks[0].mlp.fc1.weight.std() == pytest.approx(0.02, rel=0.02)
+        tokens.append(network.cls_token.flatten())
+        assert tokens[-1].std() == pytest.approx(0.02, rel=0.2)
+    assert not torch.equal(*tokens)
+    paper = build_models(make_plan(to_spec(parse(f"--recipe paper-vit {small}".split()))))["student"].network
+    assert paper.head.weight.any()  # type: ignore[union-attr]
+    pit = to_spec(parse("--recipe official-vit --network pit_ti_224".split()))
+    assert pit.network.options == {}  # timm's PiT starts as the released one
+
+
+def test_a_zero_head_is_for_transformers_with_a_class_token() -> None:
+    words = "--data digits --train-limit 40 --network resnet10t --set network.init=zero-head"
+    with pytest.raises(UserError, match="resnet10t is none: leave it out"):
+        build_models(make_plan(to_spec(parse(words.split()))))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "augmentation"),
+    [
+        *((f"{kind}-cnn", "cifar100", "cifar") for kind in ("paper", "official")),
+        *((f"{kind}-cnn", "tiny-imagenet", "tiny-imagenet") for kind in ("paper", "official")),
+        *((f"{kind}-cnn", "imagenet-1k", "imagenet") for kind in ("paper", "official")),
+        ("paper-self", "cifar100", "cifar"),
+        ("official-self", "cifar100", "self-cifar"),
+        ("official-self", "tiny-imagenet", "tiny-imagenet"),
+        *(("official-vit", data, "vit") for data in ("cifar100", "tiny-imagenet")),
+        ("paper-cnn", "32x32x3", "cifar"),
+        ("official-self", "32x32x3", "self-cifar"),
+        ("paper-cnn", "64x64x3", "tiny-imagenet"),
+        ("paper-cnn", "28x28x1", "small"),
+        ("paper-cnn", "32x32x4", "small"),
+    ],
+)
+def test_other_data_gets_the_augmentation_the_papers_code_has_for_it(
+    name: str, data: str, augmentation: str, tmp_path: Path
+) -> None:
+    """PAPER_VS_CODE.md, section 4.1."""
+    if data[0].isdigit():
+        data = _arrays(tmp_path / "own.npz", *(int(side) for side in data.split("x")))
+    found = fill_in(to_spec(parse(["--recipe", name, "--data", data])).data)
+    assert found.augmentation == augmentation
+    if augmentation == "tiny-imagenet":
+        assert found.augment is not None
+        assert (found.augment.crop, found.augment.flip, found.augment.rotate) == (4, True, 0)
+
+
+def _arrays(path: Path, *shape: int) -> str:
+    images = np.zeros((4, *shape), np.uint8)
+    np.savez(path, x_train=images, x_test=images, y_train=np.arange(4) % 2, y_test=np.arange(4) % 2)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "place", "value", "quirk"),
+    [
+        ("cnn", "--set method.logit_loss=kl", "method.logit_loss", "kl", "prob_kl"),
+        ("cnn", "--tail teach", "schedule.tail", "teach", "no_flush"),
+        ("cnn", "--frozen-mode eval", "frozen_mode", "eval", "teacher_train_mode"),
+        ("cnn", "--same-init true", "same_init", True, "other_init"),
+        ("cnn", "--set network.init=kaiming", "network.init", "kaiming", "torch_init"),
+        ("cnn", "--precision auto", "precision", "auto", "full_precision"),
+        ("cnn", "--follower-first false --interval online", "follower_first", False, "online_pre"),
+        ("self", "--augment cifar", "data.augmentation", "cifar", "self_augmentation"),
+        ("self", "--augment none", "data.augmentation", "none", "self_augmentation"),
+        ("self", "--set method.variant=snapshot", "method.variant", "snapshot", "live_teacher"),
+        ("vit", "--set method.options.temperature=4", "method.temperature", 4, "numel_kl"),
+        ("vit", "--set method.temperature=3.0", "method.temperature", 3.0, "numel_kl"),
+        ("vit", "--set optimizer.moves_frozen=false", "optimizer.moves_frozen", False, "joint_adamw_zero_grads"),
+        ("vit", "--set schedule.interval=2ep", "schedule.interval", Duration(2, "ep"), "rounded_up"),
+    ],
+)
+def test_what_is_typed_wins_over_a_quirk_and_is_said_to(
+    name: str, typed: str, place: str, value: Any, quirk: str
+) -> None:
+    spec = to_spec(parse(f"--recipe official-{name} {typed}".split()))
+    assert value_at(spec, place) == value
+    said = of_quirks(f"official-{name}", (), spec)
+    assert said["overridden"] == f"{quirk}, by {place}={value}"
+    left = recipe(f"official-{name}", change=lambda one: replace(one, schedule=spec.schedule))
+    assert quirk not in said["quirks"].split(", ")
+    assert {*said["quirks"].split(", ")} == {*of_quirks(f"official-{name}", (), left)["quirks"].split(", ")} - {quirk}
+
+
+def test_the_table_of_a_recipe_says_what_became_of_its_quirks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*given: Any, **options: Any) -> None:
+        raise UserError("That is enough.")
+
+    monkeypatch.setattr("spacedkd.training.loop.train", train)
+    with pytest.raises(SystemExit):
+        main("train --recipe official-vit --data digits --set method.temperature=4 --without zero_head".split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "overridden numel_kl, by method.temperature=4 left out zero_head" in printed
+    assert "quirks other_init, teacher_train_mode, joint_adamw_zero_grads, resampled_replay" in printed
+
+
+def test_a_change_in_python_wins_too() -> None:
+    spec = recipe("official-cnn", change=lambda spec: replace(spec, precision="bf16-mixed", schedule=Spaced("2ep")))
+    assert (spec.precision, spec.schedule) == ("bf16-mixed", Spaced("2ep", tail="drop"))
+    taught = recipe("official-cnn", change=lambda spec: replace(spec, schedule=Spaced("2ep")), asked_for=["schedule"])
+    assert taught.schedule == Spaced("2ep")
 
 
 def test_unknown_recipes_and_quirks_are_refused() -> None:
@@ -80,6 +276,47 @@ def test_unknown_recipes_and_quirks_are_refused() -> None:
         recipe("official-cnn", without=["prob-kl"])
     with pytest.raises(UserError, match="it has none"):
         recipe("paper-cnn", without=["prob_kl"])
+
+
+def test_what_came_later_leaves_older_specs_as_they_were() -> None:
+    assert to_json(ReleasedSelfKD("4ep")) == {"kind": "released-self-kd", "interval": "4ep", "epoch": "1ep"}
+    assert to_json(ReleasedSelfKD("4ep", looks=True))["looks"] is True
+    assert "exits_run_along" not in to_json(SelfKD())
+    assert to_json(SelfKD(exits_run_along=True))["exits_run_along"] is True
+
+
+TINY = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --threads 1 --precision 32-true".split()
+
+
+@pytest.mark.parametrize("name", ["paper-self", "official-self"])
+@pytest.mark.parametrize(
+    "words", ["--interval online", "--set method.variant=plain", "--interval online --set method.variant=plain"]
+)
+def test_unspaced_self_kd_is_one_joint_update_for_each_batch(name: str, words: str) -> None:
+    """The paper's Algorithm 3: no batch is lost, and none is learned twice."""
+    plan = make_plan(to_spec(parse([*TINY, "--recipe", name, *words.split()])))
+    assert [*plan.turns.after(0)] == [("student", step) for step in range(10)]
+    assert plan.spec.method.options["skip_deepest_exit_features"] == (name == "official-self")
+
+
+def test_two_updates_for_each_batch_of_self_kd_can_still_be_asked_for() -> None:
+    words = [*TINY, "--recipe", "paper-self", "--interval", "online", "--set", "method.variant=live"]
+    turns = [*make_plan(to_spec(parse(words))).turns.after(0)]
+    assert turns == [(role, step) for step in range(10) for role in ("teacher", "student")]
+
+
+def test_a_plain_variant_with_an_interval_is_refused() -> None:
+    words = [*TINY, "--recipe", "paper-self", "--interval", "3st", "--set", "method.variant=plain"]
+    with pytest.raises(UserError, match="nothing to space: leave out the interval"):
+        make_plan(to_spec(parse(words)))
+
+
+def test_unspaced_self_kd_trains_what_its_formula_says(tmp_path: Path) -> None:
+    words = "--recipe official-self --interval online --width 4".split()
+    run = train(to_spec(parse([*TINY, *words])), tmp_path / "run")
+    assert run.cost["updates"] == run.cost["forward_passes"] == run.cost["backward_passes"] == 10
+    losses = {name for line in read_journal(tmp_path / "run" / "journal.jsonl") for name in line.get("losses", ())}
+    assert losses == {"label", "exit label", "exit logit", "exit feature"}
 
 
 SMALL = {
@@ -95,3 +332,4 @@ def test_every_recipe_trains(name: str, tmp_path: Path) -> None:
     words = f"--recipe {name} {tiny} {SMALL[recipe(name).network.name]}".split()
     result = train(to_spec(parse(words)), tmp_path / "run")
     assert result.accuracy.keys() == {"teacher", "student"}
+    assert load_student(tmp_path / "run").num_classes == 10

@@ -1,9 +1,9 @@
 """Which data a run has, and how it is varied."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spacedkd.errors import UserError, check_between
-from spacedkd.json_form import added, check_fields
+from spacedkd.json_form import check_fields
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class DataSpec:
     """the random changes of a batch-wise augmentation; None takes what suits the data set"""
     train_limit: int | None = None
     """use only this many training images, evenly from all classes"""
-    class_limit: int | None = added(None)
+    class_limit: int | None = field(default=None, metadata={"later": True})
     """use only the first so many classes"""
     holdout: float = 0.0
     """part of the training images kept aside, so that the best epoch can be chosen without the test set"""

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from spacedkd.errors import UserError, shown
 
-_DURATION = re.compile(r"\s*([-+]?[\w.]+?)\s*(ep|st|%)\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*([-+]?[\w.]+?)\s*(?:(st)|(ep|%)(\+?))\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Duration:
-    """A length of training: `1.5ep` (epochs), `586st` (steps) or `100%` (of the run).
+    """A length of training: `1.5ep` (epochs), `586st` (steps) or `100%` (of the run); `1.5ep+` is rounded up.
 
-    >>> Duration.parse("1.5ep").in_steps(391, total=31280)
-    586
+    >>> Duration.parse("1.5ep").in_steps(391, total=31280), Duration.parse("1.5ep+").in_steps(391, total=31280)
+    (586, 587)
     >>> str(Duration.parse("4 ep"))
     '4ep'
     """
 
     amount: float
     unit: str
+    up: bool = field(default=False, repr=False)
+    """a part of a step counts as a whole one, where it is dropped otherwise"""
 
     @classmethod
     def parse(cls, text: Duration | str | int) -> Duration:
@@ -34,10 +36,10 @@ class Duration:
             return cls(text, "st")
         match = _DURATION.fullmatch(text) if isinstance(text, str) else None
         try:
-            amount, unit = float(match[1]), match[2].lower()  # type: ignore[index]
+            amount, unit, up = float(match[1]), (match[2] or match[3]).lower(), bool(match[4])  # type: ignore[index]
         except (TypeError, ValueError):
             raise UserError(f"Cannot read {shown(text)} as a length of training: write 1.5ep, 586st or 50%.") from None
-        return cls(amount, unit)
+        return cls(amount, unit, up)
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.amount) or self.amount < 0:
@@ -47,7 +49,7 @@ class Duration:
 
     def __str__(self) -> str:
         whole = math.isfinite(self.amount) and self.amount == int(self.amount)
-        return f"{int(self.amount) if whole else self.amount}{self.unit}"
+        return f"{int(self.amount) if whole else self.amount}{self.unit}{'+' if self.up else ''}"
 
     def in_steps(self, steps_per_epoch: int, total: int) -> int:
         """This length in steps of a run of `total` steps; it must fit into the run."""
@@ -69,7 +71,8 @@ class Duration:
         """The one place where epochs and percent become steps; a part of a step is dropped, as in the paper's code."""
         whole = {"st": 1, "ep": steps_per_epoch, "%": total / 100}[self.unit]
         # 1e-9 keeps a product such as 0.29 * 100 = 28.999... from losing a step to the binary fraction.
-        return math.floor(min(self.amount * whole, 1e15) + 1e-9)  # no run is longer, and infinity has no floor
+        steps = min(self.amount * whole, 1e15)  # no run is longer, and infinity has no floor
+        return math.ceil(steps - 1e-9) if self.up else math.floor(steps + 1e-9)
 
 
 T = TypeVar("T")

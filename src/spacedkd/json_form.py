@@ -25,13 +25,11 @@ from spacedkd.own_code import FromFile, load_object, loaded_already
 from spacedkd.schedule import SCHEDULES, NamedSchedule, Schedule, as_schedule
 
 
-def added(default: Any) -> Any:
-    """A field that specs of before did not have: written only where it is set, so that theirs stay what they were."""
-    return field(default=default, metadata={"added": True})
-
-
 def to_json(value: Any) -> Any:
     """Dataclasses to plain dictionaries; durations to text; schedules get their kind.
+
+    A field that came "later" is written down only where it is not as usual: what was written before it came still means
+    the same.
 
     >>> from spacedkd.schedule import Spaced
     >>> to_json(Spaced("1.5ep"))
@@ -47,8 +45,11 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, NamedSchedule):
         return {"kind": value.kind, **to_json(value.options)}
-    written = (f for f in fields(value) if not (f.metadata.get("added") and getattr(value, f.name) == f.default))
-    plain = {f.name: to_json(getattr(value, f.name)) for f in written}
+    plain = {
+        one.name: to_json(getattr(value, one.name))
+        for one in fields(value)
+        if "later" not in one.metadata or getattr(value, one.name) != usual(one)
+    }
     if not isinstance(value, Schedule):
         return plain
     ours = {kind: name for name, kind in SCHEDULES.items()}

@@ -1,24 +1,19 @@
 """Training recipes by name: what the paper says, done correctly, and what its released code does, quirk by quirk.
 
-A recipe is a spec; an official recipe is the paper's settings with a list of quirks applied, each of which can be left
-out alone. `docs/recipes.md` explains every one.
+A recipe is a spec; an official recipe is the paper's settings with a list of quirks, each of which can be left out
+alone. A quirk belongs to the modes in which the released code has it: its online KD is not its spaced KD by one step.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
-from spacedkd.schedule import Online, ReleasedSelfKD, Schedule, Spaced
+from spacedkd.places import value_at, with_changes
+from spacedkd.quirks import QUIRKS
+from spacedkd.schedule import Online, Spaced
 from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
-
-
-class Quirk(NamedTuple):
-    """One way in which the released code differs from the paper."""
-
-    about: str
-    apply: Callable[[RunSpec], RunSpec]
 
 
 class Recipe(NamedTuple):
@@ -26,78 +21,15 @@ class Recipe(NamedTuple):
 
     about: str
     spec: RunSpec
-    quirks: tuple[str, ...] = ()
+    quirks: Mapping[str, Sequence[str]] = {}
+    """each with the modes it belongs to: online, spaced, offline, or alone, which is training without a teacher"""
 
-
-def _set(**settings: Any) -> Callable[[RunSpec], RunSpec]:
-    return lambda spec: replace(spec, **settings)
-
-
-def _method(**options: Any) -> Callable[[RunSpec], RunSpec]:
-    return lambda spec: replace(spec, method=MethodSpec(spec.method.name, {**spec.method.options, **options}))
-
-
-def _where_spaced(schedule: Callable[[Spaced], Schedule]) -> Callable[[RunSpec], RunSpec]:
-    """Another schedule in place of a spaced one; online KD stays as it is."""
-
-    def apply(spec: RunSpec) -> RunSpec:
-        if not isinstance(spec.schedule, Spaced) or spec.schedule == Online():
-            return spec
-        return replace(spec, schedule=schedule(spec.schedule))
-
-    return apply
-
-
-def _online_pre(spec: RunSpec) -> RunSpec:
-    """Only online KD teaches with the outputs of before the update."""
-    return replace(spec, follower_first=True) if spec.schedule == Online() else spec
-
-
-def _live_teacher(spec: RunSpec) -> RunSpec:
-    return _method(variant="live")(spec) if spec.method.options.get("variant") == "snapshot" else spec
-
-
-_OVER_CLASSES: dict[str, Any] = {"logit_loss": "kl-over-classes", "temperature": 1.0, "temperature_squared": True}
-QUIRKS = {
-    "prob_kl": Quirk("the KL gets probabilities where log-probabilities belong", _method(logit_loss="probability-kl")),
-    "numel_kl": Quirk(
-        "the KL is divided by classes too, with T^2 and T = 1, weight 0.5, and no feature term",
-        _method(**_OVER_CLASSES, label_weight=0.5, logit_weight=0.5, feature_weight=0.0),
-    ),
-    "teacher_train_mode": Quirk(
-        "the frozen teacher stays in train mode: its BatchNorm statistics move and its drop-path acts",
-        _set(frozen_mode="train"),
-    ),
-    "online_pre": Quirk("online KD teaches with the teacher's outputs of before its update", _online_pre),
-    "no_flush": Quirk(
-        "a last block shorter than the interval is never taught",
-        _where_spaced(lambda spaced: replace(spaced, tail="drop")),
-    ),
-    "negative_counter": Quirk(
-        "the counter starts at minus one epoch: a first block of another length, triggers the teacher never learns",
-        _where_spaced(lambda spaced: ReleasedSelfKD(spaced.interval)),
-    ),
-    "live_teacher": Quirk("the replay trains the deepest classifier again", _live_teacher),
-    "skip_head3_feature": Quirk(
-        "the feature term leaves out the deepest exit", _method(skip_deepest_exit_features=True)
-    ),
-    "self_augmentation": Quirk(
-        "AutoAugment and Cutout, which the baseline does not get",
-        lambda spec: replace(spec, data=replace(spec.data, augmentation="self-cifar")),
-    ),
-    "joint_adamw_zero_grads": Quirk(
-        "one AdamW over both networks: the frozen one gets zero gradients and still moves",
-        lambda spec: replace(spec, optimizer=replace(spec.optimizer, moves_frozen=True)),
-    ),
-    "resampled_replay": Quirk("the student replays other batches than the teacher saw", _set(redraw_replay=True)),
-    "other_init": Quirk("teacher and student start from different weights", _set(same_init=False)),
-}
 
 _SGD = OptimizerSpec("sgd", lr=0.01, momentum=0.9, weight_decay=5e-4)
 _ADAMW = OptimizerSpec("adamw", lr=5e-4, weight_decay=0.05)
 _VIT_RATE = RateSpec("cosine", floor=0.01, warmup=Duration(20, "ep"), restart_after_warmup=False, per_epoch=True)
 _CNN = RunSpec(
-    data=DataSpec("cifar100", augmentation="cifar"),
+    data=DataSpec("cifar100", augmentation="paper"),
     network=NetworkSpec("resnet18_small"),
     method=MethodSpec("kd"),
     schedule=Spaced("1.5ep"),
@@ -120,39 +52,129 @@ RECIPES = {
     "paper-self": Recipe("self KD on a ResNet with a teacher that stands still, interval 4 epochs", _SELF),
     "paper-vit": Recipe("two DeiT-Tiny, 300 epochs of AdamW, interval 1.5 epochs, as the paper says", _VIT),
 }
+_TAUGHT = "online spaced offline"
 _OFFICIAL = {
-    "cnn": "prob_kl teacher_train_mode online_pre no_flush other_init",
-    "self": "live_teacher negative_counter skip_head3_feature self_augmentation",
-    "vit": "numel_kl teacher_train_mode online_pre joint_adamw_zero_grads resampled_replay other_init",
+    "cnn": {
+        _TAUGHT: "prob_kl other_init",
+        "online": "online_pre",
+        "spaced": "teacher_train_mode no_flush",
+        f"{_TAUGHT} alone": "torch_init full_precision",
+    },
+    "self": {
+        _TAUGHT: "live_teacher skip_head3_feature self_augmentation",
+        "spaced offline": "negative_counter exits_run_along",
+        f"{_TAUGHT} alone": "full_precision",
+    },
+    "vit": {
+        _TAUGHT: "numel_kl other_init",
+        "online": "online_pre",
+        "spaced offline": "teacher_train_mode",
+        "spaced": "joint_adamw_zero_grads resampled_replay teachers_rate rounded_up no_flush",
+        f"{_TAUGHT} alone": "zero_head full_precision",
+    },
 }
-for _name, _quirks in _OFFICIAL.items():
+for _name, _by_modes in _OFFICIAL.items():
+    _quirks = {quirk: modes.split() for modes, quirks in _by_modes.items() for quirk in quirks.split()}
     _about = f"paper-{_name} as its released code does it"
-    RECIPES[f"official-{_name}"] = Recipe(_about, RECIPES[f"paper-{_name}"].spec, tuple(_quirks.split()))
+    RECIPES[f"official-{_name}"] = Recipe(_about, RECIPES[f"paper-{_name}"].spec, _quirks)
+
+
+def mode_of(spec: RunSpec) -> str:
+    """Which mode of the released code a run has: each has rules of its own.
+
+    >>> [mode_of(replace(_CNN, schedule=interval)) for interval in ("offline", "80ep", "1.5ep", "online")]
+    ['offline', 'offline', 'spaced', 'online']
+    """
+    if spec.method.name == "none":
+        return "alone"
+    if spec.schedule is None or spec.schedule == Online():
+        return "online"
+    if not isinstance(spec.schedule, Spaced):
+        return "spaced"
+    interval = Duration.parse(spec.schedule.interval)
+    whole = interval == Duration(100, "%") or (interval.unit == "ep" and interval.amount >= spec.epochs)
+    return "offline" if whole else "spaced"
 
 
 def recipe(
-    name: str, without: Collection[str] = (), change: Callable[[RunSpec], RunSpec] = lambda spec: spec
+    name: str,
+    without: Collection[str] = (),
+    change: Callable[[RunSpec], RunSpec] = lambda spec: spec,
+    asked_for: Collection[str] = (),
 ) -> RunSpec:
-    """The spec of a recipe: its settings, then your change of them, then all of its quirks but the ones left out.
+    """The spec of a recipe: its settings, your change of them, and all quirks of that mode but those left out.
 
-    Quirks come last because some depend on the schedule: only online KD teaches with outputs of before the update.
+    A quirk sets nothing that your change sets: where the change gives another value than the recipe's, and at the
+    places you name as `asked_for`. How an interval is counted is up to the quirks, whatever interval you choose.
 
     >>> recipe("official-cnn", without=["prob_kl"]).frozen_mode
     'train'
+    >>> recipe("official-cnn", change=lambda spec: replace(spec, schedule=Online())).frozen_mode
+    'shared'
     """
+    base = _chosen(name, without).spec
+    asked = _plain_where_unspaced(change(base), base)
+
+    def kept(place: str) -> bool:
+        if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
+            return True
+        return not place.startswith("schedule") and value_at(asked, place) != value_at(base, place)
+
+    settings = _settings(name, without, asked)
+    return with_changes(asked, [(place, value) for _, place, value in settings if not kept(place)])
+
+
+def _plain_where_unspaced(spec: RunSpec, own: RunSpec) -> RunSpec:
+    """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
+
+    So both online in place of the recipe's `own` interval and plain in place of its `own` variant ask for it.
+    """
+    if own.method.name != "self-kd" or spec.method.name != own.method.name:
+        return spec
+    variant, usual = (one.method.options.get("variant") for one in (spec, own))
+    asked = variant == "plain" or (variant == usual and spec.schedule == Online())
+    if asked and spec.schedule in (own.schedule, Online()):
+        plain = replace(spec.method, options={**spec.method.options, "variant": "plain"})
+        return replace(spec, method=plain, schedule=None)
+    return spec
+
+
+def of_quirks(name: str, without: Collection[str], spec: RunSpec) -> dict[str, str]:
+    """What became of a recipe's quirks in a spec made from it, in a few lines; those of other modes are no part of it.
+
+    >>> of_quirks("official-cnn", (), replace(recipe("official-cnn"), precision="bf16-mixed"))["overridden"]
+    'full_precision, by precision=bf16-mixed'
+    """
+    by: dict[str, list[str]] = {}
+    for quirk, place, value in _settings(name, without, spec):
+        found = value_at(spec, place)
+        by.setdefault(quirk, []).extend([] if found == value else [f"{place}={found}"])
+    lines = {
+        "quirks": ", ".join(quirk for quirk, others in by.items() if not others),
+        "overridden": "; ".join(f"{quirk}, by {' '.join(others)}" for quirk, others in by.items() if others),
+        "left out": ", ".join(without),
+    }
+    return {what: line for what, line in lines.items() if line}
+
+
+def _settings(name: str, without: Collection[str], spec: RunSpec) -> Iterator[tuple[str, str, Any]]:
+    """Quirk, place and value of everything that is set by those that belong to the mode of a spec."""
+    chosen, mode = _chosen(name, without), mode_of(spec)
+    method = chosen.spec.method.name
+    for quirk in (quirk for quirk, modes in chosen.quirks.items() if mode in modes and quirk not in without):
+        for place, value in QUIRKS[quirk].settings(spec).items():
+            if place.startswith("method.") and spec.method.name != method:
+                raise UserError(
+                    f"Quirk {quirk} is about method {method}, not {spec.method.name}: leave it out, --without {quirk}"
+                )
+            yield quirk, place, value
+
+
+def _chosen(name: str, without: Collection[str]) -> Recipe:
     if name not in RECIPES:
         raise unknown("recipe", name, RECIPES)
     chosen = RECIPES[name]
     for quirk in without:
         if quirk not in chosen.quirks:
             raise unknown(f"quirk of {name}", quirk, chosen.quirks or ["it has none"])
-    spec = change(chosen.spec)
-    for quirk in chosen.quirks:
-        if quirk in without:
-            continue
-        before, spec = spec.method, QUIRKS[quirk].apply(spec)
-        if spec.method != before and before.name != (method := chosen.spec.method.name):
-            raise UserError(
-                f"Quirk {quirk} is about method {method}, not {before.name}: leave it out, --without {quirk}"
-            )
-    return spec
+    return chosen

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -27,6 +28,7 @@ from spacedkd.optimizer_spec import RateSpec as RateSpec
 from spacedkd.own_code import marked
 from spacedkd.schedule import Schedule
 
+OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)")
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
 
@@ -46,6 +48,11 @@ class NetworkSpec:
     @property
     def pretrained(self) -> bool:
         return self != self.untrained()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is one of our small-image ResNets, which are known by their names without importing them."""
+        return OURS.fullmatch(self.name) is not None
 
     def untrained(self) -> NetworkSpec:
         """The same network without trained weights."""
@@ -89,12 +96,16 @@ class RunSpec:
     """this part of every label is spread evenly over all classes"""
     ema: float | None = None
     """keep a moving average of the student's weights with this decay, and measure it too"""
-    frozen_mode: Literal["eval", "train"] = "eval"
-    """how a model behaves while another learns; train lets its BatchNorm statistics move and its dropout act"""
+    frozen_mode: Literal["eval", "train", "shared"] = "eval"
+    """how a model behaves while another learns; train lets its BatchNorm statistics move and its dropout act; shared
+    gives what its own turn at that step will: masks and the batch's statistics are the same, and what it keeps of them
+    moves in its own turn alone"""
     follower_first: bool = False
     """roles take their turns in the opposite order, so the student meets the teacher before it has learned the batch"""
     redraw_replay: bool = False
     """whoever follows sees other batches than the leader: another order, other augmentation"""
+    follower_rate: Literal["own", "leader"] = "own"
+    """whoever follows has the learning rate of its own step, or that of the step where the leader stands"""
     precision: str = "auto"
     """32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it"""
     channels_last: bool = True
@@ -155,6 +166,7 @@ class RunSpec:
         described = {key: value for key, value in written.items() if key not in (*_NOT_COMPUTED, *_WHEN_SET)}
         described |= {key: written[key] for key, usual in _WHEN_SET.items() if written[key] != usual}
         described["processes"] = self.engine.processes
+        described["data"]["root"] = DataSpec.root  # where data sets known by name lie, on this machine
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
     def fingerprints(self) -> tuple[str, ...]:
@@ -167,7 +179,13 @@ class RunSpec:
 
 
 _NOT_COMPUTED = ("engine", "label", "save_every", "log_every", "record", "teacher_path")
-_WHEN_SET = {"sync_batchnorm": False, "processes_before": [], "only": None, "on_nonfinite": "stop"}
+_WHEN_SET = {
+    "sync_batchnorm": False,
+    "processes_before": [],
+    "only": None,
+    "on_nonfinite": "stop",
+    "follower_rate": "own",
+}
 """what counts only where it is not as usual; runs of before did not have it"""
 
 

@@ -229,5 +229,5 @@ def test_an_arm_adds_its_flags_to_the_base() -> None:
 
 def test_a_recipe_in_an_arm_is_changed_by_the_bases_flags() -> None:
     _, spec = parse_arm("theirs: --recipe official-cnn --without prob_kl", parse(words("--epochs 7 --width 8")))
-    assert (spec.epochs, spec.network.options, spec.frozen_mode) == (7, {"width": 8}, "train")
+    assert (spec.epochs, spec.network.options, spec.frozen_mode) == (7, {"width": 8, "init": "torch"}, "train")
     assert spec.method.options == {}

@@ -12,12 +12,13 @@ import timm
 
 from spacedkd import AugmentSpec, DataSpec, Duration, OptimizerSpec, RateSpec, RunSpec, Spaced, UserError
 from spacedkd.cli import main
-from spacedkd.cli.changes import changed, to_spec, with_changes
+from spacedkd.cli.changes import changed, to_spec
 from spacedkd.cli.flags import GROUPS, PLACES, parse
-from spacedkd.cli.meanings import OURS
 from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.models import small_resnet
+from spacedkd.places import with_changes
+from spacedkd.spec import OURS
 from spacedkd.training.plan import fill_in
 
 WITHOUT_A_FLAG = {

@@ -5,21 +5,21 @@ spec checks its fields together: a multistep rate needs its milestones.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from spacedkd.cli.flags import PLACES, Given
 from spacedkd.cli.meanings import make_schedule, with_networks
 from spacedkd.cli.typed import assignments
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError
+from spacedkd.places import with_changes
 from spacedkd.recipes import recipe
 from spacedkd.schedule import Online
 from spacedkd.spec import AugmentSpec, MethodSpec, OptimizerSpec, RateSpec, RunSpec, read_spec
 
-T = TypeVar("T")
 SCHEDULE_FLAGS = ("interval", "ahead", "window", "tail")
 _OF_A_SHAPE = ("floor", "milestones", "factor", "restart_after_warmup")
 _OF_AN_OPTIMIZER = ("momentum", "nesterov", "options")
@@ -36,11 +36,22 @@ def to_spec(given: Given) -> RunSpec:
         raise UserError("--spec and --recipe both fill everything in: give one of them.")
     without = given.get("without", ())
     if "recipe" in given:
-        return recipe(given["recipe"], without, change=lambda spec: changed(spec, given))
+        return recipe(given["recipe"], without, lambda spec: changed(spec, given), typed_places(given))
     if without:
         raise UserError("--without leaves a quirk out of a --recipe: name the recipe too.")
     base = read_spec(given["spec"], given.get("trust_code", False)) if "spec" in given else RunSpec()
     return changed(base, given)
+
+
+def typed_places(given: Given) -> set[str]:
+    """The places of a spec that flags name.
+
+    >>> sorted(typed_places({"augment": "none", "tail": "teach", "set": ["method.options.temperature=4"]}))
+    ['data.augmentation', 'method.temperature', 'schedule.tail']
+    """
+    places = {place for name, place in PLACES.items() if name in given}
+    places |= {place.replace(".options", "") for place, _ in assignments(given.get("set", ()))}
+    return places | ({"schedule.tail"} if "tail" in given else set())
 
 
 def changed(base: RunSpec, given: Given) -> RunSpec:
@@ -102,48 +113,6 @@ def _varied(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
 
     augment = replace(fill_in(spec.data).augment or AugmentSpec(), **given)
     return replace(spec, data=replace(spec.data, augment=augment))
-
-
-def with_changes(spec: T, changes: Iterable[tuple[str, Any]]) -> T:
-    """A spec with what lies at these places changed; where one place is named twice the last wins.
-
-    >>> with_changes(RunSpec(), [("optimizer.lr", 0.5), ("method.temperature", 4)]).method.options
-    {'temperature': 4}
-    """
-    made: T = _changed(spec, [(place.split("."), place, value) for place, value in changes], "spec")
-    return made
-
-
-def _changed(base: Any, changes: Iterable[tuple[list[str], str, Any]], what: str) -> Any:
-    """A spec, or a mapping in one, with what lies at these paths changed, all of it at once."""
-    mapping = isinstance(base, Mapping)
-    names = [] if mapping else [one.name for one in fields(base)]
-    new: dict[str, Any] = {}
-    inside: dict[str, list[tuple[list[str], str, Any]]] = {}
-    for path, place, value in changes:
-        # A network, a method or an optimizer has options of its own: method.temperature is method.options.temperature.
-        name, *rest = ["options", *path] if "options" in names and path[0] not in names else path
-        if rest:
-            inside.setdefault(name, []).append((rest, place, value))
-        elif names and name not in names:
-            raise unknown(f"key in {what}", name, names)
-        else:
-            new[name] = value
-            inside.pop(name, None)
-    for name, deeper in inside.items():
-        found = new[name] if name in new else base.get(name) if mapping else getattr(base, name, None)
-        if not isinstance(found, Mapping) and not is_dataclass(found):
-            raise UserError(f"There is no {deeper[0][1]!r} in this spec. {_WAY_OUT.get(name, _SEE)}")
-        new[name] = _changed(found, deeper, f"{what}.{name}")
-    return {**base, **new} if mapping else replace(base, **new)
-
-
-_SEE = "See the spec.json of any run for the names."
-_WAY_OUT = {
-    "teacher": "Give --teacher NAME too.",
-    "schedule": "Give --interval 1.5ep or another schedule too.",
-    "augment": "Use --crop, --flip or --rotate.",
-}
 
 
 def folder_name(spec: RunSpec) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from spacedkd.cli.changes import with_changes
 from spacedkd.cli.evaluation_flags import InstrumentFlags, ObjectFlags, OtherNetworkFlags, make_plan
 from spacedkd.cli.flags import PLACES, Given, ImageFlags, flag, given
 from spacedkd.cli.progress import console, say, work_progress
@@ -16,6 +15,7 @@ from spacedkd.cli.typed import assignments
 from spacedkd.errors import UserError
 from spacedkd.machine import check_threads
 from spacedkd.own_code import load_object
+from spacedkd.places import with_changes
 from spacedkd.spec import NetworkSpec, RunSpec
 
 if TYPE_CHECKING:

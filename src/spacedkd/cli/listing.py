@@ -9,7 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from spacedkd.errors import UserError, unknown
-from spacedkd.recipes import QUIRKS, RECIPES
+from spacedkd.quirks import QUIRKS
+from spacedkd.recipes import RECIPES
 
 
 def _table(*heads: str, rows: Iterable[Iterable[str]]) -> Table:
@@ -29,9 +30,9 @@ def data(pattern: str) -> Table:
 
 def augmentations(pattern: str) -> Table:
     """how training images can be varied"""
-    from spacedkd.data.augmentations import AUGMENTATIONS
+    from spacedkd.data.augmentations import AUGMENTATIONS, BY_DATA
 
-    rows = [(name, entry.about) for name, entry in AUGMENTATIONS.items()]
+    rows = [*((name, entry.about) for name, entry in AUGMENTATIONS.items()), *BY_DATA.items()]
     return _table("--augment", "what is done to training images", rows=rows)
 
 
@@ -82,7 +83,11 @@ def schedules(pattern: str) -> Table:
 def recipes(pattern: str) -> Table:
     """whole training recipes, with the quirks of released code"""
     rows = [
-        (name, entry.about, "\n".join(f"{quirk}: {QUIRKS[quirk].about}" for quirk in entry.quirks))
+        (
+            name,
+            entry.about,
+            "\n".join(f"{quirk} ({', '.join(modes)}): {QUIRKS[quirk].about}" for quirk, modes in entry.quirks.items()),
+        )
         for name, entry in RECIPES.items()
     ]
     return _table("--recipe", "what it is", "quirks: --without QUIRK", rows=rows)

@@ -4,7 +4,6 @@ Networks are named by --network, --width, --teacher, --teacher-weights and --ass
 --ahead, --window and --tail.
 """
 
-import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from spacedkd.schedule import Ahead, Online, Schedule, Spaced, Window, by_name
 from spacedkd.spec import MethodSpec, NetworkSpec, RunSpec, read_spec
 
 PUBLISHED = "timm"
-OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)")
-"""the names of our small-image ResNets, known without importing them"""
 _FROM_DATA = ("num_classes", "in_chans")
 
 
@@ -26,7 +23,7 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
     width = fitting(int, given["width"], "width") if "width" in given else None
     if given.get("network", spec.network.name) != spec.network.name:
         spec = replace(spec, network=NetworkSpec(given["network"]))
-    if width is not None and (_is_ours(spec.network.name) or not _is_ours(given.get("teacher", ""))):
+    if width is not None and (spec.network.is_ours or not NetworkSpec(given.get("teacher", "")).is_ours):
         spec = replace(spec, network=_with_option(spec.network, "width", width))
     if "teacher" in given:
         spec = replace(spec, teacher=_named(given["teacher"], width))
@@ -40,12 +37,9 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
     return spec
 
 
-def _is_ours(name: str) -> bool:
-    return OURS.fullmatch(name) is not None
-
-
 def _named(name: str, width: int | None) -> NetworkSpec:
-    return NetworkSpec(name, {"width": width} if width is not None and _is_ours(name) else {})
+    named = NetworkSpec(name)
+    return _with_option(named, "width", width) if width is not None and named.is_ours else named
 
 
 def _with_option(spec: Any, name: str, value: Any) -> Any:

@@ -37,10 +37,10 @@ def shown(table: Table) -> RichTable:
     return rich
 
 
-def of_spec(spec: RunSpec) -> RichTable:
-    """Everything a spec says, a line for each setting."""
+def of_spec(spec: RunSpec, notes: Mapping[str, str]) -> RichTable:
+    """Everything a spec says, a line for each setting, and what is to be said of it."""
     table = RichTable(box=None, show_header=False, padding=(0, 2))
-    for key, value in _settings(to_json(spec)):
+    for key, value in (*_settings(to_json(spec)), *notes.items()):
         table.add_row(key, str(value))
     return table
 

@@ -18,6 +18,7 @@ from spacedkd.cli.progress import console, count_progress, jobs_progress, run_pr
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.machine import check_count
+from spacedkd.recipes import of_quirks
 from spacedkd.spec import read_spec
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
@@ -59,7 +60,8 @@ def train(
     from spacedkd.training.folder import RunFolder
 
     if "recipe" in typed:
-        console.print(f"Recipe {typed['recipe']} fills in:", terminal.of_spec(spec))
+        name, without = typed["recipe"], typed.get("without", ())
+        console.print(f"Recipe {name} fills in:", terminal.of_spec(spec, of_quirks(name, without, spec)))
     folder = resume or out or Path("runs") / folder_name(spec)
     if resume is not None and typed:
         spec = RunFolder(resume).taken_up(changed(spec, typed))

@@ -208,10 +208,26 @@ AUGMENTATIONS = {
 }
 
 
+BY_DATA = {
+    "paper": "what the paper's code has for the data: cifar for photographs of 32 px, tiny-imagenet of 64, imagenet",
+    "paper-self": "what its self KD has: self-cifar in place of cifar, else the same",
+}
+"""names that stand for others; which one is decided when the data is known"""
+PAPER_SIZES = {(32, 32): "cifar", (64, 64): "tiny-imagenet"}
+"""the paper's small photographs, which a file or a folder is known by"""
+
+
+def of_the_paper(name: str | None, suits: str) -> str | None:
+    """The augmentation that a name of `BY_DATA` stands for where the data is of the kind of `suits`; else the name."""
+    if name not in BY_DATA:
+        return name
+    return "self-cifar" if name == "paper-self" and suits == "cifar" else suits
+
+
 def named(name: str) -> Named:
     """The augmentation of that name."""
     if name not in AUGMENTATIONS:
-        raise unknown("augmentation", name, AUGMENTATIONS)
+        raise unknown("augmentation", name, [*AUGMENTATIONS, *BY_DATA])
     return AUGMENTATIONS[name]
 
 

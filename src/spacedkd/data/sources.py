@@ -44,6 +44,15 @@ def _imagenet_100(spec: DataSpec) -> Found:
     return disk.class_folders(spec)
 
 
+def _cifar(spec: DataSpec) -> Found:
+    """As torchvision has it or, where that is not there, as the hub has it: ROOT/cifar100/*.parquet."""
+    place = Path(spec.root) / spec.source
+    if not any(place.glob("*.parquet")):
+        return disk.cifar(spec)
+    label = "fine_label" if spec.source == "cifar100" else "label"
+    return tables.parquet(replace(spec, source=str(place), label_column=label))
+
+
 _SPLITS = ("train_split", "test_split")
 _CLASSES = ("class_list", *_SPLITS, "test_part", "skip_bad")
 _TABLE = ("image_column", "label_column", *_SPLITS, "test_part", "skip_bad")
@@ -52,8 +61,8 @@ SOURCES = {
     "digits": Source(
         "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn", arrays.digits, "digits"
     ),
-    "cifar10": Source("32x32 photographs, 10 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
-    "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
+    "cifar10": Source("32x32 photographs, 10 classes, 50 000 + 10 000 images", _cifar, "cifar", ("root",)),
+    "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", _cifar, "cifar", ("root",)),
     "tiny-imagenet": Source(
         "64x64 photographs, 200 classes, 100 000 + 10 000 images",
         disk.tiny_imagenet,
@@ -156,7 +165,8 @@ class Library:
     def _filled(self, spec: DataSpec, source: Source) -> DataSpec:
         if spec.image_size is not None:
             check_pixels("image_size", spec.image_size, spec.image_size)
-        complete = spec.augmentation is not None and spec.image_size is not None
+        by_data = spec.augmentation is None or spec.augmentation in augmentations.BY_DATA
+        complete = not by_data and spec.image_size is not None
         if complete and (spec.augment is not None or augmentations.named(spec.augmentation or "").augment is None):
             return spec  # without a look at the images
         suits, side, arrays = source.suits, None, False
@@ -165,9 +175,12 @@ class Library:
             size, arrays = _size(found), isinstance(found.train.images, np.ndarray)
             small = max(size) <= SMALL or not _could_be_photographs(found)
             suits, side = ("small", min(size)) if small else ("imagenet", None)
+            if by_data and spec.augmentation is not None and _could_be_photographs(found):
+                suits = augmentations.PAPER_SIZES.get(size, suits)
         usual = augmentations.named(suits)
         own = None if arrays else side or usual.size  # arrays have one shape already, which they keep
-        name = spec.augmentation or (suits if spec.augment is None or usual.varies else "plain")
+        suited = suits if spec.augment is None or usual.varies else "plain"
+        name = augmentations.of_the_paper(spec.augmentation, suited) or suited
         chosen = augmentations.named(name)
         changes = spec.augment or chosen.augment
         if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:

@@ -15,6 +15,7 @@ from spacedkd.data.inputs import Shown
 from spacedkd.errors import UserError, unknown
 from spacedkd.json_form import qualified_name
 from spacedkd.models import small_resnet
+from spacedkd.models.first_weights import wants_zero_head, zero_head
 from spacedkd.models.heads import looking
 from spacedkd.models.input_size import Resize, at_own_size, parse_size, show_through, why_untiled
 from spacedkd.models.weights import load_weights, reason, tried, weights_alone
@@ -44,8 +45,8 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
 
     A name is timm's, or `package.module:function`; `make` is such a function itself. A function is called with the
     spec's options. Of the options of a timm network `input_size` is ours: the network scales images to that size before
-    it looks at them. All others are timm's, with `pretrained` and `checkpoint_path` among them. Trained weights replace
-    the seed's.
+    it looks at them; and so is `init` when it is "zero-head". All others are timm's, with `pretrained` and
+    `checkpoint_path` among them. Trained weights replace the seed's.
     """
     if make is not None or is_own(spec.name):
         name = spec.name if make is None or is_own(spec.name) else qualified_name(make)
@@ -129,7 +130,8 @@ def arguments_of(spec: NetworkSpec, shown: Shown) -> dict[str, Any]:
     usual, is_fixed = _usual_size(spec)
     img_size = size[0] if size[0] == size[1] else size  # some networks understand squares only
     fixed = {"img_size": img_size} if is_fixed and size != usual else {}
-    given = {name: value for name, value in spec.options.items() if name != "input_size"}
+    ours = ("input_size", "init") if wants_zero_head(spec) else ("input_size",)
+    given = {name: value for name, value in spec.options.items() if name not in ours}
     return {"num_classes": len(shown.classes), "in_chans": channels, **fixed, **given}
 
 
@@ -139,6 +141,8 @@ def _created(spec: NetworkSpec, shown: Shown) -> nn.Module:
         checkpoint = arguments.pop("checkpoint_path", None)
         with weights_alone():
             network: nn.Module = timm.create_model(spec.name, **arguments)
+        if wants_zero_head(spec) and not spec.options.get("pretrained"):
+            zero_head(network, spec)
         if checkpoint:
             load_weights(network, str(checkpoint), shown.classes, averaged=True)  # which timm would prefer too
         return network

@@ -31,7 +31,7 @@ from spacedkd.schedule import Turn, versions
 from spacedkd.training import tensor_file
 from spacedkd.training.plan import Plan
 from spacedkd.training.tensor_file import digest
-from spacedkd.training.turns import turns_of
+from spacedkd.training.turns import masked_by, turns_of
 
 Settings = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -76,7 +76,7 @@ def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str
     spec, roles, learners = plan.spec, plan.method.roles, plan.method.learners
     network = plan.network(role)
     own = "teacher" if network is spec.teacher else "network"
-    listens = plan.method.path(role) == "method"
+    listens, (masks, _) = plan.method.path(role) == "method", masked_by(Turn(role, 0), spec.frozen_mode)
     found = {
         "network": to_json(network.untrained()),
         "data": to_json(spec.data),
@@ -97,10 +97,10 @@ def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str
         "first weights": [digest(models[learners[one]].state_dict()) for one in roles[: roles.index(role) + 1]],
         "trained teacher": [digest(models[name].state_dict()) for name in plan.method.fixed] if listens else None,
         "updates left out": spec.on_nonfinite if spec.on_nonfinite != "stop" else None,
-        "dropout masks": role if draws(models[learners[role]], plan.data.shown.sample) else None,
+        "dropout masks": masks if draws(models[learners[role]], plan.data.shown.sample) else None,
     }
     if role != roles[0]:  # those before it decide, too
-        found["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay]
+        found["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay, *plan.led]
     return found
 
 

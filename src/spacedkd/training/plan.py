@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Real
@@ -30,7 +30,7 @@ from spacedkd.schedule import Online, Schedule, Turn
 from spacedkd.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.training import engine
 from spacedkd.training.objects import Objects
-from spacedkd.training.turns import Turns, turns_of
+from spacedkd.training.turns import Turns, looks_of, turns_of
 
 MOST_STEPS = 10_000_000
 """in a run; all turns are walked through before the first"""
@@ -65,6 +65,8 @@ class Plan:
     """of each role"""
     course: LearningRate
     """the learning rate of every step"""
+    led: Mapping[str, Sequence[int]]
+    """where the leader stands at each step of those that have its learning rate then"""
 
     @property
     def student(self) -> str:
@@ -78,6 +80,8 @@ class Plan:
 
     def lr(self, turn: Turn) -> float:
         """A turn's learning rate; a role that stops early goes through the whole course of it until then."""
+        if turn.role in self.led:
+            turn = Turn(self.roles[0], self.led[turn.role][turn.step])
         stop = self.stops[turn.role]
         return self.course(turn.step if stop == self.total_steps else turn.step * self.total_steps // stop)
 
@@ -184,13 +188,14 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
     method.check_schedule(schedule)
     stops = {role: _stop(method, role, in_run) for role in method.roles}
     roles = method.roles if spec.only is None else method.roles[: _place(spec.only, method.roles) + 1]
-    turns = Turns(method.roles, turns_of(schedule, method.roles, spec.follower_first, stops, total), roles)
+    order = turns_of(schedule, method.roles, spec.follower_first, stops, total)
+    turns = Turns(method.roles, order, roles, looks_of(schedule, method.roles, total))
     last_step = dict(turns.after(0))  # a role that never has a turn is not in it
     if roles[-1] not in last_step:
         raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")
     every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
-    course = _course(spec, objects, in_run)
-    return Plan(spec, objects, method, roles, data, turns, per_epoch, total, every, stops, last_step, course)
+    course, led = _course(spec, objects, in_run), turns.led() if spec.follower_rate == "leader" else {}
+    return Plan(spec, objects, method, roles, data, turns, per_epoch, total, every, stops, last_step, course, led)
 
 
 def _place(role: str, roles: Sequence[str]) -> int:

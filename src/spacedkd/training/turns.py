@@ -4,14 +4,18 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from spacedkd.errors import unknown
-from spacedkd.schedule import Schedule, Turn
+from spacedkd.schedule import ReleasedSelfKD, Schedule, Turn
 
 
 class Turns:
     """All turns of a run, walked once and kept small: a run on ImageNet has millions."""
 
-    def __init__(self, roles: Sequence[str], turns: Iterable[Turn], kept: Sequence[str]) -> None:
+    def __init__(
+        self, roles: Sequence[str], turns: Iterable[Turn], kept: Sequence[str], looks: Mapping[Turn, Turn] | None = None
+    ) -> None:
         """Those of the roles that are `kept`."""
+        self.looks = looks or {}
+        """turns that are forward passes alone, each by the turn it comes right before"""
         self._roles = roles
         self._places, self._steps = array("H"), array("q")
         place = {role: number for number, role in enumerate(roles)}
@@ -26,10 +30,26 @@ class Turns:
     def __len__(self) -> int:
         return len(self._steps)
 
+    def led(self) -> dict[str, Sequence[int]]:
+        """The leader's last step at each step of those that follow it; of the first at the least."""
+        stands, found = 0, {role: array("q") for role in self._roles[1:]}
+        for role, step in self.after(0):
+            if role == self._roles[0]:
+                stands = step
+            else:
+                found[role].extend([stands] * (step + 1 - len(found[role])))
+                found[role][step] = stands
+        return {**found}
+
     def after(self, done: int) -> Iterator[Turn]:
         """The turns that are left when so many are done."""
         for number in range(done, len(self)):
             yield Turn(self._roles[self._places[number]], self._steps[number])
+
+
+def masked_by(turn: Turn, frozen_mode: str) -> tuple[str, int]:
+    """What decides a turn's dropout masks; those of a shared forward pass are the same in everybody's turns."""
+    return ("shared", turn.step) if frozen_mode == "shared" else turn
 
 
 def turns_of(
@@ -38,3 +58,8 @@ def turns_of(
     """The turns of a schedule written in steps; a role that has learned enough has no more of them."""
     order = roles[::-1] if follower_first else roles
     return (turn for turn in schedule.turns(order, range(total)) if turn.step < stops.get(turn.role, total))
+
+
+def looks_of(schedule: Schedule, roles: Sequence[str], total: int) -> Mapping[Turn, Turn]:
+    """Turns of a schedule written in steps that are forward passes alone, each by the turn it comes right before."""
+    return schedule.looked_at(roles, range(total)) if isinstance(schedule, ReleasedSelfKD) else {}
