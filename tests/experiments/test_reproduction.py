@@ -1,7 +1,7 @@
 """Tables made again at the smallest scale: runs are kept once, stopped and continued, and say what their folders say."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +11,8 @@ from spacedkd import Duration, UserError, read_run
 from spacedkd.experiments.paper import tables
 from spacedkd.experiments.reproduction import numbers
 from spacedkd.experiments.reproduction.reproduce import Reproduction, chosen, some_rows
-from spacedkd.experiments.reproduction.scales import SMOKE, Scale
+from spacedkd.experiments.reproduction.scales import SMOKE
 from spacedkd.experiments.reproduction.store import Store
-from spacedkd.experiments.reproduction.table import Cell
 
 SMALLEST = replace(SMOKE, epochs=8, evaluate_every=Duration(2, "ep"))
 

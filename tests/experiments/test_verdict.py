@@ -27,7 +27,12 @@ def test_many_seeds_are_drawn_from_instead_of_counted() -> None:
 
 
 def test_fewer_than_six_seeds_cannot_reach_five_percent() -> None:
-    assert [sign_flip([1.0 + seed / 10 for seed in range(n)]) < 0.05 for n in (4, 5, 6, 7)] == [False, False, True, True]
+    assert [sign_flip([1.0 + seed / 10 for seed in range(n)]) < 0.05 for n in (4, 5, 6, 7)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_what_could_have_been_shown_is_found_four_times_of_five() -> None:

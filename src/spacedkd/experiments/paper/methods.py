@@ -7,7 +7,6 @@ numbers of. Each unspaced and spaced by 1.5 epochs.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from spacedkd.experiments.reproduction.arms import no_kd, online, spaced, with_method
 from spacedkd.experiments.reproduction.scales import Scale, title
@@ -26,10 +25,26 @@ METHODS = {
     "PS-KD": "ps-kd",
 }
 NUMBERS = {
-    ("resnet18", "cifar100"): {"TSB": (67.65, 71.70, 72.82), "CTKD": (67.86, 69.41, 71.12), "LSKD": (67.94, 70.74, 71.76)},
-    ("deit_tiny", "cifar100"): {"TSB": (51.90, 52.63, 55.47), "CTKD": (53.31, 54.20, 54.72), "LSKD": (52.31, 52.93, 53.83)},
-    ("resnet18", "tiny-imagenet"): {"TSB": (55.21, 59.92, 61.65), "CTKD": (53.03, 58.78, 60.32), "LSKD": (54.05, 59.30, 60.28)},
-    ("deit_tiny", "tiny-imagenet"): {"TSB": (40.29, 40.13, 43.36), "CTKD": (40.82, 41.22, 41.60), "LSKD": (39.65, 41.14, 41.48)},
+    ("resnet18", "cifar100"): {
+        "TSB": (67.65, 71.70, 72.82),
+        "CTKD": (67.86, 69.41, 71.12),
+        "LSKD": (67.94, 70.74, 71.76),
+    },
+    ("deit_tiny", "cifar100"): {
+        "TSB": (51.90, 52.63, 55.47),
+        "CTKD": (53.31, 54.20, 54.72),
+        "LSKD": (52.31, 52.93, 53.83),
+    },
+    ("resnet18", "tiny-imagenet"): {
+        "TSB": (55.21, 59.92, 61.65),
+        "CTKD": (53.03, 58.78, 60.32),
+        "LSKD": (54.05, 59.30, 60.28),
+    },
+    ("deit_tiny", "tiny-imagenet"): {
+        "TSB": (40.29, 40.13, 43.36),
+        "CTKD": (40.82, 41.22, 41.60),
+        "LSKD": (39.65, 41.14, 41.48),
+    },
 }
 
 

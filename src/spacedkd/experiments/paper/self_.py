@@ -56,7 +56,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
         for column, (arm, number, against, note) in arms.items():
             spec = scale.self_run(network, data, arm)
             judged = column != "self KD, 2x epochs"
-            yield Cell(row, column, spec, number, against and (row, against), note=note, judged=judged)
+            yield Cell(row, column, spec, number, None if against is None else (row, against), note=note, judged=judged)
 
 
 TABLE = Table(
