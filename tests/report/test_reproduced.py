@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,19 @@ import pytest
 from spacedkd.report.reproduced import csv_text, latex, listing_table, markdown, result_tables
 from spacedkd.report.reproduced.cells import shown_best, unit
 from spacedkd.report.reproduced.words import few_seeds
-from tests.report.fake_results import DEIT, HOSTILE, PAPER, R18, R50, Found, cell, intervals, losses, results
+from tests.report.fake_results import (
+    DEIT,
+    HOSTILE,
+    PAPER,
+    R18,
+    R50,
+    Found,
+    cell,
+    intervals,
+    losses,
+    results,
+    without_cells,
+)
 
 BOTH = pytest.mark.parametrize("found", [intervals(), losses()], ids=["intervals", "losses"])
 
@@ -124,7 +135,7 @@ def test_markdown_says_it_all() -> None:
     found = intervals(seeds=3)
     text = markdown(found)
     assert text.startswith("# Performance of different intervals\n\nTab. extend\\_main")
-    assert "**Spacing helps here, too.** Cells: " in text
+    assert "**Spacing helps here, too.**\n\nCells: " in text
     one = next(one for one in found["cells"] if one["column"] == "w/ 1.5")
     half = (one["estimate"]["high"] - one["estimate"]["low"]) / 2
     assert f"{100 * one['estimate']['mean']:.2f} \u00b1 {100 * half:.2f} (72.43) <sup>a</sup>" in text
@@ -135,7 +146,10 @@ def test_markdown_says_it_all() -> None:
     assert "12 runs are not finished" in text
     assert found["rule"] in text
     assert "```\nspacedkd reproduce interval --scale cpu\n```" in text
-    assert "42 runs, 36 of them shared with other tables; 4 h 6 min of computing, 123 456 optimizer updates." in text
+    assert (
+        "42 runs, 36 of them with a teacher that another run had trained; 4 h 6 min of computing, 123 456 optimizer updates."
+        in text
+    )
     assert "torch 2.13.0" in text
 
 
@@ -196,6 +210,16 @@ def test_the_list_of_what_can_be_reproduced() -> None:
     ]  # fmt: skip
     assert table.least_width == len("critical-period")
     assert listing_table([]).rows == []
+
+
+def test_a_claim_without_a_table() -> None:
+    """The theory has no cells, no runs, and nothing that could be missing."""
+    found = without_cells()
+    assert "## Notes\n\n- Lemma: it holds" in markdown(found)
+    assert "|" not in markdown(found)
+    assert latex(found) == "% theory: no table. Spacing helps here, too.\n"
+    assert len(csv_text(found).splitlines()) == 1
+    assert result_tables(found)[0].rows == []
 
 
 def test_a_table_of_which_nothing_is_finished() -> None:

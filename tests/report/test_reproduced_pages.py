@@ -11,7 +11,19 @@ from spacedkd.report.reproduced import index_markdown, write_index_page, write_t
 from spacedkd.report.reproduced.cells import cells_of
 from spacedkd.report.reproduced.panels import Line
 from spacedkd.report.reproduced.shifts import Axis
-from tests.report.fake_results import DEIT, HOSTILE, R18, R50, Found, cell, intervals, losses, results, values
+from tests.report.fake_results import (
+    DEIT,
+    HOSTILE,
+    R18,
+    R50,
+    Found,
+    cell,
+    intervals,
+    losses,
+    results,
+    values,
+    without_cells,
+)
 from tests.report.page_text import Page
 
 BOTH = pytest.mark.parametrize("found", [intervals(), losses()], ids=["intervals", "losses"])
@@ -92,7 +104,8 @@ def test_what_is_lost_and_how_it_was_made(tmp_path: Path) -> None:
     assert "12 runs are not finished" in text
     assert f"{R50}w/ 1.031234" in text
     assert (
-        "42 runs, 36 of them shared with other tables; 4 h 6 min of computing, 123\u2009456 optimizer updates." in text
+        "42 runs, 36 of them with a teacher that another run had trained; 4 h 6 min of computing, 123\u2009456 optimizer updates."
+        in text
     )
     for words in ("spacedkd reproduce interval --scale cpu", "2026-11-16", "2 cores, 8 GB", "torch 2.13.0"):
         assert words in text
@@ -172,6 +185,15 @@ def test_a_page_of_which_nothing_is_finished(tmp_path: Path, axis: Found | None)
     text = Page(html_of(results("new", cells, missing=4, axis=axis), tmp_path)).text
     assert "4 runs are not finished" in text
     assert ("nothing to draw" in text) == (axis is None)
+
+
+def test_a_claim_without_a_table(tmp_path: Path) -> None:
+    page = Page(html_of(without_cells() | {"pages": ["theory.html"]}, tmp_path))
+    assert [attributes["id"] for attributes in page.all("h2")] == ["notes", "making"]
+    assert [attributes["href"] for attributes in page.all("a")] == ["theory.html"]
+    write_index_page(tmp_path / "all.html", [without_cells()])
+    text = Page((tmp_path / "all.html").read_text(encoding="utf-8")).text
+    assert "scale cpuClaim" in text
 
 
 def test_the_index_has_a_line_for_each_claim_and_links_to_its_page(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A table of the paper, made again: as Markdown, LaTeX, CSV, a page and lines in a terminal, all from its results.json."""
+"""A table of the paper, made again: a page, Markdown, LaTeX, CSV and lines in a terminal, all from its results.json."""
 
 from spacedkd.report.reproduced.index import index_markdown, write_index_page
 from spacedkd.report.reproduced.latex import latex

@@ -131,7 +131,7 @@ def shown_best(found: Found) -> set[Key]:
     cells = cells_of(found)
     groups: dict[Key, list[Found]] = {}
     for cell in cells.values():
-        if (of := reference(cell)) in cells and _better(cell) and cell["difference"]:
+        if (of := reference(cell)) and of in cells and _better(cell) and cell["difference"]:
             groups.setdefault(of, []).append(cell)
     best = set()
     for of, others in groups.items():

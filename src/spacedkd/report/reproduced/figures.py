@@ -33,7 +33,7 @@ def figure(found: Found) -> Iterator[Markup]:
     elif cells := compared(found):
         kinds = [[cell for cell in cells if cell["unit"] == kind] for kind in ("percent", "number")]
         yield from (_differences(found, alike) for alike in kinds if alike)
-    else:
+    elif found["cells"]:
         yield note("There is nothing to draw yet: no two cells that are compared have finished.")
 
 
@@ -58,7 +58,7 @@ def _differences(found: Found, cells: Sequence[Found]) -> Markup:
     pairs = {(cell["column"], reference_name(cell)) for cell in cells}
     rows = []
     for cell in cells:
-        seeds = by_seed(cell, every[of]) if (of := reference(cell)) in every else {}
+        seeds = by_seed(cell, every[of]) if (of := reference(cell)) and of in every else {}
         paper = None if cell["paper_difference"] is None else cell["paper_difference"] / unit(cell).factor
         name = cell["column"] if len({against for _, against in pairs}) == 1 else _against(cell)
         alone = len(pairs) == 1

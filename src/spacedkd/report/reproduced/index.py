@@ -44,11 +44,17 @@ def _scales(all_found: Sequence[Found]) -> list[str]:
 
 
 def _claim(found: Found) -> Markup:
-    small = f"{found['reference']}; scale {found['scale']['name']}, {words.seeds(found)}"
+    small = f"{found['reference']}; {_how(found)}"
     heading = tag("h3", tag("a", found["title"], href=f"{quote(found['name'], safe='')}/index.html"))
     said = (paragraph(f"Claim: {found['claim']}"), paragraph(found["verdict"]["sentence"], "verdict-line"))
-    counts = note(f"{words.tally(found['verdict'])}. {words.unfinished(found) or ''}".strip())
+    tally = f"{words.tally(found['verdict'])}." if found["cells"] else None
+    counts = note(" ".join(filter(None, (tally, words.unfinished(found)))))
     return tag("li", heading, note(small), *said, _share(found["verdict"]), counts)
+
+
+def _how(found: Found) -> str:
+    """The scale, and the seeds where there are any to speak of."""
+    return ", ".join([f"scale {found['scale']['name']}", *([words.seeds(found)] if found["cells"] else [])])
 
 
 def _share(verdict: Found) -> Markup:
@@ -78,8 +84,8 @@ def index_markdown(all_found: Sequence[Found], page: str = "table.md") -> str:
             escaped(found["claim"]),
             escaped(found["verdict"]["sentence"]),
             *(str(found["verdict"][word]) for word in words.VERDICTS),
-            escaped(f"{found['scale']['name']}, {words.seeds(found)}"),
-            str(found["missing"]),
+            escaped(_how(found)),
+            str(found.get("missing", 0)),
         ]
         for found in all_found
     ]

@@ -48,7 +48,9 @@ def escaped(text: str) -> str:
 
 
 def latex(found: Found) -> str:
-    """A table environment, ready to be pasted."""
+    """A table environment, ready to be pasted; only a remark where there is no table."""
+    if not found["cells"]:
+        return f"% {found['name']}: no table. {' '.join(found['verdict']['sentence'].split())}\n"
     columns = found["columns"]
     lines = [
         r"% needs \usepackage{booktabs}",
@@ -95,7 +97,7 @@ def _rows(found: Found) -> Iterator[str]:
         if place:
             yield r"\addlinespace"
         yield _line(*mine)
-        if any(theirs[1:]):
+        if {*theirs[1:]} - {"", "--"}:
             yield _line(*theirs)
 
 

@@ -3,6 +3,7 @@
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from spacedkd.report.markup import Markup, document, folded, html_table, note, paragraph, tag
 from spacedkd.report.numbers import Found, listed
@@ -35,7 +36,7 @@ def render(found: Found, folder: Path) -> str:
         "figure": ("Ours and the paper's", figure(found)),
         "table": ("The table", _table(found)),
         "differences": ("Differences, one by one", _differences(found)),
-        "rule": ("How a verdict is reached", [paragraph(found["rule"])]),
+        "rule": ("How a verdict is reached", [paragraph(found["rule"])] if found["cells"] else []),
         "metrics": ("Other metrics of the same runs", _metrics(found)),
         "pictures": ("Pictures", _pictures(found, folder)),
         "lost": ("What is not in these numbers", _lost(found)),
@@ -44,20 +45,25 @@ def render(found: Found, folder: Path) -> str:
     }
     setting = f"The paper's claim ({found['reference']}): {found['claim']}"
     return document(
-        found["title"], "spacedkd reproduce", setting, _outcome(found), sections, STYLE, bool(found["pictures"])
+        found["title"], "spacedkd reproduce", setting, _outcome(found), sections, STYLE, bool(found.get("pictures"))
     )
 
 
 def _outcome(found: Found) -> Iterator[Markup]:
     yield paragraph(found["verdict"]["sentence"])
-    yield tag("ul", tag("li", f"Effects compared with the paper's: {words.tally(found['verdict'])}."))
-    yield note(f"Mean over {words.seeds(found)}; {words.scale(found)}.")
+    links = [tag("li", tag("a", name, href=quote(name))) for name in found.get("pages", ())]
+    yield tag("ul", *links) if links else Markup()
+    if found["cells"]:
+        yield tag("ul", tag("li", f"Effects compared with the paper's: {words.tally(found['verdict'])}."))
+        yield note(f"Mean over {words.seeds(found)}; {words.scale(found)}.")
     yield note(words.unfinished(found))
 
 
 def _table(found: Found) -> Iterator[Markup]:
+    if not found["cells"]:
+        return
     yield note(
-        f"Ours: {found['metric']['title']}, mean over {words.seeds(found)} ± half the width of the 95 % interval. Below: "
+        f"Ours: {found['metric']['title']}, mean over {words.seeds(found)} ± half of the 95 % interval. Below: "
         "the paper's number as printed, the sign of the effect in both (ours is unclear where its interval includes "
         f"zero), and whether they agree. {words.BOLD}"
     )
@@ -81,7 +87,7 @@ def _metrics(found: Found) -> Iterator[Markup]:
 
 def _pictures(found: Found, folder: Path) -> Iterator[Markup]:
     missing = []
-    for name in found["pictures"]:
+    for name in found.get("pictures", ()):
         if not (folder / name).is_file():
             missing.append(name)
             continue
@@ -94,7 +100,7 @@ def _pictures(found: Found, folder: Path) -> Iterator[Markup]:
 
 def _lost(found: Found) -> Iterator[Markup]:
     yield from (paragraph(said) for said in [words.unfinished(found)] if said)
-    if found["diverged"]:
+    if found.get("diverged"):
         yield paragraph("These runs diverged. They are in none of the numbers, which are of the other seeds alone.")
         yield html_table(tables.diverged(found))
 
@@ -114,4 +120,5 @@ def _making(found: Found) -> Iterator[Markup]:
         )
         for cell in found["cells"]
     ]
-    yield folded("What every cell was measured on: metric and fingerprint of its runs", tag("ul", *lines))
+    if lines:
+        yield folded("What every cell was measured on: metric and fingerprint of its runs", tag("ul", *lines))

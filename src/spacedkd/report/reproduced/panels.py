@@ -10,7 +10,7 @@ from spacedkd.report.markup import Markup, join, tag
 from spacedkd.report.numbers import Found, Write, bounds, percent_tick, plain
 from spacedkd.report.reproduced.cells import Key, cells_of, key, ours, paper, reference, unit
 from spacedkd.report.reproduced.shifts import Axis, shifts
-from spacedkd.report.reproduced.words import VERDICTS, optimum, tally
+from spacedkd.report.reproduced.words import VERDICTS, has_optimum, optimum, tally
 
 CURVE = 40
 """pieces of a parabola"""
@@ -45,7 +45,7 @@ class Line:
     def beside(self) -> list[Found]:
         """Finished cells of another row that these are measured against, column by column."""
         every = cells_of(self.found)
-        others = [every[of] for cell in self.cells if (of := reference(cell)) in every and of[0] != self.row]
+        others = [every[of] for cell in self.cells if (of := reference(cell)) and of in every and of[0] != self.row]
         return [cell for cell in others if cell["estimate"] and cell["column"] in self.axis.values]
 
     @property
@@ -125,7 +125,7 @@ class Line:
 
     def _optimum(self, area: Panel) -> Markup:
         """A mark at the floor, with its interval as far as the picture goes."""
-        if self.fit is None or self.fit["optimum"] is None:
+        if self.fit is None or not has_optimum(self.fit):
             return Markup()
         floor = area.height - area.bottom - 5
 

@@ -55,7 +55,7 @@ def shifts(cells: Sequence[Found], every: Mapping[Key, Found]) -> dict[Key, floa
     ours is there, nothing is moved.
     """
     theirs = [cell for cell in cells if cell["paper"] is not None]
-    references = {key(cell): every[of] for cell in cells if (of := reference(cell)) in every}
+    references = {key(cell): every[of] for cell in cells if (of := reference(cell)) and of in every}
     if len({*map(key, references.values())}) == 1:
         references = dict.fromkeys(map(key, cells), next(iter(references.values())))
     moved = {key(cell): _gap([references[key(cell)]]) for cell in theirs if key(cell) in references}

@@ -135,7 +135,7 @@ def result_tables(found: Found) -> list[Table]:
     )
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
     shown = in_words(f"{found['title']} ({found['reference']})", columns, rows, caption, left=2)
-    return [shown, *([diverged(found)] if found["diverged"] else [])]
+    return [shown, *([diverged(found)] if found.get("diverged") else [])]
 
 
 def listing_table(rows: Sequence[Found]) -> Table:

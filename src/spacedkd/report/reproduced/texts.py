@@ -29,14 +29,15 @@ DIFFERENCE = ("mean", "low", "high", "n", "p", "holm_p", "sign_flip_p", "detecta
 
 def markdown(found: Found) -> str:
     """The table and what it says, for a repository or a notebook."""
+    if not found["cells"]:
+        return _without_cells(found)
     said = escaped(
         f"Ours: {found['metric']['title']}, mean over {words.seeds(found)} ± half of the 95 % interval, at the "
         f"{words.scale(found)}. In brackets: the paper's number. {words.BOLD}"
     )
     blocks = [
-        f"# {escaped(found['title'])}",
-        escaped(f"{found['reference']}. The paper's claim: {found['claim']}"),
-        f"**{escaped(found['verdict']['sentence'])}** Cells: {words.tally(found['verdict'])}.",
+        *_opening(found),
+        f"Cells: {words.tally(found['verdict'])}.",
         said,
         grid(["", *found["columns"]], _layout(found)),
         *(f"<sup>{mark}</sup> {escaped(text)}" for text, mark in footnotes(found).items()),
@@ -45,11 +46,29 @@ def markdown(found: Found) -> str:
         f"## Rule\n\n{escaped(found['rule'])}",
         *_lost(found),
         *_others(found),
-        *(["## Notes", "\n".join(f"- {escaped(one)}" for one in found["notes"])] if found["notes"] else []),
-        f"## How this was made\n\n{escaped(words.cost(found))} {escaped(words.origin(found))}",
-        fenced(found["command"]),
+        *_ending(found),
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def _without_cells(found: Found) -> str:
+    """Of a claim that is no table."""
+    return "\n\n".join([*_opening(found), *_ending(found)]) + "\n"
+
+
+def _opening(found: Found) -> Iterator[str]:
+    yield f"# {escaped(found['title'])}"
+    yield escaped(f"{found['reference']}. The paper's claim: {found['claim']}")
+    yield f"**{escaped(found['verdict']['sentence'])}**"
+
+
+def _ending(found: Found) -> Iterator[str]:
+    if found["notes"]:
+        yield "## Notes"
+        yield "\n".join(f"- {escaped(one)}" for one in found["notes"])
+    yield "## How this was made"
+    yield escaped(" ".join(filter(None, (words.cost(found), words.origin(found)))))
+    yield fenced(found["command"])
 
 
 def escaped(text: str) -> str:
@@ -120,7 +139,7 @@ def _fits(found: Found) -> Iterator[str]:
 def _lost(found: Found) -> Iterator[str]:
     if said := words.unfinished(found):
         yield said
-    if found["diverged"]:
+    if found.get("diverged"):
         lost = [
             f"{one['row']}: {one['column']}, seed {one['seed']}, at step {one['step']}" for one in found["diverged"]
         ]
@@ -146,7 +165,7 @@ def _others(found: Found) -> Iterator[str]:
 
 
 def csv_text(found: Found) -> str:
-    """A line for each cell with every number as it stands in results.json: ours as parts of one, the paper's as printed.
+    """A line for each cell with every number as results.json has it: ours as parts of one, the paper's as printed.
 
     Columns `seed_N` are our values by seed; what is not there is empty.
     """

@@ -59,15 +59,19 @@ def few_seeds(found: Found) -> str | None:
 
 
 def unfinished(found: Found) -> str | None:
-    number = found["missing"]
+    number = found.get("missing")
     if not number:
         return None
-    return f"{counted(number, 'run')} {'is' if number == 1 else 'are'} not finished: cells without them are empty, or of fewer seeds."
+    said = f"{counted(number, 'run')} {'is' if number == 1 else 'are'} not finished"
+    return f"{said}: cells without them are empty, or of fewer seeds."
 
 
-def cost(found: Found) -> str:
-    of = found["cost"]
-    shared = f", {count(of['shared'])} of them shared with other tables" if of["shared"] else ""
+def cost(found: Found) -> str | None:
+    """Of all runs; None where there are none, as for a claim that is a theorem."""
+    of = found.get("cost")
+    if not of:
+        return None
+    shared = f", {count(of['shared'])} of them with a teacher that another run had trained" if of["shared"] else ""
     said = f"{counted(of['runs'], 'run')}{shared}; {duration(3600 * of['hours'])} of computing"
     return f"{said}, {count(of['updates'])} optimizer updates." if of.get("updates") is not None else f"{said}."
 
@@ -89,15 +93,19 @@ def metrics(found: Found) -> dict[str, str]:
 
 
 def metric_of(found: Found, cell: Found) -> str:
-    return metrics(found).get(cell["metric"], cell["metric"])
+    return metrics(found).get(cell["metric"]) or str(cell["metric"])
 
 
 def optimum(fit: Found) -> str:
     """Where a fitted parabola has its highest point."""
-    if fit["optimum"] is None:
-        return fit["note"] or "the fit has no optimum"
+    if not has_optimum(fit):
+        return "the fitted parabola opens upwards and has no optimum"
     interval = "" if fit["low"] is None else f" (95 % interval {fit['low']:.2f} to {fit['high']:.2f})"
-    return f"fit: best at {fit['optimum']:.2f}{interval}" + (f"; {fit['note']}" if fit["note"] else "")
+    return f"fit: best at {fit['optimum']:.2f}{interval}" + (f"; {fit['note']}" if fit.get("note") else "")
+
+
+def has_optimum(fit: Found) -> bool:
+    return fit["optimum"] is not None and fit["coefficients"][2] < 0
 
 
 def overall(all_found: Sequence[Found]) -> str:
