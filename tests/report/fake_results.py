@@ -66,7 +66,11 @@ def _compared(one: Found, other: Found) -> None:
     several = len(gains) > 1
     power = (students_t.ppf(0.975, len(gains) - 1) + students_t.ppf(0.8, len(gains) - 1)) if several else None
     detectable = power * standard_error(gains) if several else None
-    one["difference"] = asdict(found) | {"sign_flip_p": sign_flip(gains), "holm_p": None, "detectable": detectable}
+    one["difference"] = asdict(found) | {
+        "sign_flip_p": sign_flip(gains) if several else None,
+        "holm_p": None,
+        "detectable": detectable,
+    }
     one["verdict"], one["why"] = _verdict(one, factor)
 
 

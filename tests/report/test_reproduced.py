@@ -135,7 +135,7 @@ def test_markdown_says_it_all() -> None:
     found = intervals(seeds=3)
     text = markdown(found)
     assert text.startswith("# Performance of different intervals\n\nTab. extend\\_main")
-    assert "**Spacing helps here, too.**\n\nCells: " in text
+    assert "**Spacing helps here, too.**\n\nOurs: " in text
     one = next(one for one in found["cells"] if one["column"] == "w/ 1.5")
     half = (one["estimate"]["high"] - one["estimate"]["low"]) / 2
     assert f"{100 * one['estimate']['mean']:.2f} \u00b1 {100 * half:.2f} (72.43) <sup>a</sup>" in text
@@ -146,10 +146,7 @@ def test_markdown_says_it_all() -> None:
     assert "12 runs are not finished" in text
     assert found["rule"] in text
     assert "```\nspacedkd reproduce interval --scale cpu\n```" in text
-    assert (
-        "42 runs, 36 of them with a teacher that another run had trained; 4 h 6 min of computing, 123 456 optimizer updates."
-        in text
-    )
+    assert "42 runs, 36 of them with a teacher that another run had trained; 4 h 6 min of computing" in text
     assert "torch 2.13.0" in text
 
 
@@ -187,8 +184,9 @@ def test_the_terminal_has_a_line_for_each_cell() -> None:
     found = intervals()
     lines = shown(found)
     assert len(lines) == len(found["cells"])
+    assert [line[0] for line in lines] == [R18, *[""] * 6, R50, *[""] * 6, DEIT, ""]
     one, line = found["cells"][2], lines[2]
-    assert line[:2] == [R18, "w/ 0.5"]
+    assert line[1] == "w/ 0.5"
     assert line[2].startswith(f"{100 * one['estimate']['mean']:.2f} \u00b1 ")
     assert line[3] == "72.02"
     assert line[4].startswith(f"+{100 * one['difference']['mean']:.2f} \u00b1 ")

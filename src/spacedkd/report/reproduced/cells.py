@@ -114,7 +114,7 @@ def our_sign(cell: Found) -> str:
 
 def paper_sign(cell: Found) -> str:
     value = cell["paper_difference"]
-    return "none given" if value is None else "+" if value > 0 else MINUS if value < 0 else "0"
+    return "gives none" if value is None else "+" if value > 0 else MINUS if value < 0 else "0"
 
 
 def signs(cell: Found) -> str | None:

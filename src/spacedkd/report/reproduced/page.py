@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from spacedkd.report.markup import Markup, document, folded, html_table, note, paragraph, tag
+from spacedkd.report.markup import Markup, document, folded, folded_if_many, html_table, note, paragraph, tag
 from spacedkd.report.numbers import Found, listed
 from spacedkd.report.reproduced import tables, words
 from spacedkd.report.reproduced.cells import compared, footnotes
@@ -13,10 +13,12 @@ from spacedkd.report.reproduced.figures import figure
 
 STYLE = """
 path.paper { stroke: var(--leader); } .all.paper { stroke-width: 1.6; stroke-dasharray: 5 4; }
-path.fit { stroke: var(--middle-1); } path.beside { stroke: var(--soft); } .all.beside { stroke-dasharray: 2 4; }
+path.fit { stroke: var(--middle-1); }
+.all.fit { stroke-width: 1.6; } path.beside { stroke: var(--soft); } .all.beside { stroke-dasharray: 2 4; }
 .theirs { fill: var(--leader-ink); }
 line.optimum { stroke: var(--middle-1); stroke-width: 3; stroke-linecap: round; }
 circle.optimum { fill: var(--middle-1); stroke: var(--page); stroke-width: 1.2; }
+th, td { padding: 9px; }
 .why { display: block; white-space: normal; min-width: 11rem; }
 .footnotes { list-style: none; padding: 0; } .footnotes li { margin-bottom: 4px; }
 img { max-width: 100%; height: auto; }
@@ -49,17 +51,16 @@ def render(found: Found, folder: Path) -> str:
     )
 
 
-def _outcome(found: Found) -> Iterator[Markup]:
+def _outcome(found: Found) -> Iterator[str]:
     yield paragraph(found["verdict"]["sentence"])
     links = [tag("li", tag("a", name, href=quote(name))) for name in found.get("pages", ())]
     yield tag("ul", *links) if links else Markup()
     if found["cells"]:
-        yield tag("ul", tag("li", f"Effects compared with the paper's: {words.tally(found['verdict'])}."))
         yield note(f"Mean over {words.seeds(found)}; {words.scale(found)}.")
     yield note(words.unfinished(found))
 
 
-def _table(found: Found) -> Iterator[Markup]:
+def _table(found: Found) -> Iterator[str]:
     if not found["cells"]:
         return
     yield note(
@@ -72,20 +73,22 @@ def _table(found: Found) -> Iterator[Markup]:
     yield tag("ul", *marks, class_="footnotes") if marks else Markup()
 
 
-def _differences(found: Found) -> Iterator[Markup]:
+def _differences(found: Found) -> Iterator[str]:
     if compared(found):
         yield note(f"Of percents in points. {words.TESTS}")
         yield note(words.few_seeds(found))
-        yield html_table(tables.differences(found))
         yield note("Each interval and each uncorrected p stands for its own comparison; one in twenty errs by chance.")
+        cells, table = compared(found), html_table(tables.differences(found))
+        yield from folded_if_many(cells, f"All {len(cells)} differences and their tests", table)
 
 
-def _metrics(found: Found) -> Iterator[Markup]:
-    if any(cell["also"] for cell in found["cells"]):
-        yield html_table(tables.other_metrics(found))
+def _metrics(found: Found) -> Iterator[str]:
+    cells = [cell for cell in found["cells"] if cell["also"]]
+    if cells:
+        yield from folded_if_many(cells, f"All {len(cells)} cells", html_table(tables.other_metrics(found)))
 
 
-def _pictures(found: Found, folder: Path) -> Iterator[Markup]:
+def _pictures(found: Found, folder: Path) -> Iterator[str]:
     missing = []
     for name in found.get("pictures", ()):
         if not (folder / name).is_file():
@@ -98,19 +101,19 @@ def _pictures(found: Found, folder: Path) -> Iterator[Markup]:
         yield note(f"Not beside the results: {listed(missing)}.")
 
 
-def _lost(found: Found) -> Iterator[Markup]:
+def _lost(found: Found) -> Iterator[str]:
     yield from (paragraph(said) for said in [words.unfinished(found)] if said)
     if found.get("diverged"):
         yield paragraph("These runs diverged. They are in none of the numbers, which are of the other seeds alone.")
         yield html_table(tables.diverged(found))
 
 
-def _notes(found: Found) -> Iterator[Markup]:
+def _notes(found: Found) -> Iterator[str]:
     if found["notes"]:
         yield tag("ul", *(tag("li", text) for text in found["notes"]))
 
 
-def _making(found: Found) -> Iterator[Markup]:
+def _making(found: Found) -> Iterator[str]:
     yield paragraph(words.cost(found))
     yield note(words.origin(found))
     yield tag("pre", tag("code", found["command"]), tabindex=0)

@@ -40,7 +40,7 @@ def _cell(cell: Found | None, best: set[Key], marks: Mapping[str, str]) -> Cell:
     mark = tag("sup", marks[cell["note"]]) if cell["note"] else ""
     theirs = paper(cell)
     lines = [
-        tag("span", "no number in the paper" if theirs is None else f"paper {theirs}", class_="range"),
+        tag("span", "paper: none" if theirs is None else f"paper {theirs}", class_="range"),
         tag("span", said, class_="range") if (said := signs(cell)) else "",
         judged(cell),
     ]
@@ -118,8 +118,9 @@ _DIVERGED = ("Row", "Column", "Seed", "Step")
 
 
 def result_tables(found: Found) -> list[Table]:
-    """What a terminal shows: a line for each cell, and what diverged."""
-    rows = []
+    """What a terminal shows: a line for each cell, with the name of a row on its first; and what diverged."""
+    rows: list[list[str]] = []
+    above = None
     for cell in found["cells"]:
         difference = cell["difference"]
         mine = theirs = ""
@@ -128,7 +129,8 @@ def result_tables(found: Found) -> list[Table]:
             width = half(cell, difference)
             mine = of.our_difference(difference["mean"]) + ("" if width is None else f" {PLUS_MINUS} {width}")
         reached = ours(cell) if cell["estimate"] else "not finished"
-        rows.append([cell["row"], cell["column"], reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""])
+        name, above = "" if cell["row"] == above else cell["row"], cell["row"]
+        rows.append([name, cell["column"], reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""])
     columns = ("row", "column", "ours", "paper", "difference", "paper's", "verdict")
     said = (
         f"{found['metric']['title']}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
@@ -142,8 +144,9 @@ def listing_table(rows: Sequence[Found]) -> Table:
     """What can be reproduced: the claim over what it is about, what it takes at each scale, how much is there."""
     lines = []
     for row in rows:
-        what = "\n".join([row["claim"], f"{row['networks']}; {row['data']}"])
-        runs = f"{row['runs']}\n({row['shared']} shared)"
+        about = "; ".join(filter(None, (row["networks"], row["data"])))
+        what = "\n".join(filter(None, (row["claim"], about)))
+        runs = f"{row['runs']}\n({row['shared']} shared)" if row["shared"] else str(row["runs"])
         costs = "\n".join(f"{scale} {cost}" for scale, cost in row["cost"].items())
         lines.append([row["name"], what, runs, costs, row["finished"]])
     columns = ("name", "what the paper claims; networks and data", "runs", "cost at each scale", "finished")
@@ -153,6 +156,5 @@ def listing_table(rows: Sequence[Found]) -> Table:
         "tables and figures of the paper",
         named_columns,
         [[Cell(text) for text in line] for line in lines],
-        "one of them: spacedkd reproduce NAME --scale cpu; nothing is trained with --plan",
         least_width=widest,
     )

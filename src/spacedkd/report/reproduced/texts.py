@@ -37,7 +37,6 @@ def markdown(found: Found) -> str:
     )
     blocks = [
         *_opening(found),
-        f"Cells: {words.tally(found['verdict'])}.",
         said,
         grid(["", *found["columns"]], _layout(found)),
         *(f"<sup>{mark}</sup> {escaped(text)}" for text, mark in footnotes(found).items()),
