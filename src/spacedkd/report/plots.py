@@ -68,6 +68,12 @@ class Row(NamedTuple):
     group: str = ""
     """stands above the first line of each"""
 
+    @property
+    def values(self) -> Sequence[float]:
+        """All that are drawn."""
+        paper = () if self.paper is None else (self.paper,)
+        return (*bounds(self.value), *self.seeds.values(), self.value["mean"], *paper)
+
 
 class Writing(NamedTuple):
     """How the values of a picture are written, at its ticks too, and between which they can lie."""
@@ -100,17 +106,21 @@ def gains(title: str, compared: Iterable[tuple[str, Found | None, Arm, Arm]], ca
 
 
 def forest(
-    title: str, rows: Sequence[Row], caption: str, writing: Writing = GAINS, against: str | None = None
+    title: str,
+    rows: Sequence[Row],
+    caption: str,
+    writing: Writing = GAINS,
+    against: str | None = None,
+    values: Sequence[float] = (),
 ) -> Markup:
     """A dot and an interval for each row, small dots for its seeds, a dashed line at the mean of the row `against`.
 
-    Without such a row they are differences around zero. Places are in percent of the width, so that the picture fits
-    any screen and its text keeps its size.
+    Without such a row they are differences around zero. The axis has room for all `values` where pictures share it.
+    Places are in percent of the width, so that the picture fits any screen and its text keeps its size.
     """
     signed, mark = against is None, next((row.value["mean"] for row in rows if row.label == against), 0.0)
-    values = [v for row in rows for v in (*bounds(row.value), *row.seeds.values(), row.value["mean"])]
-    values += [row.paper for row in rows if row.paper is not None]
-    scale = Scale(*domain([*values, mark], writing.least, writing.most), 2, 98)
+    shown = [value for row in rows for value in row.values]
+    scale = Scale(*domain([*shown, *values, mark], writing.least, writing.most), 2, 98)
     marks = {tick: writing.tick(tick) for tick in tick_values(scale.low, scale.high)}
     lines = [_upright(scale(tick), "grid") for tick in marks] + [_upright(scale(mark), "mark")]
     written = [writing.value(row.value["mean"]) if signed else estimate(row.value) for row in rows]

@@ -107,19 +107,22 @@ def paper_difference(cell: Found) -> str | None:
     return None if cell["paper_difference"] is None else unit(cell).signed(cell["paper_difference"])
 
 
-def our_sign(cell: Found) -> str:
+def our_sign(cell: Found) -> str | None:
     """Which way our effect goes, where its whole interval says so."""
-    return {"better": "+", "worse": MINUS}.get(verdict(cell["difference"]) or "", "unclear")
+    return {"better": "effect +", "worse": f"effect {MINUS}"}.get(verdict(cell["difference"]) or "")
 
 
-def paper_sign(cell: Found) -> str:
+def paper_sign(cell: Found) -> str | None:
     value = cell["paper_difference"]
-    return "gives none" if value is None else "+" if value > 0 else MINUS if value < 0 else "0"
+    return None if value is None else "+" if value > 0 else MINUS if value < 0 else "0"
 
 
 def signs(cell: Found) -> str | None:
     """The sign of the effect in both; None where none was to be measured, or none is there yet."""
-    return f"effect {our_sign(cell)} (paper {paper_sign(cell)})" if cell["difference"] else None
+    if not cell["difference"]:
+        return None
+    mine, theirs = our_sign(cell), paper_sign(cell)
+    return (mine or "unclear") + ("" if theirs is None else f" (paper {theirs})")
 
 
 def shown_best(found: Found) -> set[Key]:

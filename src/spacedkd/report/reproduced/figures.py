@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from spacedkd.report.markup import Markup, grid, legend, note
+from spacedkd.report.markup import Markup, grid, legend, note, tag
 from spacedkd.report.numbers import Found, listed, plain
 from spacedkd.report.plots import GAINS, Row, Writing, forest
 from spacedkd.report.reproduced.cells import (
@@ -18,11 +18,13 @@ from spacedkd.report.reproduced.cells import (
 )
 from spacedkd.report.reproduced.panels import Line
 
+OURS = "Filled dots and lines: ours, mean over seeds with its 95 % interval; small dots: seeds."
 MOVED = (
-    "Filled dots and lines: ours, mean over seeds with its 95 % interval; small dots: seeds. Hollow, dashed: the "
-    "paper's numbers, moved up or down as a whole so that the reference lies on ours (without a reference, the mean of "
-    "all); the axis on the right has them as printed. One point is equally high on both."
+    " Hollow, dashed: the paper's numbers, moved up or down as a whole so that the reference lies on ours (without a "
+    "reference, the mean of all); the axis on the right has them as printed. One point is equally high on both."
 )
+LONG = 24
+"""so many differences are drawn in two columns"""
 
 
 def figure(found: Found) -> Iterator[Markup]:
@@ -38,12 +40,13 @@ def figure(found: Found) -> Iterator[Markup]:
 
 
 def _over_an_axis(found: Found, lines: Sequence[Line]) -> Iterator[Markup]:
-    names = [("ours", "student")]
-    names += [("the paper's, moved", "paper")] if any(line.shifts for line in lines) else []
+    names, caption = [("ours", "student")], OURS
+    if any(line.shifts for line in lines):
+        names.append(("the paper's, moved", "paper"))
+        caption += MOVED
     names += [("fitted parabola, with its optimum", "fit")] if any(line.fit for line in lines) else []
     names += [("ours, the row it is compared with", "beside")] if any(line.beside for line in lines) else []
     yield legend(names, "all")
-    caption = MOVED
     if any(len({*line.shifts.values()}) > 1 for line in lines):
         caption += " Where every column has a reference of its own, each is moved by itself and has no axis."
     off = [column for column in found["columns"] if column not in found["axis"]["values"]]
@@ -69,7 +72,19 @@ def _differences(found: Found, cells: Sequence[Found]) -> Markup:
         "Filled dot and line: ours, mean and 95 % interval, paired by seed; small dots: seeds. Hollow: the paper's "
         "difference. A line that crosses zero is no clear difference."
     )
-    return forest(what + (", points" if cells[0]["unit"] == "percent" else ""), rows, caption, _writing(cells))
+    title = what + (", points" if cells[0]["unit"] == "percent" else "")
+    if len(rows) < LONG:
+        return forest(title, rows, caption, _writing(cells))
+    values = [value for row in rows for value in row.values]
+    first = next(place for place in range(len(rows) // 2, len(rows)) if _begins(rows, place))
+    halves = [(title, rows[:first]), (f"{title}, continued", rows[first:])]
+    drawn = [forest(words, half, caption, _writing(cells), values=values) for words, half in halves]
+    return tag("div", *drawn, class_="pair")
+
+
+def _begins(rows: Sequence[Row], place: int) -> bool:
+    """Whether a group does here, or there are none; the last line always counts, so that one is found."""
+    return not rows[place].group or rows[place].group != rows[place - 1].group or place == len(rows) - 1
 
 
 def _against(cell: Found) -> str:

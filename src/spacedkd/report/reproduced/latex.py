@@ -75,7 +75,7 @@ def latex(found: Found) -> str:
 def _caption(found: Found) -> str:
     parts = [
         found["title"],
-        f"Ours: {found['metric']['title']}, mean over {words.seeds(found)} ± half of the 95 % interval",
+        f"Ours: {words.measured(found)}, mean over {words.seeds(found)} ± half of the 95 % interval",
         words.capital(words.scale(found)),
         f"Beneath: the paper's numbers ({found['reference']})",
         words.BOLD,

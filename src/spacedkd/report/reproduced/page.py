@@ -64,8 +64,8 @@ def _table(found: Found) -> Iterator[str]:
     if not found["cells"]:
         return
     yield note(
-        f"Ours: {found['metric']['title']}, mean over {words.seeds(found)} ± half of the 95 % interval. Below: "
-        "the paper's number as printed, the sign of the effect in both (ours is unclear where its interval includes "
+        f"Ours: {words.measured(found)}, mean over {words.seeds(found)} ± half of the 95 % interval. Below: "
+        "the paper's number as printed, the sign of the effect in both (unclear where the interval of ours includes "
         f"zero), and whether they agree. {words.BOLD}"
     )
     yield html_table(tables.layout(found))

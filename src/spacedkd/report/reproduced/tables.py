@@ -19,28 +19,29 @@ from spacedkd.report.reproduced.cells import (
     signs,
     unit,
 )
-from spacedkd.report.reproduced.words import few_seeds, metric_of, metrics, seeds, unfinished
+from spacedkd.report.reproduced.words import few_seeds, measured, metric_of, metrics, seeds, unfinished
 from spacedkd.report.tables import Cell, Column, Table, in_words
 
 
 def layout(found: Found) -> Table:
     """Rows and columns as the paper has them; in a cell ours, the paper's, the signs of both effects, the verdict."""
     cells, best, marks = cells_of(found), shown_best(found), footnotes(found)
+    absent = "paper: none" if any(cell["paper"] is not None for cell in found["cells"]) else ""
     rows = [
-        [Cell(row), *(_cell(cells.get((row, column)), best, marks) for column in found["columns"])]
+        [Cell(row), *(_cell(cells.get((row, column)), best, marks, absent) for column in found["columns"])]
         for row in found["rows"]
     ]
     columns = [Column("", None), *(Column(column, None) for column in found["columns"])]
     return Table(found["title"], columns, rows, name=found["title"])
 
 
-def _cell(cell: Found | None, best: set[Key], marks: Mapping[str, str]) -> Cell:
+def _cell(cell: Found | None, best: set[Key], marks: Mapping[str, str], absent: str) -> Cell:
     if cell is None:
         return Cell("", absent=True)
     mark = tag("sup", marks[cell["note"]]) if cell["note"] else ""
     theirs = paper(cell)
     lines = [
-        tag("span", "paper: none" if theirs is None else f"paper {theirs}", class_="range"),
+        tag("span", absent if theirs is None else f"paper {theirs}", class_="range"),
         tag("span", said, class_="range") if (said := signs(cell)) else "",
         judged(cell),
     ]
@@ -132,9 +133,7 @@ def result_tables(found: Found) -> list[Table]:
         name, above = "" if cell["row"] == above else cell["row"], cell["row"]
         rows.append([name, cell["column"], reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""])
     columns = ("row", "column", "ours", "paper", "difference", "paper's", "verdict")
-    said = (
-        f"{found['metric']['title']}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
-    )
+    said = f"{measured(found)}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
     shown = in_words(f"{found['title']} ({found['reference']})", columns, rows, caption, left=2)
     return [shown, *([diverged(found)] if found.get("diverged") else [])]

@@ -32,7 +32,7 @@ def markdown(found: Found) -> str:
     if not found["cells"]:
         return _without_cells(found)
     said = escaped(
-        f"Ours: {found['metric']['title']}, mean over {words.seeds(found)} ± half of the 95 % interval, at the "
+        f"Ours: {words.measured(found)}, mean over {words.seeds(found)} ± half of the 95 % interval, at the "
         f"{words.scale(found)}. In brackets: the paper's number. {words.BOLD}"
     )
     blocks = [

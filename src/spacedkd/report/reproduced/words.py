@@ -92,6 +92,13 @@ def metrics(found: Found) -> dict[str, str]:
     return {found["metric"]["name"]: found["metric"]["title"], **found["also"]}
 
 
+def measured(found: Found) -> str:
+    """What our numbers are."""
+    several = len({cell["metric"] for cell in found["cells"]}) > 1
+    title = str(found["metric"]["title"])
+    return f"{title} (the first cell; the others likewise, as rows and columns say)" if several else title
+
+
 def metric_of(found: Found, cell: Found) -> str:
     return metrics(found).get(cell["metric"]) or str(cell["metric"])
 
