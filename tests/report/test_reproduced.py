@@ -119,6 +119,9 @@ def test_bold_is_what_the_intervals_show() -> None:
     for one in unknown["cells"]:
         one.pop("better", None)
     assert ("loss under noise", "spaced") not in shown_best(unknown)
+    rising = [cell("a", "none", [0.5, 0.51]), cell("a", "online", [0.6, 0.61], None, ("a", "none"))]
+    rising.append(cell("a", "spaced", [0.7, 0.71], None, ("a", "online")))
+    assert shown_best(results("rising", rising)) == {("a", "spaced")}, "one in a row of references"
     unclear = [cell("a", "online", [0.5, 0.6]), cell("a", "spaced", [0.61, 0.55], None, ("a", "online"))]
     assert shown_best(results("unclear", unclear)) == set()
 

@@ -129,22 +129,24 @@ def shown_best(found: Found) -> set[Key]:
     """Those that the paper would print in bold, but only where a difference is shown.
 
     Of a cell and all that are measured against it, the best one: if it is another one, its interval lies on the good
-    side of zero; if it is the cell itself, the intervals of all others lie on the bad one.
+    side of zero; if it is the cell itself, the intervals of all others lie on the bad one. A cell that another is
+    shown to be better than is never among them.
     """
     cells = cells_of(found)
     groups: dict[Key, list[Found]] = {}
     for cell in cells.values():
         if (of := reference(cell)) and of in cells and _better(cell) and cell["difference"]:
             groups.setdefault(of, []).append(cell)
-    best = set()
+    best, beaten = set(), set()
     for of, others in groups.items():
         judged = {key(cell): _judged(cell) for cell in others}
         leading = max(others, key=lambda cell: _better(cell) * cell["difference"]["mean"])
         if judged[key(leading)] == "better":
             best.add(key(leading))
+            beaten.add(of)
         elif {*judged.values()} == {"worse"}:
             best.add(of)
-    return best
+    return best - beaten
 
 
 def _better(cell: Found) -> int:
