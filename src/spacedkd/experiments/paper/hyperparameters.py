@@ -48,7 +48,7 @@ TABLE = Table(
     10,
     cells,
     notes=(
-        "The paper shows a figure without numbers, so no cell has one of its own; rates and sizes are chosen around its "
-        "0.01 and 128.",
+        "The paper shows a figure without numbers, so no cell has one of its own; rates and sizes are chosen around "
+        "its 0.01 and 128.",
     ),
 )
