@@ -1,7 +1,7 @@
 """Any interval is better than online KD, and about 1.5 epochs is best: accuracy over the interval is an arch.
 
-Ten pairs of networks and data sets, seven arms each. The teacher of a row is trained once: no KD is the teacher itself, and
-the students of all intervals follow its path.
+Ten pairs of networks and data sets, seven arms each. The teacher of a row is trained once: no KD is the teacher itself,
+and the students of all intervals follow its path.
 
     spacedkd reproduce interval --scale cpu
 """

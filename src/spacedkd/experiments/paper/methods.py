@@ -1,7 +1,7 @@
 """Spacing helps other distillation methods as well: TSB, CTKD and LSKD, on ResNet-18 and DeiT-Tiny.
 
-Two networks, two data sets, nine methods: the three of the paper's table, and the six its appendix describes and gives no
-numbers of. Each unspaced and spaced by 1.5 epochs.
+Two networks, two data sets, nine methods: the three of the paper's table, and the six its appendix describes and gives
+no numbers of. Each unspaced and spaced by 1.5 epochs.
 
     spacedkd reproduce methods --scale cpu
 """
@@ -48,11 +48,6 @@ NUMBERS = {
 }
 
 
-def of_method(run: RunSpec, name: str) -> RunSpec:
-    """TAKD has an assistant of the student's own network, since nothing else is said."""
-    return with_method(run, name)
-
-
 def cells(scale: Scale) -> Iterator[Cell]:
     for (network, data), by_method in NUMBERS.items():
         for label, name in METHODS.items():
@@ -60,10 +55,10 @@ def cells(scale: Scale) -> Iterator[Cell]:
             alone, unspaced, ours = by_method.get(label, (None, None, None))
 
             def unspaced_arm(run: RunSpec, name: str = name) -> RunSpec:
-                return online(of_method(run, name))
+                return online(with_method(run, name))
 
             def spaced_arm(run: RunSpec, name: str = name) -> RunSpec:
-                return spaced(of_method(run, name))
+                return spaced(with_method(run, name))
 
             yield Cell(row, "w/o KD", scale.run(network, data, no_kd), alone)
             yield Cell(row, "w/ KD", scale.run(network, data, unspaced_arm), unspaced, (row, "w/o KD"))
@@ -77,8 +72,8 @@ TABLE = Table(
     cells,
     notes=(
         "TSB is a reconstruction: no code of it was released with the paper, or before.",
-        "The paper's numbers come from the pipelines of the methods' own papers, which is why they differ from the main "
-        "table; ours have the settings of the main table.",
+        "The paper's numbers come from the pipelines of the methods' own papers, which is why they differ from the "
+        "main table; ours have the settings of the main table.",
         "The appendix describes BAN, TAKD, DML, SHAKE, DLB and PS-KD, and no table has their numbers.",
     ),
 )

@@ -1,8 +1,8 @@
 """Self KD spaced by 4 epochs is better than self KD, on every network and data set.
 
-Ten pairs of networks and data sets. The paper's Algorithm 4 (live) trains the deepest classifier again in every replay, so
-it takes two updates for each batch where self KD takes one: self KD for twice as long is the control at equal cost. In
-the snapshot variant the teacher stands still during a replay.
+Ten pairs of networks and data sets. The paper's Algorithm 4 (live) trains the deepest classifier again in every replay,
+so it takes two updates for each batch where self KD takes one: self KD for twice as long is the control at equal cost.
+In the snapshot variant the teacher stands still during a replay.
 
     spacedkd reproduce self --scale cpu
 """
