@@ -10,9 +10,9 @@ LEAST_SEEDS = 6
 """with fewer, the exact sign-flip test cannot reach p < 0.05: its smallest p is 2 / 2^n"""
 TESTS = (
     "Differences are paired by seed, over the seeds that both cells have, with the 95 % interval of Student's t. "
-    "p, paired t is its test; p, Holm is that p corrected for all differences of this table at once; p, sign-flip is "
-    "exact: of all ways to swap the two cells within seeds, the share that differ at least as much. Detectable is the "
-    "smallest difference that so many seeds, scattering as these do, would show with a power of 80 %."
+    "p, paired t is its test; p, Holm is that p corrected for all judged differences of this table at once; p, "
+    "sign-flip is exact: of all ways to swap the two cells within seeds, the share that differ at least as much. "
+    "Detectable is the smallest difference that so many seeds, scattering as these do, would show with a power of 80 %."
 )
 BOLD = (
     "Bold is the best of a cell and all that are compared with it, where the paired 95 % interval shows the difference."
