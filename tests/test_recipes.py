@@ -17,6 +17,7 @@ from spacedkd.cli import main
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
 from spacedkd.data.sources import fill_in
+from spacedkd.files import read_journal
 from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import build_method
 from spacedkd.places import value_at
@@ -75,8 +76,8 @@ def test_what_the_quirks_do() -> None:
     cnn, own, vit = recipe("official-cnn"), recipe("official-self"), recipe("official-vit")
     assert cnn.method.options["logit_loss"] == "probability-kl"
     assert cnn.schedule == Spaced("1.5ep", tail="drop")
-    assert own.schedule == ReleasedSelfKD("4ep")
-    assert build_method(own.method) == SelfKD(variant="live", skip_deepest_exit_features=True)
+    assert own.schedule == ReleasedSelfKD("4ep", looks=True)
+    assert build_method(own.method) == SelfKD(variant="live", skip_deepest_exit_features=True, exits_run_along=True)
     assert fill_in(own.data).augmentation == "self-cifar"
     assert vit.method.options["logit_loss"] == "kl-over-classes"
     assert vit.schedule == Spaced("1.5ep+", tail="drop")
@@ -275,6 +276,47 @@ def test_unknown_recipes_and_quirks_are_refused() -> None:
         recipe("official-cnn", without=["prob-kl"])
     with pytest.raises(UserError, match="it has none"):
         recipe("paper-cnn", without=["prob_kl"])
+
+
+def test_what_came_later_leaves_older_specs_as_they_were() -> None:
+    assert to_json(ReleasedSelfKD("4ep")) == {"kind": "released-self-kd", "interval": "4ep", "epoch": "1ep"}
+    assert to_json(ReleasedSelfKD("4ep", looks=True))["looks"] is True
+    assert "exits_run_along" not in to_json(SelfKD())
+    assert to_json(SelfKD(exits_run_along=True))["exits_run_along"] is True
+
+
+TINY = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --threads 1 --precision 32-true".split()
+
+
+@pytest.mark.parametrize("name", ["paper-self", "official-self"])
+@pytest.mark.parametrize(
+    "words", ["--interval online", "--set method.variant=plain", "--interval online --set method.variant=plain"]
+)
+def test_unspaced_self_kd_is_one_joint_update_for_each_batch(name: str, words: str) -> None:
+    """The paper's Algorithm 3: no batch is lost, and none is learned twice."""
+    plan = make_plan(to_spec(parse([*TINY, "--recipe", name, *words.split()])))
+    assert [*plan.turns.after(0)] == [("student", step) for step in range(10)]
+    assert plan.spec.method.options["skip_deepest_exit_features"] == (name == "official-self")
+
+
+def test_two_updates_for_each_batch_of_self_kd_can_still_be_asked_for() -> None:
+    words = [*TINY, "--recipe", "paper-self", "--interval", "online", "--set", "method.variant=live"]
+    turns = [*make_plan(to_spec(parse(words))).turns.after(0)]
+    assert turns == [(role, step) for step in range(10) for role in ("teacher", "student")]
+
+
+def test_a_plain_variant_with_an_interval_is_refused() -> None:
+    words = [*TINY, "--recipe", "paper-self", "--interval", "3st", "--set", "method.variant=plain"]
+    with pytest.raises(UserError, match="nothing to space: leave out the interval"):
+        make_plan(to_spec(parse(words)))
+
+
+def test_unspaced_self_kd_trains_what_its_formula_says(tmp_path: Path) -> None:
+    words = "--recipe official-self --interval online --width 4".split()
+    run = train(to_spec(parse([*TINY, *words])), tmp_path / "run")
+    assert run.cost["updates"] == run.cost["forward_passes"] == run.cost["backward_passes"] == 10
+    losses = {name for line in read_journal(tmp_path / "run" / "journal.jsonl") for name in line.get("losses", ())}
+    assert losses == {"label", "exit label", "exit logit", "exit feature"}
 
 
 SMALL = {

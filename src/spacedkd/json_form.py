@@ -28,6 +28,9 @@ from spacedkd.schedule import SCHEDULES, NamedSchedule, Schedule, as_schedule
 def to_json(value: Any) -> Any:
     """Dataclasses to plain dictionaries; durations to text; schedules get their kind.
 
+    A field that came "later" is written down only where it is not as usual: what was written before it came still means
+    the same.
+
     >>> from spacedkd.schedule import Spaced
     >>> to_json(Spaced("1.5ep"))
     {'kind': 'spaced', 'interval': '1.5ep', 'tail': 'teach'}
@@ -42,7 +45,11 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, NamedSchedule):
         return {"kind": value.kind, **to_json(value.options)}
-    plain = {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+    plain = {
+        one.name: to_json(getattr(value, one.name))
+        for one in fields(value)
+        if "later" not in one.metadata or getattr(value, one.name) != usual(one)
+    }
     if not isinstance(value, Schedule):
         return plain
     ours = {kind: name for name, kind in SCHEDULES.items()}

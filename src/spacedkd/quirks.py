@@ -50,7 +50,7 @@ def _rounded_up(spaced: Spaced) -> Settings:
 
 def _negative_counter(spec: RunSpec) -> Settings:
     if isinstance(spec.schedule, Spaced):
-        return {"schedule": ReleasedSelfKD(spec.schedule.interval)}
+        return {"schedule": ReleasedSelfKD(spec.schedule.interval, looks=True)}
     return {"schedule": spec.schedule} if isinstance(spec.schedule, ReleasedSelfKD) else {}
 
 
@@ -88,10 +88,16 @@ QUIRKS = {
     ),
     "rounded_up": Quirk("a part of a step makes the interval a whole step longer", _counted(_rounded_up)),
     "negative_counter": Quirk(
-        "the counter starts at minus one epoch: a first block of another length, triggers the teacher never learns",
+        "the counter starts at minus one epoch: a first block of another length, triggers the teacher sees, not learns",
         _negative_counter,
     ),
-    "live_teacher": Quirk("the replay trains the deepest classifier again", _live_teacher),
+    "live_teacher": Quirk(
+        "the replay trains the deepest classifier again, as in the paper's Algorithm 4", _live_teacher
+    ),
+    "exits_run_along": Quirk(
+        "the exits run in the teacher's turns too: their BatchNorm statistics follow, their weights do not",
+        _sets({"method.exits_run_along": True}),
+    ),
     "skip_head3_feature": Quirk(
         "the feature term leaves out the deepest exit", _sets({"method.skip_deepest_exit_features": True})
     ),

@@ -62,7 +62,7 @@ _OFFICIAL = {
     },
     "self": {
         _TAUGHT: "live_teacher skip_head3_feature self_augmentation",
-        "spaced offline": "negative_counter",
+        "spaced offline": "exits_run_along negative_counter",
         f"{_TAUGHT} alone": "full_precision",
     },
     "vit": {
@@ -96,6 +96,22 @@ def mode_of(spec: RunSpec) -> str:
     return "offline" if whole else "spaced"
 
 
+def _plain_where_unspaced(spec: RunSpec, own: RunSpec, asked_for: Collection[str]) -> RunSpec:
+    """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
+
+    So both online in place of the recipe's `own` interval and plain in place of its `own` variant ask for it.
+    """
+    if own.method.name != "self-kd" or spec.method.name != own.method.name:
+        return spec
+    variant, usual = (one.method.options.get("variant") for one in (spec, own))
+    left_open = variant == usual and "method.variant" not in asked_for
+    asked = variant == "plain" or (left_open and spec.schedule == Online())
+    if asked and spec.schedule in (own.schedule, Online()):
+        plain = replace(spec.method, options={**spec.method.options, "variant": "plain"})
+        return replace(spec, method=plain, schedule=None)
+    return spec
+
+
 def recipe(
     name: str,
     without: Collection[str] = (),
@@ -113,7 +129,7 @@ def recipe(
     'shared'
     """
     base = _chosen(name, without).spec
-    asked = change(base)
+    asked = _plain_where_unspaced(change(base), base, asked_for)
 
     def kept(place: str) -> bool:
         if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):

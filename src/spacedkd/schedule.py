@@ -15,7 +15,7 @@ student 2
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -147,21 +147,31 @@ class ReleasedSelfKD:
 
     interval: Duration | str | int
     epoch: Duration | str | int = "1ep"
+    looks: bool = field(default=False, metadata={"later": True})
+    """the trigger goes forward before the replay: in train mode, without an update"""
 
     def __post_init__(self) -> None:
         parse_durations(self, "interval", "epoch")
         _at_least_one_step(self.interval)
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
-        interval, epoch = steps_of(self.interval), steps_of(self.epoch)
-        block: list[int] = []
-        for number, step in enumerate(steps, start=1):
-            block.append(step)
-            if (number - epoch) % interval:
-                yield Turn(roles[0], step)
-            else:
-                yield from (Turn(role, seen) for role in roles[1:] for seen in block)
-                block.clear()
+        for block, ends in self._blocks(steps):
+            yield from (Turn(roles[0], step) for step in (block[:-1] if ends else block))
+            if ends:
+                yield from (Turn(role, step) for role in roles[1:] for step in block)
+
+    def looked_at(self, roles: Sequence[str], steps: range) -> dict[Turn, Turn]:
+        """Turns that are forward passes alone, each by the turn it comes right before."""
+        blocks = self._blocks(steps) if self.looks else ()
+        return {Turn(roles[1], block[0]): Turn(roles[0], block[-1]) for block, ends in blocks if ends}
+
+    def _blocks(self, steps: range) -> Iterator[tuple[range, bool]]:
+        """Which steps are replayed together, and whether a trigger ends them."""
+        interval = steps_of(self.interval)
+        start, end = 0, (steps_of(self.epoch) - 1) % interval + 1
+        while start < len(steps):
+            yield steps[start:end], end <= len(steps)
+            start, end = end, end + interval
 
 
 @dataclass(frozen=True)

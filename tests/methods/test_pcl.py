@@ -93,15 +93,18 @@ def test_the_ensemble_learns_from_the_labels_alone() -> None:
     torch.testing.assert_close(joint.grad, (P.softmax(1) - torch.eye(3).double()[Y]) / 2, atol=1e-12, rtol=0)
 
 
-def test_the_average_is_a_true_one_until_it_decays() -> None:
+def test_the_average_is_a_true_one_of_all_updates_until_it_decays() -> None:
+    """Of w_1, w_2, ...: what the network was before its first update is no part of it."""
     models = {"network": Says(S, TE, U, P), "mean": Says(*MEANS, P)}
-    for step, weight in enumerate((3.0, 5.0, -2.0)):
+    found = []
+    for step, weight in enumerate((3.0, 5.0, -2.0, 9.0)):
         models["network"].weight.data.fill_(weight)
         PCL().losses("student", models, shown(), Progress(step, 5, 5000))
-    assert models["mean"].weight.item() == pytest.approx(2.0)
-    models["network"].weight.data.fill_(102.0)
+        found.append(models["mean"].weight.item())
+    assert found == pytest.approx([0.0, 5.0, 1.5, 4.0])
+    models["network"].weight.data.fill_(104.0)
     PCL().losses("student", models, shown(), Progress(4000, 5, 5000))
-    assert models["mean"].weight.item() == pytest.approx(2.1)
+    assert models["mean"].weight.item() == pytest.approx(4.1)
 
 
 def test_statistics_are_averaged_and_counts_copied() -> None:

@@ -15,6 +15,7 @@ import pytest
 import timm
 import torch
 from lightning_fabric import Fabric
+from timm.optim import param_groups_weight_decay
 from torch import nn
 from torch.nn import functional as F
 
@@ -123,6 +124,9 @@ def test_the_average_follows_its_formula() -> None:
         ("vit_tiny_patch16_224", {"cls_token", "pos_embed", "norm.weight", "head.bias"}, {"head.weight"}),
         ("mixer_s32_224", {"blocks.0.norm1.weight"}, {"blocks.0.mlp_tokens.fc1.weight"}),
         ("swin_tiny_patch4_window7_224", {"layers.0.blocks.0.attn.relative_position_bias_table"}, {"head.fc.weight"}),
+        ("crossvit_9_240", {"cls_token_0", "pos_embed_1"}, {"head.0.weight"}),
+        ("coat_lite_tiny", {"cls_token3"}, {"head.weight"}),
+        ("levit_128s", {"stages.0.blocks.0.attn.attention_biases"}, {"head.linear.weight"}),
     ],
 )
 def test_adamw_spares_biases_norms_tokens_and_positions(network: str, spared: set[str], decayed: set[str]) -> None:
@@ -132,6 +136,46 @@ def test_adamw_spares_biases_norms_tokens_and_positions(network: str, spared: se
     by_name = {name: decay[id(parameter)] for name, parameter in model.named_parameters()}
     assert {by_name[name] for name in spared} == {0.0}
     assert {by_name[name] for name in decayed} == {0.05}
+
+
+NAMING = [
+    "crossvit_9_240",
+    "coat_tiny",
+    "levit_128s",
+    "swinv2_tiny_window8_256",
+    "tnt_s_patch16_224",
+    "twins_pcpvt_small",
+]
+
+
+@pytest.mark.parametrize("network", NAMING)
+def test_what_timm_spares_is_spared(network: str) -> None:
+    """Also where the network is a part of a model, under other names."""
+    with torch.device("meta"):
+        model = timm.create_model(network)
+    wrapped = nn.ModuleDict({"network": model})
+    left = param_groups_weight_decay(model, 0.05, no_weight_decay_list=model.no_weight_decay())[0]["params"]
+    _, spared = make_optimizer(wrapped, OptimizerSpec("adamw", lr=1e-3, weight_decay=0.05)).param_groups
+    assert {id(one) for one in left} <= {id(one) for one in spared["params"]}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_64_true_computes_losses_in_float64(tiny_with: Make, smoothing: float) -> None:
+    setup = ready(tiny_with("kd", {"feature_weight": 0}, precision="64-true", label_smoothing=smoothing))
+    setup.begin("student")
+    batch, models = setup.stream.batch(0), setup.modules()
+    found = setup.plan.method.losses("student", setup.models, batch, setup.plan.progress(0, lambda rows: rows))
+    networks = {role: deepcopy(models[role].network).double() for role in ("teacher", "student")}
+    networks["teacher"].eval()
+    with torch.no_grad():
+        teacher, student = (networks[role](batch.inputs.double()) for role in ("teacher", "student"))
+    labels = batch.labels if smoothing == 0 else batch.labels.double()
+    p, q = (teacher / 3).softmax(1), (student / 3).softmax(1)
+    expected = {"label": 0.7 * F.cross_entropy(student, labels), "logit": 0.3 * (p * (p / q).log()).sum(1).mean()}
+    for name, loss in found.items():
+        assert loss.dtype == torch.float64
+        assert loss.item() == pytest.approx(expected[name].item(), rel=1e-13, abs=1e-13)
+    assert found.keys() == expected.keys()
 
 
 def test_an_average_is_measured_saved_and_resumed(tmp_path: Path, tiny_with: Make) -> None:

@@ -10,8 +10,9 @@ import pytest
 import timm
 import torch
 
-from spacedkd import DataSpec, Duration, Moment, NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, train
+from spacedkd import DataSpec, Duration, Moment, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.data.sources import load
+from spacedkd.schedule import ReleasedSelfKD
 from tests.conftest import tensors
 
 Make = Callable[..., RunSpec]
@@ -74,6 +75,32 @@ def test_the_saved_student_has_the_accuracy_the_result_says(tmp_path: Path, tiny
     result = train(spec, tmp_path / "run")
     assert of_the_saved_student(tmp_path / "run", spec) == pytest.approx(result.student(), abs=1.5 / 898)
     assert result.student() > 0.3, "a few hundred steps should be far above the 10 % of chance"
+
+
+ENDS = {
+    # whose turns end the run though they are not the student's, and move it: one network, or an optimizer of both
+    "released": ("self-kd", {"variant": "live"}, {"schedule": ReleasedSelfKD("7st")}),
+    "snapshot": ("self-kd", {"variant": "snapshot"}, {"schedule": Spaced("4st", tail="drop")}),
+    "follower first": ("one", {"variant": "live"}, {"schedule": Online(), "follower_first": True}),
+    "moves frozen": (
+        "kd",
+        {},
+        {"schedule": Spaced("4st", tail="drop"), "optimizer": OptimizerSpec("adamw", lr=0.02, moves_frozen=True)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_what_is_reported_last_is_what_is_saved(tmp_path: Path, tiny_with: Make, case: str) -> None:
+    method, options, changes = ENDS[case]
+    spec = tiny_with(method, options, **changes)
+    turns: list[int] = []
+    result = train(spec, tmp_path / "run", callback=lambda moment: turns.append(moment.turn))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    *_, last = (line for line in lines if line["event"] == "accuracy" and line["role"] == "student")
+    assert (last["turn"], last["epoch"]) == (turns[-1], 3.0)
+    assert result.student() == last["accuracy"]["test"]["final"] == result.curves["student"][3.0]
+    assert of_the_saved_student(tmp_path / "run", spec) == pytest.approx(result.student(), abs=0.5 / 898)
 
 
 def test_networks_of_two_architectures(tmp_path: Path, tiny_with: Make) -> None:

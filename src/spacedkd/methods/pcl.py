@@ -5,9 +5,10 @@ classifier on all branches' features side by side, m_j those of branch j with th
 
     L = CE(z_f, y) + sum_i [ CE(z_i, y) + T^2 KL(z_f -> z_i; T=3) + mean_{j != i} T^2 KL(m_j -> z_i; T=3) ]
 
-z_f and m are detached in the KL. The average, m <- a m + (1 - a) w with a = min(1 - 1/(step + 1), 0.999), is brought up
-to date at the beginning of each of the leader's turns (of every turn if there is no spacing), from the weights as they
-then are; in a replay it stands still. Variants are those of ONE.
+z_f and m are detached in the KL. The average, m <- a m + (1 - a) w with a = min(1 - 1/step, 0.999), is brought up to
+date at the beginning of each of the leader's turns (of every turn if there is no spacing) but the first, step 0, from
+the weights as they then are: at step 1 it is those of after the first update alone. In a replay it stands still.
+Variants are those of ONE.
 
 The definition is from shaoeric's re-implementation and the paper's abstract. Where we differ, or they leave it open:
 
@@ -70,8 +71,8 @@ class PCL(ONE):
         return [View(step, view) for view in range(self.branches if self.own_views else 1)]
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        if role == self.roles[0]:
-            decay = min(1 - 1 / (progress.step + 1), self.decay)
+        if role == self.roles[0] and progress.step > 0:
+            decay = min(1 - 1 / progress.step, self.decay)
             ema_update(models["mean"], models["network"], decay, share=lambda row: progress.gather(row[None])[0])
         return super().losses(role, models, batch, progress)
 

@@ -18,7 +18,7 @@ o and f are detached in the distillation terms, but the trunk learns from every 
     spacedkd train --method self-kd --interval 4ep
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -46,6 +46,8 @@ class SelfKD(OneNetwork):
     """leave the deepest exit out of the feature term, as the authors' code does against its own comment"""
     student_reduction: Literal["sum", "mean"] = "sum"
     """mean divides the exits' losses by how many there are: eleven exits weigh as much as one"""
+    exits_run_along: bool = field(default=False, metadata={"later": True})
+    """run the exits in the teacher's turns too: their BatchNorm statistics follow the trunk, their weights stay"""
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         compared: Align = "all-but-deepest" if self.skip_deepest_exit_features else "all"
@@ -54,7 +56,7 @@ class SelfKD(OneNetwork):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role != self.roles[-1]:
-            (deepest,) = models["network"](batch.inputs, shallow=False)
+            (deepest,) = models["network"](batch.inputs, shallow=False, along=self.exits_run_along)
             return {"label": self.deepest_weight * cross_entropy(deepest.logits, batch.labels)}
         losses: dict[str, Tensor] = {}
         if self.variant == "snapshot":

@@ -92,7 +92,8 @@ class EarlyExits(nn.Module):
     """A network with an early exit behind each inner stage or block but the last.
 
     All heads answer unless told otherwise. Without `shallow` the exits stay untouched, down to their BatchNorm
-    statistics; without `deepest` the network's classifier stays untouched. `align` says which BYOT exits' features
+    statistics, or, with `along`, run without gradients, so that those statistics alone move; without `deepest` the
+    network's classifier stays untouched. `align` says which BYOT exits' features
     pass an alignment layer towards the deepest ones; other exits have theirs before the classifier, always.
     """
 
@@ -119,14 +120,17 @@ class EarlyExits(nn.Module):
                 else PooledExit(channels[place - 1], width, classes)
             )
 
-    def forward(self, images: Tensor, deepest: bool = True, shallow: bool = True) -> tuple[Prediction, ...]:
+    def forward(
+        self, images: Tensor, deepest: bool = True, shallow: bool = True, along: bool = False
+    ) -> tuple[Prediction, ...]:
         images = at_own_size(self.network, images)
-        if not shallow:
+        if not shallow and not along:
             return (final(self.network, self.network.forward_features(images)),)  # type: ignore[operator]
         last, inner = self._taps(self.network, images)
         below = reversed(inner[-self._kept : -1])
-        exits = [head(found) for head, found in zip(self.exits.values(), below, strict=True)]
-        return (final(self.network, last), *exits) if deepest else (*exits,)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and shallow):
+            exits = [head(found) for head, found in zip(self.exits.values(), below, strict=True)]
+        return (*([final(self.network, last)] if deepest else []), *(exits if shallow else []))
 
 
 READ = 3

@@ -58,8 +58,8 @@ def _stated() -> Iterator[Markup]:
     yield paragraph(words.SETTING)
     yield tag("div", *(tag("div", formula) for formula in words.FORMULAS), class_="formula")
     yield tag("ol", *(_item(title, f"{words.MEANINGS[name]}.") for name, title in words.STATEMENTS.items()))
-    yield paragraph("Three places in the proof deserve a look.")
-    yield tag("ul", *(tag("li", place) for place in (words.ABSOLUTE, words.SIGN, words.SAME)))
+    yield paragraph("Four places in the proofs deserve a look.")
+    yield tag("ul", *(tag("li", place) for place in (words.SQUARES, words.ABSOLUTE, words.SIGN, words.SAME)))
 
 
 def _gap(found: Found) -> Iterator[Markup]:

@@ -29,11 +29,17 @@ class Cost:
             self._turn[f"{model} {way} images"] += passes * self._images
 
     @contextmanager
-    def turn(self, role: str, learner: str, images: int) -> Iterator[None]:
-        """Count one update of `learner` on a global batch of so many images, with all the passes made for it."""
+    def passes(self, role: str, images: int) -> Iterator[None]:
+        """Count the passes of a role that are made for a global batch of so many images."""
         self._turn, self._images = self.counts.setdefault(role, Counter()), images
         yield
         self._images = 0
+
+    @contextmanager
+    def turn(self, role: str, learner: str, images: int) -> Iterator[None]:
+        """Count one update of `learner` on a global batch of so many images, with all the passes made for it."""
+        with self.passes(role, images):
+            yield
         self._turn[f"{learner} updates"] += 1
         self._turn[f"{learner} images"] += images
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.precision.double import DoublePrecision
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.strategy import Strategy
 from lightning_fabric.wrappers import _FabricModule
@@ -51,7 +52,7 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
             devices=engine.devices,
             num_nodes=engine.nodes,
             strategy=_strategy(engine, parts_learn_in_turn),
-            precision=spec.precision,  # type: ignore[arg-type]
+            **_precision(spec),
         )
     except Exception as error:  # Fabric raises many kinds for hardware that is not there
         raise UserError(f"This machine cannot do that: {(str(error).splitlines() or [repr(error)])[0]}") from None
@@ -71,6 +72,19 @@ def _strategy(engine: EngineSpec, parts_learn_in_turn: bool) -> str | Strategy:
     if engine.strategy == "fsdp":
         return sharding(engine.processes)
     return DDPStrategy(find_unused_parameters=parts_learn_in_turn)
+
+
+class Float64(DoublePrecision):
+    """Fabric's 64-true, in which what a model says stays in float64: losses are computed in it, too."""
+
+    def convert_output(self, data: Any) -> Any:
+        return data
+
+
+def _precision(spec: RunSpec) -> dict[str, Any]:
+    if spec.precision == "64-true" and spec.engine.strategy != "fsdp":  # which Fabric refuses
+        return {"plugins": [Float64()]}
+    return {"precision": spec.precision}
 
 
 def seed(device: torch.device, number: int) -> None:

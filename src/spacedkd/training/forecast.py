@@ -20,7 +20,6 @@ from spacedkd.methods.method import Method
 from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.training import checkpoint, path, trial
 from spacedkd.training.building import build_models
-from spacedkd.training.cost import Cost
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import check_recorded
 from spacedkd.training.memory import Memory
@@ -182,8 +181,9 @@ def _walk(setup: Setup, done: int) -> _Walked:
         found.evaluations[turn.role] += plan.evaluates(turn)
         found.losses += plan.logs(turn)
         found.saves += plan.saves(turn)
-    if found.turns and not plan.saves(turn):
-        found.saves += 1  # at the end
+    if found.turns:
+        found.saves += not plan.saves(turn)  # at the end
+        found.evaluations[plan.roles[-1]] += setup.moves_student(turn.role)
     return found
 
 
@@ -212,7 +212,7 @@ def _forecast(setup: Setup, plan: Plan, tried: Trial, start: float, folder: RunF
         turns=len(plan.turns),
         turns_left=left.turns.total(),
         roles=tuple(roles),
-        cost=_cost(setup, tried, whole),
+        cost=trial.cost_of(setup, tried.steps, whole.turns, whole.images),
         parameters=tried.parameters,
         memory=tried.memory,
         disk=disk,
@@ -235,16 +235,3 @@ def _followed(plan: Plan) -> Sequence[str]:
         return leaders[:1]
     models = build_models(plan)  # what was measured may have had another seed, and has learned
     return [*find_paths(plan, {role: path.settings(plan, role, models) for role in leaders})]
-
-
-def _cost(setup: Setup, tried: Trial, whole: _Walked) -> dict[str, Any]:
-    """What the run's own counter will have counted at its end."""
-    cost = Cost({})
-    for role, step in tried.steps.items():
-        first = setup.stream.size(next(turn.step for turn in setup.plan.turns.after(0) if turn.role == role))
-        later = (whole.turns[role] - 1, whole.images[role] - first)
-        cost.counts[role] = Counter()
-        for counts, (turns, images) in ((step.first, (1, first)), (step.later, later)):
-            for name, count in counts.items():
-                cost.counts[role][name] += count * (images if name.endswith("images") else turns)
-    return cost.summary()

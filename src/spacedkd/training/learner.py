@@ -8,7 +8,6 @@ import torch
 from lightning_fabric import Fabric
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError, unknown
@@ -135,7 +134,7 @@ def _needs_gradients_alone(optimizer: torch.optim.Optimizer) -> bool:
 def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | None = None) -> torch.optim.Optimizer:
     """The optimizer a spec names, or the one `make` gives for the model's named parameters.
 
-    SGD decays every weight, as the paper's does; all others by name spare biases, norms and tokens.
+    SGD decays every weight, as the paper's does; all others by name spare biases, norms, tokens and what timm spares.
     """
     if make is None and is_own(spec.name):
         make = load_object(spec.name)
@@ -155,7 +154,7 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | 
         if spec.name == "sgd":
             decay, nesterov = spec.weight_decay, spec.nesterov
             return torch.optim.SGD(model.parameters(), **settings, weight_decay=decay, nesterov=nesterov)
-        groups = _decay_groups(model.named_parameters(), spec.weight_decay)
+        groups = _decay_groups(model, spec.weight_decay)
         if spec.name == "adamw":
             return torch.optim.AdamW(groups, **settings)
         made: torch.optim.Optimizer = create_optimizer_v2(groups, opt=spec.name, **settings)
@@ -175,15 +174,32 @@ def _checked(optimizer: Any, model: nn.Module, name: str) -> torch.optim.Optimiz
     return optimizer
 
 
-def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], decay: float) -> list[dict[str, Any]]:
-    """Spares biases, norms, class tokens and positions; not, say, the `mlp_tokens` of a mixer, which are weights."""
+def _decay_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Spares biases, norms, class tokens and positions, and what a network itself names, as timm does.
+
+    Not, say, the `mlp_tokens` of a mixer, which are weights.
+    """
     decayed: list[nn.Parameter] = []
     spared: list[nn.Parameter] = []
-    for name, parameter in named:
+    named = _named_to_spare(model)
+    for name, parameter in model.named_parameters():
         own = name.rpartition(".")[2]
         token = own.endswith("token") or own.startswith("pos_embed") or "position" in own
-        (spared if parameter.ndim < 2 or token else decayed).append(parameter)
+        spare = parameter.ndim < 2 or own == "bias" or token or name in named
+        (spared if spare else decayed).append(parameter)
     return [{"params": decayed, "weight_decay": decay}, {"params": spared, "weight_decay": 0.0}]
+
+
+def _named_to_spare(model: nn.Module) -> set[str]:
+    """What the networks in a model, each asked as a whole, say in timm's way should not decay."""
+    found: set[str] = set()
+    asked: tuple[str, ...] = ()
+    for name, part in model.named_modules():
+        if callable(say := getattr(part, "no_weight_decay", None)) and not name.startswith(asked):
+            prefix = f"{name}." if name else ""
+            asked = (*asked, prefix)
+            found |= {f"{prefix}{parameter}" for parameter in say()}
+    return found
 
 
 def set_mode(model: nn.Module, training: bool) -> None:
@@ -197,13 +213,6 @@ def set_mode(model: nn.Module, training: bool) -> None:
     else:
         for part in parts:
             part.__dict__["training"] = training
-
-
-def keep_statistics(model: nn.Module, keeps: bool) -> None:
-    """Whether BatchNorm in train mode remembers the statistics of the batches it sees, where it remembers any."""
-    for part in model.modules():
-        if isinstance(part, _BatchNorm) and part.running_mean is not None:
-            part.__dict__["track_running_stats"] = keeps
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_p
 from spacedkd.training.plan import Plan, fill_in, make_plan
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.same_data import check_same_data
-from spacedkd.training.setup import Setup, measure, set_up
+from spacedkd.training.setup import Setup, measured, set_up
 from spacedkd.training.together import Agreement, together
 from spacedkd.training.turns import masked_by
 
@@ -162,7 +162,8 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     stops = stops or Agreement(setup.fabric, never)
     plan, fabric, position = setup.plan, setup.fabric, recorder.position
     gather = partial(engine.gather_rows, fabric)
-    views = (plan.views(turn) for turn in plan.turns.after(position.turns) if turn.role not in setup.followed)
+    here = (turn for turn in plan.turns.after(position.turns) if turn.role not in setup.followed)
+    views = (plan.views(one) for turn in here for one in (plan.turns.looks.get(turn), turn) if one is not None)
     seen = batches(setup.stream, views, plan.spec.engine.workers)
 
     def losses(turn: Turn, batch: Batch) -> Losses:
@@ -194,6 +195,9 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
                 setup.share_frozen(position.role)
             learning = position.role = role
 
+        if (look := plan.turns.looks.get(turn)) is not None:
+            with recorder.cost.passes(look.role, setup.stream.size(look.step)), torch.no_grad():
+                losses(look, next(seen).to(fabric.device, setup.channels_last))
         batch = next(seen).to(fabric.device, setup.channels_last)
         lr, size = plan.lr(turn), setup.stream.size(step)
         undo = watch.before(role)
@@ -214,12 +218,9 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
             watch.check_losses(turn, values)
             recorder.loss(turn, setup.learner(role).lr, values)
         if plan.evaluates(turn):
-            learner = setup.learner(role)
-            scores = measure(setup, learner.frozen, learner.module)
-            recorder.accuracy(turn, scores)
-            accuracy = scores["test"]["final"]
-            if setup.average is not None and role == plan.roles[-1]:
-                recorder.accuracy(turn, measure(setup, setup.average, setup.average), role="average")
+            for name, scores in measured(setup, role, at_end=position.turns == len(plan.turns)):
+                recorder.accuracy(turn, scores, name)
+                accuracy = scores["test"]["final"] if name == role else accuracy
         if recorder.leaves_behind(turn) or stop:
             watch.check_weights(turn)  # nothing that has diverged is saved over what has not
         recorder.updated(turn)

@@ -30,7 +30,7 @@ from spacedkd.schedule import Online, Schedule, Turn
 from spacedkd.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.training import engine
 from spacedkd.training.objects import Objects
-from spacedkd.training.turns import Turns, turns_of
+from spacedkd.training.turns import Turns, looks_of, turns_of
 
 MOST_STEPS = 10_000_000
 """in a run; all turns are walked through before the first"""
@@ -188,7 +188,8 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
     method.check_schedule(schedule)
     stops = {role: _stop(method, role, in_run) for role in method.roles}
     roles = method.roles if spec.only is None else method.roles[: _place(spec.only, method.roles) + 1]
-    turns = Turns(method.roles, turns_of(schedule, method.roles, spec.follower_first, stops, total), roles)
+    order = turns_of(schedule, method.roles, spec.follower_first, stops, total)
+    turns = Turns(method.roles, order, roles, looks_of(schedule, method.roles, total))
     last_step = dict(turns.after(0))  # a role that never has a turn is not in it
     if roles[-1] not in last_step:
         raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")

@@ -148,8 +148,8 @@ class Recorder:
         """An update that was left out, because of `what` was not finite."""
         self._write("skipped", turn, {"not_finite": what})
 
-    def accuracy(self, turn: Turn, scores: Scores, role: str | None = None) -> None:
-        self._write("accuracy", turn, {"role": role or turn.role, "accuracy": scores})
+    def accuracy(self, turn: Turn, scores: Scores, role: str) -> None:
+        self._write("accuracy", turn, {"role": role, "accuracy": scores})
 
     def _write(self, event: str, turn: Turn, found: Mapping[str, Any]) -> None:
         if self._journal is not None:

@@ -1,13 +1,14 @@
 """A plan's models on its devices: who can learn, who stands still, what moves along, how good they are."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from lightning_fabric import Fabric
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Stream, in_order
@@ -21,7 +22,7 @@ from spacedkd.training.compiling import compile_blocks
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import RecordedPath
 from spacedkd.training.layout import can_be_channels_last, pad_before
-from spacedkd.training.learner import Learner, keep_statistics, set_mode
+from spacedkd.training.learner import Learner, set_mode
 from spacedkd.training.path import Settings
 from spacedkd.training.plan import Plan, stream_of
 from spacedkd.training.same_data import check_same_data
@@ -70,8 +71,14 @@ class Setup:
             if model is not learner.model:
                 set_mode(model, mode != "eval")
             if mode == "shared":
-                keep_statistics(model, model is learner.model)
+                _keep_statistics(model, model is learner.model)
         set_mode(learner.model, True)
+
+    def moves_student(self, role: str) -> bool:
+        """Whether turns of another role than the student's may move the student's model, too."""
+        spec, shared = self.plan.spec, self.plan.method.learners[role] == self.plan.student
+        may_move = shared or spec.optimizer.moves_frozen or spec.frozen_mode == "train"
+        return role != self.plan.roles[-1] and may_move
 
     def share_frozen(self, before: str) -> None:
         """Give all ranks the first one's BatchNorm statistics of what has just stopped learning, and of copies.
@@ -95,6 +102,13 @@ class Setup:
         if self.average is not None and role == self.plan.roles[-1]:
             assert spec.ema is not None
             update_average(self.average, learner.module, spec.ema, step)
+
+
+def _keep_statistics(model: nn.Module, keeps: bool) -> None:
+    """Whether BatchNorm in train mode remembers the statistics of the batches it sees, where it remembers any."""
+    for part in model.modules():
+        if isinstance(part, _BatchNorm) and part.running_mean is not None:
+            part.__dict__["track_running_stats"] = keeps
 
 
 def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
@@ -153,6 +167,22 @@ def update_average(average: nn.Module, module: nn.Module, decay: float, step: in
 
 Scores = dict[str, dict[str, float]]
 """part of the data -> head -> accuracy"""
+
+
+def measured(setup: Setup, role: str, at_end: bool) -> Iterator[tuple[str, Scores]]:
+    """How good a role is after its turn, and what else there is to measure then, by name.
+
+    After the student's turn that is its moving average; after the last one of the run the student, if that turn was
+    another role's and may have moved it: what is reported are the weights that are saved.
+    """
+    learner, student = setup.learner(role), setup.plan.roles[-1]
+    scores = measure(setup, learner.frozen, learner.module)
+    yield role, scores
+    if setup.average is not None and role == student:
+        yield "average", measure(setup, setup.average, setup.average)
+    if at_end and setup.moves_student(role):
+        saved = setup.learner(student)
+        yield student, scores if saved is learner else measure(setup, saved.frozen, saved.module)
 
 
 def measure(setup: Setup, model: nn.Module, module: nn.Module) -> Scores:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from spacedkd.schedule import Turn
+from spacedkd.training.cost import Cost
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.loop import learn
 from spacedkd.training.memory import Memory, kept_for_backward, memory_of, storage_of
@@ -137,6 +139,26 @@ def _steps_of(role: str, setup: Setup, recorder: Recorder, seconds: float) -> St
     )
 
 
+def cost_of(
+    setup: Setup, steps: Mapping[str, Step], turns: Mapping[str, int], images: Mapping[str, int]
+) -> dict[str, Any]:
+    """What the run's own counter will have counted at its end, after so many turns and images of each role."""
+    cost, plan = Cost({}), setup.plan
+    for role, taken in steps.items():
+        first = setup.stream.size(next(turn.step for turn in plan.turns.after(0) if turn.role == role))
+        cost.counts[role] = Counter()
+        later = (taken.later, turns[role] - 1, images[role] - first)
+        for counts, times, seen in ((taken.first, 1, first), later):
+            for name, count in counts.items():
+                cost.counts[role][name] += count * (seen if name.endswith("images") else times)
+    looks = [look for look in plan.turns.looks.values() if look.role in steps]
+    for role, step in looks:
+        for name, count in steps[role].later.items():
+            if " forward " in name:
+                cost.counts[role][name] += count * (setup.stream.size(step) if name.endswith("images") else 1)
+    return cost.summary()
+
+
 def _evaluation_seconds(turn: Turn, setup: Setup, recorder: Recorder) -> float:
     """What the role's evaluation takes: measured on a few batches of each part, and so much more for each other one."""
     batch = max(256, setup.plan.spec.batch_size) * setup.fabric.world_size
@@ -149,7 +171,7 @@ def _evaluation_seconds(turn: Turn, setup: Setup, recorder: Recorder) -> float:
             for name, part in setup.data.evaluated().items()
         }
         short = replace(setup, data=replace(setup.data, **parts))  # type: ignore[arg-type]
-        return _timed(setup, lambda: recorder.accuracy(turn, measure(short, learner.model, learner.module)))
+        return _timed(setup, lambda: recorder.accuracy(turn, measure(short, learner.model, learner.module), turn.role))
 
     some(1)  # warms up
     one, few = some(1), some(FEW_BATCHES)

@@ -4,14 +4,18 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from spacedkd.errors import unknown
-from spacedkd.schedule import Schedule, Turn
+from spacedkd.schedule import ReleasedSelfKD, Schedule, Turn
 
 
 class Turns:
     """All turns of a run, walked once and kept small: a run on ImageNet has millions."""
 
-    def __init__(self, roles: Sequence[str], turns: Iterable[Turn], kept: Sequence[str]) -> None:
+    def __init__(
+        self, roles: Sequence[str], turns: Iterable[Turn], kept: Sequence[str], looks: Mapping[Turn, Turn] | None = None
+    ) -> None:
         """Those of the roles that are `kept`."""
+        self.looks = looks or {}
+        """turns that are forward passes alone, each by the turn it comes right before"""
         self._roles = roles
         self._places, self._steps = array("H"), array("q")
         place = {role: number for number, role in enumerate(roles)}
@@ -54,3 +58,8 @@ def turns_of(
     """The turns of a schedule written in steps; a role that has learned enough has no more of them."""
     order = roles[::-1] if follower_first else roles
     return (turn for turn in schedule.turns(order, range(total)) if turn.step < stops.get(turn.role, total))
+
+
+def looks_of(schedule: Schedule, roles: Sequence[str], total: int) -> Mapping[Turn, Turn]:
+    """Turns of a schedule written in steps that are forward passes alone, each by the turn it comes right before."""
+    return schedule.looked_at(roles, range(total)) if isinstance(schedule, ReleasedSelfKD) else {}
