@@ -146,15 +146,16 @@ def of_quirks(name: str, without: Collection[str], spec: RunSpec) -> dict[str, s
     >>> of_quirks("official-cnn", (), replace(recipe("official-cnn"), precision="bf16-mixed"))["overridden"]
     'full_precision, by precision=bf16-mixed'
     """
-    by: dict[str, list[str]] = {}
-    for quirk, place, value in _settings(name, without, spec):
-        found = value_at(spec, place)
-        by.setdefault(quirk, []).extend([] if found == value else [f"{place}={found}"])
-    lines = {
-        "quirks": ", ".join(quirk for quirk, others in by.items() if not others),
-        "overridden": "; ".join(f"{quirk}, by {' '.join(others)}" for quirk, others in by.items() if others),
-        "left out": ", ".join(without),
-    }
+    settings = [*_settings(name, without, spec)]
+    on, lost = [], []
+    for quirk in dict.fromkeys(quirk for quirk, _, _ in settings):
+        own = [(place, value, value_at(spec, place)) for one, place, value in settings if one == quirk]
+        others = [f"{place}={found}" for place, value, found in own if found != value]
+        if others:
+            lost.append(f"{quirk}{' in part' if len(others) < len(own) else ''}, by {' '.join(others)}")
+        else:
+            on.append(quirk)
+    lines = {"quirks": ", ".join(on), "overridden": "; ".join(lost), "left out": ", ".join(without)}
     return {what: line for what, line in lines.items() if line}
 
 
