@@ -97,10 +97,11 @@ def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
 
 def test_pages_and_tables_come_from_files_and_never_import_torch() -> None:
     paths = [
-        *(SOURCE / "report").glob("*.py"),
+        *(SOURCE / "report").rglob("*.py"),
         *(SOURCE / "theory" / f"{name}.py" for name in ("page", "plots", "words")),
     ]
-    names = [f"spacedkd.{path.parent.name}.{path.stem}" for path in paths if path.stem != "__init__"]
+    parts = [path.relative_to(SOURCE.parent).with_suffix("").parts for path in paths]
+    names = [".".join(part for part in one if part != "__init__") for one in parts]
     code = f"import sys, {', '.join(names)}; print({{'torch', 'timm', 'numpy', 'scipy'}} & {{*sys.modules}})"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
 

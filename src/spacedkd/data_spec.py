@@ -1,6 +1,6 @@
 """Which data a run has, and how it is varied."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spacedkd.errors import UserError, check_between
 from spacedkd.json_form import check_fields
@@ -32,6 +32,8 @@ class DataSpec:
     """the random changes of a batch-wise augmentation; None takes what suits the data set"""
     train_limit: int | None = None
     """use only this many training images, evenly from all classes"""
+    class_limit: int | None = field(default=None, metadata={"later": True})
+    """use only the first so many classes"""
     holdout: float = 0.0
     """part of the training images kept aside, so that the best epoch can be chosen without the test set"""
     drop_last: bool = False
@@ -66,6 +68,7 @@ class DataSpec:
         check_between("mixup", self.mixup, 0, 1000)
         check_between("cutmix", self.cutmix, 0, 1000)
         check_between("train_limit", self.train_limit, 1)
+        check_between("class_limit", self.class_limit, 2)
         check_between("image_size", self.image_size, 1, 100_000)
         if self.image_column is not None and self.image_column == self.label_column:
             raise UserError(

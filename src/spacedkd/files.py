@@ -162,8 +162,12 @@ def is_alive(process: int) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     with write_whole(path) as unfinished:
-        unfinished.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8")
 
 
 def cache_folder(*parts: str) -> Path:

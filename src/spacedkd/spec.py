@@ -166,6 +166,7 @@ class RunSpec:
         described = {key: value for key, value in written.items() if key not in (*_NOT_COMPUTED, *_WHEN_SET)}
         described |= {key: written[key] for key, usual in _WHEN_SET.items() if written[key] != usual}
         described["processes"] = self.engine.processes
+        described["data"]["root"] = DataSpec.root  # where data sets known by name lie, on this machine
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
     def fingerprints(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import flag
 from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console, let_go
+from spacedkd.cli.reproduction import reproduce
 from spacedkd.cli.stops import say_error
 from spacedkd.errors import UserError, unknown
 from spacedkd.stopping import end_with_first_rank
@@ -39,6 +40,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "report": verbs.report,
     "theory": verbs.theory,
+    "reproduce": reproduce,
     "list": list_,
 }
 

@@ -69,7 +69,7 @@ class Flag(NamedTuple):
 
 # What the help says of a field where it is not what the field itself says.
 _DEFAULTS = {
-    "all": "data.train_limit data.class_list",
+    "all": "data.train_limit data.class_limit data.class_list",
     "found where only one can be meant": "data.image_column data.label_column data.train_split data.test_split",
     "what suits the data": "data.augment.crop data.augment.flip data.augment.rotate",
     "random ones": "network.weights",

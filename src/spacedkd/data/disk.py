@@ -30,7 +30,7 @@ def cifar(spec: DataSpec) -> Found:
         reason = "its files are not the official ones" if there else f"it cannot be downloaded ({first_line(error)})"
         raise UserError(
             f"{spec.source} is not usable from {folder}: {reason}. Put the official {kind.base_folder} folder there, "
-            f"name the folder that holds it with --root, or give a parquet copy as --data PATH."
+            f"or a parquet copy as {spec.root}/{spec.source}/*.parquet, or name the folder that holds it with --root."
         ) from None
     trained, tested = (np.array(part.targets, dtype=np.int64) for part in (train, test))
     return Found(folder, Part("training", train.data, trained), Part("test", test.data, tested), train.classes)

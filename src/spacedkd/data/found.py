@@ -104,6 +104,12 @@ class Classes(NamedTuple):
     note: str | None = None
     """what a user should know of the numbering"""
 
+    def first(self, limit: int | None) -> "Classes":
+        """Only the first so many of them."""
+        if limit is not None and limit > len(self.names):
+            raise UserError(f"class_limit must be from 2 to {len(self.names)}, the classes there are; got {limit}.")
+        return Classes(self.names[:limit], self.labels[:limit], self.note)
+
     def number(self, part: Part) -> Tensor:
         """The labels of a part as numbers, [N] int64."""
         _check(part)

@@ -44,6 +44,15 @@ def _imagenet_100(spec: DataSpec) -> Found:
     return disk.class_folders(spec)
 
 
+def _cifar(spec: DataSpec) -> Found:
+    """As torchvision has it or, where that is not there, as the hub has it: ROOT/cifar100/*.parquet."""
+    place = Path(spec.root) / spec.source
+    if not any(place.glob("*.parquet")):
+        return disk.cifar(spec)
+    label = "fine_label" if spec.source == "cifar100" else "label"
+    return tables.parquet(replace(spec, source=str(place), label_column=label))
+
+
 _SPLITS = ("train_split", "test_split")
 _CLASSES = ("class_list", *_SPLITS, "test_part", "skip_bad")
 _TABLE = ("image_column", "label_column", *_SPLITS, "test_part", "skip_bad")
@@ -52,8 +61,8 @@ SOURCES = {
     "digits": Source(
         "8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn", arrays.digits, "digits"
     ),
-    "cifar10": Source("32x32 photographs, 10 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
-    "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", disk.cifar, "cifar", ("root",)),
+    "cifar10": Source("32x32 photographs, 10 classes, 50 000 + 10 000 images", _cifar, "cifar", ("root",)),
+    "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", _cifar, "cifar", ("root",)),
     "tiny-imagenet": Source(
         "64x64 photographs, 200 classes, 100 000 + 10 000 images",
         disk.tiny_imagenet,
@@ -113,7 +122,7 @@ T = TypeVar("T")
 
 _WHERE = "source root class_list image_column label_column train_split test_split test_part".split()
 _found_by = attrgetter(*_WHERE)
-_kept_by = attrgetter(*_WHERE, "augmentation", "image_size", "train_limit", "skip_bad")
+_kept_by = attrgetter(*_WHERE, "augmentation", "image_size", "train_limit", "class_limit", "skip_bad")
 """what decides which images are read, and in what form; the rest says how they are varied and cut"""
 
 

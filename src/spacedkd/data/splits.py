@@ -142,14 +142,16 @@ def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: fl
 def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
     """What was found, cut into parts and kept as a filled-in spec asks for; nothing is varied yet."""
     check_test_part(found, spec)
-    classes = classes_of(found)
-    labels = test_labels = classes.number(found.train)
+    every = classes_of(found)
+    labels = test_labels = every.number(found.train)
     rows = torch.arange(len(labels))
     if spec.test_part is not None:
         rows, test_rows = tested(labels, spec.test_part)
     if found.test is not None:
-        test_labels = classes.number(found.test)
+        test_labels = every.number(found.test)
         test_rows = torch.arange(len(test_labels))
+    classes = every.first(spec.class_limit)
+    rows, test_rows = rows[labels[rows] < len(classes.names)], test_rows[test_labels[test_rows] < len(classes.names)]
     rows = rows[evenly(labels[rows], spec.train_limit, len(classes.names))]
     train, note = keep(found.train, rows, labels, spec, memory_limit)
     test, test_note = keep(found.test or found.train, test_rows, test_labels, spec, memory_limit)

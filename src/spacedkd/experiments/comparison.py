@@ -122,7 +122,7 @@ def _arms(folders: Sequence[Path]) -> dict[str, list[Run]]:
     return numbered
 
 
-_tested_on = attrgetter("source", "root", "label_column", "class_list", "test_split", "test_part")
+_tested_on = attrgetter("source", "root", "label_column", "class_list", "class_limit", "test_split", "test_part")
 
 
 def _gain(runs: Sequence[Run], reference: Sequence[Run]) -> Difference | None:

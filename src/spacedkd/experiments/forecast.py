@@ -71,8 +71,13 @@ def forecast_comparison(
     at_once = runner.jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
     planned = runner.plan(arms, numbers, Path(out), at_once, library)
-    planned = runner.shared(planned, library)[0] if sharing else planned
-    gpus: list[str] | list[None] = runner.gpus(first.engine.accelerator) or [None]
+    return forecast_jobs(runner.shared(planned, library)[0] if sharing else planned, at_once)
+
+
+def forecast_jobs(planned: Sequence[Job], at_once: int) -> ComparisonForecast:
+    """What these runs will take, so many at once; every arm has the same seeds."""
+    arms = dict.fromkeys(job.label for job in planned)
+    gpus: list[str] | list[None] = runner.gpus(planned[0].spec.engine.accelerator) or [None]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(at_once, len(arms)), context, max_tasks_per_child=1) as pool:
         futures = {

@@ -86,20 +86,24 @@ def plan(
     """
     if len({run_folder(out, label, 0) for label in arms}) < len(arms):
         raise UserError(f"Two arms would share a folder: {', '.join(arms)}. Give them names that differ in letters.")
-    threads = max(1, torch.get_num_threads() // at_once)
     library = library or Library()
-    jobs = []
-    for seed in seeds:
-        for label, spec in arms.items():
-            folder = run_folder(out, label, seed)
-            begun = read_spec(folder) if RunFolder(folder).spec.exists() else None
-            engine = replace(spec.engine, threads=(begun and begun.engine.threads) or spec.engine.threads or threads)
-            filled = fill_in(replace(spec, seed=seed, label=label, engine=engine), library=library)
-            if begun is not None:
-                path = begun.teacher_path and str(moved(begun.teacher_path, out))
-                filled = replace(filled, record=begun.record, teacher_path=path)
-            jobs.append(Job(label, seed, filled, folder))
-    return jobs
+    return [
+        job_of(replace(spec, seed=seed, label=label), run_folder(out, label, seed), at_once, library)
+        for seed in seeds
+        for label, spec in arms.items()
+    ]
+
+
+def job_of(spec: RunSpec, folder: Path, at_once: int, library: Library) -> Job:
+    """A run in its folder, OUT/ARM/SEED; one that has begun keeps its threads, and whom it follows or records for."""
+    begun = read_spec(folder) if RunFolder(folder).spec.exists() else None
+    shared = max(1, torch.get_num_threads() // at_once)
+    threads = (begun and begun.engine.threads) or spec.engine.threads or shared
+    filled = fill_in(replace(spec, engine=replace(spec.engine, threads=threads)), library=library)
+    if begun is not None:
+        path = begun.teacher_path and str(moved(begun.teacher_path, folder.parents[1]))
+        filled = replace(filled, record=begun.record, teacher_path=path)
+    return Job(spec.label, spec.seed, filled, folder)
 
 
 def run_folder(out: Path, label: str, seed: int) -> Path:

@@ -5,6 +5,7 @@ distillation is the teacher itself, and need not be trained at all.
 """
 
 import json
+import shutil
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,10 @@ from spacedkd.spec import RunSpec
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.path import file_of, path_file, place_of, settings, to_record
 from spacedkd.training.plan import Plan
+
+
+ROOM = 4
+"""a path may take this part of the disk that is free: students who meet their teacher at every step need a great deal"""
 
 
 class Job(NamedTuple):
@@ -83,6 +88,8 @@ class Teacher:
     """equal for arms whose teachers are equal, to the bit"""
     needed: frozenset[int]
     """after how many updates its student meets the teacher; nothing where there is none but itself"""
+    size: int
+    """of one version on disk, in bytes"""
 
     def covered_by(self, plan: Plan, spec: RunSpec) -> bool:
         """Whether a run with this plan and spec records what this arm's student needs."""
@@ -102,7 +109,9 @@ def teacher_of(plan: Plan, models: Mapping[str, nn.Module]) -> Teacher | None:
         return None
     written = [to_json(every) for every in (spec.evaluate_every, spec.log_every, spec.save_every)]
     needed = versions(plan.turns.after(0), *roles[:2]) if len(roles) > 1 else set()
-    return Teacher(plan, json.dumps([decides, written]), frozenset(needed))
+    weights = models[plan.method.learners[roles[0]]].state_dict().values()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
+    return Teacher(plan, json.dumps([decides, written]), frozenset(needed), size)
 
 
 def _recording(spec: RunSpec, others: Sequence[Teacher]) -> RunSpec:
@@ -131,6 +140,8 @@ def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
     begun = [(job, teacher) for job, teacher in arms if job.begun and job.spec.record and job.has_path]
     for live, own in begun or sorted(new, key=lambda arm: -len(arm[1].needed))[:1]:
         others = [(job, teacher) for job, teacher in new if job is not live]
+        if not live.begun:
+            others = _fitting(others, live.folder)
         spec = live.spec if live.begun else _recording(live.spec, [teacher for _, teacher in others])
         path, last = str(live.folder.resolve()), own.plan.stops[own.plan.roles[0]]
         threads = live.spec.engine.threads  # which show in the bits; a run that has begun keeps its own
@@ -142,6 +153,17 @@ def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
         if own.needed and follow:
             return follow if live.begun else [live._replace(spec=spec), *follow]
     return []
+
+
+def _fitting(arms: Sequence[tuple[Job, Teacher]], folder: Path) -> list[tuple[Job, Teacher]]:
+    """The arms that need least of their teacher, as long as what is recorded for all of them finds room on the disk."""
+    room = shutil.disk_usage(next(place for place in folder.resolve().parents if place.exists())).free // ROOM
+    found, recorded = [], set[int]()
+    for job, teacher in sorted(arms, key=lambda arm: len(arm[1].needed)):
+        recorded |= teacher.needed
+        if len(recorded) * teacher.size <= room:
+            found.append((job, teacher))
+    return found
 
 
 def _is_there(live: Job, first: int) -> bool:

@@ -65,6 +65,16 @@ def domain(values: Iterable[float], least: float, most: float) -> tuple[float, f
     return max(least, low - room), min(most, high + room)
 
 
+def can_be_told_apart(values: Iterable[float]) -> bool:
+    """Whether places on a linear axis can be; offline is often forty times the next interval.
+
+    >>> can_be_told_apart([0, 0.5, 1, 1.5, 2]), can_be_told_apart([0, 0.5, 1, 80])
+    (True, False)
+    """
+    order = sorted({*values})
+    return len(order) < 2 or min(b - a for a, b in pairwise(order)) / (order[-1] - order[0]) > 0.1
+
+
 @dataclass(frozen=True)
 class Panel:
     """One small picture, narrow enough to be read on a phone at its own size."""
@@ -115,7 +125,13 @@ class Panel:
         return ticks(*self.y, percent_tick)
 
     def estimate(
-        self, place: float, value: Found, title: str, radius: float, seeds: Mapping[int, float] | None = None
+        self,
+        place: float,
+        value: Found,
+        title: str,
+        radius: float,
+        seeds: Mapping[int, float] | None = None,
+        write: Write = percent,
     ) -> Markup:
         """A mean with its 95 % interval, as far as the panel goes, and small dots for its seeds beside it."""
         x, parts = self.to_x(place), []
@@ -123,7 +139,7 @@ class Panel:
             low, high = (self.to_y(min(max(bound, self.y[0]), self.y[1])) for bound in interval)
             parts.append(tag("line", class_="confidence", x1=x, x2=x, y1=low, y2=high))
         parts += [
-            dot("seed", x + 7, self.to_y(reached), 2.2, f"seed {seed}: {percent(reached)}")
+            dot("seed", x + 7, self.to_y(reached), 2.2, f"seed {seed}: {write(reached)}")
             for seed, reached in (seeds or {}).items()
         ]
         return join(*parts, dot("mean", x, self.to_y(value["mean"]), radius, title))

@@ -46,7 +46,7 @@ def tag(name: str, /, *content: str, **attributes: str | float | None) -> Markup
         for key, value in attributes.items()
         if value is not None
     )
-    return Markup(f"<{name}{written}>" + ("" if name == "meta" else f"{join(*content)}</{name}>"))
+    return Markup(f"<{name}{written}>" + ("" if name in ("meta", "img") else f"{join(*content)}</{name}>"))
 
 
 def pixels(value: float) -> str:
@@ -79,11 +79,17 @@ def grid(pictures: Sequence[Titled], caption: str) -> Markup:
 
 
 def document(
-    title: str, kind: str, setting: str, outcome: Iterable[str], sections: Sections, more_style: str = ""
+    title: str,
+    kind: str,
+    setting: str,
+    outcome: Iterable[str],
+    sections: Sections,
+    more_style: str = "",
+    with_images: bool = False,
 ) -> str:
-    """A whole page in one file; nothing in it may be fetched or run."""
+    """A whole page in one file; nothing in it may be fetched or run. Images, where there are any, are in it too."""
     # A page holds text from specs; whatever slipped through escaping could still load and run nothing.
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    policy = "default-src 'none'; style-src 'unsafe-inline'" + ("; img-src data:" if with_images else "")
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -1,6 +1,5 @@
 """Measured numbers, all arms side by side: tables with a line for each number, pictures of how accuracy falls."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +7,7 @@ from typing import NamedTuple
 from spacedkd.report import Arm
 from spacedkd.report.axes import Panel, domain, rounded
 from spacedkd.report.markup import Markup, grid, html_table, join, tag
-from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, Found, bounds, count, percent, plain, points
+from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, Found, bounds, count, percent, plain, points, three_digits
 from spacedkd.report.tables import Cell, Column, Table
 from spacedkd.report.words import how, verdict
 
@@ -30,7 +29,7 @@ class Measure:
         """A value with as many decimals as give the number `near` three digits; percent always with one."""
         if self.unit == "percent":
             return percent(value)
-        return count(value) if abs(near) >= 1000 else f"{value:.{_decimals(near)}f}".replace("-", MINUS)
+        return count(value) if abs(near) >= 1000 else f"{value:.{three_digits(near)}f}".replace("-", MINUS)
 
     def signed(self, value: float, near: float) -> str:
         if self.unit == "percent":
@@ -64,15 +63,6 @@ class Measure:
         interval = " to ".join(self.signed(bound, near) for bound in bounds(difference))
         mean = gain if judged is None else tag("b", f"{gain} {judged}", class_=judged)
         return join(mean, tag("span", f" ({interval})", class_="range"))
-
-
-def _decimals(near: float) -> int:
-    """How many decimals three digits take.
-
-    >>> [_decimals(number) for number in (153.0, 31.1, 0.32, 0.0181, 0)]
-    [0, 1, 3, 4, 3]
-    """
-    return max(0, 2 - math.floor(math.log10(abs(near)))) if near else 3
 
 
 class Evaluation(NamedTuple):

@@ -1,5 +1,6 @@
 """How numbers are written: percent with one decimal, a real minus sign, thin spaces between thousands."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,15 @@ def p_value(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
+def bare_p(p: float) -> str:
+    """The p of a test in a column of them.
+
+    >>> bare_p(0.0607), bare_p(1e-9)
+    ('0.061', '< 0.001')
+    """
+    return p_value(p).removeprefix("p ").removeprefix("= ")
+
+
 def with_p(difference: Found) -> str:
     """The interval of a difference in points, and the p of its test where there is one."""
     p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
@@ -66,6 +76,15 @@ def count(value: float) -> str:
     True
     """
     return f"{round(value):,}".replace(",", THIN_SPACE).replace("-", MINUS)
+
+
+def three_digits(near: float) -> int:
+    """How many decimals give a number three digits.
+
+    >>> [three_digits(number) for number in (153.0, 31.1, 0.32, 0.0181, 0)]
+    [0, 1, 3, 4, 3]
+    """
+    return max(0, 2 - math.floor(math.log10(abs(near)))) if near else 3
 
 
 def plain(value: float) -> str:

@@ -1,6 +1,7 @@
 """The pictures of accuracies: over the epochs of each arm, and arms side by side, each a dot and an interval."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from spacedkd.report import Arm, colours
@@ -62,13 +63,30 @@ class Row(NamedTuple):
     label: str
     value: Found
     seeds: Mapping[int, float]
+    paper: float | None = None
+    """the paper's value, a hollow mark"""
+    group: str = ""
+    """stands above the first line of each"""
+
+
+class Writing(NamedTuple):
+    """How the values of a picture are written, at its ticks too, and between which they can lie."""
+
+    value: Write
+    tick: Write
+    least: float
+    most: float
+
+
+ACCURACIES = Writing(percent, percent_tick, 0, 1)
+GAINS = Writing(points, partial(percent_tick, signed=True), -1, 1)
 
 
 def accuracies(arms: Sequence[Arm], against: str) -> Markup:
     """The last accuracy of every arm."""
     rows = [Row(arm.label, arm.numbers["last"], arm.by_seed) for arm in arms]
     caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
-    return _forest("Accuracy after the last epoch", rows, caption, against)
+    return forest("Accuracy after the last epoch", rows, caption, ACCURACIES, against)
 
 
 def gains(title: str, compared: Iterable[tuple[str, Found | None, Arm, Arm]], caption: str) -> Markup:
@@ -78,10 +96,12 @@ def gains(title: str, compared: Iterable[tuple[str, Found | None, Arm, Arm]], ca
         if difference is not None:
             seeds = {seed: arm.by_seed[seed] - base.by_seed[seed] for seed in arm.by_seed if seed in base.by_seed}
             rows.append(Row(name, difference, seeds))
-    return _forest(title, rows, caption) if rows else Markup()
+    return forest(title, rows, caption) if rows else Markup()
 
 
-def _forest(title: str, rows: Sequence[Row], caption: str, against: str | None = None) -> Markup:
+def forest(
+    title: str, rows: Sequence[Row], caption: str, writing: Writing = GAINS, against: str | None = None
+) -> Markup:
     """A dot and an interval for each row, small dots for its seeds, a dashed line at the mean of the row `against`.
 
     Without such a row they are differences around zero. Places are in percent of the width, so that the picture fits
@@ -89,24 +109,26 @@ def _forest(title: str, rows: Sequence[Row], caption: str, against: str | None =
     """
     signed, mark = against is None, next((row.value["mean"] for row in rows if row.label == against), 0.0)
     values = [v for row in rows for v in (*bounds(row.value), *row.seeds.values(), row.value["mean"])]
-    scale = Scale(*domain([*values, mark], -1 if signed else 0, 1), 2, 98)
-    marks = {tick: percent_tick(tick, signed) for tick in tick_values(scale.low, scale.high)}
+    values += [row.paper for row in rows if row.paper is not None]
+    scale = Scale(*domain([*values, mark], writing.least, writing.most), 2, 98)
+    marks = {tick: writing.tick(tick) for tick in tick_values(scale.low, scale.high)}
     lines = [_upright(scale(tick), "grid") for tick in marks] + [_upright(scale(mark), "mark")]
-    written = [points(row.value["mean"]) if signed else estimate(row.value) for row in rows]
-    drawn = [
-        tag(
-            "div",
+    written = [writing.value(row.value["mean"]) if signed else estimate(row.value) for row in rows]
+    drawn = []
+    for row, number, before in zip(rows, written, (None, *rows), strict=False):
+        if row.group and (before is None or before.group != row.group):
+            drawn.append(tag("div", row.group, class_="group-name"))
+        parts = (
             tag("span", row.label, class_="name"),
-            _strip([*lines, *_marks(row, scale, points if signed else percent)]),
+            _strip([*lines, *_marks(row, scale, writing.value)]),
             tag("span", number, class_="value"),
-            class_="row named" if row.label == against else "row",
         )
-        for row, number in zip(rows, written, strict=True)
-    ]
+        drawn.append(tag("div", *parts, class_="row named" if row.label == against else "row"))
     labels = [label(words, f"{scale(tick):.2f}%", 13, "middle") for tick, words in marks.items()]
     axis = tag("div", _strip(labels), class_="row axis-row")
     unit = "" if signed else " %"
-    said = "; ".join(f"{row.label} {number}{unit}" for row, number in zip(rows, written, strict=True))
+    names = [f"{row.group}: {row.label}" if row.group else row.label for row in rows]
+    said = "; ".join(f"{name} {number}{unit}" for name, number in zip(names, written, strict=True))
     class_ = "forest narrow" if signed else "forest"
     picture = tag("div", *drawn, axis, class_=class_, role="img", aria_label=f"{title}: {said}.")
     return tag("figure", tag("h3", title if signed else f"{title}, %"), picture, tag("figcaption", caption))
@@ -123,6 +145,8 @@ def _marks(row: Row, scale: Scale, write: Write) -> Iterator[Markup]:
     yield dot("mean", f"{scale(row.value['mean']):.2f}%", 12, 4.5)
     for seed, value in row.seeds.items():
         yield dot("seed", f"{scale(value):.2f}%", 24, 2.4, f"seed {seed}: {write(value)}")
+    if row.paper is not None:
+        yield dot("hollow", f"{scale(row.paper):.2f}%", 12, 5, f"paper: {write(row.paper)}")
 
 
 def _strip(marks: Sequence[Markup]) -> Markup:

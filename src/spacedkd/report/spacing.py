@@ -1,11 +1,11 @@
 """What spacing did, method by method, and accuracy against interval where arms differ in nothing else."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress, pairwise, product
+from itertools import compress, product
 from typing import NamedTuple
 
 from spacedkd.report import Arm, plots, tables, words
-from spacedkd.report.axes import Panel, domain, rounded
+from spacedkd.report.axes import Panel, can_be_told_apart, domain, rounded
 from spacedkd.report.markup import Markup, grid, html_table, note, tag
 from spacedkd.report.numbers import TIMES, Found, bounds, counted, estimate, listed, plain, ratio
 from spacedkd.schedule import Spaced
@@ -112,10 +112,7 @@ class Group(NamedTuple):
 
     @property
     def to_scale(self) -> bool:
-        """Whether intervals can be told apart on a linear axis; offline is often forty times the next one."""
-        intervals = sorted({*map(epochs, self.arms)})
-        nearest = min(b - a for a, b in pairwise(intervals))
-        return nearest / (intervals[-1] - intervals[0]) > 0.1
+        return can_be_told_apart(map(epochs, self.arms))
 
 
 def epochs(arm: Arm) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spacedkd.report.numbers import DASH, TIMES, Found, count, estimate, p_value, percent, points, ratio, with_p
+from spacedkd.report.numbers import DASH, TIMES, Found, bare_p, count, estimate, percent, points, ratio, with_p
 from spacedkd.report.words import how, leader_name, verdict
 from spacedkd.run import Run
 
@@ -148,7 +148,7 @@ def spacing(comparison: Found) -> Table:
             *(_estimate(arms[pair[form]]["last"]) for form in ("unspaced", "spaced")),
             _difference(pair["difference"]),
             _p(pair["difference"]),
-            Cell(DASH if pair["p_holm"] is None else p_value(pair["p_holm"]).removeprefix("p = ")),
+            Cell(DASH if pair["p_holm"] is None else bare_p(pair["p_holm"])),
             *map(_times, pair["cost_ratio"].values()),
         ]
         for pair in pairs

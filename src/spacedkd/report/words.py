@@ -97,8 +97,9 @@ def title(arms: Sequence[Arm]) -> str:
 
 def data_name(spec: RunSpec) -> str:
     """The data set, and how much of it."""
-    limit = spec.data.train_limit
-    return _source(spec) + (f" ({count(limit)} training images)" if limit is not None else "")
+    limits = {"classes": spec.data.class_limit, "training images": spec.data.train_limit}
+    used = ", ".join(f"{count(limit)} {what}" for what, limit in limits.items() if limit is not None)
+    return _source(spec) + (f" ({used})" if used else "")
 
 
 def network_name(network: NetworkSpec) -> str:

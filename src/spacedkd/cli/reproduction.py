@@ -1,0 +1,228 @@
+"""The verb that makes tables and figures of the paper again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from spacedkd.cli.flags import flag
+from spacedkd.cli.progress import console, count_progress, jobs_progress, say, work_progress
+from spacedkd.cli.stops import say_error, until_stopped
+from spacedkd.errors import UserError, check_between
+from spacedkd.machine import check_count
+from spacedkd.stopping import Stopped
+
+if TYPE_CHECKING:
+    from spacedkd.experiments.reproduction.reproduce import Reproduction
+
+THEORY = "theory"
+THEORY_SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 1500)}
+"""problems, orders and steps"""
+
+
+def reproduce(
+    names: tyro.conf.Positional[tuple[str, ...]] = (),
+    scale: Annotated[str, flag("smoke, cpu or paper: how large networks, images and runs are", "cpu", "SCALE")] = "cpu",
+    seeds: Annotated[int | None, flag("how many seeds", "2 at smoke, 6 at cpu, 3 at paper", "COUNT")] = None,
+    first_seed: Annotated[int, flag("the first of them", 0, "SEED")] = 0,
+    only: Annotated[str | None, flag("only rows like this, for instance 'resnet18*'", "all", "PATTERN")] = None,
+    recipe: Annotated[
+        str, flag("paper, or official: as the paper's released code does it, quirks included", "paper", "NAME")
+    ] = "paper",
+    root: Annotated[Path, flag("the folder that holds the data sets", "data", "FOLDER")] = Path("data"),
+    store: Annotated[Path, flag("where runs and tables are kept", "reproduction", "FOLDER")] = Path("reproduction"),
+    plan: Annotated[bool, flag("train nothing: say what it will take and what is finished", "no")] = False,
+    max_hours: Annotated[
+        float | None, flag("stop after this time; 0 only makes the tables of what is finished", "none", "HOURS")
+    ] = None,
+    jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
+    ray: Annotated[
+        str | None,
+        flag("train the runs in the Ray cluster at this address; auto: the one of this machine", metavar="ADDRESS"),
+    ] = None,
+    yes: Annotated[bool, flag("begin at scale paper without being asked", "no")] = False,
+) -> None:
+    """Make tables and figures of the paper again, with its numbers beside ours. Without a name: list them.
+
+    Runs are kept by what they compute: those that several tables need are trained once, all can be stopped at any
+    moment, and the same command goes on. `all` stands for every table.
+
+    Example: spacedkd reproduce interval ahead --scale cpu --only 'resnet18, cifar*' --root data --plan
+    """
+    for count, name in ((seeds, "--seeds"), (jobs, "--jobs")):
+        if count is not None and count < 1:
+            raise UserError(f"{name} must be at least 1, got {count}.")
+    check_between("--seeds", seeds, 1, 10_000)
+    check_between("--first-seed", first_seed, 0, 2**62)
+    check_count("--jobs", jobs, least=64)
+    if max_hours is not None and not max_hours >= 0:
+        raise UserError(f"--max-hours must be 0 or more, got {max_hours:g}.")
+
+    from spacedkd.experiments.reproduction.scales import scale_of
+
+    size = scale_of(scale, recipe, str(root))
+    if not names:
+        _list(store, recipe, str(root))
+        return
+
+    from spacedkd.experiments.reproduction.reproduce import Reproduction, chosen
+    from spacedkd.experiments.reproduction.store import Store
+
+    wanted = chosen(names)
+    numbers = range(first_seed, first_seed + (seeds or size.seeds))
+    command = shlex.join(["spacedkd", *sys.argv[1:]])
+    found = Reproduction([one for one in wanted if one.name != THEORY], size, Store(store), numbers, only, command)
+    found.store.check()
+    if plan:
+        _show_plan(found, jobs)
+        return
+    if found.named:
+        _train(found, jobs, ray, max_hours, yes)
+        _write(found)
+    if any(one.name == THEORY for one in wanted):
+        _theory(found)
+    _index(store / scale)
+
+
+def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: float | None, yes: bool) -> None:
+    """Train and measure what is not there yet, until the time is up."""
+    from spacedkd.experiments import runner
+    from spacedkd.experiments.instruments import evaluate
+
+    accelerator = next(iter(found.arms.values())).spec.engine.accelerator
+    at_once = runner.jobs_at_once(jobs, accelerator)
+    every = found.jobs(at_once)
+    left = [job for job in every if not job.finished]
+    if left and max_hours != 0:
+        say(f"{len(every) - len(left)} of {len(every)} runs in {found.store.folder} are finished.")
+        if found.scale.name == "paper" and not yes:
+            _ask(found, at_once)
+        end = None if max_hours is None else time.monotonic() + 3600 * max_hours
+        with until_stopped(lambda: "the same command") as signals, jobs_progress(len(left)) as callback:
+
+            def stop() -> bool:
+                return signals() or (end is not None and time.monotonic() > end)
+
+            try:
+                diverged = found.store.train(every, jobs, callback, ray, stop)
+            except Stopped:
+                if signals.received is not None:
+                    raise
+                diverged = {}
+                say("The time is up, and everything is saved. Go on with: the same command")
+        for error in diverged.values():
+            say_error(str(error))
+    todo = found.to_measure()
+    for place, (folder, instruments) in enumerate(todo, 1):
+        with work_progress(f"{place} of {len(todo)}") as progress:
+            evaluate(folder, instruments, progress=progress)
+
+
+def _ask(found: Reproduction, at_once: int) -> None:
+    """What the paper's own scale costs is said, and asked for."""
+    _show_plan(found, at_once)
+    if not sys.stdin.isatty():
+        raise UserError("The paper's scale is not begun unasked: add --yes.")
+    if input("Begin? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UserError("Nothing was trained.")
+
+
+def _list(store: Path, recipe: str, root: str) -> None:
+    """All tables: what they claim, what they need, what they cost at each scale, what is finished of them."""
+    from spacedkd.cli import terminal
+    from spacedkd.experiments.reproduction.listing import listed
+    from spacedkd.report import reproduced
+
+    console.print(terminal.shown(reproduced.listing_table(listed(store, recipe, root))))
+    say("Make one: spacedkd reproduce NAME --scale cpu; what it takes, measured: --plan")
+
+
+def _show_plan(found: Reproduction, jobs: int | None) -> None:
+    """What the runs will take and what is finished; a few steps of every arm are measured."""
+    from spacedkd.cli import terminal
+    from spacedkd.experiments import runner
+    from spacedkd.experiments.forecast import forecast_jobs
+    from spacedkd.report import forecast_tables
+    from spacedkd.report.numbers import amount, duration
+
+    at_once = runner.jobs_at_once(jobs, next(iter(found.arms.values())).spec.engine.accelerator)
+    planned, _ = runner.shared(found.jobs(at_once), found.store.library)
+    forecast = forecast_jobs(planned, at_once)
+    console.print(*(terminal.shown(table) for table in forecast_tables.of_comparison(forecast)))
+    finished = sum(run.finished for run in forecast.runs)
+    say(f"Nothing was trained. {finished} of {len(forecast.runs)} runs in {found.store.folder} are finished.")
+    say(
+        f"{duration(forecast.seconds_left)} left with {at_once} at a time, {amount(forecast.memory, 'B')} of memory, "
+        f"{amount(forecast.disk, 'B')} of disk."
+    )
+
+
+def _write(found: Reproduction) -> None:
+    """The tables, as numbers and as pages, and what they say."""
+    from spacedkd.cli import terminal
+    from spacedkd.report import reproduced
+
+    for name in found.cells:
+        place = found.store.folder / found.scale.name / name
+        results = found.results(name)
+        _write_all(place, results)
+        console.print(*(terminal.shown(table) for table in reproduced.result_tables(results)))
+        say(f"{results['claim']}\n{results['verdict']['sentence']}\nPage: {place}/index.html")
+
+
+def _write_all(place: Path, results: dict[str, Any]) -> None:
+    """A table in all its forms."""
+    from spacedkd.files import write_json, write_text
+    from spacedkd.report import reproduced
+    from spacedkd.training.folder import make_folder
+
+    make_folder(place, "--store")
+    write_json(place / "results.json", results)
+    texts = {"table.md": reproduced.markdown, "table.tex": reproduced.latex, "table.csv": reproduced.csv_text}
+    for name, written in texts.items():
+        write_text(place / name, written(results))
+    reproduced.write_table_page(place / "index.html", results)
+
+
+def _theory(found: Reproduction) -> None:
+    """The Lemma and the Theorem, measured by `spacedkd theory`."""
+    from spacedkd.experiments.paper import tables
+    from spacedkd.experiments.reproduction.results import results
+    from spacedkd.files import write_json
+    from spacedkd.theory import words
+    from spacedkd.theory.measure import measure
+    from spacedkd.theory.page import write_theory_page
+    from spacedkd.theory.training import default_settings
+    from spacedkd.training.folder import make_folder
+
+    place = found.store.folder / found.scale.name / THEORY
+    make_folder(place, "--store")
+    with count_progress() as callback:
+        measured = measure(default_settings(*THEORY_SIZES[found.scale.name], seed=0), callback)
+    write_json(place / "theory.json", measured)
+    write_theory_page(place / "theory.html", measured, found.command)
+    said = results(tables()[THEORY], [], lambda cell, metric: {}) | found.origin()
+    said["verdict"]["sentence"] = words.headline(measured)
+    said["notes"] = [f"{title}: {words.finding(measured, name)}" for name, title in words.STATEMENTS.items()]
+    _write_all(place, said)
+    say(f"{words.headline(measured)}\nPage: {place}/theory.html")
+
+
+def _index(folder: Path) -> None:
+    """One page over all tables that were made at a scale."""
+    from spacedkd.experiments.paper import tables
+    from spacedkd.files import write_text
+    from spacedkd.report import reproduced
+
+    order = [*tables()]
+    files = sorted(folder.glob("*/results.json"), key=lambda path: order.index(path.parent.name))
+    made = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    reproduced.write_index_page(folder / "index.html", made)
+    write_text(folder / "index.md", reproduced.index_markdown(made))
+    say(f"All tables: {folder}/index.html")

@@ -1,0 +1,78 @@
+"""The single numbers of a finished run that tables are made of."""
+
+from pathlib import Path
+
+from spacedkd.errors import UserError
+from spacedkd.experiments import evaluation_file
+from spacedkd.experiments.evaluation_file import Metric
+from spacedkd.run import Run
+
+LATE = 10.0
+"""epochs over which the late accuracy is a mean; never more than a quarter of a run"""
+
+TITLES = {
+    "late": "accuracy of the student, deepest head, test images, mean over the last ten epochs (of runs shorter than "
+    "40 epochs over their last quarter)",
+    "last": "after the last epoch",
+    "best": "at the best epoch, chosen on the test images themselves",
+    "ensemble": "all heads together, after the last epoch",
+    "ensemble_best": "all heads together, at their best epoch, chosen on the test images themselves",
+}
+
+
+def title(metric: str) -> str:
+    """What a metric is, in words."""
+    family, _, rest = metric.partition("/")
+    if metric in TITLES:
+        return TITLES[metric]
+    named = {
+        "at": f"accuracy of the student, deepest head, test images, after epoch {rest}",
+        "corruptions": "accuracy of the student, deepest head, on corrupted test images, after the last epoch",
+        "adversarial": "accuracy of the student, deepest head, on attacked test images, after the last epoch",
+        "weight_noise": "accuracy of the student, deepest head, on training images, with noise on its weights",
+    }
+    return named.get(family, metric)
+
+
+def number(run: Run, metric: str) -> Metric:
+    """One number of a run by its name."""
+    image = 1 / run.plan["test_images"]
+    if metric == "late":
+        return Metric(title(metric), late(run), image, "")
+    if metric.startswith("at/"):
+        return Metric(title(metric), _at(run, float(metric[3:])), image, "")
+    if metric in TITLES:
+        head, _, best = metric.partition("_")
+        whole = run.accuracy[run.roles[-1]]["test"]
+        if head != "ensemble":
+            return Metric(title(metric), run.student(metric), image, "")
+        if "ensemble" not in whole:
+            raise LookupError(metric)
+        return Metric(title(metric), run.student(best or "last", "ensemble"), image, "")
+    return evaluated(run.folder)[metric]
+
+
+def evaluated(folder: Path) -> dict[str, Metric]:
+    """What was measured of a run after its last epoch."""
+    found = evaluation_file.read(folder)
+    if found is None or found["origin"].get("epochs") is None:
+        return {}
+    return evaluation_file.metrics(found)
+
+
+def late(run: Run) -> float:
+    """The mean accuracy of the student over the evaluations of its last epochs."""
+    curve = run.curves[run.roles[-1]]
+    end = max(curve)
+    least = end - min(LATE, run.spec.epochs / 4)
+    values = [value for epoch, value in curve.items() if epoch > least + 1e-9]
+    return sum(values) / len(values)
+
+
+def _at(run: Run, epoch: float) -> float:
+    """The accuracy at the evaluation that is nearest to an epoch, and not more than half an epoch from it."""
+    curve = run.curves[run.roles[-1]]
+    nearest = min(curve, key=lambda one: abs(one - epoch))
+    if abs(nearest - epoch) > max(0.5, 0.05 * run.spec.epochs):
+        raise UserError(f"{run.folder} was not evaluated near epoch {epoch:g}: it was at {sorted(curve)}.")
+    return curve[nearest]

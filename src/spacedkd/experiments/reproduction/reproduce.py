@@ -1,0 +1,157 @@
+"""Tables of the paper made again: which runs they need, training and measuring those, and what they say."""
+
+import os
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path
+
+from spacedkd.errors import unknown
+from spacedkd.evaluation.plan import Plan, attack
+from spacedkd.experiments.evaluation_file import Metric
+from spacedkd.experiments.paper import tables
+from spacedkd.experiments.reproduction import numbers
+from spacedkd.experiments.reproduction.results import Found, results
+from spacedkd.experiments.reproduction.scales import Scale
+from spacedkd.experiments.reproduction.store import Arm, Store, versions
+from spacedkd.experiments.reproduction.table import Cell, Instruments, Named
+from spacedkd.experiments.sharing import Job, read_diverged
+from spacedkd.run import Run
+
+
+def chosen(names: Sequence[str]) -> list[Named]:
+    """Tables by name; `all` stands for all of them."""
+    known = tables()
+    for name in names:
+        if name not in (*known, "all"):
+            raise unknown("table of the paper", name, [*known, "all"])
+    return [named for name, named in known.items() if name in names or "all" in names]
+
+
+def some_rows(cells: Iterable[Cell], only: str | None) -> list[Cell]:
+    """The cells of rows that match a pattern such as resnet18*, and of those they are measured against."""
+    found = [*cells]
+    if only is None:
+        return found
+    rows = {cell.row for cell in found if fnmatch(_plain(cell.row), _plain(only))}
+    rows |= {cell.against[0] for cell in found if cell.row in rows and cell.against is not None}
+    return [cell for cell in found if cell.row in rows]
+
+
+def _plain(row: str) -> str:
+    return row.lower().replace("-", "").replace(" ", "")
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Some tables at a scale, from the runs of a store."""
+
+    named: Sequence[Named]
+    scale: Scale
+    store: Store
+    seeds: Sequence[int]
+    only: str | None = None
+    command: str = ""
+
+    @cached_property
+    def cells(self) -> Mapping[str, Sequence[Cell]]:
+        """Of every table that has some."""
+        found = {one.name: some_rows(one.table.cells(self.scale), self.only) for one in self.named}
+        if not any(found.values()):
+            rows = dict.fromkeys(cell.row for one in self.named for cell in one.table.cells(self.scale))
+            raise unknown("row", str(self.only), rows)
+        return {name: cells for name, cells in found.items() if cells}
+
+    @cached_property
+    def arms(self) -> Mapping[str, Arm]:
+        """Every arm once, under the name of the first cell that asks for it."""
+        found: dict[str, Arm] = {}
+        for cell in (cell for cells in self.cells.values() for cell in cells):
+            arm = self.store.arm(cell.spec)
+            if all(arm.fingerprint != other.fingerprint for other in found.values()):
+                label = f"{cell.row}, {cell.column}"
+                found[f"{label} ({arm.fingerprint[:4]})" if label in found else label] = arm
+        return found
+
+    def jobs(self, at_once: int) -> list[Job]:
+        """Every run."""
+        return self.store.jobs(self.arms, self.seeds, at_once)
+
+    def runs(self, cell: Cell) -> dict[int, Run]:
+        """The finished runs of a cell, by seed."""
+        found = {seed: self.store.run(self.store.arm(cell.spec), seed) for seed in self.seeds}
+        return {seed: run for seed, run in found.items() if run is not None}
+
+    def to_measure(self) -> list[tuple[Path, Plan]]:
+        """The finished runs whose table needs instruments that were not used on them yet, and those."""
+        todo: dict[tuple[Path, Instruments], None] = {}
+        for named in self.named:
+            for cell in self.cells.get(named.name, ()):
+                for run in self.runs(cell).values() if named.table.instruments != Instruments() else ():
+                    if cell.metric not in numbers.evaluated(run.folder):
+                        todo[run.folder, named.table.instruments] = None
+        return [(folder, plan_of(instruments)) for folder, instruments in todo]
+
+    def results(self, name: str) -> Found:
+        """What a table's finished runs say, with where that comes from."""
+        named = next(one for one in self.named if one.name == name)
+        cells = self.cells[name]
+        runs = {cell.key: self.runs(cell) for cell in cells}
+
+        def read(cell: Cell, metric: str) -> dict[int, Metric]:
+            found = {}
+            for seed, run in runs[cell.key].items():
+                try:
+                    found[seed] = numbers.number(run, metric)
+                except LookupError:  # it was not measured, or has no such head
+                    continue
+            return found
+
+        different = {run.folder: run for by_seed in runs.values() for run in by_seed.values()}
+        arms = [self.store.arm(cell.spec).fingerprint for cell in cells]
+        found = results(named, cells, read)
+        for written, fingerprint in zip(found["cells"], arms, strict=True):
+            written["fingerprint"] = fingerprint
+        return found | self.origin() | {
+            "missing": len({*arms}) * len(self.seeds) - len(different),
+            "cost": {
+                "runs": len(different),
+                "shared": sum(run.spec.teacher_path is not None for run in different.values()),
+                "hours": sum(run.seconds for run in different.values()) / 3600,
+                "updates": sum(run.computed["updates"] for run in different.values()),
+            },
+            "diverged": [*self._diverged(cells)],
+            "pictures": [],
+        }
+
+    def _diverged(self, cells: Sequence[Cell]) -> Iterator[Found]:
+        for cell in cells:
+            for seed in self.seeds:
+                error = read_diverged(self.store.run_folder(self.store.arm(cell.spec), seed))
+                if error is not None:
+                    yield {"row": cell.row, "column": cell.column, "seed": seed, "step": error.step}
+
+    def origin(self) -> Found:
+        return {
+            "scale": {"name": self.scale.name, "about": self.scale.about},
+            "recipe": self.scale.recipe,
+            "command": self.command,
+            "date": datetime.now(UTC).date().isoformat(),
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+            "versions": {**versions(), "python": platform.python_version()},
+            "seeds": [*self.seeds],
+        }
+
+
+def plan_of(instruments: Instruments) -> Plan:
+    """What is to be measured of a run."""
+    return Plan(
+        corruptions=instruments.corruptions,
+        severities=instruments.severities,
+        attacks=tuple(attack("bim", epsilon) for epsilon in instruments.epsilons),
+        flatness=bool(instruments.noise),
+        relative_noise=instruments.noise or Plan.relative_noise,
+    )

@@ -1,0 +1,191 @@
+"""At which scale the paper's experiments are done again: the same arms on networks and data one can afford."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from spacedkd.duration import Duration
+from spacedkd.errors import unknown
+from spacedkd.quirks import QUIRKS
+from spacedkd.recipes import RECIPES, recipe
+from spacedkd.spec import AugmentSpec, DataSpec, MethodSpec, NetworkSpec, RunSpec
+
+Arm = Callable[[RunSpec], RunSpec]
+
+TITLES = {
+    "resnet18": "ResNet-18",
+    "resnet50": "ResNet-50",
+    "resnet101": "ResNet-101",
+    "resnet18x2": "ResNet-18x2",
+    "resnet18x4": "ResNet-18x4",
+    "resnet18x8": "ResNet-18x8",
+    "deit_tiny": "DeiT-Tiny",
+    "pit_tiny": "PiT-Tiny",
+    "cifar100": "CIFAR-100",
+    "tiny-imagenet": "Tiny-ImageNet",
+    "imagenet-100": "ImageNet-100",
+    "imagenet-1k": "ImageNet-1k",
+}
+TRANSFORMERS = ("deit_tiny", "pit_tiny")
+EPOCHS = {"cnn": 80, "self": 80, "vit": 300}
+"""of the paper's runs"""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A size of networks, images and runs."""
+
+    name: str
+    about: str
+    seeds: int
+    networks: Mapping[str, NetworkSpec]
+    data: Mapping[str, DataSpec]
+    epochs: float | None = None
+    """of every run; None takes the paper's"""
+    batch_size: int | None = None
+    evaluate_every: Duration = Duration(1, "ep")
+    recipe: str = "paper"
+    """paper, or official for what its released code does"""
+    root: str = "data"
+
+    def run(
+        self, network: str, data: str = "cifar100", arm: Arm = lambda run: run, teacher: str | None = None
+    ) -> RunSpec:
+        """An arm of online KD: two networks, of which the student is named first."""
+        family = "vit" if network in TRANSFORMERS or teacher in TRANSFORMERS else "cnn"
+        return self._run(family, network, data, arm, teacher)
+
+    def self_run(self, network: str, data: str = "cifar100", arm: Arm = lambda run: run) -> RunSpec:
+        """An arm of self KD: one network with early exits."""
+        if network not in TRANSFORMERS:
+            return self._run("self", network, data, arm)
+        self_kd = MethodSpec("self-kd", {"variant": "live"})
+        return self._run("vit", network, data, lambda run: arm(replace(run, method=self_kd)))
+
+    def part(self, epochs: float, network: str = "resnet18") -> float:
+        """So many of the paper's epochs, as epochs of this scale's shorter runs."""
+        whole = EPOCHS["vit" if network in TRANSFORMERS else "cnn"]
+        return epochs if self.epochs is None else epochs * self.epochs / whole
+
+    def _run(self, family: str, network: str, data: str, arm: Arm, teacher: str | None = None) -> RunSpec:
+        name = f"{self.recipe}-{family}"
+        change = partial(self._changed, network=network, data=data, arm=arm, teacher=teacher)
+        method = change(RECIPES[name].spec).method
+        others = [quirk for quirk in RECIPES[name].quirks if _is_about_another_method(quirk, name, method)]
+        return recipe(name, without=others, change=change)
+
+    def _changed(self, run: RunSpec, network: str, data: str, arm: Arm, teacher: str | None) -> RunSpec:
+        """A recipe's run with the networks, the data and the length of this scale."""
+        where = replace(self.data[data], drop_last=run.data.drop_last)
+        if where.root != self.root and where.source != "digits":
+            where = replace(where, root=self.root)
+        if where.class_list is not None:
+            where = replace(where, class_list=f"{self.root}/{where.class_list}")
+        if where.augmentation is None:
+            where = replace(where, augmentation=run.data.augmentation)
+        epochs, rate = run.epochs if self.epochs is None else self.epochs, run.rate
+        if rate.warmup is not None:
+            rate = replace(rate, warmup=Duration(rate.warmup.amount * epochs / run.epochs, "ep"))
+        return arm(
+            replace(
+                run,
+                network=self.networks[network],
+                teacher=None if teacher is None else self.networks[teacher],
+                data=where,
+                epochs=epochs,
+                rate=rate,
+                batch_size=self.batch_size or run.batch_size,
+                evaluate_every=self.evaluate_every,
+            )
+        )
+
+
+def _is_about_another_method(quirk: str, name: str, method: MethodSpec) -> bool:
+    own = RECIPES[name].spec
+    places = QUIRKS[quirk].settings(own)
+    return method.name != own.method.name and any(place.startswith("method.") for place in places)
+
+
+def title(network: str, data: str) -> str:
+    """A row of a table."""
+    return f"{TITLES[network]}, {TITLES[data]}"
+
+
+def _resnets(width: float) -> dict[str, NetworkSpec]:
+    depths = {f"resnet{depth}": NetworkSpec(f"resnet{depth}_small", {"width": width}) for depth in (18, 50, 101)}
+    wider = {times: round(width * times**0.5, 2) for times in (2, 4, 8)}
+    return depths | {f"resnet18x{times}": NetworkSpec("resnet18_small", {"width": w}) for times, w in wider.items()}
+
+
+_DROP_PATH = {"drop_path_rate": 0.1}
+_PAPER_NETWORKS = {
+    **{f"resnet{depth}": NetworkSpec(f"resnet{depth}_small") for depth in (18, 50, 101)},
+    **{f"resnet18x{times}": NetworkSpec(f"resnet18x{times}") for times in (2, 4, 8)},
+    "deit_tiny": NetworkSpec("deit_tiny_patch16_224", _DROP_PATH),
+    "pit_tiny": NetworkSpec("pit_ti_224", _DROP_PATH),
+}
+
+
+def _transformers(side: int, patch: int, width: int, depth: int, pit: tuple[int, int, int]) -> dict[str, NetworkSpec]:
+    """Smaller forms of both: for images of this side, so wide and deep; `pit` are the depths of its stages."""
+    deit = {"img_size": side, "patch_size": patch, "embed_dim": width, "depth": depth, "num_heads": 2}
+    pools = {"img_size": side, "patch_size": 2 * patch, "stride": patch, "stem_type": "overlap"}
+    stages = {"base_dims": [width // 4] * 3, "depth": [*pit], "heads": [2, 4, 8], "mlp_ratio": 4}
+    return {
+        "deit_tiny": NetworkSpec("deit_tiny_patch16_224", deit | _DROP_PATH),
+        "pit_tiny": NetworkSpec("pit_ti_224", pools | stages | _DROP_PATH),
+    }
+
+
+SMOKE = Scale(
+    "smoke",
+    "tiny networks for 16 epochs on 40 to 70 of the digits that come with the install: every cell is there, and none "
+    "of the numbers says anything",
+    seeds=2,
+    networks=_resnets(4) | _transformers(8, 1, 16, 3, (1, 1, 1)),
+    data={
+        name: DataSpec("digits", train_limit=limit, augmentation="digits")
+        for name, limit in {"cifar100": 40, "tiny-imagenet": 50, "imagenet-100": 60, "imagenet-1k": 70}.items()
+    },
+    epochs=16,
+    batch_size=20,
+    evaluate_every=Duration(4, "ep"),
+)
+_SMALL = DataSpec(augmentation="small", augment=AugmentSpec(crop=2, flip=True), image_size=16, class_limit=25)
+_LARGER = replace(_SMALL, augment=AugmentSpec(crop=4, flip=True), image_size=32)
+CPU = Scale(
+    "cpu",
+    "ResNets a quarter as wide and transformers of a tenth of the parameters for 60 epochs, on the first 25 classes of "
+    "CIFAR-100 at 16x16 pixels (12 500 training images; Tiny-ImageNet and ImageNet-100 at 32x32, of ImageNet-1k 100 "
+    "classes)",
+    seeds=6,
+    networks=_resnets(16) | _transformers(16, 2, 64, 6, (1, 3, 2)),
+    data={
+        "cifar100": replace(_SMALL, source="cifar100"),
+        "tiny-imagenet": replace(_LARGER, source="tiny-imagenet"),
+        "imagenet-100": replace(_LARGER, source="imagenet-100", class_list="imagenet100.txt"),
+        "imagenet-1k": replace(_LARGER, source="imagenet-1k", class_limit=100),
+    },
+    epochs=60,
+)
+PAPER = Scale(
+    "paper",
+    "the paper's settings",
+    seeds=3,
+    networks=_PAPER_NETWORKS,
+    data={
+        "cifar100": DataSpec("cifar100"),
+        "tiny-imagenet": DataSpec("tiny-imagenet"),
+        "imagenet-100": DataSpec("imagenet-100", class_list="imagenet100.txt"),
+        "imagenet-1k": DataSpec("imagenet-1k"),
+    },
+)
+SCALES = {scale.name: scale for scale in (SMOKE, CPU, PAPER)}
+
+
+def scale_of(name: str, recipe: str = "paper", root: str = "data") -> Scale:
+    if name not in SCALES:
+        raise unknown("scale", name, SCALES)
+    if recipe not in ("paper", "official"):
+        raise unknown("recipe of a reproduction", recipe, ("paper", "official"))
+    return replace(SCALES[name], recipe=recipe, root=root)

@@ -1,0 +1,111 @@
+"""Where the runs of all tables are kept: each once, under the fingerprint of what it computes.
+
+    STORE/store.json               the versions it is made with
+    STORE/runs/FINGERPRINT/seedN   a run; the fingerprint is that of seed 0, whichever table asked for it first
+    STORE/SCALE/NAME/              a table: results.json and its pages
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from spacedkd.data.sources import Library
+from spacedkd.errors import Diverged, UserError
+from spacedkd.experiments import runner
+from spacedkd.experiments.pool import Callback
+from spacedkd.experiments.sharing import Job
+from spacedkd.files import write_json
+from spacedkd.run import Run, read_run
+from spacedkd.spec import RunSpec
+from spacedkd.stopping import Stop, never
+from spacedkd.training.folder import RunFolder, make_folder
+from spacedkd.training.plan import fill_in
+
+PACKAGES = ("spacedkd", "torch", "torchvision", "timm", "numpy")
+"""which decide the bits"""
+
+
+def versions() -> dict[str, str]:
+    return {package: version(package) for package in PACKAGES}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A run over seeds, as it will be computed."""
+
+    spec: RunSpec
+    """filled in, of seed 0"""
+    fingerprint: str
+
+
+class Store:
+    """The runs of a folder."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.library = Library()
+        self._arms: dict[str, Arm] = {}
+
+    def check(self) -> None:
+        """Refuse a store that was made with other versions; its numbers would not be comparable to the bit."""
+        path = self.folder / "store.json"
+        if not path.exists():
+            return
+        try:
+            before = dict(json.loads(path.read_text(encoding="utf-8"))["versions"])
+        except (OSError, ValueError, LookupError, TypeError):
+            raise UserError(f"{path} cannot be read: delete it if the runs were made with {_words(versions())}.") from None
+        others = {name: text for name, text in before.items() if versions().get(name) != text}
+        if others:
+            now = {name: versions().get(name, "none") for name in others}
+            raise UserError(
+                f"The runs in {self.folder} were made with {_words(others)}, and this is {_words(now)}: install those, "
+                "or begin another store with --store FOLDER."
+            )
+
+    def begin(self) -> None:
+        make_folder(self.folder, "--store")
+        self.check()
+        if not (self.folder / "store.json").exists():
+            write_json(self.folder / "store.json", {"versions": versions()})
+
+    def arm(self, spec: RunSpec) -> Arm:
+        """A spec as it will be computed; what is wrong with it, or with its data, is said here."""
+        asked = spec.fingerprint()
+        if asked in self._arms:
+            return self._arms[asked]
+        filled = fill_in(replace(spec, seed=0), library=self.library)
+        engine = replace(filled.engine, threads=spec.engine.threads)  # how many depends on how many go on at once
+        self._arms[asked] = Arm(replace(filled, engine=engine), filled.fingerprint())
+        return self._arms[asked]
+
+    def run_folder(self, arm: Arm, seed: int) -> Path:
+        return self.folder / "runs" / arm.fingerprint / f"seed{seed}"
+
+    def run(self, arm: Arm, seed: int) -> Run | None:
+        """A finished run."""
+        folder = self.run_folder(arm, seed)
+        return read_run(folder) if RunFolder(folder).finished() else None
+
+    def jobs(self, arms: Mapping[str, Arm], seeds: Iterable[int], at_once: int) -> list[Job]:
+        """Every arm over seeds, seed by seed, so that all that is begun is soon complete; arms have labels."""
+        return [
+            runner.job_of(
+                replace(arm.spec, seed=seed, label=label), self.run_folder(arm, seed), at_once, self.library
+            )
+            for seed in seeds
+            for label, arm in arms.items()
+        ]
+
+    def train(
+        self, jobs: Sequence[Job], at_once: int | None, callback: Callback, ray: str | None = None, stop: Stop = never
+    ) -> dict[Path, Diverged]:
+        """Train what is not finished; gives those that diverged."""
+        self.begin()
+        return runner.run_all(jobs, at_once, callback, self.library, ray=ray, stop=stop) if jobs else {}
+
+
+def _words(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {text}" for name, text in found.items())

@@ -1,0 +1,119 @@
+"""What a few seeds can say of an effect, and whether that is what the paper says."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from scipy.special import stdtrit
+
+from spacedkd.evaluation.confidence import Difference, difference, standard_error
+from spacedkd.json_form import to_json
+
+POWER = 0.8
+FEWEST = 6
+"""seeds without which the exact test cannot reach p < 0.05: with all signs equal p is 2 / 2^n"""
+CHANGES = 16
+"""seeds up to which all changes of sign are counted"""
+
+Verdict = Literal["agrees", "disagrees", "cannot tell"]
+RULE = (
+    "An effect is the mean difference paired by seed, with its 95 % interval (Student's t). It agrees with the paper "
+    "where the interval leaves out zero on the paper's side. It disagrees where the interval leaves out zero on the "
+    "other side, or holds zero and leaves out the paper's difference. Otherwise the seeds cannot tell. Where the paper "
+    "gives no number, its claim gives the side. A claim of no gain agrees where the interval holds or lies below zero "
+    "and its upper end is less than the gain the paper reports of spacing (1.38 points), and disagrees where it lies "
+    "above zero."
+)
+SPACING = 0.0138
+"""what the paper reports of ResNet-18 on CIFAR-100, beside which no gain is none"""
+
+
+class Judged(NamedTuple):
+    """A verdict, and why."""
+
+    verdict: Verdict
+    why: str
+
+
+def judge(found: Difference, paper: float | None, claims: str) -> Judged:
+    """Whether a difference is what the paper says; `paper` is its own, as a part of one, if there is one."""
+    if found.low is None or found.high is None:
+        return Judged("cannot tell", "one seed has no interval")
+    if claims == "no gain":
+        return _no_gain(found.low, found.high)
+    side = 1.0 if paper is None else math.copysign(1.0, paper)
+    low, high = (found.low, found.high) if side > 0 else (-found.high, -found.low)
+    if low > 0:
+        beyond = "" if paper is None or low <= abs(paper) <= high else _beside(low > abs(paper))
+        return Judged("agrees", f"the sign is the paper's{beyond}")
+    if high < 0:
+        return Judged("disagrees", "the sign is the other one")
+    if paper is not None and high < abs(paper):
+        return Judged("disagrees", "no effect is shown, and one of the paper's size is ruled out")
+    return Judged("cannot tell", "the interval holds zero" + ("" if paper is None else " and the paper's difference"))
+
+
+def _beside(larger: bool) -> str:
+    return ", and the effect is larger" if larger else ", and the effect is smaller"
+
+
+def _no_gain(low: float, high: float) -> Judged:
+    if low > 0:
+        return Judged("disagrees", "there is a gain")
+    if high < SPACING:
+        return Judged("agrees", "a gain as large as the paper reports of spacing is ruled out")
+    return Judged("cannot tell", "the interval holds zero and a gain as large as the paper reports of spacing")
+
+
+def effect(arm: Mapping[int, float], reference: Mapping[int, float], resolution: float) -> dict[str, Any] | None:
+    """The difference of two arms paired by seed, and all that is said of it; None where they share no seed."""
+    found = difference(arm, reference, resolution)
+    if found is None:
+        return None
+    gains = [arm[seed] - reference[seed] for seed in sorted(arm.keys() & reference.keys())]
+    return {**to_json(found), "sign_flip_p": sign_flip(gains), "detectable": detectable(gains, resolution)}
+
+
+def sign_flip(gains: Sequence[float]) -> float | None:
+    """The exact p-value of the mean when every gain could as well have had the other sign.
+
+    >>> sign_flip([1.0, 2.0, 3.0, 0.5, 1.5, 0.1]) == 2 / 2**6
+    True
+    """
+    if len(gains) < 2:
+        return None
+    if len(gains) > CHANGES:
+        from scipy.stats import permutation_test
+
+        drawn = permutation_test((gains,), lambda x, axis: x.mean(axis), permutation_type="samples", n_resamples=99_999)
+        return float(drawn.pvalue)
+    reached = abs(math.fsum(gains)) - 1e-12
+    signs = itertools.product((1, -1), repeat=len(gains))
+    sums = (math.fsum(sign * gain for sign, gain in zip(one, gains, strict=True)) for one in signs)
+    return sum(abs(total) >= reached for total in sums) / 2 ** len(gains)
+
+
+def detectable(gains: Sequence[float], resolution: float) -> float | None:
+    """The smallest difference that seeds which scatter like these would have shown four times of five."""
+    n = len(gains)
+    if n < 2:
+        return None
+    error = max(standard_error(gains), resolution / math.sqrt(6 * n))
+    return float(stdtrit(n - 1, 0.975) + stdtrit(n - 1, POWER)) * error
+
+
+def sentence(verdicts: Sequence[Verdict]) -> str:
+    """The verdict over a whole claim, from those of its effects."""
+    if not verdicts:
+        return "Nothing to judge yet."
+    count = {kind: verdicts.count(kind) for kind in ("agrees", "disagrees", "cannot tell")}
+    counted = f"of {len(verdicts)} effects {count['agrees']} agree, {count['disagrees']} disagree, "
+    counted += f"{count['cannot tell']} cannot be told"
+    if count["agrees"] and not count["disagrees"]:
+        how = "Seen" if count["agrees"] == len(verdicts) else "Seen in part"
+    elif count["disagrees"] and not count["agrees"]:
+        how = "Not what the paper says"
+    else:
+        how = "Mixed" if count["agrees"] else "Cannot be told from these seeds"
+    return f"{how}: {counted}."

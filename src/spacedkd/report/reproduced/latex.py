@@ -1,0 +1,117 @@
+"""A reproduced table as LaTeX that needs nothing but booktabs: our row with intervals, the paper's beneath it."""
+
+from collections.abc import Iterable, Iterator
+
+from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, THIN_SPACE, TIMES, Found
+from spacedkd.report.reproduced import words
+from spacedkd.report.reproduced.cells import cells_of, footnotes, half, key, paper, shown_best, unit
+
+MANY_COLUMNS = 5
+"""more of them are set in small type"""
+_WRITTEN = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "[": "{[}",  # at the start of a line LaTeX takes it for an option of the line before
+    **{letter: f"\\{letter}" for letter in "$&#%_"},
+    MINUS: "$-$",
+    DASH: "--",
+    PLUS_MINUS: r"$\pm$",
+    TIMES: r"$\times$",
+    THIN_SPACE: r"\,",
+    "\N{NO-BREAK SPACE}": "~",
+    "\N{LESS-THAN OR EQUAL TO}": r"$\leq$",
+    "\N{GREATER-THAN OR EQUAL TO}": r"$\geq$",
+    "\N{RIGHTWARDS ARROW}": r"$\rightarrow$",
+    "\N{GREEK SMALL LETTER ALPHA}": r"$\alpha$",
+    "\N{GREEK SMALL LETTER BETA}": r"$\beta$",
+    "\N{GREEK SMALL LETTER EPSILON}": r"$\epsilon$",
+    "\N{GREEK SMALL LETTER SIGMA}": r"$\sigma$",
+    "\N{SUPERSCRIPT TWO}": "$^2$",
+}
+_ESCAPES = str.maketrans(_WRITTEN)
+
+
+def escaped(text: str) -> str:
+    r"""Text as LaTeX prints it.
+
+    >>> escaped("5 % of_x & y")
+    '5 \\% of\\_x \\& y'
+    """
+    return text.replace("\n", " ").translate(_ESCAPES)
+
+
+def latex(found: Found) -> str:
+    """A table environment, ready to be pasted."""
+    columns = found["columns"]
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table}[t]",
+        r"\centering",
+        rf"\caption{{{_caption(found)}}}",
+        rf"\label{{tab:{found['name']}}}",
+        *([r"\small"] if len(columns) > MANY_COLUMNS else []),
+        rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
+        r"\toprule",
+        _line("", *map(escaped, columns)),
+        r"\midrule",
+        *_rows(found),
+        r"\bottomrule",
+        r"\end{tabular}",
+        *(rf"\par\smallskip{{\footnotesize {note}\par}}" for note in _notes(found)),
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _caption(found: Found) -> str:
+    parts = [
+        found["title"],
+        f"Ours: {found['metric']['title']}, mean over {words.seeds(found)} ± half of the 95 % interval",
+        words.capital(words.scale(found)),
+        f"Beneath: the paper's numbers ({found['reference']})",
+        words.BOLD,
+    ]
+    return ". ".join(escaped(part.removesuffix(".")) for part in parts) + "."
+
+
+def _line(*cells: str) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _rows(found: Found) -> Iterator[str]:
+    cells, best, marks = cells_of(found), shown_best(found), footnotes(found)
+    for place, row in enumerate(found["rows"]):
+        mine, theirs = [escaped(row)], [r"\quad paper"]
+        for cell in (cells.get((row, column)) for column in found["columns"]):
+            mine.append("" if cell is None else _ours(cell, key(cell) in best, marks.get(cell["note"])))
+            theirs.append("" if cell is None else _number(paper(cell)))
+        if place:
+            yield r"\addlinespace"
+        yield _line(*mine)
+        if any(theirs[1:]):
+            yield _line(*theirs)
+
+
+def _ours(cell: Found, strong: bool, mark: str | None) -> str:
+    raised = f"$^{{{mark}}}$" if mark else ""
+    if cell["estimate"] is None:
+        return f"--{raised}"
+    mean = escaped(unit(cell).ours(cell["estimate"]["mean"]))
+    width = half(cell, cell["estimate"])
+    return (rf"\textbf{{{mean}}}" if strong else mean) + (rf" $\pm$ {width}" if width else "") + raised
+
+
+def _number(text: str | None) -> str:
+    return "--" if text is None else escaped(text)
+
+
+def _notes(found: Found) -> Iterable[str]:
+    yield from (f"$^{{{mark}}}$ {escaped(text)}" for text, mark in footnotes(found).items())
+    yield from map(escaped, found["notes"])

@@ -1,0 +1,115 @@
+"""The page of a reproduced table: the verdict, the picture, ours beside the paper's, and all that is behind it."""
+
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+from spacedkd.report.markup import Markup, document, folded, html_table, note, paragraph, tag
+from spacedkd.report.numbers import Found, listed
+from spacedkd.report.reproduced import tables, words
+from spacedkd.report.reproduced.cells import compared, footnotes
+from spacedkd.report.reproduced.figures import figure
+
+STYLE = """
+path.paper { stroke: var(--leader); } .all.paper { stroke-width: 1.6; stroke-dasharray: 5 4; }
+path.fit { stroke: var(--middle-1); } path.beside { stroke: var(--soft); } .all.beside { stroke-dasharray: 2 4; }
+.theirs { fill: var(--leader-ink); }
+line.optimum { stroke: var(--middle-1); stroke-width: 3; stroke-linecap: round; }
+circle.optimum { fill: var(--middle-1); stroke: var(--page); stroke-width: 1.2; }
+.why { display: block; white-space: normal; min-width: 11rem; }
+.footnotes { list-style: none; padding: 0; } .footnotes li { margin-bottom: 4px; }
+img { max-width: 100%; height: auto; }
+"""
+MIME = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+
+
+def write_table_page(path: Path, found: Found) -> None:
+    """Write the page of one table, with the pictures that lie beside it; equal inputs give equal bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(found, path.parent), encoding="utf-8", newline="\n")
+
+
+def render(found: Found, folder: Path) -> str:
+    """The page as text."""
+    sections = {
+        "figure": ("Ours and the paper's", figure(found)),
+        "table": ("The table", _table(found)),
+        "differences": ("Differences, one by one", _differences(found)),
+        "rule": ("How a verdict is reached", [paragraph(found["rule"])]),
+        "metrics": ("Other metrics of the same runs", _metrics(found)),
+        "pictures": ("Pictures", _pictures(found, folder)),
+        "lost": ("What is not in these numbers", _lost(found)),
+        "notes": ("Notes", _notes(found)),
+        "making": ("How this was made", _making(found)),
+    }
+    setting = f"The paper's claim ({found['reference']}): {found['claim']}"
+    return document(
+        found["title"], "spacedkd reproduce", setting, _outcome(found), sections, STYLE, bool(found["pictures"])
+    )
+
+
+def _outcome(found: Found) -> Iterator[Markup]:
+    yield paragraph(found["verdict"]["sentence"])
+    yield tag("ul", tag("li", f"Effects compared with the paper's: {words.tally(found['verdict'])}."))
+    yield note(f"Mean over {words.seeds(found)}; {words.scale(found)}.")
+    yield note(words.unfinished(found))
+
+
+def _table(found: Found) -> Iterator[Markup]:
+    yield note(
+        f"Ours: {found['metric']['title']}, mean over {words.seeds(found)} ± half the width of the 95 % interval. Below: "
+        "the paper's number as printed, the sign of the effect in both (ours is unclear where its interval includes "
+        f"zero), and whether they agree. {words.BOLD}"
+    )
+    yield html_table(tables.layout(found))
+    marks = [tag("li", tag("sup", mark), f" {text}", class_="note") for text, mark in footnotes(found).items()]
+    yield tag("ul", *marks, class_="footnotes") if marks else Markup()
+
+
+def _differences(found: Found) -> Iterator[Markup]:
+    if compared(found):
+        yield note(f"Of percents in points. {words.TESTS}")
+        yield note(words.few_seeds(found))
+        yield html_table(tables.differences(found))
+        yield note("Each interval and each uncorrected p stands for its own comparison; one in twenty errs by chance.")
+
+
+def _metrics(found: Found) -> Iterator[Markup]:
+    if any(cell["also"] for cell in found["cells"]):
+        yield html_table(tables.other_metrics(found))
+
+
+def _pictures(found: Found, folder: Path) -> Iterator[Markup]:
+    missing = []
+    for name in found["pictures"]:
+        if not (folder / name).is_file():
+            missing.append(name)
+            continue
+        data = b64encode((folder / name).read_bytes()).decode()
+        image = tag("img", src=f"data:{MIME[Path(name).suffix.lower()]};base64,{data}", alt=name)
+        yield tag("figure", image, tag("figcaption", Path(name).stem))
+    if missing:
+        yield note(f"Not beside the results: {listed(missing)}.")
+
+
+def _lost(found: Found) -> Iterator[Markup]:
+    yield from (paragraph(said) for said in [words.unfinished(found)] if said)
+    if found["diverged"]:
+        yield paragraph("These runs diverged. They are in none of the numbers, which are of the other seeds alone.")
+        yield html_table(tables.diverged(found))
+
+
+def _notes(found: Found) -> Iterator[Markup]:
+    if found["notes"]:
+        yield tag("ul", *(tag("li", text) for text in found["notes"]))
+
+
+def _making(found: Found) -> Iterator[Markup]:
+    yield paragraph(words.cost(found))
+    yield note(words.origin(found))
+    yield tag("pre", tag("code", found["command"]), tabindex=0)
+    lines = [
+        tag("li", f"{cell['row']}: {cell['column']}: {words.metric_of(found, cell)}; ", tag("code", cell["fingerprint"]))
+        for cell in found["cells"]
+    ]
+    yield folded("What every cell was measured on: metric and fingerprint of its runs", tag("ul", *lines))

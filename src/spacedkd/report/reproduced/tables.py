@@ -1,0 +1,156 @@
+"""The tables about a reproduced table: in the paper's layout, its differences, its other metrics, what was lost."""
+
+from collections.abc import Sequence
+
+from spacedkd.report.markup import Markup, join, tag
+from spacedkd.report.numbers import DASH, PLUS_MINUS, Found, bare_p
+from spacedkd.report.reproduced.cells import (
+    Key,
+    cells_of,
+    compared,
+    footnotes,
+    half,
+    key,
+    ours,
+    paper,
+    paper_difference,
+    reference_name,
+    shown_best,
+    signs,
+    unit,
+)
+from spacedkd.report.reproduced.words import few_seeds, metric_of, metrics, seeds, unfinished
+from spacedkd.report.tables import Cell, Column, Table, in_words
+
+
+def layout(found: Found) -> Table:
+    """Rows and columns as the paper has them; in a cell ours, the paper's, the signs of both effects, the verdict."""
+    cells, best, marks = cells_of(found), shown_best(found), footnotes(found)
+    rows = [
+        [Cell(row), *(_cell(cells.get((row, column)), best, marks) for column in found["columns"])]
+        for row in found["rows"]
+    ]
+    columns = [Column("", None), *(Column(column, None) for column in found["columns"])]
+    return Table(found["title"], columns, rows, name=found["title"])
+
+
+def _cell(cell: Found | None, best: set[Key], marks: dict[str, str]) -> Cell:
+    if cell is None:
+        return Cell("", absent=True)
+    mark = tag("sup", marks[cell["note"]]) if cell["note"] else ""
+    theirs = paper(cell)
+    lines = [
+        tag("span", "no number in the paper" if theirs is None else f"paper {theirs}", class_="range"),
+        tag("span", said, class_="range") if (said := signs(cell)) else "",
+        judged(cell),
+    ]
+    if cell["estimate"] is None:
+        return Cell(join("not finished", mark), below=join(*lines))
+    value, width = unit(cell).ours(cell["estimate"]["mean"]), half(cell, cell["estimate"])
+    quiet = join("" if width is None else f" {PLUS_MINUS} {width}", mark)
+    return Cell(value, half=quiet, strong=key(cell) in best, below=join(*lines))
+
+
+def judged(cell: Found) -> Markup:
+    """The verdict as a word of its own line."""
+    word = cell["verdict"]
+    return tag("span", word, class_=f"judged {word.split()[0]}") if word else Markup()
+
+
+def differences(found: Found) -> Table:
+    """Every difference with its tests and the paper's: a line for each."""
+    rows = []
+    for cell in compared(found):
+        difference, of = cell["difference"], unit(cell)
+        rows.append(
+            [
+                Cell(cell["row"], below=f"{cell['column']} vs {reference_name(cell)}"),
+                Cell(
+                    of.our_difference(difference["mean"]),
+                    strong=True,
+                    below=of.interval(difference) or "one seed: no interval",
+                ),
+                Cell(paper_difference(cell) or DASH),
+                Cell(judged(cell), below=tag("span", cell["why"], class_="why")) if cell["verdict"] else _nothing(),
+                Cell(str(difference["n"])),
+                *(_p(difference[name]) for name in ("p", "holm_p", "sign_flip_p")),
+                Cell(DASH if difference["detectable"] is None else of.ours(difference["detectable"])),
+            ]
+        )
+    heads = (
+        "Compared", "Ours", "Paper", "Verdict", "Seeds", "p, paired t", "p, Holm", "p, sign-flip", "Detectable",
+    )  # fmt: skip
+    return Table("Differences", [Column(head, None) for head in heads], rows, name="Differences")
+
+
+def _p(p: float | None) -> Cell:
+    return Cell(DASH if p is None else bare_p(p))
+
+
+def other_metrics(found: Found) -> Table:
+    """The main metric of every finished cell beside the others it has."""
+    names = [name for name in found["also"] if any(name in cell["also"] for cell in found["cells"])]
+    rows = []
+    for cell in (one for one in found["cells"] if one["estimate"]):
+        others = [Cell(ours(cell, cell["also"][name])) if name in cell["also"] else _nothing() for name in names]
+        rows.append([Cell(cell["row"], below=cell["column"]), Cell(ours(cell), below=_unlike(found, cell)), *others])
+    heads = ["Cell", f"{found['metric']['title']} (main)", *(metrics(found)[name] for name in names)]
+    return Table("Other metrics", [Column(head, None) for head in heads], rows, name="Other metrics")
+
+
+def _unlike(found: Found, cell: Found) -> str | None:
+    """What a cell's number is, where it is not the table's main metric."""
+    return None if cell["metric"] == found["metric"]["name"] else metric_of(found, cell)
+
+
+def _nothing() -> Cell:
+    return Cell(DASH, absent=True)
+
+
+def diverged(found: Found) -> Table:
+    """The runs whose training became no number; they are in none of the others."""
+    rows = [[Cell(str(one[name])) for name in ("row", "column", "seed", "step")] for one in found["diverged"]]
+    columns = [Column(title, title.lower(), left=title in ("Row", "Column")) for title in _DIVERGED]
+    return Table("diverged, and not among the numbers", columns, rows, name="Diverged")
+
+
+_DIVERGED = ("Row", "Column", "Seed", "Step")
+
+
+def result_tables(found: Found) -> list[Table]:
+    """What a terminal shows: a line for each cell, and what diverged."""
+    rows = []
+    for cell in found["cells"]:
+        difference = cell["difference"]
+        mine = theirs = ""
+        if difference:
+            of, theirs = unit(cell), paper_difference(cell) or ""
+            width = half(cell, difference)
+            mine = of.our_difference(difference["mean"]) + ("" if width is None else f" {PLUS_MINUS} {width}")
+        reached = ours(cell) if cell["estimate"] else "not finished"
+        rows.append([cell["row"], cell["column"], reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""])
+    columns = ("row", "column", "ours", "paper", "difference", "paper's", "verdict")
+    said = f"{found['metric']['title']}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
+    caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
+    shown = in_words(f"{found['title']} ({found['reference']})", columns, rows, caption, left=2)
+    return [shown, *([diverged(found)] if found["diverged"] else [])]
+
+
+def listing_table(rows: Sequence[Found]) -> Table:
+    """What can be reproduced: the claim over what it is about, what it takes at each scale, how much is there."""
+    lines = []
+    for row in rows:
+        what = "\n".join([row["claim"], f"{row['networks']}; {row['data']}"])
+        runs = f"{row['runs']}\n({row['shared']} shared)"
+        costs = "\n".join(f"{scale} {cost}" for scale, cost in row["cost"].items())
+        lines.append([row["name"], what, runs, costs, row["finished"]])
+    columns = ("name", "what the paper claims; networks and data", "runs", "cost at each scale", "finished")
+    named_columns = [Column(None, column, place in (0, 1, 3)) for place, column in enumerate(columns)]
+    widest = max((len(row["name"]) for row in rows), default=None)
+    return Table(
+        "tables and figures of the paper",
+        named_columns,
+        [[Cell(text) for text in line] for line in lines],
+        "one of them: spacedkd reproduce NAME --scale cpu; nothing is trained with --plan",
+        least_width=widest,
+    )

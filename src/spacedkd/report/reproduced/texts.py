@@ -1,0 +1,176 @@
+"""A reproduced table as Markdown, with everything needed to judge it, and as CSV, with every number."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from spacedkd.report.numbers import DASH, Found, bare_p
+from spacedkd.report.reproduced import words
+from spacedkd.report.reproduced.cells import (
+    cells_of,
+    compared,
+    footnotes,
+    in_points,
+    key,
+    ours,
+    paper,
+    paper_difference,
+    reference_name,
+    shown_best,
+    signs,
+    unit,
+)
+
+SPAN = ("mean", "low", "high", "n")
+DIFFERENCE = ("mean", "low", "high", "n", "p", "holm_p", "sign_flip_p", "detectable")
+
+
+def markdown(found: Found) -> str:
+    """The table and what it says, for a repository or a notebook."""
+    said = escaped(
+        f"Ours: {found['metric']['title']}, mean over {words.seeds(found)} ± half of the 95 % interval, at the "
+        f"{words.scale(found)}. In brackets: the paper's number. {words.BOLD}"
+    )
+    blocks = [
+        f"# {escaped(found['title'])}",
+        escaped(f"{found['reference']}. The paper's claim: {found['claim']}"),
+        f"**{escaped(found['verdict']['sentence'])}** Cells: {words.tally(found['verdict'])}.",
+        said,
+        grid(["", *found["columns"]], _layout(found)),
+        *(f"<sup>{mark}</sup> {escaped(text)}" for text, mark in footnotes(found).items()),
+        *_differences(found),
+        *_fits(found),
+        f"## Rule\n\n{escaped(found['rule'])}",
+        *_lost(found),
+        *_others(found),
+        *(["## Notes", "\n".join(f"- {escaped(one)}" for one in found["notes"])] if found["notes"] else []),
+        f"## How this was made\n\n{escaped(words.cost(found))} {escaped(words.origin(found))}",
+        fenced(found["command"]),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def escaped(text: str) -> str:
+    r"""Text that Markdown shows as it is, in a table too.
+
+    >>> print(escaped("a|b *c*"))
+    a\|b \*c\*
+    """
+    return re.sub(r"([\\`*_<>|\[\]#~])", r"\\\1", " ".join(text.split()))
+
+
+def fenced(text: str) -> str:
+    """As code, whatever it holds."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
+
+
+def grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; its first column is of words, the others of numbers. Cells are Markdown already, heads are not."""
+    lines = [map(escaped, heads), ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _layout(found: Found) -> Iterator[list[str]]:
+    cells, best, marks = cells_of(found), shown_best(found), footnotes(found)
+    for row in found["rows"]:
+        line = [escaped(row)]
+        for cell in (cells.get((row, column)) for column in found["columns"]):
+            if cell is None:
+                line.append("")
+                continue
+            mine = ours(cell) if cell["estimate"] else "not finished"
+            strong = f"**{mine}**" if key(cell) in best else mine
+            theirs = "" if cell["paper"] is None else f" ({paper(cell)})"
+            line.append(strong + theirs + (f" <sup>{marks[cell['note']]}</sup>" if cell["note"] else ""))
+        yield line
+
+
+def _differences(found: Found) -> Iterator[str]:
+    if not compared(found):
+        return
+    yield "## Differences"
+    heads = (
+        "", "against", "ours", "95 % interval", "paper", "signs", "verdict", "seeds", "p, paired t", "p, Holm",
+        "p, sign-flip", "detectable",
+    )  # fmt: skip
+    rows = []
+    for cell in compared(found):
+        of, difference = unit(cell), cell["difference"]
+        ps = [DASH if difference[name] is None else escaped(bare_p(difference[name])) for name in DIFFERENCE[4:7]]
+        least = DASH if difference["detectable"] is None else of.ours(difference["detectable"])
+        verdict = f"**{cell['verdict']}**: {escaped(cell['why'])}" if cell["verdict"] else DASH
+        rows.append([
+            escaped(f"{cell['row']}: {cell['column']}"), escaped(reference_name(cell)),
+            of.our_difference(difference["mean"]) + in_points(cell), of.interval(difference) or DASH,
+            paper_difference(cell) or DASH, signs(cell) or DASH, verdict, str(difference["n"]), *ps, least,
+        ])  # fmt: skip
+    yield grid(heads, rows)
+    yield escaped(" ".join(filter(None, (words.TESTS, words.few_seeds(found)))))
+
+
+def _fits(found: Found) -> Iterator[str]:
+    if found["fits"]:
+        yield "## Fitted parabolas"
+        yield "\n".join(f"- {escaped(fit['row'])}: {escaped(words.optimum(fit))}" for fit in found["fits"])
+
+
+def _lost(found: Found) -> Iterator[str]:
+    if said := words.unfinished(found):
+        yield said
+    if found["diverged"]:
+        lost = [f"{one['row']}: {one['column']}, seed {one['seed']}, at step {one['step']}" for one in found["diverged"]]
+        yield "## Diverged\n\nThese runs are in none of the numbers."
+        yield "\n".join(f"- {escaped(one)}" for one in lost)
+
+
+def _others(found: Found) -> Iterator[str]:
+    names = words.metrics(found)
+    cells = [cell for cell in found["cells"] if cell["estimate"] and cell["also"]]
+    if cells:
+        yield "## Other metrics"
+        others = [*found["also"]]
+        rows = [
+            [
+                escaped(f"{cell['row']}: {cell['column']}"),
+                ours(cell),
+                *(ours(cell, cell["also"][name]) if name in cell["also"] else DASH for name in others),
+            ]
+            for cell in cells
+        ]
+        yield grid(["", f"{found['metric']['title']} (main)", *(names[name] for name in others)], rows)
+
+
+def csv_text(found: Found) -> str:
+    """A line for each cell with every number as it stands in results.json: ours as parts of one, the paper's as printed.
+
+    Columns `seed_N` are our values by seed; what is not there is empty.
+    """
+    seeds = sorted({seed for cell in found["cells"] for seed in cell["values"]}, key=int)
+    heads = [
+        "table", "scale", "row", "column", "metric", "unit", "fingerprint",
+        *SPAN, *(f"seed_{seed}" for seed in seeds), *(f"{name}_{part}" for name in found["also"] for part in SPAN),
+        "paper_as_printed", "against_row", "against_column",
+        *(f"difference_{part}" for part in DIFFERENCE), "paper_difference_as_printed", "verdict", "why", "note",
+    ]  # fmt: skip
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerow(heads)
+    for cell in found["cells"]:
+        lines.writerow(
+            [
+                found["name"], found["scale"]["name"], *(cell[name] for name in heads[2:7]),
+                *_parts(cell["estimate"], SPAN), *_parts(cell["values"], seeds),
+                *(part for name in found["also"] for part in _parts(cell["also"].get(name), SPAN)),
+                cell["paper"], *(cell["against"] or (None, None)),
+                *_parts(cell["difference"], DIFFERENCE),
+                cell["paper_difference"], cell["verdict"], cell["why"], cell["note"],
+            ]
+        )  # fmt: skip
+    return written.getvalue()
+
+
+def _parts(of: Found | None, names: Sequence[str]) -> list[Any]:
+    return [(of or {}).get(name) for name in names]

@@ -1,0 +1,109 @@
+"""What is said of a reproduced table: sentences that its page and its Markdown share."""
+
+from collections.abc import Sequence
+
+from spacedkd.report.numbers import Found, count, counted, duration, listed, spread
+from spacedkd.report.reproduced.cells import compared
+
+VERDICTS = ("agrees", "disagrees", "cannot tell")
+LEAST_SEEDS = 6
+"""with fewer, the exact sign-flip test cannot reach p < 0.05: its smallest p is 2 / 2^n"""
+TESTS = (
+    "Differences are paired by seed, over the seeds that both cells have, with the 95 % interval of Student's t. "
+    "p, paired t is its test; p, Holm is that p corrected for all differences of this table at once; p, sign-flip is "
+    "exact: of all ways to swap the two cells within seeds, the share that differ at least as much. Detectable is the "
+    "smallest difference that so many seeds, scattering as these do, would show with a power of 80 %."
+)
+BOLD = (
+    "Bold is the best of a cell and all that are compared with it, where the paired 95 % interval shows the difference."
+)
+
+
+def tally(verdict: Found) -> str:
+    """How many cells there are of each verdict.
+
+    >>> tally({"agrees": 3, "disagrees": 0, "cannot tell": 1})
+    '3 agree, 0 disagree, 1 cannot tell'
+    """
+    plural = {"agrees": "agree", "disagrees": "disagree"}
+    return ", ".join(f"{verdict[word]} {plural.get(word, word) if verdict[word] != 1 else word}" for word in VERDICTS)
+
+
+def seeds(found: Found) -> str:
+    """Over how many seeds the means are, which may differ while runs are not finished."""
+    numbers = [cell["estimate"]["n"] for cell in found["cells"] if cell["estimate"]]
+    if not numbers:
+        return "no seed finished"
+    return f"{spread(numbers)} {'seed' if max(numbers) == 1 else 'seeds'}"
+
+
+def scale(found: Found) -> str:
+    return f"scale {found['scale']['name']}: {found['scale']['about']}"
+
+
+def capital(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]
+
+
+def few_seeds(found: Found) -> str | None:
+    """What so few seeds cannot show, whatever their numbers are; None where they are enough."""
+    numbers = [cell["difference"]["n"] for cell in compared(found)]
+    if not numbers or min(numbers) >= LEAST_SEEDS:
+        return None
+    most = min(numbers)
+    if most == 1:
+        said = "Where one seed alone is finished there is no interval and no test"
+    else:
+        said = f"With {most} seeds the exact test has {2**most} outcomes and its p is {2 / 2**most:g} at the least"
+    return f"{said}: fewer than {LEAST_SEEDS} seeds can never reach p < 0.05 exactly."
+
+
+def unfinished(found: Found) -> str | None:
+    number = found["missing"]
+    if not number:
+        return None
+    return f"{counted(number, 'run')} {'is' if number == 1 else 'are'} not finished: cells without them are empty, or of fewer seeds."
+
+
+def cost(found: Found) -> str:
+    of = found["cost"]
+    shared = f", {count(of['shared'])} of them shared with other tables" if of["shared"] else ""
+    said = f"{counted(of['runs'], 'run')}{shared}; {duration(3600 * of['hours'])} of computing"
+    return f"{said}, {count(of['updates'])} optimizer updates." if of.get("updates") is not None else f"{said}."
+
+
+def origin(found: Found) -> str:
+    """When, where and with what it was made."""
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    which = "all seeds" if len(found["seeds"]) > 1 else "seed"
+    seeds = listed([str(seed) for seed in found["seeds"]]) if found["seeds"] else "none"
+    return (
+        f"Made on {found['date']} with the {found['recipe']} recipe, {which} {seeds}, at the {scale(found)}. "
+        f"Machine: {found['machine']}. Versions: {versions}."
+    )
+
+
+def metrics(found: Found) -> dict[str, str]:
+    """What each metric that every cell has is called, the main one first."""
+    return {found["metric"]["name"]: found["metric"]["title"], **found["also"]}
+
+
+def metric_of(found: Found, cell: Found) -> str:
+    return metrics(found).get(cell["metric"], cell["metric"])
+
+
+def optimum(fit: Found) -> str:
+    """Where a fitted parabola has its highest point."""
+    if fit["optimum"] is None:
+        return fit["note"] or "the fit has no optimum"
+    interval = "" if fit["low"] is None else f" (95 % interval {fit['low']:.2f} to {fit['high']:.2f})"
+    return f"fit: best at {fit['optimum']:.2f}{interval}" + (f"; {fit['note']}" if fit["note"] else "")
+
+
+def overall(all_found: Sequence[Found]) -> str:
+    """All tables in one breath."""
+    if not all_found:
+        return "Nothing has been run yet."
+    total = {word: sum(found["verdict"][word] for found in all_found) for word in VERDICTS}
+    compared = counted(sum(total.values()), "effect")
+    return f"{len(all_found)} of the paper's tables and figures, {compared} compared: {tally(total)}."

@@ -1,0 +1,127 @@
+"""The paper's tables as they are declared: its own numbers, and the runs that stand beside them."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from spacedkd import Ahead, MethodSpec, Offline, Online, RunSpec, Spaced, Window, recipe
+from spacedkd.experiments.paper import tables
+from spacedkd.experiments.reproduction.cost import gflop
+from spacedkd.experiments.reproduction.scales import SCALES, Scale, scale_of
+from spacedkd.experiments.reproduction.table import Cell
+from spacedkd.training.plan import method_and_schedule
+
+NAMES = (
+    "online self interval loss methods critical-period ahead teachers imagenet hyperparameters noise corruptions "
+    "adversarial theory"
+).split()
+# The columns of differences as the paper prints them, from top to bottom.
+PRINTED = {
+    ("online", "spaced 1.5"): [1.38, 1.92, 1.19, 1.63, 1.41, 1.56, 2.31, 2.47, 2.38, 2.00, 1.66, 2.65, 2.62, 1.74],
+    ("self", "spaced 4"): [2.44, 3.00, 3.08, 3.02, 1.75, 2.22, 3.44, 3.86, 3.06, 2.96],
+    ("loss", "w/ 1.5"): [-0.24, 0.49, 0.11, 1.38, 1.66],
+    ("adversarial", "w/ 1.5"): [0.11, 0.38, 1.99],
+}
+# impulse noise, zoom blur, snow, frost, jpeg, brightness: severities 1, 3, 5 of online KD, then 1 of self KD
+CORRUPTIONS = {
+    "ResNet-18 w/": [
+        *(1.23, 1.14, -0.50, 0.98, 0.56, 0.51, 1.77, 0.94, 0.88, 2.09, 0.70, 1.67, -0.89, -0.91, 0.57),
+        *(2.05, 1.91, 0.45, 9.92, 4.16, 4.84, 3.84, 3.68, 2.74),
+    ],
+    "ResNet-50 w/": [
+        *(1.78, 1.12, 0.08, 1.67, 1.41, 1.31, 0.36, 0.26, -0.38, -0.23, -0.18, 0.71, 0.43, 0.94, 0.57),
+        *(0.84, 0.15, 0.12, 9.39, 4.10, 4.93, 5.45, 0.90, 4.28),
+    ],
+    "ResNet-101 w/": [
+        *(1.51, 0.60, -0.69, 0.33, 0.48, 0.86, 0.56, 1.37, 0.66, 1.06, 0.18, -0.65, 1.01, 0.83, 0.74),
+        *(0.63, 1.11, 1.24, 9.45, 5.07, 4.73, 3.48, 1.12, 3.81),
+    ],
+}
+
+
+def cells(name: str, scale: str | Scale = "paper") -> list[Cell]:
+    return [*tables()[name].table.cells(scale_of(scale) if isinstance(scale, str) else scale)]
+
+
+def differences(name: str, column: str) -> list[float]:
+    found = {cell.key: cell for cell in cells(name)}
+    gains = []
+    for cell in found.values():
+        if cell.column == column and cell.against is not None and cell.paper is not None:
+            base = found[cell.against].paper
+            assert base is not None
+            gains.append(round(cell.paper - base, 2))
+    return gains
+
+
+def test_all_are_there_in_the_order_of_the_paper() -> None:
+    assert [*tables()] == NAMES
+    assert all(named.claim.endswith(".") for named in tables().values())
+
+
+@pytest.mark.parametrize(("name", "column"), PRINTED)
+def test_the_numbers_give_the_differences_the_paper_prints(name: str, column: str) -> None:
+    assert differences(name, column) == PRINTED[name, column]
+
+
+@pytest.mark.parametrize("column", CORRUPTIONS)
+def test_the_numbers_under_corruptions_give_the_differences_the_paper_prints(column: str) -> None:
+    assert differences("corruptions", column) == CORRUPTIONS[column]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_is_one_run_and_is_measured_against_a_cell_that_is_there(name: str, scale: str) -> None:
+    found = cells(name, scale)
+    assert all(count == 1 for count in Counter(cell.key for cell in found).values())
+    keys = {cell.key for cell in found}
+    for cell in found:
+        assert cell.against is None or cell.against in keys
+        method_and_schedule(cell.spec)
+        assert gflop(cell.spec) > 0
+
+
+def test_the_arms_at_the_papers_scale_are_the_recipe_with_one_thing_changed() -> None:
+    base = recipe("paper-cnn")
+    by_column = {cell.column: cell.spec for cell in cells("interval") if cell.row == "ResNet-18, CIFAR-100"}
+    assert by_column["w/ 1.5"] == base
+    assert by_column["online"] == replace(base, schedule=Online())
+    assert by_column["w/ max"] == replace(base, schedule=Offline())
+    assert by_column["baseline"] == replace(base, method=MethodSpec("none"), schedule=None)
+    leads = [cell.spec.schedule for cell in cells("ahead")]
+    assert leads == [Online(), *(Ahead(f"{lead}ep") for lead in ("0.5", "1", "1.5", "2", "2.5"))]
+    windows = {cell.key: cell.spec.schedule for cell in cells("critical-period")}
+    inside = (Spaced("1.5ep"), Online())
+    assert windows["for 10 epochs", "70"] == Window(*inside, "70ep", length="10ep")
+    assert windows["to the end", "30"] == Window(*inside, "30ep", stop="80ep")
+    assert windows["to the end", "0"] == Spaced("1.5ep")
+
+
+def test_a_shorter_scale_keeps_the_parts_of_the_run_and_the_intervals_in_epochs() -> None:
+    windows = {cell.key: cell.spec.schedule for cell in cells("critical-period", "cpu")}
+    assert windows["for 10 epochs", "40"] == Window(Spaced("1.5ep"), Online(), "30ep", length="7.5ep")
+    (late,) = [cell for cell in cells("imagenet", "cpu") if cell.key == ("ResNet-18, online KD", "ResNet-18 80")]
+    assert late.metric == "at/60"
+
+
+def test_equal_runs_of_different_tables_are_equal_specs() -> None:
+    def prints(name: str) -> set[str]:
+        return {cell.spec.fingerprint() for cell in cells(name, "cpu")}
+
+    assert prints("noise") | prints("adversarial") <= prints("interval")
+    assert len(prints("ahead") & prints("interval")) == 1
+    assert len(prints("loss") & prints("interval")) == 2
+    assert len(prints("critical-period") & prints("interval")) == 2
+    assert len(prints("online") & prints("interval")) == 30
+
+
+def test_official_arms_have_the_quirks_of_the_released_code() -> None:
+    official = scale_of("paper", "official")
+
+    def spec_of(column: str) -> RunSpec:
+        return next(cell.spec for cell in cells("interval", official) if cell.column == column)
+
+    assert spec_of("w/ 1.5") == recipe("official-cnn")
+    assert spec_of("online").follower_first
+    assert spec_of("baseline").method == MethodSpec("none")

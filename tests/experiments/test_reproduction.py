@@ -1,0 +1,111 @@
+"""Tables made again at the smallest scale: runs are kept once, stopped and continued, and say what their folders say."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spacedkd import Duration, UserError, read_run
+from spacedkd.experiments.paper import tables
+from spacedkd.experiments.reproduction import numbers
+from spacedkd.experiments.reproduction.reproduce import Reproduction, chosen, some_rows
+from spacedkd.experiments.reproduction.scales import SMOKE, Scale
+from spacedkd.experiments.reproduction.store import Store
+from spacedkd.experiments.reproduction.table import Cell
+
+SMALLEST = replace(SMOKE, epochs=8, evaluate_every=Duration(2, "ep"))
+
+
+def reproduction(store: Path, *names: str, seeds: Sequence[int] = (0, 1), only: str | None = None) -> Reproduction:
+    return Reproduction(chosen(names), SMALLEST, Store(store), seeds, only)
+
+
+def train(found: Reproduction) -> None:
+    diverged = found.store.train(found.jobs(1), 1, lambda job, moment: None)
+    assert not diverged
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    """The losses and the leads, of which online KD is one arm."""
+    found = reproduction(tmp_path_factory.mktemp("store"), "ahead", "adversarial", only="resnet18*")
+    train(found)
+    return found
+
+
+def test_an_arm_of_two_tables_is_trained_once(made: Reproduction) -> None:
+    folders = sorted(path.parent.name for path in made.store.folder.glob("runs/*/*/result.json"))
+    assert len(made.arms) == 7  # six leads, of which 0 is online KD, and spaced
+    assert folders == ["seed0", "seed1"] * 7
+
+
+def test_a_second_time_nothing_is_trained(made: Reproduction) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.store.folder.rglob("result.json")}
+    again = reproduction(made.store.folder, "ahead", only="resnet18*")
+    train(again)
+    assert {path: path.stat().st_mtime_ns for path in made.store.folder.rglob("result.json")} == before
+    assert again.results("ahead")["missing"] == 0
+
+
+def test_the_results_are_those_of_the_runs(made: Reproduction) -> None:
+    found = made.results("ahead")
+    assert found["seeds"] == [0, 1] and found["missing"] == 0
+    for cell in found["cells"]:
+        runs = {seed: read_run(made.store.folder / "runs" / cell["fingerprint"] / f"seed{seed}") for seed in (0, 1)}
+        for seed, run in runs.items():
+            curve = run.curves["student"]
+            assert cell["values"][str(seed)] == sum(curve[epoch] for epoch in curve if epoch > 6) / 1
+        assert cell["also"]["last"]["mean"] == pytest.approx(sum(run.student() for run in runs.values()) / 2)
+    (spaced,) = [cell for cell in found["cells"] if cell["column"] == "1.5"]
+    online = next(cell for cell in found["cells"] if cell["column"] == "0")
+    gains = [spaced["values"][seed] - online["values"][seed] for seed in ("0", "1")]
+    assert spaced["difference"]["mean"] == pytest.approx(sum(gains) / 2)
+    assert spaced["paper_difference"] == -0.36
+    assert spaced["verdict"] in ("agrees", "disagrees", "cannot tell")
+    json.dumps(found)
+
+
+def test_instruments_are_used_where_a_table_needs_them(made: Reproduction) -> None:
+    from spacedkd.experiments.instruments import evaluate
+
+    todo = made.to_measure()
+    assert len(todo) == 4  # two arms, two seeds
+    folder, plan = todo[0]
+    evaluate(folder, plan)
+    assert [one for one, _ in made.to_measure()] == [one for one, _ in todo[1:]]
+    found = made.results("adversarial")
+    first = next(cell for cell in found["cells"] if cell["values"])
+    assert [*first["values"].values()] == [numbers.evaluated(folder)[first["metric"]].value]
+
+
+def test_rows_are_chosen_with_those_they_are_measured_against() -> None:
+    cells = [*tables()["noise"].table.cells(SMALLEST)]
+    assert {cell.row for cell in some_rows(cells, "resnet18,w/1*")} == {"ResNet-18, w/o", "ResNet-18, w/ 1.5"}
+    with pytest.raises(UserError, match="No row 'vgg\\*'|vgg"):
+        _ = reproduction(Path("unused"), "noise", only="vgg*").cells
+
+
+def test_unknown_tables_list_the_known() -> None:
+    with pytest.raises(UserError, match="interval"):
+        chosen(["intervall"])
+
+
+def test_a_store_of_other_versions_is_refused_with_the_difference(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.begin()
+    written = json.loads((tmp_path / "store.json").read_text())
+    written["versions"]["torch"] = "1.0"
+    (tmp_path / "store.json").write_text(json.dumps(written))
+    with pytest.raises(UserError, match=r"torch 1\.0.*--store"):
+        Store(tmp_path).check()
+
+
+def test_data_that_is_not_there_is_said_before_anything_is_trained(tmp_path: Path) -> None:
+    from spacedkd.experiments.reproduction.scales import scale_of
+
+    found = Reproduction(chosen(["teachers"]), scale_of("cpu", root=str(tmp_path / "none")), Store(tmp_path), [0])
+    with pytest.raises(UserError, match="cifar100"):
+        found.store.train(found.jobs(1), 1, lambda job, moment: None)
+    assert not (tmp_path / "runs").exists()

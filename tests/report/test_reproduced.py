@@ -1,0 +1,207 @@
+"""A reproduced table in all its forms: the same numbers as its results.json, in forms that other programs can read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spacedkd.report.reproduced import csv_text, latex, listing_table, markdown, result_tables
+from spacedkd.report.reproduced.cells import shown_best, unit
+from spacedkd.report.reproduced.words import few_seeds
+from tests.report.fake_results import DEIT, HOSTILE, PAPER, R18, R50, Found, cell, intervals, losses, results
+
+BOTH = pytest.mark.parametrize("found", [intervals(), losses()], ids=["intervals", "losses"])
+
+
+def leaves(of: Any) -> list[float]:
+    """Every number inside."""
+    if isinstance(of, dict):
+        return [number for inner in of.values() for number in leaves(inner)]
+    return [of] if isinstance(of, (int, float)) else []
+
+
+@BOTH
+def test_csv_has_every_number_of_every_cell(found: Found) -> None:
+    lines = list(csv.DictReader(io.StringIO(csv_text(found))))
+    assert len(lines) == len(found["cells"])
+    for line, one in zip(lines, found["cells"], strict=True):
+        assert None not in line
+        assert (line["row"], line["column"], line["note"]) == (one["row"], one["column"], one["note"])
+        numbers = sorted(float(text) for text in line.values() if re.fullmatch(r"-?[\d.]+(e-?\d+)?", text or ""))
+        text = [float(one["fingerprint"])] if re.fullmatch(r"\d+(e\d+)?", one["fingerprint"]) else []
+        names = [float(name) for name in (one["row"], one["column"]) if re.fullmatch(r"[\d.]+", name)]
+        assert numbers == sorted([*leaves(one), *text, *names])
+    first = next(line for line in lines if line["difference_mean"])
+    same = next(one for one in found["cells"] if one["difference"])
+    assert float(first["difference_holm_p"]) == same["difference"]["holm_p"]
+    assert float(first["paper_difference_as_printed"]) == same["paper_difference"]
+    assert float(first["seed_3"]) == same["values"]["3"]
+    assert float(first["best_high"]) == same["also"]["best"]["high"]
+    assert [first["against_row"], first["against_column"]] == same["against"]
+
+
+def unescaped(row: str) -> list[str]:
+    """The cells of a line of LaTeX."""
+    assert row.endswith(r" \\")
+    return [one.strip() for one in re.split(r"(?<!\\)&", row[:-3])]
+
+
+def body(text: str) -> list[str]:
+    inside = text.split("\\toprule\n")[1].split("\\bottomrule")[0]
+    return [line for line in inside.splitlines() if line not in (r"\midrule", r"\addlinespace")]
+
+
+@BOTH
+def test_latex_is_of_one_piece(found: Found) -> None:
+    text = latex(found)
+    for environment in ("table", "tabular"):
+        assert text.count(f"\\begin{{{environment}}}") == text.count(f"\\end{{{environment}}}") == 1
+    # what is left without escaped letters: braces nest, mathematics closes, and nothing has a meaning of its own
+    bare = re.sub(r"\\[\\{}$&#%_,]", "", text.split("\n", 1)[1])
+    depth = 0
+    for letter in bare:
+        depth += (letter == "{") - (letter == "}")
+        assert depth >= 0
+    assert depth == 0
+    assert bare.count("$") % 2 == 0
+    assert not re.search(r"[#%_~<>|\u2212\u00b1\u2013\u2009]", bare)
+    assert all(re.search(r"\$[^$]*\^[^$]*\$", part) for part in re.findall(r"\$?\^\S*", bare))
+    (columns,) = re.findall(r"\\begin\{tabular\}\{(\w+)\}", text)
+    assert columns == "l" + "c" * len(found["columns"])
+    assert {len(unescaped(row)) for row in body(text)} == {len(columns)}
+    assert f"\\label{{tab:{found['name']}}}" in text
+
+
+def test_latex_prints_ours_with_half_intervals_and_the_papers_beneath() -> None:
+    found = intervals()
+    head, ours, theirs, *_ = (unescaped(row) for row in body(latex(found)))
+    assert head == ["", "w/o KD", "online", "w/ 0.5", "w/ 1.0", "w/ 1.5", "w/ 2.0", "w/ max"]
+    assert theirs == [r"\quad paper", *(f"{number:.2f}" for number in PAPER[R18].values())]
+    for text, one in zip(ours[1:], found["cells"], strict=False):
+        mean, half = one["estimate"]["mean"], (one["estimate"]["high"] - one["estimate"]["low"]) / 2
+        bare = text.replace(r"\textbf{", "").replace("}", "").replace("$^{a$", "")
+        assert bare == rf"{100 * mean:.2f} $\pm$ {100 * half:.2f}"
+    assert [text for text in ours if "textbf" in text] == [ours[6]]
+    assert ours[5].endswith("$^{a}$")
+    assert r"test accuracy, mean over the last ten epochs, \%, mean over 2 to 6 seeds $\pm$ half" in latex(found)
+    assert r"{\footnotesize $^{a}$ Printed as s = 1.5, but made with 1.0.\par}" in latex(found)
+
+
+def test_latex_leaves_out_the_line_of_a_paper_that_has_no_number() -> None:
+    rows = [unescaped(row) for row in body(latex(intervals()))]
+    assert [row[0] for row in rows[1:]] == [R18, r"\quad paper", R50, r"\quad paper", DEIT]
+    assert rows[3][6:] == ["--", "--"], "not finished"
+    assert rows[5][1:] == ["", rows[5][2], "", "", rows[5][5], "", ""], "no such cell"
+
+
+def test_bold_is_what_the_intervals_show() -> None:
+    """R18 rises to s = 2; in R50 all spaced cells fall below online, and no KD is above; lower losses are better."""
+    assert shown_best(intervals()) == {(R18, "w/ 2.0"), (R50, "w/o KD")}
+    assert shown_best(losses()) == {("L1", "online"), ("MSE (Sum)", "spaced"), ("loss under noise", "spaced")}
+    unknown = losses()
+    for one in unknown["cells"]:
+        one.pop("better", None)
+    assert ("loss under noise", "spaced") not in shown_best(unknown)
+    unclear = [cell("a", "online", [0.5, 0.6]), cell("a", "spaced", [0.61, 0.55], None, ("a", "online"))]
+    assert shown_best(results("unclear", unclear)) == set()
+
+
+@BOTH
+def test_markdown_tables_have_as_many_cells_in_every_line(found: Found) -> None:
+    tables = re.findall(r"(?:^\|.*\n)+", markdown(found), re.MULTILINE)
+    assert len(tables) == 3
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+
+
+def test_markdown_says_it_all() -> None:
+    found = intervals(seeds=3)
+    text = markdown(found)
+    assert text.startswith("# Performance of different intervals\n\nTab. extend\\_main")
+    assert "**Spacing helps here, too.** Cells: " in text
+    one = next(one for one in found["cells"] if one["column"] == "w/ 1.5")
+    half = (one["estimate"]["high"] - one["estimate"]["low"]) / 2
+    assert f"{100 * one['estimate']['mean']:.2f} \u00b1 {100 * half:.2f} (72.43) <sup>a</sup>" in text
+    assert f"| +{100 * one['difference']['mean']:.2f} points | " in text
+    assert "ResNet-18, CIFAR-100: fit: best at 1.45 (95 % interval 0.90 to 3.10)" in text
+    assert "fewer than 6 seeds can never reach p \\< 0.05 exactly" in text
+    assert "w/ 1.0, seed 3, at step 1234" in text
+    assert "12 runs are not finished" in text
+    assert found["rule"] in text
+    assert "```\nspacedkd reproduce interval --scale cpu\n```" in text
+    assert "42 runs, 36 of them shared with other tables; 4 h 6 min of computing, 123\u2009456" not in text, "escaped"
+    assert "torch 2.13.0" in text
+
+
+def test_names_are_text_in_markdown() -> None:
+    text = markdown(losses())
+    assert "<b>" not in text
+    assert re.sub(r"\\(.)", r"\1", text).count(HOSTILE) >= 3
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (1, "Where one seed alone is finished there is no interval and no test"),
+        (3, "With 3 seeds the exact test has 8 outcomes and its p is 0.25 at the least"),
+        (5, "With 5 seeds the exact test has 32 outcomes and its p is 0.0625 at the least"),
+        (6, None),
+    ],
+)
+def test_what_few_seeds_can_never_show(seeds: int, said: str | None) -> None:
+    remark = few_seeds(intervals(seeds))
+    assert (remark is None) if said is None else (remark or "").startswith(said)
+
+
+def test_numbers_have_three_digits_and_percents_two_decimals() -> None:
+    one = cell("a", "b", [0.01234, 0.01236], 0.0118, unit="number")
+    assert (unit(one).ours(one["estimate"]["mean"]), unit(one).text(one["paper"])) == ("0.0123", "0.0118")
+    assert unit(cell("a", "b", [0.5])).ours(0.53126) == "53.13"
+
+
+def shown(found: Found) -> list[list[str]]:
+    return [[cell.in_short for cell in row] for row in result_tables(found)[0].rows]
+
+
+def test_the_terminal_has_a_line_for_each_cell() -> None:
+    found = intervals()
+    lines = shown(found)
+    assert len(lines) == len(found["cells"])
+    one, line = found["cells"][2], lines[2]
+    assert line[:2] == [R18, "w/ 0.5"]
+    assert line[2].startswith(f"{100 * one['estimate']['mean']:.2f} \u00b1 ")
+    assert line[3] == "72.02"
+    assert line[4].startswith(f"+{100 * one['difference']['mean']:.2f} \u00b1 ")
+    assert line[5:] == ["+0.97", "agrees"]
+    assert lines[12][2:] == ["not finished", "73.28", "", "", ""]
+    assert [table.name for table in result_tables(found)] == ["", "Diverged"]
+
+
+def test_the_list_of_what_can_be_reproduced() -> None:
+    row = {
+        "name": "critical-period", "claim": "Late is better.", "networks": "ResNet-18", "data": "CIFAR-100",
+        "runs": 42, "shared": 36, "cost": {"smoke": "1 min", "cpu": "4 h", "paper": "12 d"}, "finished": "3 of 42",
+    }  # fmt: skip
+    table = listing_table([row])
+    (line,) = [[cell.in_short for cell in cells] for cells in table.rows]
+    assert line == [
+        "critical-period", "Late is better.\nResNet-18; CIFAR-100", "42\n(36 shared)",
+        "smoke 1 min\ncpu 4 h\npaper 12 d", "3 of 42",
+    ]  # fmt: skip
+    assert table.least_width == len("critical-period")
+    assert listing_table([]).rows == []
+
+
+def test_a_table_of_which_nothing_is_finished() -> None:
+    found = results("new", [cell("a", "online", {}, 70.0), cell("a", "spaced", {}, 71.0, ("a", "online"))], missing=4)
+    found = json.loads(json.dumps(found))
+    assert "no seed finished" in markdown(found)
+    assert [unescaped(row)[1:] for row in body(latex(found))[1:]] == [["--", "--"], ["70.00", "71.00"]]
+    assert len(csv_text(found).splitlines()) == 3
+    assert shown(found)[0][2] == "not finished"
