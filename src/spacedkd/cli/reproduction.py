@@ -140,7 +140,6 @@ def _list(store: Path, recipe: str, root: str) -> None:
     from spacedkd.report import reproduced
 
     console.print(terminal.shown(reproduced.listing_table(listed(store, recipe, root))))
-    say("Make one: spacedkd reproduce NAME --scale cpu; what it takes, measured: --plan")
 
 
 def _show_plan(found: Reproduction, jobs: int | None) -> None:
@@ -152,11 +151,15 @@ def _show_plan(found: Reproduction, jobs: int | None) -> None:
     from spacedkd.report.numbers import amount, duration
 
     at_once = runner.jobs_at_once(jobs, next(iter(found.arms.values())).spec.engine.accelerator)
-    planned, _ = runner.shared(found.jobs(at_once), found.store.library)
+    every = found.jobs(at_once)
+    left = {job.label for job in every if not job.finished}
+    done = sum(job.finished for job in every)
+    say(f"Nothing was trained. {done} of {len(every)} runs in {found.store.folder} are finished.")
+    if not left:
+        return
+    planned, _ = runner.shared([job for job in every if job.label in left], found.store.library)
     forecast = forecast_jobs(planned, at_once)
     console.print(*(terminal.shown(table) for table in forecast_tables.of_comparison(forecast)))
-    finished = sum(run.finished for run in forecast.runs)
-    say(f"Nothing was trained. {finished} of {len(forecast.runs)} runs in {found.store.folder} are finished.")
     say(
         f"{duration(forecast.seconds_left)} left with {at_once} at a time, {amount(forecast.memory, 'B')} of memory, "
         f"{amount(forecast.disk, 'B')} of disk."

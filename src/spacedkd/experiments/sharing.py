@@ -22,9 +22,8 @@ from spacedkd.training.folder import RunFolder
 from spacedkd.training.path import file_of, path_file, place_of, settings, to_record
 from spacedkd.training.plan import Plan
 
-
 ROOM = 4
-"""a path may take this part of the disk that is free: students who meet their teacher at every step need a great deal"""
+"""a path may take this part of the free disk: students who meet their teacher at every step need a great deal"""
 
 
 class Job(NamedTuple):

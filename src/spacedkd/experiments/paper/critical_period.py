@@ -1,7 +1,7 @@
 """Spacing helps more in the later stage of training than in the early one.
 
-ResNet-18 on CIFAR-100, spaced by 1.5 epochs from epoch 0, 10, ... 70 of 80 on, for 10 epochs or to the end, and online KD
-before and after. Shorter runs have the same parts of their length.
+ResNet-18 on CIFAR-100, spaced by 1.5 epochs from epoch 0, 10, ... 70 of 80 on, for 10 epochs or to the end, and online
+KD before and after. Shorter runs have the same parts of their length.
 
     spacedkd reproduce critical-period --scale cpu
 """

@@ -1,7 +1,7 @@
 """Any interval is better than online KD, and about 1.5 epochs is best: accuracy over the interval is an arch.
 
-Ten pairs of networks and data sets, seven arms each. The teacher of a row is trained once: no KD is the teacher itself, and
-the students of all intervals follow its path.
+Ten pairs of networks and data sets, seven arms each. The teacher of a row is trained once: no KD is the teacher itself,
+and the students of all intervals follow its path.
 
     spacedkd reproduce interval --scale cpu
 """
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from spacedkd.experiments.reproduction.arms import no_kd, offline, online, spaced
-from spacedkd.experiments.reproduction.scales import Scale, title
+from spacedkd.experiments.reproduction.scales import Arm, Scale, title
 from spacedkd.experiments.reproduction.table import Axis, Cell, Table, beside
 
-ARMS = {
+ARMS: dict[str, Arm] = {
     "baseline": no_kd,
     "online": online,
     **{f"w/ {epochs}": partial(spaced, epochs=epochs) for epochs in (0.5, 1.0, 1.5, 2.0)},

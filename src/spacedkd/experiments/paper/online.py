@@ -1,4 +1,4 @@
-"""Online KD is better than no KD, and a teacher spaced by 1.5 epochs better than online KD, on every network and data set.
+"""Online KD is better than no KD, and a teacher spaced by 1.5 epochs better than online KD, on all networks and data.
 
 Fourteen pairs of networks and data sets, three arms each; the runs of CIFAR-100 and Tiny-ImageNet are shared with
 `interval`.

@@ -1,8 +1,8 @@
 """Self KD spaced by 4 epochs is better than self KD, on every network and data set.
 
-Ten pairs of networks and data sets. The paper's Algorithm 4 (live) trains the deepest classifier again in every replay, so
-it takes two updates for each batch where self KD takes one: self KD for twice as long is the control at equal cost. In
-the snapshot variant the teacher stands still during a replay.
+Ten pairs of networks and data sets. The paper's Algorithm 4 (live) trains the deepest classifier again in every replay,
+so it takes two updates for each batch where self KD takes one: self KD for twice as long is the control at equal cost.
+In the snapshot variant the teacher stands still during a replay.
 
     spacedkd reproduce self --scale cpu
 """
@@ -56,7 +56,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
         for column, (arm, number, against, note) in arms.items():
             spec = scale.self_run(network, data, arm)
             judged = column != "self KD, 2x epochs"
-            yield Cell(row, column, spec, number, against and (row, against), note=note, judged=judged)
+            yield Cell(row, column, spec, number, None if against is None else (row, against), note=note, judged=judged)
 
 
 TABLE = Table(

@@ -1,7 +1,7 @@
 """A teacher that is ahead has a lower risk (Lemma), and its student ends in flatter minima (Theorem).
 
-Measured where they are stated, on wide networks with squared error; see docs/theory.md. It has no cells: the numbers are
-those of `spacedkd theory`.
+Measured where they are stated, on wide networks with squared error; see docs/theory.md. It has no cells: the numbers
+are those of `spacedkd theory`.
 
     spacedkd reproduce theory --scale cpu
 """

@@ -17,8 +17,8 @@ GFLOP = {
     "pit_ti_224": 1.4,
 }
 """of one image forward: ResNets at 32x32 pixels and 64 channels, transformers at 224x224"""
-SMALL_TRANSFORMER = 0.02
-"""beside those of the paper's, at 16x16 pixels"""
+SMALL_GFLOP = {"deit_tiny_patch16_224": 0.021, "pit_ti_224": 0.02}
+"""of the small forms at 16x16 pixels"""
 IMAGES = {"cifar100": 50_000, "tiny-imagenet": 100_000, "imagenet-100": 128_000, "imagenet-1k": 1_281_167}
 CLASSES = {"cifar100": 100, "tiny-imagenet": 200, "imagenet-100": 100, "imagenet-1k": 1000}
 SIDES = {"cifar100": 32, "tiny-imagenet": 64, "imagenet-100": 224, "imagenet-1k": 224}
@@ -46,8 +46,8 @@ def gflop(spec: RunSpec) -> float:
     one = GFLOP[spec.network.name]
     if spec.network.name.startswith("resnet"):
         one *= (float(spec.network.options.get("width", 64)) / 64) ** 2 * (side / 32) ** 2
-    elif side < 224 and "img_size" in spec.network.options:
-        one *= SMALL_TRANSFORMER * (side / 16) ** 2
+    elif "img_size" in spec.network.options:
+        one = SMALL_GFLOP[spec.network.name] * (side / 16) ** 2
     classes = CLASSES.get(spec.data.source, 10)
     images = IMAGES.get(spec.data.source, 899) * (spec.data.class_limit or classes) / classes
     return one * passes(spec) * spec.epochs * (spec.data.train_limit or images)

@@ -43,4 +43,4 @@ def _optimum(x: np.ndarray, coefficients: Sequence[float] | np.ndarray) -> float
     a, b, c = coefficients
     ends = [float(x[0]), float(x[-1])]
     inside = [-b / (2 * c)] if c < 0 and ends[0] <= -b / (2 * c) <= ends[1] else []
-    return max(ends + inside, key=lambda at: a + b * at + c * at**2)
+    return float(max(ends + inside, key=lambda at: a + b * at + c * at**2))

@@ -13,8 +13,12 @@ from spacedkd.spec import RunSpec
 def listed(store: Path, recipe: str = "paper", root: str = "data") -> list[dict[str, Any]]:
     """A row for each table: name, claim, networks, data, runs, those other tables need too, cost, what is finished."""
     scales = {name: scale_of(name, recipe, root) for name in SCALES}
-    cells = {named.name: {name: [*named.table.cells(scale)] for name, scale in scales.items()} for named in tables().values()}
-    specs = {name: {cell.spec.fingerprint(): cell.spec for cell in by_scale["paper"]} for name, by_scale in cells.items()}
+    cells = {
+        named.name: {name: [*named.table.cells(scale)] for name, scale in scales.items()} for named in tables().values()
+    }
+    specs = {
+        name: {cell.spec.fingerprint(): cell.spec for cell in by_scale["paper"]} for name, by_scale in cells.items()
+    }
     asked = Counter(fingerprint for one in specs.values() for fingerprint in one)
     return [
         {

@@ -115,17 +115,21 @@ class Reproduction:
         found = results(named, cells, read)
         for written, fingerprint in zip(found["cells"], arms, strict=True):
             written["fingerprint"] = fingerprint
-        return found | self.origin() | {
-            "missing": len({*arms}) * len(self.seeds) - len(different),
-            "cost": {
-                "runs": len(different),
-                "shared": sum(run.spec.teacher_path is not None for run in different.values()),
-                "hours": sum(run.seconds for run in different.values()) / 3600,
-                "updates": sum(run.computed["updates"] for run in different.values()),
-            },
-            "diverged": [*self._diverged(cells)],
-            "pictures": [],
-        }
+        return (
+            found
+            | self.origin()
+            | {
+                "missing": len({*arms}) * len(self.seeds) - len(different),
+                "cost": {
+                    "runs": len(different),
+                    "shared": sum(run.spec.teacher_path is not None for run in different.values()),
+                    "hours": sum(run.seconds for run in different.values()) / 3600,
+                    "updates": sum(run.computed["updates"] for run in different.values()),
+                },
+                "diverged": [*self._diverged(cells)],
+                "pictures": [],
+            }
+        )
 
     def _diverged(self, cells: Sequence[Cell]) -> Iterator[Found]:
         for cell in cells:

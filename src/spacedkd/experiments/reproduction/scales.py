@@ -129,7 +129,7 @@ _PAPER_NETWORKS = {
 def _transformers(side: int, patch: int, width: int, depth: int, pit: tuple[int, int, int]) -> dict[str, NetworkSpec]:
     """Smaller forms of both: for images of this side, so wide and deep; `pit` are the depths of its stages."""
     deit = {"img_size": side, "patch_size": patch, "embed_dim": width, "depth": depth, "num_heads": 2}
-    pools = {"img_size": side, "patch_size": 2 * patch, "stride": patch, "stem_type": "overlap"}
+    pools = {"img_size": side, "patch_size": patch, "stride": patch // 2, "stem_type": "overlap"}
     stages = {"base_dims": [width // 4] * 3, "depth": [*pit], "heads": [2, 4, 8], "mlp_ratio": 4}
     return {
         "deit_tiny": NetworkSpec("deit_tiny_patch16_224", deit | _DROP_PATH),
@@ -142,7 +142,7 @@ SMOKE = Scale(
     "tiny networks for 16 epochs on 40 to 70 of the digits that come with the install: every cell is there, and none "
     "of the numbers says anything",
     seeds=2,
-    networks=_resnets(4) | _transformers(8, 1, 16, 3, (1, 1, 1)),
+    networks=_resnets(4) | _transformers(8, 2, 16, 3, (1, 1, 1)),
     data={
         name: DataSpec("digits", train_limit=limit, augmentation="digits")
         for name, limit in {"cifar100": 40, "tiny-imagenet": 50, "imagenet-100": 60, "imagenet-1k": 70}.items()
@@ -152,19 +152,18 @@ SMOKE = Scale(
     evaluate_every=Duration(4, "ep"),
 )
 _SMALL = DataSpec(augmentation="small", augment=AugmentSpec(crop=2, flip=True), image_size=16, class_limit=25)
-_LARGER = replace(_SMALL, augment=AugmentSpec(crop=4, flip=True), image_size=32)
 CPU = Scale(
     "cpu",
-    "ResNets a quarter as wide and transformers of a tenth of the parameters for 60 epochs, on the first 25 classes of "
-    "CIFAR-100 at 16x16 pixels (12 500 training images; Tiny-ImageNet and ImageNet-100 at 32x32, of ImageNet-1k 100 "
-    "classes)",
+    "ResNets a quarter as wide and transformers of a tenth of the parameters for 60 epochs on 16x16 pixels, crop and "
+    "mirror: 25 classes of CIFAR-100, Tiny-ImageNet and ImageNet-100 (12 500 training images), 100 of ImageNet-1k "
+    "(25 000)",
     seeds=6,
-    networks=_resnets(16) | _transformers(16, 2, 64, 6, (1, 3, 2)),
+    networks=_resnets(16) | _transformers(16, 4, 96, 6, (1, 3, 2)),
     data={
         "cifar100": replace(_SMALL, source="cifar100"),
-        "tiny-imagenet": replace(_LARGER, source="tiny-imagenet"),
-        "imagenet-100": replace(_LARGER, source="imagenet-100", class_list="imagenet100.txt"),
-        "imagenet-1k": replace(_LARGER, source="imagenet-1k", class_limit=100),
+        "tiny-imagenet": replace(_SMALL, source="tiny-imagenet"),
+        "imagenet-100": replace(_SMALL, source="imagenet-100", class_list="imagenet100.txt", train_limit=12_500),
+        "imagenet-1k": replace(_SMALL, source="imagenet-1k", class_limit=100, train_limit=25_000),
     },
     epochs=60,
 )

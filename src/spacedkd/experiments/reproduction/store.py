@@ -1,8 +1,8 @@
 """Where the runs of all tables are kept: each once, under the fingerprint of what it computes.
 
-    STORE/store.json               the versions it is made with
-    STORE/runs/FINGERPRINT/seedN   a run; the fingerprint is that of seed 0, whichever table asked for it first
-    STORE/SCALE/NAME/              a table: results.json and its pages
+STORE/store.json               the versions it is made with
+STORE/runs/FINGERPRINT/seedN   a run; the fingerprint is that of seed 0, whichever table asked for it first
+STORE/SCALE/NAME/              a table: results.json and its pages
 """
 
 import json
@@ -56,7 +56,9 @@ class Store:
         try:
             before = dict(json.loads(path.read_text(encoding="utf-8"))["versions"])
         except (OSError, ValueError, LookupError, TypeError):
-            raise UserError(f"{path} cannot be read: delete it if the runs were made with {_words(versions())}.") from None
+            raise UserError(
+                f"{path} cannot be read: delete it if the runs were made with {_words(versions())}."
+            ) from None
         others = {name: text for name, text in before.items() if versions().get(name) != text}
         if others:
             now = {name: versions().get(name, "none") for name in others}
@@ -92,9 +94,7 @@ class Store:
     def jobs(self, arms: Mapping[str, Arm], seeds: Iterable[int], at_once: int) -> list[Job]:
         """Every arm over seeds, seed by seed, so that all that is begun is soon complete; arms have labels."""
         return [
-            runner.job_of(
-                replace(arm.spec, seed=seed, label=label), self.run_folder(arm, seed), at_once, self.library
-            )
+            runner.job_of(replace(arm.spec, seed=seed, label=label), self.run_folder(arm, seed), at_once, self.library)
             for seed in seeds
             for label, arm in arms.items()
         ]

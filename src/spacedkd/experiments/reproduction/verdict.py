@@ -91,7 +91,7 @@ def sign_flip(gains: Sequence[float]) -> float | None:
     reached = abs(math.fsum(gains)) - 1e-12
     signs = itertools.product((1, -1), repeat=len(gains))
     sums = (math.fsum(sign * gain for sign, gain in zip(one, gains, strict=True)) for one in signs)
-    return sum(abs(total) >= reached for total in sums) / 2 ** len(gains)
+    return float(sum(abs(total) >= reached for total in sums) / 2 ** len(gains))
 
 
 def detectable(gains: Sequence[float], resolution: float) -> float | None:

@@ -1,0 +1,79 @@
+"""`spacedkd reproduce`, as it is typed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from spacedkd.cli import main
+
+ONLY = ["--scale", "smoke", "--only", "l1", "--seeds", "2", "--jobs", "1"]
+
+
+def test_without_a_name_all_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "--store", str(tmp_path)])
+    said = capsys.readouterr().out
+    for name in ("online", "critical-period", "corruptions", "theory"):
+        assert name in said
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("store")
+    main(["reproduce", "loss", *ONLY, "--store", str(store)])
+    return store
+
+
+def test_one_row_of_a_table(made: Path) -> None:
+    place = made / "smoke" / "loss"
+    found = json.loads((place / "results.json").read_text())
+    assert {(cell["row"], cell["column"]) for cell in found["cells"]} == {("L1", "w/o"), ("L1", "w/ 1.5")}
+    assert [cell["paper"] for cell in found["cells"]] == [69.54, 69.30]
+    assert all(len(cell["values"]) == 2 for cell in found["cells"])
+    assert (found["cost"]["runs"], found["missing"]) == (4, 0)
+    with (place / "table.csv").open(newline="") as file:
+        assert len([*csv.DictReader(file)]) == 2
+    assert "\\toprule" in (place / "table.tex").read_text()
+    assert "69.54" in (place / "table.md").read_text()
+    assert found["verdict"]["sentence"] in (place / "index.html").read_text()
+    assert "loss/index.html" in (made / "smoke" / "index.html").read_text()
+
+
+def test_the_tables_of_what_is_finished_alone(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "loss", *ONLY, "--first-seed", "1", "--store", str(made), "--max-hours", "0"])
+    assert json.loads((made / "smoke" / "loss" / "results.json").read_text())["missing"] == 2  # of seeds 1 and 2
+    assert "Page:" in capsys.readouterr().out
+
+
+def test_what_it_will_take(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "loss", *ONLY, "--store", str(made), "--plan"])
+    assert "4 of 4 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nonsense"], "interval"),
+        (["loss", "--scale", "huge"], "smoke"),
+        (["loss", "--only", "vgg*"], "Smooth L1"),
+        (["loss", "--recipe", "mine"], "official"),
+        (["loss", "--seeds", "0"], "--seeds must be at least 1"),
+        (["loss", "--max-hours", "-1"], "--max-hours"),
+        (["loss", "--scale", "cpu", "--root", "nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", *words, "--store", str(tmp_path / "store")])
+    error = capsys.readouterr().err
+    assert end.value.code == 2
+    assert said in error
+    assert len(error.strip().splitlines()) == 1
+    assert not (tmp_path / "store" / "runs").exists()
