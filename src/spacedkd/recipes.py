@@ -62,7 +62,7 @@ _OFFICIAL = {
     },
     "self": {
         _TAUGHT: "live_teacher skip_head3_feature self_augmentation",
-        "spaced offline": "negative_counter exits_run_along",
+        "spaced offline": "exits_run_along negative_counter",
         f"{_TAUGHT} alone": "full_precision",
     },
     "vit": {
@@ -96,6 +96,22 @@ def mode_of(spec: RunSpec) -> str:
     return "offline" if whole else "spaced"
 
 
+def _plain_where_unspaced(spec: RunSpec, own: RunSpec, asked_for: Collection[str]) -> RunSpec:
+    """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
+
+    So both online in place of the recipe's `own` interval and plain in place of its `own` variant ask for it.
+    """
+    if own.method.name != "self-kd" or spec.method.name != own.method.name:
+        return spec
+    variant, usual = (one.method.options.get("variant") for one in (spec, own))
+    left_open = variant == usual and "method.variant" not in asked_for
+    asked = variant == "plain" or (left_open and spec.schedule == Online())
+    if asked and spec.schedule in (own.schedule, Online()):
+        plain = replace(spec.method, options={**spec.method.options, "variant": "plain"})
+        return replace(spec, method=plain, schedule=None)
+    return spec
+
+
 def recipe(
     name: str,
     without: Collection[str] = (),
@@ -113,7 +129,7 @@ def recipe(
     'shared'
     """
     base = _chosen(name, without).spec
-    asked = _plain_where_unspaced(change(base), base)
+    asked = _plain_where_unspaced(change(base), base, asked_for)
 
     def kept(place: str) -> bool:
         if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
@@ -124,36 +140,22 @@ def recipe(
     return with_changes(asked, [(place, value) for _, place, value in settings if not kept(place)])
 
 
-def _plain_where_unspaced(spec: RunSpec, own: RunSpec) -> RunSpec:
-    """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
-
-    So both online in place of the recipe's `own` interval and plain in place of its `own` variant ask for it.
-    """
-    if own.method.name != "self-kd" or spec.method.name != own.method.name:
-        return spec
-    variant, usual = (one.method.options.get("variant") for one in (spec, own))
-    asked = variant == "plain" or (variant == usual and spec.schedule == Online())
-    if asked and spec.schedule in (own.schedule, Online()):
-        plain = replace(spec.method, options={**spec.method.options, "variant": "plain"})
-        return replace(spec, method=plain, schedule=None)
-    return spec
-
-
 def of_quirks(name: str, without: Collection[str], spec: RunSpec) -> dict[str, str]:
     """What became of a recipe's quirks in a spec made from it, in a few lines; those of other modes are no part of it.
 
     >>> of_quirks("official-cnn", (), replace(recipe("official-cnn"), precision="bf16-mixed"))["overridden"]
     'full_precision, by precision=bf16-mixed'
     """
-    by: dict[str, list[str]] = {}
-    for quirk, place, value in _settings(name, without, spec):
-        found = value_at(spec, place)
-        by.setdefault(quirk, []).extend([] if found == value else [f"{place}={found}"])
-    lines = {
-        "quirks": ", ".join(quirk for quirk, others in by.items() if not others),
-        "overridden": "; ".join(f"{quirk}, by {' '.join(others)}" for quirk, others in by.items() if others),
-        "left out": ", ".join(without),
-    }
+    settings = [*_settings(name, without, spec)]
+    on, lost = [], []
+    for quirk in dict.fromkeys(quirk for quirk, _, _ in settings):
+        own = [(place, value, value_at(spec, place)) for one, place, value in settings if one == quirk]
+        others = [f"{place}={found}" for place, value, found in own if found != value]
+        if others:
+            lost.append(f"{quirk}{' in part' if len(others) < len(own) else ''}, by {' '.join(others)}")
+        else:
+            on.append(quirk)
+    lines = {"quirks": ", ".join(on), "overridden": "; ".join(lost), "left out": ", ".join(without)}
     return {what: line for what, line in lines.items() if line}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd import Turn
+from spacedkd import Turn, train
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
 from spacedkd.seeds import seed_for
 from spacedkd.training.setup import Setup
+from tests.conftest import assert_same_bits, of_model
 from tests.training.stepping import ready, turn_by_turn
+from tests.training.stopping import assert_same_run, train_in_parts
 
 DATA = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --threads 1"
 VIT = "--image-size 8 --set network.patch_size=2 --set network.embed_dim=24 --set network.depth=2"
@@ -173,3 +177,17 @@ def test_the_cnns_loop_and_when_its_teachers_statistics_move(interval: str, step
         pass
     assert int(setup.modules()["teacher"].network.bn1.num_batches_tracked) == seen  # type: ignore[union-attr, arg-type]
     assert_same(setup, networks, atol=1e-5)
+
+
+def test_a_shared_forward_pass_is_the_same_wherever_it_is_computed(tmp_path: Path) -> None:
+    """In a run that was stopped between the turns of one step, and with a teacher that was recorded before."""
+    words = f"{DATA} --recipe official-cnn {CNN} --interval online --set network.drop_rate=0.3 --save-every 3st"
+    spec = to_spec(parse(words.split()))
+    train(spec, tmp_path / "whole")
+    train_in_parts(spec, tmp_path / "parts", 7)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    train(replace(spec, only="teacher", record=("online",)), tmp_path / "recorded")
+    train(replace(spec, teacher_path=str(tmp_path / "recorded")), tmp_path / "followed")
+    for model in ("student", "teacher"):
+        kept = [of_model(tmp_path / name, model) for name in ("whole", "followed")]
+        assert_same_bits(*({k: v for k, v in one.items() if k.startswith("model/")} for one in kept))

@@ -8,7 +8,6 @@ import torch
 from lightning_fabric import Fabric
 from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError, unknown
@@ -214,13 +213,6 @@ def set_mode(model: nn.Module, training: bool) -> None:
     else:
         for part in parts:
             part.__dict__["training"] = training
-
-
-def keep_statistics(model: nn.Module, keeps: bool) -> None:
-    """Whether BatchNorm in train mode remembers the statistics of the batches it sees, where it remembers any."""
-    for part in model.modules():
-        if isinstance(part, _BatchNorm) and part.running_mean is not None:
-            part.__dict__["track_running_stats"] = keeps
 
 
 @contextmanager

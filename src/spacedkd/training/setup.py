@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from lightning_fabric import Fabric
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Stream, in_order
@@ -21,7 +22,7 @@ from spacedkd.training.compiling import compile_blocks
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import RecordedPath
 from spacedkd.training.layout import can_be_channels_last, pad_before
-from spacedkd.training.learner import Learner, keep_statistics, set_mode
+from spacedkd.training.learner import Learner, set_mode
 from spacedkd.training.path import Settings
 from spacedkd.training.plan import Plan, stream_of
 from spacedkd.training.same_data import check_same_data
@@ -70,7 +71,7 @@ class Setup:
             if model is not learner.model:
                 set_mode(model, mode != "eval")
             if mode == "shared":
-                keep_statistics(model, model is learner.model)
+                _keep_statistics(model, model is learner.model)
         set_mode(learner.model, True)
 
     def moves_student(self, role: str) -> bool:
@@ -101,6 +102,13 @@ class Setup:
         if self.average is not None and role == self.plan.roles[-1]:
             assert spec.ema is not None
             update_average(self.average, learner.module, spec.ema, step)
+
+
+def _keep_statistics(model: nn.Module, keeps: bool) -> None:
+    """Whether BatchNorm in train mode remembers the statistics of the batches it sees, where it remembers any."""
+    for part in model.modules():
+        if isinstance(part, _BatchNorm) and part.running_mean is not None:
+            part.__dict__["track_running_stats"] = keeps
 
 
 def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
