@@ -28,7 +28,7 @@ SECONDS = 300
 """after which a run is taken to hang"""
 MOMENTS = {
     "update": ("spacedkd.training.learner", "Learner.update"),
-    "evaluation": ("spacedkd.training.loop", "measure"),
+    "evaluation": ("spacedkd.training.setup", "measure"),
     "save": ("spacedkd.training.recorder", "Recorder.save"),
     "finish": ("spacedkd.training.recorder", "Recorder.finish"),
     "hand over": ("spacedkd.training.following", "RecordedPath.load"),
