@@ -69,9 +69,7 @@ def test_what_the_quirks_do() -> None:
     assert cnn.schedule == Spaced("1.5ep", tail="drop")
     assert recipe("official-cnn", change=lambda spec: replace(spec, schedule=Online())).follower_first
     assert own.schedule == ReleasedSelfKD("4ep", looks=True)
-    assert build_method(own.method) == SelfKD(
-        variant="live", skip_deepest_exit_features=True, exits_run_along=True
-    )
+    assert build_method(own.method) == SelfKD(variant="live", skip_deepest_exit_features=True, exits_run_along=True)
     assert own.data.augmentation == "self-cifar"
     assert (vit.optimizer.moves_frozen, vit.redraw_replay) == (True, True)
     assert vit.method.options["logit_loss"] == "kl-over-classes"

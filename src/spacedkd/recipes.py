@@ -92,7 +92,9 @@ QUIRKS = {
         "the counter starts at minus one epoch: a first block of another length, triggers the teacher sees, not learns",
         _where_spaced(lambda spaced: ReleasedSelfKD(spaced.interval, looks=True)),
     ),
-    "live_teacher": Quirk("the replay trains the deepest classifier again, as in the paper's Algorithm 4", _live_teacher),
+    "live_teacher": Quirk(
+        "the replay trains the deepest classifier again, as in the paper's Algorithm 4", _live_teacher
+    ),
     "exits_run_along": Quirk(
         "the exits run in the teacher's turns too: their BatchNorm statistics follow, their weights do not",
         _method(exits_run_along=True),

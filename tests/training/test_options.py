@@ -138,7 +138,14 @@ def test_adamw_spares_biases_norms_tokens_and_positions(network: str, spared: se
     assert {by_name[name] for name in decayed} == {0.05}
 
 
-NAMING = ["crossvit_9_240", "coat_tiny", "levit_128s", "swinv2_tiny_window8_256", "tnt_s_patch16_224", "twins_pcpvt_small"]
+NAMING = [
+    "crossvit_9_240",
+    "coat_tiny",
+    "levit_128s",
+    "swinv2_tiny_window8_256",
+    "tnt_s_patch16_224",
+    "twins_pcpvt_small",
+]
 
 
 @pytest.mark.parametrize("network", NAMING)

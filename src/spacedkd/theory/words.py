@@ -35,9 +35,9 @@ FORMULAS = (
     "dᵢ(φ) = (φ−φ*)·∇g(xᵢ),  u(φ) = mean |dᵢ(φ)|",
 )
 SQUARES = (
-    "The Lemma's own proof says that the teacher's expected loss does not rise near its minimum. That loss is half a mean "
-    "of squares, dᵢ²; the Lemma is about the mean of |dᵢ|. The one does not follow from the other: (0.6, 0.6) has the "
-    "smaller squares, (1, 0) the smaller absolute values."
+    "The Lemma's own proof says that the teacher's expected loss does not rise near its minimum. That loss is half a "
+    "mean of squares, dᵢ²; the Lemma is about the mean of |dᵢ|. The one does not follow from the other: (0.6, 0.6) has "
+    "the smaller squares, (1, 0) the smaller absolute values."
 )
 ABSOLUTE = (
     "The Lemma is about sums of absolute values, the trace about a sum with signs, and the proof passes from the one "

@@ -1,6 +1,6 @@
 """One model that learns: its weights, its optimizer, and the update; and who learns in a loop of your own."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 

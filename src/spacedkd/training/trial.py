@@ -171,9 +171,7 @@ def _evaluation_seconds(turn: Turn, setup: Setup, recorder: Recorder) -> float:
             for name, part in setup.data.evaluated().items()
         }
         short = replace(setup, data=replace(setup.data, **parts))  # type: ignore[arg-type]
-        return _timed(
-            setup, lambda: recorder.accuracy(turn, measure(short, learner.model, learner.module), turn.role)
-        )
+        return _timed(setup, lambda: recorder.accuracy(turn, measure(short, learner.model, learner.module), turn.role))
 
     some(1)  # warms up
     one, few = some(1), some(FEW_BATCHES)
