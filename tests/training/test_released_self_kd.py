@@ -95,10 +95,10 @@ def test_which_statistics_move_when(tiny: RunSpec) -> None:
 
 
 def test_what_a_look_costs_and_that_it_can_be_resumed(tmp_path: Path, tiny: RunSpec) -> None:
-    """Turn 5 is the first of a replay, so what comes before it lies between the two parts."""
-    spec = official(tiny, save_every="1st")
+    """It is saved after turn 4, and what comes right before turn 5 lies between two parts."""
+    spec = official(tiny)
     run = train(spec, tmp_path / "whole")
-    train_in_parts(spec, tmp_path / "parts", 4, 5, 18)
+    train_in_parts(spec, tmp_path / "parts", 4, 18)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
     assert (run.cost["updates"], run.cost["forward_passes"], run.cost["backward_passes"]) == (25, 27, 25)
     assert forecast(spec, seconds=0.0).cost == run.cost
