@@ -142,7 +142,6 @@ NAMING = [
     "crossvit_9_240",
     "coat_tiny",
     "levit_128s",
-    "swinv2_tiny_window8_256",
     "tnt_s_patch16_224",
     "twins_pcpvt_small",
 ]

@@ -38,7 +38,7 @@ def softened(student: Tensor, teacher: Tensor, temperature: Temperature) -> tupl
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """-1/B sum_b log softmax(z_b)[y_b]."""
-    return F.cross_entropy(logits, labels.to(logits.dtype) if labels.is_floating_point() else labels)
+    return F.cross_entropy(logits, labels)
 
 
 def kl(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:

@@ -191,14 +191,12 @@ def _decay_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 
 def _named_to_spare(model: nn.Module) -> set[str]:
-    """What the networks in a model, each asked as a whole, say in timm's way should not decay."""
+    """What a network says in timm's way should not decay. Like timm we ask networks as a whole, not their parts."""
     found: set[str] = set()
-    asked: tuple[str, ...] = ()
     for name, part in model.named_modules():
-        if callable(say := getattr(part, "no_weight_decay", None)) and not name.startswith(asked):
-            prefix = f"{name}." if name else ""
-            asked = (*asked, prefix)
-            found |= {f"{prefix}{parameter}" for parameter in say()}
+        whole = name.rpartition(".")[2] in ("", "network")  # which is what our models call theirs
+        if whole and callable(say := getattr(part, "no_weight_decay", None)):
+            found |= {f"{name}.{parameter}".lstrip(".") for parameter in say()}
     return found
 
 
