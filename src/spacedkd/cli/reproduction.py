@@ -170,10 +170,12 @@ def _write(found: Reproduction) -> None:
     """The tables, as numbers and as pages, and what they say."""
     from spacedkd.cli import terminal
     from spacedkd.report import reproduced
+    from spacedkd.training.folder import make_folder
 
     for name in found.cells:
         place = found.store.folder / found.scale.name / name
-        results = found.results(name)
+        make_folder(place, "--store")
+        results = found.results(name) | {"pictures": found.draw(name, place)}
         _write_all(place, results)
         console.print(*(terminal.shown(table) for table in reproduced.result_tables(results)))
         say(f"{results['claim']}\n{results['verdict']['sentence']}\nPage: {place}/index.html")
@@ -183,9 +185,7 @@ def _write_all(place: Path, results: dict[str, Any]) -> None:
     """A table in all its forms."""
     from spacedkd.files import write_json, write_text
     from spacedkd.report import reproduced
-    from spacedkd.training.folder import make_folder
 
-    make_folder(place, "--store")
     write_json(place / "results.json", results)
     texts = {"table.md": reproduced.markdown, "table.tex": reproduced.latex, "table.csv": reproduced.csv_text}
     for name, written in texts.items():
@@ -210,7 +210,8 @@ def _theory(found: Reproduction) -> None:
         measured = measure(default_settings(*THEORY_SIZES[found.scale.name], seed=0), callback)
     write_json(place / "theory.json", measured)
     write_theory_page(place / "theory.html", measured, found.command)
-    said = results(tables()[THEORY], [], lambda cell, metric: {}) | found.origin()
+    nothing = {"missing": 0, "cost": {}, "diverged": [], "pictures": [], "pages": ["theory.html"]}
+    said = results(tables()[THEORY], [], lambda cell, metric: {}) | found.origin() | nothing
     said["verdict"]["sentence"] = words.headline(measured)
     said["notes"] = [f"{title}: {words.finding(measured, name)}" for name, title in words.STATEMENTS.items()]
     _write_all(place, said)

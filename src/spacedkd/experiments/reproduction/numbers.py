@@ -26,7 +26,8 @@ def title(metric: str) -> str:
     if metric in TITLES:
         return TITLES[metric]
     named = {
-        "at": f"accuracy of the student, deepest head, test images, after epoch {rest}",
+        "at": "accuracy of the student, deepest head, test images, after "
+        + (f"epoch {rest}" if rest else "some epochs"),
         "corruptions": "accuracy of the student, deepest head, on corrupted test images, after the last epoch",
         "adversarial": "accuracy of the student, deepest head, on attacked test images, after the last epoch",
         "weight_noise": "accuracy of the student, deepest head, on training images, with noise on its weights",

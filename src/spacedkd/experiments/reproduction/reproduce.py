@@ -10,8 +10,10 @@ from functools import cached_property
 from pathlib import Path
 
 from spacedkd.errors import unknown
+from spacedkd.evaluation.corruptions import write_grid
 from spacedkd.evaluation.plan import Plan, attack
 from spacedkd.experiments.evaluation_file import Metric
+from spacedkd.experiments.instruments import of_images
 from spacedkd.experiments.paper import tables
 from spacedkd.experiments.reproduction import numbers
 from spacedkd.experiments.reproduction.results import Found, results
@@ -20,6 +22,8 @@ from spacedkd.experiments.reproduction.store import Arm, Store, versions
 from spacedkd.experiments.reproduction.table import Cell, Instruments, Named
 from spacedkd.experiments.sharing import Job, read_diverged
 from spacedkd.run import Run
+
+GRID = "corruptions.png"
 
 
 def chosen(names: Sequence[str]) -> list[Named]:
@@ -127,9 +131,17 @@ class Reproduction:
                     "updates": sum(run.computed["updates"] for run in different.values()),
                 },
                 "diverged": [*self._diverged(cells)],
-                "pictures": [],
             }
         )
+
+    def draw(self, name: str, place: Path) -> list[str]:
+        """The pictures of a table, drawn beside it: one image under every corruption."""
+        instruments = next(one.table.instruments for one in self.named if one.name == name)
+        if not instruments.corruptions:
+            return []
+        data = self.store.library.load(self.store.arm(self.cells[name][0].spec).spec.data)
+        write_grid(place / GRID, of_images(data.test, "Corruptions"), instruments.corruptions, instruments.severities)
+        return [GRID]
 
     def _diverged(self, cells: Sequence[Cell]) -> Iterator[Found]:
         for cell in cells:

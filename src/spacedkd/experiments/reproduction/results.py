@@ -27,7 +27,8 @@ def results(named: Named, cells: Sequence[Cell], read: Read) -> Found:
         if one["difference"] is not None:
             one["difference"]["holm_p"] = p
     verdicts = [one["verdict"] for one in written if one["verdict"] is not None]
-    main = cells[0].metric if cells else ACCURACY
+    metrics = {cell.metric for cell in cells} or {ACCURACY}
+    main = metrics.pop() if len(metrics) == 1 else min(metrics).partition("/")[0]
     return {
         "name": named.name,
         "title": table.title,
@@ -59,6 +60,7 @@ def _cell(cell: Cell, table: Table, numbers_of: Mapping[Key, Numbers], cells: Ma
         "column": cell.column,
         "metric": cell.metric,
         "unit": next((one.unit for one in measured.values()), "percent"),
+        "better": next((one.better for one in measured.values()), "high"),
         "note": cell.note,
         "paper": cell.paper,
         "values": {str(seed): value for seed, value in values.items()},
