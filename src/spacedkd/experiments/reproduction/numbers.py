@@ -25,9 +25,9 @@ def title(metric: str) -> str:
     family, _, rest = metric.partition("/")
     if metric in TITLES:
         return TITLES[metric]
+    epoch = f"epoch {rest}" if rest else "some epochs"
     named = {
-        "at": "accuracy of the student, deepest head, test images, after "
-        + (f"epoch {rest}" if rest else "some epochs"),
+        "at": f"accuracy of the student, deepest head, test images, after {epoch}",
         "corruptions": "accuracy of the student, deepest head, on corrupted test images, after the last epoch",
         "adversarial": "accuracy of the student, deepest head, on attacked test images, after the last epoch",
         "weight_noise": "accuracy of the student, deepest head, on training images, with noise on its weights",
