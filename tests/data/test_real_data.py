@@ -84,3 +84,12 @@ def test_images_can_move_to_a_device_where_that_helps(tmp_path: Path) -> None:
     one_by_one = load(DataSpec(place, augmentation="self-cifar")).to(meta)
     assert one_by_one.train.pixels.device.type == "cpu"
     assert load(DataSpec(place), memory_limit=0).to(meta).train.labels.device.type == "cpu"
+
+
+def test_cifar100_by_name_from_the_hubs_parquet_files_in_the_root() -> None:
+    by_name = DataSpec("cifar100", root=str(SHARED), class_limit=25, image_size=16)
+    assert fill_in(by_name).augmentation == "cifar"
+    data = load(by_name)
+    assert data.train.labels.bincount().tolist() == [500] * 25
+    assert data.test.labels.bincount().tolist() == [100] * 25
+    assert data.train.shape == (3, 16, 16)

@@ -202,3 +202,16 @@ def test_bad_files_are_explained(tmp_path: Path) -> None:
 def test_an_impossible_limit_is_refused(limit: int) -> None:
     with pytest.raises(UserError, match="train_limit must be from 10"):
         load(DataSpec("digits", train_limit=limit))
+
+
+def test_only_the_first_classes() -> None:
+    whole, some = load(DataSpec("digits")), load(DataSpec("digits", class_limit=4, train_limit=20))
+    assert some.train.classes == some.test.classes == ("0", "1", "2", "3")
+    assert some.train.labels.bincount().tolist() == [5] * 4
+    kept = whole.test.labels < 4
+    assert torch.equal(some.test.labels, whole.test.labels[kept])
+    assert torch.equal(some.test.pixels, whole.test.pixels[kept])  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="class_limit must be from 2 to 10"):
+        load(DataSpec("digits", class_limit=11))
+    with pytest.raises(UserError, match="class_limit must be"):
+        DataSpec("digits", class_limit=1)

@@ -6,11 +6,12 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spacedkd import MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec, train
+from spacedkd import Ahead, MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec, train
 from spacedkd.data.sources import Library
 from spacedkd.experiments.comparison import compare as compare_folders
 from spacedkd.experiments.forgetting import followers, forget_passed
@@ -278,3 +279,25 @@ def test_a_path_of_which_something_is_gone_is_not_followed_by_others(tmp_path: P
     assert planned(arms, tmp_path)[1].spec.teacher_path == str(online.folder.resolve())
     (online.folder / "path/teacher/000000007.safetensors").unlink()
     assert planned(arms, tmp_path)[1].spec.teacher_path is None
+
+
+def test_a_path_takes_a_quarter_of_the_free_disk_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Students who meet their teacher at every step would need all of its versions."""
+    jobs = plan({**ARMS, "ahead": replace(TINY, schedule=Ahead("2st"))}, [0], tmp_path)
+    plans = {job.label: make_plan(job.spec) for job in jobs}
+    teachers = {label: teacher_of(one, build_models(one)) for label, one in plans.items()}
+    size = sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in build_models(plans["online"])["teacher"].state_dict().values()
+    )
+
+    def followers(versions: int) -> set[str]:
+        usage = SimpleNamespace(free=4 * size * versions)
+        monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
+        return {job.label for job in share(jobs, teachers) if job.spec.teacher_path is not None}
+
+    # offline needs 1 version of 15; 1.5 epochs 3 (of 7, 14 and 15 updates), half an epoch 8; a lead of 2 steps 13
+    assert followers(20) == {"no KD", "half", "spaced", "offline", "ahead"}
+    assert followers(10) == {"no KD", "half", "spaced", "offline"}
+    assert followers(3) == {"no KD", "spaced", "offline"}
+    assert followers(1) == {"no KD", "offline"}
