@@ -8,7 +8,7 @@ numbers mean nothing. Three things are measured:
 1. images a second, online and spaced, of a ResNet-18 at full and at quarter width and of a DeiT-Tiny at 64 pixels. The
    three ways take turns, block by block; a ratio is the median of the ratios within each round;
    Beside it stands the ratio that could be had at all: if every multiplication went as fast as in one large matrix;
-2. the peak memory of a process as the interval grows, each in a process of its own, the median of several;
+2. the peak memory of a process as the interval grows, each in a process of its own;
 3. the share of time that is spent waiting for data, with workers that decode JPEG files of 64 pixels.
 """
 
@@ -59,7 +59,6 @@ GOALS = {
 """how many times as fast as each way we want to be"""
 WAYS: dict[str, type[Ours] | type[Bare] | type[Released]] = {"ours": Ours, "bare": Bare, "released": Released}
 INTERVALS = ("1st", "1.5ep", "100%")
-MEMORY_ROUNDS = 3
 GIVEN_BACK = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "131072") | {"MALLOC_ARENA_MAX": "1"}
 """has glibc give memory back at once: otherwise a peak has what it kept for later in it, a few percent by chance"""
 
@@ -142,11 +141,7 @@ def memory(is_quick: bool) -> dict[str, dict[str, int]]:
         ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
         return int(ended.stdout.split()[-1])
 
-    def typical(way: str) -> dict[str, int]:
-        rounds = [{interval: measured(way, interval) for interval in INTERVALS} for _ in range(MEMORY_ROUNDS)]
-        return {interval: int(statistics.median(one[interval] for one in rounds)) for interval in INTERVALS}
-
-    return {way: typical(way) for way in ("ours", "released")}
+    return {way: {interval: measured(way, interval) for interval in INTERVALS} for way in ("ours", "released")}
 
 
 def write_jpegs(folder: Path, count: int) -> None:

@@ -15,7 +15,7 @@ def check_result(written: Any) -> None:
     if not roles or not all(isinstance(role, str) for role in roles):
         raise ValueError(f"plan.roles is {roles!r}, no list of names")
     learners = _at(plan, "learners", Mapping)
-    for role in roles:
+    for role in (*roles, *learners):
         _at(learners, role, str)
     for name in ("steps_per_epoch", "total_steps", "test_images"):
         _number(f"plan.{name}", plan.get(name), least=1)
