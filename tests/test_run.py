@@ -76,6 +76,9 @@ def test_a_run_that_is_not_finished_is_said_how_to_finish(tmp_path: Path) -> Non
         lambda written: json.dumps({key: value for key, value in written.items() if key != "cost"}),
         lambda written: json.dumps(written | {"plan": {"roles": ["teacher", "pupil"]}}),
         lambda written: json.dumps(written | {"plan": {"roles": []}}),
+        lambda written: json.dumps(
+            written | {"plan": written["plan"] | {"learners": written["plan"]["learners"] | {"nobody": {}}}}
+        ),
         *(
             lambda written, name=name, value=value: json.dumps(written | {name: json.loads(value)})  # type: ignore[misc]
             for name in ("accuracy", "cost", "plan", "seconds")
