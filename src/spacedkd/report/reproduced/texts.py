@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from spacedkd.report.numbers import DASH, Found, bare_p
@@ -85,9 +85,13 @@ def fenced(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; its first column is of words, the others of numbers. Cells are Markdown already, heads are not."""
-    lines = [map(escaped, heads), ["---", *["---:"] * (len(heads) - 1)], *rows]
+def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[int] = (0,)) -> str:
+    """A table; columns of numbers are flush right, those at the places of `words` not.
+
+    Cells are Markdown already, heads are not.
+    """
+    sides = ["---" if place in words else "---:" for place in range(len(heads))]
+    lines = [map(escaped, heads), sides, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -125,7 +129,7 @@ def _differences(found: Found) -> Iterator[str]:
             of.our_difference(difference["mean"]) + in_points(cell), of.interval(difference) or DASH,
             paper_difference(cell) or DASH, signs(cell) or DASH, verdict, str(difference["n"]), *ps, least,
         ])  # fmt: skip
-    yield grid(heads, rows)
+    yield grid(heads, rows, words=(0, 1, 5, 6))
     yield escaped(" ".join(filter(None, (words.TESTS, words.few_seeds(found)))))
 
 
