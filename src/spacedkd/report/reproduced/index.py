@@ -90,5 +90,6 @@ def index_markdown(all_found: Sequence[Found], page: str = "table.md") -> str:
         for found in all_found
     ]
     heads = ["table or figure", "claim", "verdict", *words.VERDICTS, "scale and seeds", "runs missing"]
-    blocks = [f"# {TITLE}", words.overall(all_found), *map(escaped, _scales(all_found)), grid(heads, lines, words=(0, 1, 2, 6))]
+    table = grid(heads, lines, words=(0, 1, 2, 6))
+    blocks = [f"# {TITLE}", words.overall(all_found), *map(escaped, _scales(all_found)), table]
     return "\n\n".join(blocks if all_found else blocks[:2]) + "\n"
