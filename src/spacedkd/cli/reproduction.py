@@ -27,7 +27,10 @@ THEORY_SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 15
 
 
 def reproduce(
-    names: tyro.conf.Positional[tuple[str, ...]] = (),
+    names: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        flag("tables and figures by name, or all of them: all", "list them", "NAME ..."),
+    ] = (),
     scale: Annotated[str, flag("smoke, cpu or paper: how large networks, images and runs are", "cpu", "SCALE")] = "cpu",
     seeds: Annotated[int | None, flag("how many seeds", "2 at smoke, 6 at cpu, 3 at paper", "COUNT")] = None,
     first_seed: Annotated[int, flag("the first of them", 0, "SEED")] = 0,
