@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from spacedkd.cli.flags import flag
-from spacedkd.cli.progress import console, count_progress, jobs_progress, say, work_progress
+from spacedkd.cli.progress import console, jobs_progress, say, work_progress
+from spacedkd.cli.reproduced import THEORY, write_index, write_tables, write_theory
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.errors import UserError, check_between
 from spacedkd.machine import check_count
@@ -20,10 +20,6 @@ from spacedkd.stopping import Stopped
 
 if TYPE_CHECKING:
     from spacedkd.experiments.reproduction.reproduce import Reproduction
-
-THEORY = "theory"
-THEORY_SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 1500)}
-"""problems, orders and steps"""
 
 
 def reproduce(
@@ -83,14 +79,19 @@ def reproduce(
     found = Reproduction([one for one in wanted if one.name != THEORY], size, Store(store), numbers, only, command)
     found.store.check()
     if plan:
-        _show_plan(found, jobs)
+        if found.cells:
+            _show_plan(found, jobs)
+        if any(one.name == THEORY for one in wanted):
+            say("theory is measured anew each time, in a few minutes at scale cpu; it trains nothing that is kept.")
         return
-    if found.named:
+    for name in found.without_rows:
+        say(f"{name} has no row like {only!r}, and is left out.")
+    if found.cells:
         _train(found, jobs, ray, max_hours, yes)
-        _write(found)
+        write_tables(found)
     if any(one.name == THEORY for one in wanted):
-        _theory(found)
-    _index(store / scale)
+        write_theory(found)
+    write_index(store / size.folder)
 
 
 def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: float | None, yes: bool) -> None:
@@ -102,11 +103,11 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
     at_once = runner.jobs_at_once(jobs, accelerator)
     every = found.jobs(at_once)
     left = [job for job in every if not job.finished]
+    end = None if max_hours is None else time.monotonic() + 3600 * max_hours
     if left and max_hours != 0:
         say(f"{len(every) - len(left)} of {len(every)} runs in {found.store.folder} are finished.")
         if found.scale.name == "paper" and not yes:
             _ask(found, at_once)
-        end = None if max_hours is None else time.monotonic() + 3600 * max_hours
         with until_stopped(lambda: "the same command") as signals, jobs_progress(len(left)) as callback:
 
             def stop() -> bool:
@@ -121,8 +122,11 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
                 say("The time is up, and everything is saved. Go on with: the same command")
         for error in diverged.values():
             say_error(str(error))
-    todo = found.to_measure()
+    todo = [] if max_hours == 0 else found.to_measure()
     for place, (folder, instruments) in enumerate(todo, 1):
+        if end is not None and time.monotonic() > end:
+            say(f"The time is up: {len(todo) - place + 1} of {len(todo)} runs are not measured yet.")
+            break
         with work_progress(f"{place} of {len(todo)}") as progress:
             evaluate(folder, instruments, progress=progress)
 
@@ -167,69 +171,3 @@ def _show_plan(found: Reproduction, jobs: int | None) -> None:
         f"{duration(forecast.seconds_left)} left with {at_once} at a time, {amount(forecast.memory, 'B')} of memory, "
         f"{amount(forecast.disk, 'B')} of disk."
     )
-
-
-def _write(found: Reproduction) -> None:
-    """The tables, as numbers and as pages, and what they say."""
-    from spacedkd.cli import terminal
-    from spacedkd.report import reproduced
-    from spacedkd.training.folder import make_folder
-
-    for name in found.cells:
-        place = found.store.folder / found.scale.name / name
-        make_folder(place, "--store")
-        results = found.results(name) | {"pictures": found.draw(name, place)}
-        _write_all(place, results)
-        console.print(*(terminal.shown(table) for table in reproduced.result_tables(results)))
-        say(f"{results['claim']}\n{results['verdict']['sentence']}\nPage: {place}/index.html")
-
-
-def _write_all(place: Path, results: dict[str, Any]) -> None:
-    """A table in all its forms."""
-    from spacedkd.files import write_json, write_text
-    from spacedkd.report import reproduced
-
-    write_json(place / "results.json", results)
-    texts = {"table.md": reproduced.markdown, "table.tex": reproduced.latex, "table.csv": reproduced.csv_text}
-    for name, written in texts.items():
-        write_text(place / name, written(results))
-    reproduced.write_table_page(place / "index.html", results)
-
-
-def _theory(found: Reproduction) -> None:
-    """The Lemma and the Theorem, measured by `spacedkd theory`."""
-    from spacedkd.experiments.paper import tables
-    from spacedkd.experiments.reproduction.results import results
-    from spacedkd.files import write_json
-    from spacedkd.theory import words
-    from spacedkd.theory.measure import measure
-    from spacedkd.theory.page import write_theory_page
-    from spacedkd.theory.training import default_settings
-    from spacedkd.training.folder import make_folder
-
-    place = found.store.folder / found.scale.name / THEORY
-    make_folder(place, "--store")
-    with count_progress() as callback:
-        measured = measure(default_settings(*THEORY_SIZES[found.scale.name], seed=0), callback)
-    write_json(place / "theory.json", measured)
-    write_theory_page(place / "theory.html", measured, found.command)
-    nothing = {"missing": 0, "cost": {}, "diverged": [], "pictures": [], "pages": ["theory.html"]}
-    said = results(tables()[THEORY], [], lambda cell, metric: {}) | found.origin() | nothing
-    said["verdict"]["sentence"] = words.headline(measured)
-    said["notes"] = [f"{title}: {words.finding(measured, name)}" for name, title in words.STATEMENTS.items()]
-    _write_all(place, said)
-    say(f"{words.headline(measured)}\nPage: {place}/theory.html")
-
-
-def _index(folder: Path) -> None:
-    """One page over all tables that were made at a scale."""
-    from spacedkd.experiments.paper import tables
-    from spacedkd.files import write_text
-    from spacedkd.report import reproduced
-
-    order = [*tables()]
-    files = sorted(folder.glob("*/results.json"), key=lambda path: order.index(path.parent.name))
-    made = [json.loads(path.read_text(encoding="utf-8")) for path in files]
-    reproduced.write_index_page(folder / "index.html", made)
-    write_text(folder / "index.md", reproduced.index_markdown(made))
-    say(f"All tables: {folder}/index.html")

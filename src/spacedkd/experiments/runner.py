@@ -17,7 +17,7 @@ from spacedkd.experiments import comparison, room
 from spacedkd.experiments.forgetting import followers, forget_passed
 from spacedkd.experiments.local_pool import local_pool
 from spacedkd.experiments.pool import Callback, LeftAlone, Pool, train_all
-from spacedkd.experiments.sharing import Job, moved, share, teacher_of, without_diverged
+from spacedkd.experiments.sharing import Job, begun_again, moved, share, teacher_of, without_diverged
 from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, never
 from spacedkd.training.building import build_models
@@ -172,6 +172,7 @@ def run_all(
             RunFolder(job.folder).check_holds(job.spec)
         else:
             RunFolder(job.folder).check_free()
+    jobs = [begun_again(job) for job in jobs]
     diverged = {job.folder: (job, error) for job in jobs if (error := job.diverged()) is not None}
     todo = [job for job in jobs if not job.finished and job.folder not in diverged]
     if todo:
@@ -181,7 +182,9 @@ def run_all(
             at_once = room.as_memory_allows(jobs_at_once(None, todo[0].spec.engine.accelerator), held)
         todo = [job for job in known if not job.finished]
         _train_all(todo, diverged, at_once, callback, ray, stop)
-    forget_passed(followers(jobs[0].folder.parents[1], ()))
+    ours = {place for job in jobs for place in (job.folder.resolve(), RunFolder(job.folder.resolve()).teacher)}
+    recorders = followers(jobs[0].folder.parents[1], ())
+    forget_passed({leader: runs for leader, runs in recorders.items() if leader in ours})
     return {folder: error for folder, (_, error) in diverged.items()}
 
 

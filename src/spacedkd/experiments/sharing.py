@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from spacedkd.data.parallel import tell
 from spacedkd.errors import Diverged, UserError
 from spacedkd.files import write_json
 from spacedkd.json_form import to_json
@@ -169,6 +170,20 @@ def _is_there(live: Job, first: int) -> bool:
     """Whether nothing from this version on has been removed of what a run has recorded."""
     versions = [int(file.stem) for file in (live.folder / "path").glob("*/*.safetensors")]
     return min(versions, default=first) <= first
+
+
+def begun_again(job: Job) -> Job:
+    """The job; if it has begun to follow a path that is gone, from its beginning, following nobody yet."""
+    leader = job.spec.teacher_path
+    if leader is None or not job.begun or job.finished or job.diverged() or path_file(Path(leader)).exists():
+        return job
+    if RunFolder(leader).spec.exists() and not RunFolder(leader).finished():
+        return job  # it will record
+    tell(f"{job.name} begins again: what it followed in {leader} is gone.")
+    with RunFolder(job.folder).lock():
+        pass  # nobody trains it now
+    shutil.rmtree(job.folder)
+    return job._replace(spec=replace(job.spec, teacher_path=None))
 
 
 def without_diverged(jobs: Sequence[Job], diverged: dict[Path, tuple[Job, Diverged]]) -> list[Job]:

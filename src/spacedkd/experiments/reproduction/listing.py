@@ -1,5 +1,6 @@
 """What `spacedkd reproduce` says of every table before anything is made."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,20 @@ def listed(store: Path, recipe: str = "paper", root: str = "data") -> list[dict[
             "runs": len(specs[named.name]),
             "shared": sum(asked[fingerprint] > 1 for fingerprint in specs[named.name]),
             "cost": {name: _hours(hours(cells[named.name][name], scale)) for name, scale in scales.items()},
-            "finished": ", ".join(name for name in SCALES if (store / name / named.name / "results.json").exists()),
+            "finished": ", ".join(filter(None, (_finished(store, name, named.name) for name in SCALES))),
         }
         for named in tables().values()
     ]
+
+
+def _finished(store: Path, scale: str, name: str) -> str:
+    """How much of a table was there when it was made last."""
+    try:
+        found = json.loads((store / scale / name / "results.json").read_text(encoding="utf-8"))
+        runs, missing = found["cost"].get("runs", 0), found["missing"]
+        return f"{scale} {runs} of {runs + missing}" if runs + missing else scale
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
 
 
 def _hours(count: float) -> str:

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
-from spacedkd.errors import unknown
+from spacedkd.errors import UserError, unknown
 from spacedkd.evaluation.corruptions import write_grid
 from spacedkd.evaluation.plan import Plan, attack
 from spacedkd.experiments.evaluation_file import Metric
@@ -35,18 +35,25 @@ def chosen(names: Sequence[str]) -> list[Named]:
     return [named for name, named in known.items() if name in names or "all" in names]
 
 
-def some_rows(cells: Iterable[Cell], only: str | None) -> list[Cell]:
-    """The cells of rows that match a pattern such as resnet18*, and of those they are measured against."""
+def some(cells: Iterable[Cell], only: str | None) -> list[Cell]:
+    """The cells that match a pattern such as resnet18*, and those they are measured against.
+
+    The pattern is of a row, or of its student's network and data: 'deit*', 'resnet18, cifar*', 'l1'.
+    """
     found = [*cells]
     if only is None:
         return found
-    rows = {cell.row for cell in found if fnmatch(_plain(cell.row), _plain(only))}
-    rows |= {cell.against[0] for cell in found if cell.row in rows and cell.against is not None}
-    return [cell for cell in found if cell.row in rows]
+    keys = {cell.key for cell in found if any(fnmatch(name, _plain(only)) for name in _names(cell))}
+    keys |= {cell.against for cell in found if cell.key in keys and cell.against is not None}
+    return [cell for cell in found if cell.key in keys]
 
 
-def _plain(row: str) -> str:
-    return row.lower().replace("-", "").replace(" ", "")
+def _names(cell: Cell) -> tuple[str, str]:
+    return _plain(cell.row), _plain(f"{cell.spec.network.name}, {cell.spec.data.source}")
+
+
+def _plain(name: str) -> str:
+    return name.lower().translate(dict.fromkeys(map(ord, "-_ ")))
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,17 @@ class Reproduction:
 
     @cached_property
     def cells(self) -> Mapping[str, Sequence[Cell]]:
-        """Of every table that has some."""
-        found = {one.name: some_rows(one.table.cells(self.scale), self.only) for one in self.named}
-        if not any(found.values()):
+        """Those asked for, of every table that has some."""
+        found = {one.name: some(one.table.cells(self.scale), self.only) for one in self.named}
+        if self.only is not None and not any(found.values()):
             rows = dict.fromkeys(cell.row for one in self.named for cell in one.table.cells(self.scale))
-            raise unknown("row", str(self.only), rows)
+            raise UserError(f"No row is like {self.only!r}. There are: {'; '.join(rows)}.")
         return {name: cells for name, cells in found.items() if cells}
+
+    @property
+    def without_rows(self) -> list[str]:
+        """The tables that have no row like those asked for."""
+        return [one.name for one in self.named if one.name not in self.cells]
 
     @cached_property
     def arms(self) -> Mapping[str, Arm]:
@@ -85,9 +97,15 @@ class Reproduction:
         return self.store.jobs(self.arms, self.seeds, at_once)
 
     def runs(self, cell: Cell) -> dict[int, Run]:
-        """The finished runs of a cell, by seed."""
-        found = {seed: self.store.run(self.store.arm(cell.spec), seed) for seed in self.seeds}
-        return {seed: run for seed, run in found.items() if run is not None}
+        """The finished runs of a cell, by seed; also of seeds that are not asked for now."""
+        return self.store.runs(self.store.arm(cell.spec))
+
+    def shown(self, named: Named) -> list[Cell]:
+        """The rows of a table that are asked for, and those of which there are runs from before."""
+        asked = {cell.key for cell in self.cells.get(named.name, ())}
+        every = [*named.table.cells(self.scale)]
+        rows = {cell.row for cell in every if cell.key in asked or self.runs(cell)}
+        return [cell for cell in every if cell.row in rows]
 
     def to_measure(self) -> list[tuple[Path, Plan]]:
         """The finished runs whose table needs instruments that were not used on them yet, and those."""
@@ -102,8 +120,9 @@ class Reproduction:
     def results(self, name: str) -> Found:
         """What a table's finished runs say, with where that comes from."""
         named = next(one for one in self.named if one.name == name)
-        cells = self.cells[name]
+        cells = self.shown(named)
         runs = {cell.key: self.runs(cell) for cell in cells}
+        seeds = sorted({*self.seeds, *(seed for found in runs.values() for seed in found)})
 
         def read(cell: Cell, metric: str) -> dict[int, Metric]:
             found = {}
@@ -123,7 +142,8 @@ class Reproduction:
             found
             | self.origin()
             | {
-                "missing": len({*arms}) * len(self.seeds) - len(different),
+                "seeds": seeds,
+                "missing": len({*arms}) * len(seeds) - len(different),
                 "cost": {
                     "runs": len(different),
                     "shared": sum(run.spec.teacher_path is not None for run in different.values()),

@@ -1,6 +1,6 @@
 """At which scale the paper's experiments are done again: the same arms on networks and data one can afford."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -56,23 +56,36 @@ class Scale:
         return self._run(family, network, data, arm, teacher)
 
     def self_run(self, network: str, data: str = "cifar100", arm: Arm = lambda run: run) -> RunSpec:
-        """An arm of self KD: one network with early exits."""
+        """An arm of self KD: one network with early exits, in the variant that the arm names."""
         if network not in TRANSFORMERS:
-            return self._run("self", network, data, arm)
+            return self._run("self", network, data, arm, asked_for=["method.variant"])
         self_kd = MethodSpec("self-kd", {"variant": "live"})
         return self._run("vit", network, data, lambda run: arm(replace(run, method=self_kd)))
+
+    @property
+    def folder(self) -> str:
+        """Where its tables lie in a store."""
+        return self.name if self.recipe == "paper" else f"{self.name}-{self.recipe}"
 
     def part(self, epochs: float, network: str = "resnet18") -> float:
         """So many of the paper's epochs, as epochs of this scale's shorter runs."""
         whole = EPOCHS["vit" if network in TRANSFORMERS else "cnn"]
         return epochs if self.epochs is None else epochs * self.epochs / whole
 
-    def _run(self, family: str, network: str, data: str, arm: Arm, teacher: str | None = None) -> RunSpec:
+    def _run(
+        self,
+        family: str,
+        network: str,
+        data: str,
+        arm: Arm,
+        teacher: str | None = None,
+        asked_for: Collection[str] = (),
+    ) -> RunSpec:
         name = f"{self.recipe}-{family}"
         change = partial(self._changed, network=network, data=data, arm=arm, teacher=teacher)
         method = change(RECIPES[name].spec).method
         others = [quirk for quirk in RECIPES[name].quirks if _is_about_another_method(quirk, name, method)]
-        return recipe(name, without=others, change=change)
+        return recipe(name, others, change, asked_for)
 
     def _changed(self, run: RunSpec, network: str, data: str, arm: Arm, teacher: str | None) -> RunSpec:
         """A recipe's run with the networks, the data and the length of this scale."""

@@ -17,6 +17,7 @@ from spacedkd.experiments import runner
 from spacedkd.experiments.pool import Callback
 from spacedkd.experiments.sharing import Job
 from spacedkd.files import write_json
+from spacedkd.locks import hold
 from spacedkd.run import Run, read_run
 from spacedkd.spec import RunSpec
 from spacedkd.stopping import Stop, never
@@ -55,6 +56,7 @@ class Store:
             return
         try:
             before = dict(json.loads(path.read_text(encoding="utf-8"))["versions"])
+            before = {name: str(before[name]) for name in PACKAGES}
         except (OSError, ValueError, LookupError, TypeError):
             raise UserError(
                 f"{path} cannot be read: delete it if the runs were made with {_words(versions())}."
@@ -86,10 +88,11 @@ class Store:
     def run_folder(self, arm: Arm, seed: int) -> Path:
         return self.folder / "runs" / arm.fingerprint / f"seed{seed}"
 
-    def run(self, arm: Arm, seed: int) -> Run | None:
-        """A finished run."""
-        folder = self.run_folder(arm, seed)
-        return read_run(folder) if RunFolder(folder).finished() else None
+    def runs(self, arm: Arm) -> dict[int, Run]:
+        """The finished runs of an arm, by seed."""
+        folders = sorted((self.folder / "runs" / arm.fingerprint).glob("seed*"))
+        found = [read_run(folder) for folder in folders if RunFolder(folder).finished()]
+        return {run.seed: run for run in found}
 
     def jobs(self, arms: Mapping[str, Arm], seeds: Iterable[int], at_once: int) -> list[Job]:
         """Every arm over seeds, seed by seed, so that all that is begun is soon complete; arms have labels."""
@@ -102,9 +105,10 @@ class Store:
     def train(
         self, jobs: Sequence[Job], at_once: int | None, callback: Callback, ray: str | None = None, stop: Stop = never
     ) -> dict[Path, Diverged]:
-        """Train what is not finished; gives those that diverged."""
+        """Train what is not finished; gives those that diverged. One command at a time trains in a store."""
         self.begin()
-        return runner.run_all(jobs, at_once, callback, self.library, ray=ray, stop=stop) if jobs else {}
+        with hold(self.folder / ".lock"):
+            return runner.run_all(jobs, at_once, callback, self.library, ray=ray, stop=stop)
 
 
 def _words(found: Mapping[str, str]) -> str:

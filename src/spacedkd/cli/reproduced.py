@@ -1,0 +1,92 @@
+"""What `spacedkd reproduce` leaves behind: every table in all its forms, and one page over all of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spacedkd.cli.progress import console, count_progress, say
+
+if TYPE_CHECKING:
+    from spacedkd.experiments.reproduction.reproduce import Reproduction
+
+THEORY = "theory"
+THEORY_SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 1500)}
+"""problems, orders and steps"""
+
+
+def write_tables(found: Reproduction) -> None:
+    """The tables, as numbers and as pages, and what they say."""
+    from spacedkd.cli import terminal
+    from spacedkd.report import reproduced
+    from spacedkd.training.folder import make_folder
+
+    for name in found.cells:
+        place = found.store.folder / found.scale.folder / name
+        make_folder(place, "--store")
+        results = found.results(name) | {"pictures": found.draw(name, place)}
+        _write_all(place, results)
+        console.print(*(terminal.shown(table) for table in reproduced.result_tables(results)))
+        say(f"{results['claim']}\n{results['verdict']['sentence']}\nPage: {place}/index.html")
+
+
+def _write_all(place: Path, results: dict[str, Any]) -> None:
+    """A table in all its forms."""
+    from spacedkd.files import write_json, write_text
+    from spacedkd.report import reproduced
+
+    write_json(place / "results.json", results)
+    texts = {"table.md": reproduced.markdown, "table.tex": reproduced.latex, "table.csv": reproduced.csv_text}
+    for name, written in texts.items():
+        write_text(place / name, written(results))
+    reproduced.write_table_page(place / "index.html", results)
+
+
+def write_theory(found: Reproduction) -> None:
+    """The Lemma and the Theorem, measured by `spacedkd theory`."""
+    from spacedkd.experiments.paper import tables
+    from spacedkd.experiments.reproduction.results import results
+    from spacedkd.files import write_json
+    from spacedkd.theory import words
+    from spacedkd.theory.measure import measure
+    from spacedkd.theory.page import write_theory_page
+    from spacedkd.theory.training import default_settings
+    from spacedkd.training.folder import make_folder
+
+    place = found.store.folder / found.scale.folder / THEORY
+    make_folder(place, "--store")
+    with count_progress() as callback:
+        measured = measure(default_settings(*THEORY_SIZES[found.scale.name], seed=0), callback)
+    write_json(place / "theory.json", measured)
+    write_theory_page(place / "theory.html", measured, found.command)
+    nothing = {"missing": 0, "cost": {}, "diverged": [], "pictures": [], "pages": ["theory.html"]}
+    said = results(tables()[THEORY], [], lambda cell, metric: {}) | found.origin() | nothing
+    said["verdict"]["sentence"] = words.headline(measured)
+    said["notes"] = [f"{title}: {words.finding(measured, name)}" for name, title in words.STATEMENTS.items()]
+    _write_all(place, said)
+    say(f"{words.headline(measured)}\nPage: {place}/theory.html")
+
+
+def write_index(folder: Path) -> None:
+    """One page over all tables that were made at a scale."""
+    from spacedkd.experiments.paper import tables
+    from spacedkd.files import write_text
+    from spacedkd.report import reproduced
+
+    made = [found for name in tables() if (found := _made(folder / name / "results.json")) is not None]
+    reproduced.write_index_page(folder / "index.html", made)
+    write_text(folder / "index.md", reproduced.index_markdown(made))
+    say(f"All tables: {folder}/index.html")
+
+
+def _made(path: Path) -> dict[str, Any] | None:
+    """A table that was made before; one that cannot be read is left out."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if found["verdict"]["sentence"] else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError):
+        say(f"{path} cannot be read, and is left out: make that table again.")
+        return None
