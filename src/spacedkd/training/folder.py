@@ -149,8 +149,16 @@ _NAMES = (".lock", ".lock.heartbeat", "spec.json", "classes.json", "journal.json
 def _leftover(path: Path) -> bool:
     """What a kill during the very first write leaves behind; in a pipeline the teacher is the first to write."""
     if path.name == "teacher" and path.is_dir():
-        return all(one.name in _NAMES or is_unfinished(one) for one in path.iterdir())
+        return _leads(path) or all(one.name in _NAMES or is_unfinished(one) for one in path.iterdir())
     return path.name in _NAMES[:2] or is_unfinished(path)
+
+
+def _leads(path: Path) -> bool:
+    """Whether this is the teacher of a pipeline, which may have come to its end before the student began."""
+    try:
+        return read_spec(path).only is not None
+    except UserError:
+        return False
 
 
 class Journal(AbstractContextManager["Journal"]):
