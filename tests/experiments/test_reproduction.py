@@ -81,7 +81,10 @@ def test_instruments_are_used_where_a_table_needs_them(made: Reproduction) -> No
 
 def test_rows_are_chosen_with_those_they_are_measured_against() -> None:
     cells = [*tables()["noise"].table.cells(SMALLEST)]
-    assert {cell.row for cell in some(cells, "resnet18,w/1*")} == {"ResNet-18, w/o", "ResNet-18, w/ 1.5"}
+    assert {cell.row for cell in some(cells, "resnet18,loss,w/1*")} == {
+        "ResNet-18, loss, w/o",
+        "ResNet-18, loss, w/ 1.5",
+    }
     with pytest.raises(UserError, match="No row is like 'vgg\\*'"):
         _ = reproduction(Path("unused"), "noise", only="vgg*").cells
 

@@ -69,7 +69,8 @@ def test_a_claim_is_judged_by_its_effects() -> None:
     assert sentence(["agrees", "agrees"]).startswith("Seen:")
     assert sentence(["agrees", "cannot tell"]).startswith("Seen in part:")
     assert sentence(["agrees", "disagrees"]).startswith("Mixed:")
-    assert sentence(["disagrees", "cannot tell"]).startswith("Not what the paper says:")
+    assert sentence(["disagrees", "cannot tell"]).startswith("Contradicted in part:")
+    assert sentence(["disagrees"]).startswith("Not what the paper says:")
     assert sentence(["cannot tell"]) == (
         "Cannot be told from these seeds: of 1 effects 0 agree, 0 disagree, 1 cannot be told."
     )

@@ -22,7 +22,9 @@ def cells(scale: Scale) -> Iterator[Cell]:
             unspaced, ours = numbers if epsilon == EPSILONS[0] else (None, None)
             metric = f"adversarial/bim/{epsilon:g}"
             yield Cell(row, "w/o", scale.run(network, arm=online), unspaced, metric=metric)
-            yield Cell(row, "w/ 1.5", scale.run(network, arm=spaced), ours, (row, "w/o"), metric)
+            yield Cell(
+                row, "w/ 1.5", scale.run(network, arm=spaced), ours, (row, "w/o"), metric, judged=ours is not None
+            )
 
 
 TABLE = Table(

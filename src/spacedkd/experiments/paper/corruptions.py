@@ -5,7 +5,7 @@ Six corruptions at severities 1, 3 and 5 on the test images of CIFAR-100; of sel
     spacedkd reproduce corruptions --scale cpu
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from spacedkd.evaluation.plan import PAPER
 from spacedkd.experiments.paper.self_ import self_kd, spaced_self_kd
@@ -64,15 +64,22 @@ def cells(scale: Scale) -> Iterator[Cell]:
         ("self KD", network): (scale.self_run(network, arm=self_kd), scale.self_run(network, arm=spaced_self_kd))
         for network in NETWORKS
     }
+    numbers: dict[tuple[str, str, int], Sequence[tuple[float | None, float | None]]]
     numbers = {("online KD", name, severity): ONLINE[name][severity] for name in PAPER for severity in ONLINE[name]}
-    numbers |= {("self KD", name, 1): SELF[name] for name in PAPER}
+    nothing = ((None, None),) * len(NETWORKS)
+    numbers |= {
+        ("self KD", name, severity): SELF[name] if severity == 1 else nothing
+        for name in PAPER
+        for severity in (1, 3, 5)
+    }
     for (method, name, severity), by_network in numbers.items():
         row = f"{method}, {name.replace('_', ' ')} {severity}"
         for network, (unspaced, ours) in zip(NETWORKS, by_network, strict=True):
             without, within = runs[method, network]
             metric, base = f"corruptions/{name}/{severity}", f"{TITLES[network]} w/o"
             yield Cell(row, base, without, unspaced, metric=metric)
-            yield Cell(row, f"{TITLES[network]} w/", within, ours, (row, base), metric)
+            judged = ours is not None
+            yield Cell(row, f"{TITLES[network]} w/", within, ours, (row, base), metric, judged=judged)
 
 
 TABLE = Table(

@@ -61,8 +61,10 @@ def cells(scale: Scale) -> Iterator[Cell]:
                 return spaced(with_method(run, name))
 
             yield Cell(row, "w/o KD", scale.run(network, data, no_kd), alone)
-            yield Cell(row, "w/ KD", scale.run(network, data, unspaced_arm), unspaced, (row, "w/o KD"))
-            yield Cell(row, "w/ ours", scale.run(network, data, spaced_arm), ours, (row, "w/ KD"))
+            yield Cell(row, "w/ KD", scale.run(network, data, unspaced_arm), unspaced, (row, "w/o KD"), judged=False)
+            yield Cell(
+                row, "w/ ours", scale.run(network, data, spaced_arm), ours, (row, "w/ KD"), judged=ours is not None
+            )
 
 
 TABLE = Table(

@@ -29,7 +29,7 @@ def title(metric: str) -> str:
         "at": f"accuracy of the student, deepest head, test images, after {epoch}",
         "corruptions": "accuracy of the student, deepest head, on corrupted test images, after the last epoch",
         "adversarial": "accuracy of the student, deepest head, on attacked test images, after the last epoch",
-        "weight_noise": "accuracy of the student, deepest head, on training images, with noise on its weights",
+        "weight_noise": "accuracy and loss of the student, deepest head, on training images, with noise on its weights",
     }
     return named.get(family, metric)
 

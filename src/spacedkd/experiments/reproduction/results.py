@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from spacedkd.evaluation.confidence import confidence_interval, difference, holm
+from spacedkd.evaluation.confidence import Difference, confidence_interval, difference, holm
 from spacedkd.experiments.evaluation_file import Metric
 from spacedkd.experiments.reproduction import numbers, verdict
 from spacedkd.experiments.reproduction.fit import parabola
@@ -84,6 +84,8 @@ def _effect(cell: Cell, base: Cell, table: Table, numbers_of: Mapping[Key, Numbe
     gain = difference(ours, theirs, resolution)
     judged = None
     if gain is not None and cell.judged:
+        if any(one.better == "low" for one in numbers_of[cell.key].values()):
+            gain = Difference(-gain.mean, gain.high and -gain.high, gain.low and -gain.low, gain.p, gain.n)
         judged = verdict.judge(gain, None if paper is None else paper / 100, table.claims)
     return {
         "against": [base.row, base.column],

@@ -21,9 +21,9 @@ RULE = (
     "An effect is the mean difference paired by seed, with its 95 % interval (Student's t). It agrees with the paper "
     "where the interval leaves out zero on the paper's side. It disagrees where the interval leaves out zero on the "
     "other side, or holds zero and leaves out the paper's difference. Otherwise the seeds cannot tell. Where the paper "
-    "gives no number, its claim gives the side. A claim of no gain agrees where the interval holds or lies below zero "
-    "and its upper end is less than the gain the paper reports of spacing (1.38 points), and disagrees where it lies "
-    "above zero."
+    "gives no number, its claim gives the side (of a loss the lower one). A claim of no gain agrees where the interval "
+    "holds or lies below zero and its upper end is less than the gain the paper reports of spacing (1.38 points), and "
+    "disagrees where it lies above zero."
 )
 SPACING = 0.0138
 """what the paper reports of ResNet-18 on CIFAR-100, beside which no gain is none"""
@@ -86,7 +86,9 @@ def sign_flip(gains: Sequence[float]) -> float | None:
     if len(gains) > CHANGES:
         from scipy.stats import permutation_test
 
-        drawn = permutation_test((gains,), lambda x, axis: x.mean(axis), permutation_type="samples", n_resamples=99_999)
+        drawn = permutation_test(
+            (gains,), lambda x, axis: x.mean(axis), permutation_type="samples", n_resamples=99_999, rng=0
+        )
         return float(drawn.pvalue)
     reached = abs(math.fsum(gains)) - 1e-12
     signs = itertools.product((1, -1), repeat=len(gains))
@@ -113,7 +115,7 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
     if count["agrees"] and not count["disagrees"]:
         how = "Seen" if count["agrees"] == len(verdicts) else "Seen in part"
     elif count["disagrees"] and not count["agrees"]:
-        how = "Not what the paper says"
+        how = "Not what the paper says" if count["disagrees"] == len(verdicts) else "Contradicted in part"
     else:
         how = "Mixed" if count["agrees"] else "Cannot be told from these seeds"
     return f"{how}: {counted}."
