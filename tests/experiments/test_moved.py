@@ -11,7 +11,7 @@ import pytest
 
 from spacedkd.cli import main
 from spacedkd.experiments import comparison
-from spacedkd.files import write_json
+from spacedkd.files import HOST, write_json
 from spacedkd.schedule import Spaced
 from tests.report.fake_runs import FakeArm, write_runs
 
@@ -36,3 +36,10 @@ def test_a_comparison_elsewhere_is_the_same(tmp_path: Path, form: str, how: Any)
     assert again["against"] == "mu"
     folders = [run["folder"] for arm in again["arms"] for run in arm["runs"]]
     assert all((there / folder / "result.json").exists() and not Path(folder).is_absolute() for folder in folders)
+
+
+def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / f"comparison.json.{HOST}_999999999_0badcafe.unfinished"
+    left.write_text("{")
+    comparison.write(tmp_path / "comparison.json", {"arms": [], "diverged": []})
+    assert [path.name for path in tmp_path.iterdir()] == ["comparison.json"]

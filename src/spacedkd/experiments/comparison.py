@@ -15,7 +15,7 @@ from spacedkd.evaluation.confidence import Difference, confidence_interval, diff
 from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.sharing import read_diverged
 from spacedkd.experiments.spacing_effect import spacing_effects
-from spacedkd.files import write_json
+from spacedkd.files import remove_leftovers, write_json
 from spacedkd.json_form import to_json
 from spacedkd.result_form import COUNTED
 from spacedkd.run import Run, read_run
@@ -31,6 +31,7 @@ def write(path: Path, found: Mapping[str, Any]) -> None:
         return {**run, "folder": Path(os.path.relpath(run["folder"], path.parent)).as_posix()}
 
     arms = [{**arm, "runs": [*map(seen, arm["runs"])]} for arm in found["arms"]]
+    remove_leftovers(path.parent)
     write_json(path, {**found, "arms": arms, "diverged": [*map(seen, found["diverged"])]})
 
 
