@@ -138,7 +138,7 @@ def assert_same(kind: str, one: Path, other: Path) -> None:
             if shared:
                 result["plan"].pop("computed_here", None)
         assert results[0] == results[1]
-    assert _files(one) == _files(other)
+    assert _files(one, shared) == _files(other, shared)
 
 
 def _learned(run: Path, shared: bool) -> dict[str, Tensor]:
@@ -147,7 +147,9 @@ def _learned(run: Path, shared: bool) -> dict[str, Tensor]:
     return {name: one for name, one in found.items() if not (shared and name.startswith("optimizer/teacher/"))}
 
 
-def _files(folder: Path) -> list[str]:
-    """What there is, but for what says how it came to be: notes of this module, and locks."""
+def _files(folder: Path, shared: bool) -> list[str]:
+    """What there is, but for what says how it came to be: notes of this module, locks, and of runs that follow another
+    in one step whether they saved before."""
     names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return sorted(name for name in names if name != "said.txt" and not name.endswith((".lock", ".writing")))
+    how = (".lock", ".writing", *(["previous.safetensors"] if shared else []))
+    return sorted(name for name in names if name != "said.txt" and not name.endswith(how))
