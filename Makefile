@@ -1,7 +1,7 @@
 # make demo   compare spaced with online KD on real images that come with the install; two and a half minutes on two cores
 # make evaluation   the same arms with every instrument: calibration, robustness, flatness
 # make test   everything that guards the project
-# make faults   runs of every kind, killed at every operation on a file and taken up again; a quarter of an hour on two cores
+# make faults   runs of every kind, killed at every operation on a file and taken up again; an hour on two cores
 # make soak   a thousand random kills
 # make fuzz   ten thousand cases of damaged words and files; half an hour on two cores
 # All make their own virtual environment in .venv.
