@@ -1,10 +1,16 @@
 """What --plan shows: what a run or a comparison will take, and what is left of it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spacedkd.cli.progress import console, say
 from spacedkd.spec import RunSpec
+
+if TYPE_CHECKING:
+    from spacedkd.experiments.forecast import ComparisonForecast
 
 
 def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
@@ -26,12 +32,18 @@ def show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, job
     from spacedkd.cli import terminal
     from spacedkd.experiments.forecast import forecast_comparison
     from spacedkd.report import forecast_tables
-    from spacedkd.report.numbers import amount, duration
 
     found = forecast_comparison(arms, out, seeds=seeds, jobs=jobs, sharing=sharing)
     console.print(*(terminal.shown(table) for table in forecast_tables.of_comparison(found)))
     runs, finished = found.runs, sum(run.finished for run in found.runs)
     say(f"Nothing was trained. {finished} of {len(runs)} runs in {out} are finished.")
+    say_left(found)
+
+
+def say_left(found: ComparisonForecast) -> None:
+    """What all runs together will still take."""
+    from spacedkd.report.numbers import amount, duration
+
     say(
         f"{duration(found.seconds_left)} left with {found.at_once} at a time, {amount(found.memory, 'B')} of memory, "
         f"{amount(found.disk, 'B')} of disk."

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from spacedkd.cli.flags import flag
+from spacedkd.cli.plans import say_left
 from spacedkd.cli.progress import console, jobs_progress, say, work_progress
 from spacedkd.cli.reproduced import THEORY, write_index, write_tables, write_theory
 from spacedkd.cli.stops import say_error, until_stopped
@@ -155,7 +156,6 @@ def _show_plan(found: Reproduction, jobs: int | None) -> None:
     from spacedkd.experiments import runner
     from spacedkd.experiments.forecast import forecast_jobs
     from spacedkd.report import forecast_tables
-    from spacedkd.report.numbers import amount, duration
 
     at_once = runner.jobs_at_once(jobs, next(iter(found.arms.values())).spec.engine.accelerator)
     every = found.jobs(at_once)
@@ -167,7 +167,4 @@ def _show_plan(found: Reproduction, jobs: int | None) -> None:
     planned, _ = runner.shared([job for job in every if job.label in left], found.store.library)
     forecast = forecast_jobs(planned, at_once)
     console.print(*(terminal.shown(table) for table in forecast_tables.of_comparison(forecast)))
-    say(
-        f"{duration(forecast.seconds_left)} left with {at_once} at a time, {amount(forecast.memory, 'B')} of memory, "
-        f"{amount(forecast.disk, 'B')} of disk."
-    )
+    say_left(forecast)

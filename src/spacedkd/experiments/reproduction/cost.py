@@ -25,7 +25,6 @@ SIDES = {"cifar100": 32, "tiny-imagenet": 64, "imagenet-100": 224, "imagenet-1k"
 SPEED = {"smoke": 2.0, "cpu": 120.0, "paper": 30_000.0}
 """GFLOP a second that are assumed: of two cores, where small batches take most of the time at smoke, and of one large
 GPU in bfloat16"""
-MACHINE = {"smoke": "two cores", "cpu": "two cores", "paper": "one GPU"}
 
 ALONE, TWO, REPLAYED = 3, 7, 6.5
 """forward passes a step: one network that learns; teacher and student; one network that learns and replays"""

@@ -1,5 +1,6 @@
 """The single numbers of a finished run that tables are made of."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from spacedkd.experiments import evaluation_file
@@ -34,8 +35,8 @@ def title(metric: str) -> str:
     return named.get(family, metric)
 
 
-def number(run: Run, metric: str) -> Metric:
-    """One number of a run by its name."""
+def number(run: Run, metric: str, evaluated: Callable[[Path], Mapping[str, Metric]]) -> Metric:
+    """One number of a run by its name; `evaluated` knows what was measured of it."""
     image = 1 / run.plan["test_images"]
     if metric == "late":
         return Metric(title(metric), late(run), image, "")

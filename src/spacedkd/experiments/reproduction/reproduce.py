@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatch
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from spacedkd.errors import UserError, unknown
@@ -110,10 +110,11 @@ class Reproduction:
     def to_measure(self) -> list[tuple[Path, Plan]]:
         """The finished runs whose table needs instruments that were not used on them yet, and those."""
         todo: dict[tuple[Path, Instruments], None] = {}
+        evaluated = cache(numbers.evaluated)
         for named in self.named:
             for cell in self.cells.get(named.name, ()):
                 for run in self.runs(cell).values() if named.table.instruments != Instruments() else ():
-                    if cell.metric not in numbers.evaluated(run.folder):
+                    if cell.metric not in evaluated(run.folder):
                         todo[run.folder, named.table.instruments] = None
         return [(folder, plan_of(instruments)) for folder, instruments in todo]
 
@@ -123,12 +124,13 @@ class Reproduction:
         cells = self.shown(named)
         runs = {cell.key: self.runs(cell) for cell in cells}
         seeds = sorted({*self.seeds, *(seed for found in runs.values() for seed in found)})
+        evaluated = cache(numbers.evaluated)
 
         def read(cell: Cell, metric: str) -> dict[int, Metric]:
             found = {}
             for seed, run in runs[cell.key].items():
                 try:
-                    found[seed] = numbers.number(run, metric)
+                    found[seed] = numbers.number(run, metric, evaluated)
                 except LookupError:  # it was not measured, or has no such head
                     continue
             return found

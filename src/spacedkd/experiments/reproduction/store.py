@@ -48,6 +48,7 @@ class Store:
         self.folder = Path(folder)
         self.library = Library()
         self._arms: dict[str, Arm] = {}
+        self._runs: dict[Path, Run] = {}
 
     def check(self) -> None:
         """Refuse a store that was made with other versions; its numbers would not be comparable to the bit."""
@@ -91,8 +92,10 @@ class Store:
     def runs(self, arm: Arm) -> dict[int, Run]:
         """The finished runs of an arm, by seed."""
         folders = sorted((self.folder / "runs" / arm.fingerprint).glob("seed*"))
-        found = [read_run(folder) for folder in folders if RunFolder(folder).finished()]
-        return {run.seed: run for run in found}
+        for folder in folders:
+            if folder not in self._runs and RunFolder(folder).finished():  # after which it does not change
+                self._runs[folder] = read_run(folder)
+        return {run.seed: run for folder in folders if (run := self._runs.get(folder)) is not None}
 
     def jobs(self, arms: Mapping[str, Arm], seeds: Iterable[int], at_once: int) -> list[Job]:
         """Every arm over seeds, seed by seed, so that all that is begun is soon complete; arms have labels."""
