@@ -35,6 +35,7 @@ LAYERS = [
     {"methods"},
     {"evaluation"},
     {"training"},
+    {"snapshots"},
     {"experiments"},
     {"report"},
     {"theory"},
