@@ -1,4 +1,4 @@
-"""A plain DataLoader gives the batches of a DatasetStream, whoever iterates it, from wherever, with however many workers."""
+"""A plain DataLoader gives the batches of a DatasetStream, from any step, with any number of workers, in any trainer."""
 
 from __future__ import annotations
 

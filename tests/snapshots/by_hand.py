@@ -43,8 +43,14 @@ Loss = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """of a step, its images, its labels and the logits"""
 
 
-def loop(model: nn.Module, loss: Loss, start: int = 0, stop: int = STEPS, optimizer: torch.optim.Optimizer | None = None,
-         after: Callable[[int, nn.Module], object] = lambda updates, model: None) -> torch.optim.Optimizer:
+def loop(
+    model: nn.Module,
+    loss: Loss,
+    start: int = 0,
+    stop: int = STEPS,
+    optimizer: torch.optim.Optimizer | None = None,
+    after: Callable[[int, nn.Module], object] = lambda updates, model: None,
+) -> torch.optim.Optimizer:
     optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=5e-4)
     model.train()
     for step, (x, y) in enumerate(seeded_loader(Spots(40), 8, SEED, steps=range(start, stop)), start):

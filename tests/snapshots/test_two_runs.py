@@ -1,4 +1,4 @@
-"""Two bare loops, a teacher's and a student's, are our own run, to the bit; and so are they after a resume at any step."""
+"""Two bare loops, a teacher's and a student's, are our own run, to the bit, also after a resume at any step."""
 
 from __future__ import annotations
 

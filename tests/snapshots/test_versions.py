@@ -20,7 +20,9 @@ def by_the_turns(schedule: Schedule, total: int) -> list[int]:
     return [seen[step] for step in range(total)]
 
 
-@pytest.mark.parametrize("interval", [1, 2, 5, 7, 20, 23, "1.5ep", Duration(0.29, "ep", True), "online", "offline", "30%"])
+@pytest.mark.parametrize(
+    "interval", [1, 2, 5, 7, 20, 23, "1.5ep", Duration(0.29, "ep", True), "online", "offline", "30%"]
+)
 def test_every_step_of_an_interval(interval: Any) -> None:
     total, epoch = 23, 10
     named = {"online": 1, "offline": total}.get(interval, interval)

@@ -164,7 +164,7 @@ def seeded_loader(
 ) -> DataLoader[Any]:
     """A torch DataLoader of the batches that `DatasetStream(dataset, batch_size, seed, collate)` has, step by step.
 
-    `steps`, `rank` and `ranks` are those of `SeededBatchSampler`, all other options (num_workers, pin_memory, ...) torch's.
+    `steps`, `rank` and `ranks` are those of `SeededBatchSampler`; all other options are torch's (num_workers, ...).
     """
     sampler = SeededBatchSampler(
         len(dataset), batch_size, seed, steps=steps, drop_last=drop_last, rank=rank, ranks=ranks

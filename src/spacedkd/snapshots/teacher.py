@@ -175,6 +175,8 @@ def _of_run(path: Recorded, trust_code: bool) -> tuple[nn.Module, int]:
     how_trained = ("optimizer", "lr")  # which does not matter any more
     own = [name for name in spec.objects if name not in how_trained]
     if own:
-        raise UserError(f"{path.run} was given a {own[0]} of your own: give network=, a function that makes its network.")
+        raise UserError(
+            f"{path.run} was given a {own[0]} of your own: give network=, a function that makes its network."
+        )
     plan = make_plan(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects={}))
     return build_models(plan)[plan.method.learners[path.role]], plan.steps_per_epoch

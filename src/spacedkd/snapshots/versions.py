@@ -35,7 +35,9 @@ class Versions:
         if total is None and ("%" in units or not self._simple):
             raise UserError("This interval needs to know how long the run is: give total=, its number of steps.")
         if steps_per_epoch is None and "ep" in units:
-            raise UserError("An interval in epochs needs the length of one: give steps_per_epoch=, or a number of steps.")
+            raise UserError(
+                "An interval in epochs needs the length of one: give steps_per_epoch=, or a number of steps."
+            )
         self.total = total
         schedule = in_steps(schedule, steps_per_epoch or 1, total or ENDLESS)
         self._interval = steps_of(schedule.interval) if isinstance(schedule, Spaced) else 0

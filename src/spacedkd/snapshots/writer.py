@@ -91,8 +91,8 @@ def _check_same(file: Path, tensors: dict[str, Tensor]) -> None:
     there = found.read(file)
     if there.keys() != tensors.keys() or not all(_same(there[name], tensors[name]) for name in tensors):
         raise UserError(
-            f"{file} holds other weights than this run has after as many updates: it is of another run, or a resume did "
-            "not give the same bits. Choose another folder, delete this one, or give overwrite=True."
+            f"{file} holds other weights than this run has after as many updates: it is of another run, or a resume "
+            "did not give the same bits. Choose another folder, delete this one, or give overwrite=True."
         )
 
 
