@@ -7,7 +7,7 @@ and with any number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -65,6 +65,11 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
     def sampler(self) -> SeededBatchSampler:
         """Itself: trainers tell the epoch to the sampler inside of a batch sampler."""
         return self
+
+    @property
+    def next_step(self) -> int:
+        """Where the next iteration begins."""
+        return self._next if self.steps is None else self.steps.start
 
     def set_step(self, step: int) -> None:
         """The next iteration begins here and ends with the epoch; `set_epoch` of the same epoch leaves it so."""
@@ -150,6 +155,30 @@ class SeededCollate:
             return self.collate(items)
 
 
+class SeededLoader(DataLoader[Any]):
+    """A DataLoader that says at which step it is and begins there again, in an epoch's middle too.
+
+    Trainers that keep the state of their loaders in their checkpoints, such as Lightning's, need nothing more to resume.
+    """
+
+    batch_sampler: SeededBatchSampler
+    _step = 0
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self._step = self.batch_sampler.next_step
+        for batch in super().__iter__():
+            self._step += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """The step whose batch comes next."""
+        return {"step": self._step}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Begin with that batch."""
+        self.batch_sampler.set_step(state["step"])
+
+
 def seeded_loader(
     dataset: MapStyle,
     batch_size: int,
@@ -161,7 +190,7 @@ def seeded_loader(
     rank: int = 0,
     ranks: int = 1,
     **options: Any,
-) -> DataLoader[Any]:
+) -> SeededLoader:
     """A torch DataLoader of the batches that `DatasetStream(dataset, batch_size, seed, collate)` has, step by step.
 
     `steps`, `rank` and `ranks` are those of `SeededBatchSampler`; all other options are torch's (num_workers, ...).
@@ -171,4 +200,4 @@ def seeded_loader(
     )
     # torch seeds workers by a number it draws when an iteration begins: from a generator that is nobody else's.
     options = {"generator": torch.Generator(), **options}
-    return DataLoader(SeededDataset(dataset), batch_sampler=sampler, collate_fn=SeededCollate(collate), **options)
+    return SeededLoader(SeededDataset(dataset), batch_sampler=sampler, collate_fn=SeededCollate(collate), **options)
