@@ -158,7 +158,7 @@ class SeededCollate:
 class SeededLoader(DataLoader[Any]):
     """A DataLoader that says at which step it is and begins there again, in an epoch's middle too.
 
-    Trainers that keep the state of their loaders in their checkpoints, such as Lightning's, need nothing more to resume.
+    Trainers that keep the state of a loader in their checkpoints, such as Lightning's, need nothing more to resume.
     """
 
     batch_sampler: SeededBatchSampler

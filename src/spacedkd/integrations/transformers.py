@@ -11,6 +11,7 @@ and `resume_from_checkpoint` need nothing more. The order of the batches is a fu
 give both runs the same.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,11 +26,13 @@ from spacedkd.snapshots.writer import Snapshots
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ModuleNotFoundError as error:
     raise UserError(
         f"spacedkd.integrations.transformers needs transformers ({error}): pip install 'spacedkd[transformers]'"
     ) from None
 
+CAUSAL = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
 IGNORED = -100
 """the label of what is not learned, such as padding"""
 
@@ -78,6 +81,8 @@ class DistillationMixin:
             raise UserError("compute_loss_func would take the place of the distillation loss: leave one of them out.")
         check_between("label_weight", label_weight, 0)
         check_between("logit_weight", logit_weight, 0)
+        if not 0 < temperature < math.inf:
+            raise UserError(f"temperature must be above 0 and finite, got {temperature:g}.")
         if logit_loss not in LOGIT_LOSSES:
             raise unknown("logit loss", logit_loss, LOGIT_LOSSES)
         # With a loss function the Trainer counts the items of an update, and leaves dividing by them to it.
@@ -111,18 +116,19 @@ class DistillationMixin:
         if self._taught is not None:
             apart = self._apart(z, self._taught[kept].float(), self.temperature)
             loss = self.label_weight * loss + self.logit_weight * apart
-        return loss if num_items_in_batch is None else loss * len(y) / num_items_in_batch
+        return loss if num_items_in_batch is None else loss * (len(y) / num_items_in_batch)
 
 
 def _logits(answer: Any) -> Tensor:
     """[B, C], or [B, L, C] of tokens."""
-    logits: Tensor = answer["logits"] if isinstance(answer, Mapping) else answer[0]
-    return logits
+    if isinstance(answer, Mapping):
+        answer = answer["logits"]
+    return answer[0] if isinstance(answer, tuple | list) else answer  # type: ignore[no-any-return]
 
 
 def _aligned(labels: Tensor, model: Any) -> Tensor:
     """The label of each prediction; a causal language model predicts the token that comes next."""
-    next_token = getattr(model, "loss_type", None) == "ForCausalLM" and not model.config.is_encoder_decoder
+    next_token = type(model).__name__ in CAUSAL or getattr(model, "loss_type", None) == "ForCausalLM"
     return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if next_token else labels
 
 
