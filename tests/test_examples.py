@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+from safetensors.torch import load_file
 
 from spacedkd import MethodSpec, RunSpec, Spaced, read_spec, train
 from spacedkd.json_form import to_json
@@ -27,12 +31,34 @@ def example(name: str) -> dict[str, Any]:
 
 def test_every_example_is_tested() -> None:
     tested = {"own_dataset", "own_loop", "own_method", "own_network", "spaced_versus_online", "text_classifier"}
+    tested |= {"snapshots_own_loop", "snapshots_segmentation", "snapshots_accelerate", "snapshots_timm"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
 def test_own_loop() -> None:
     accuracy = example("own_loop")["main"]()
     assert min(accuracy.values()) > 0.9
+
+
+@pytest.mark.parametrize(("name", "least"), [("own_loop", 0.85), ("segmentation", 0.85), ("timm", 0.6)])
+def test_snapshots(name: str, least: float, tmp_path: Path) -> None:
+    """Teacher and student are two runs; most of what is told apart is background, three in four pixels."""
+    assert len((EXAMPLES / f"snapshots_{name}.py").read_text().splitlines()) < 80
+    accuracy = example(f"snapshots_{name}")["main"](tmp_path)
+    assert accuracy.keys() == {"teacher", "student"}
+    assert min(accuracy.values()) > least
+
+
+def test_snapshots_accelerate_stopped_and_started_again(tmp_path: Path) -> None:
+    assert len((EXAMPLES / "snapshots_accelerate.py").read_text().splitlines()) < 80
+    main, last = example("snapshots_accelerate")["main"], "student/state-300/model.safetensors"
+    whole = main(tmp_path / "whole")
+    assert min(whole.values()) > 0.85
+    shutil.copytree(tmp_path / "whole" / "teacher", tmp_path / "stopped" / "teacher")
+    main(tmp_path / "stopped", stop=150)
+    assert not (tmp_path / "stopped" / last).exists()
+    assert main(tmp_path / "stopped") == whole
+    assert_same_bits(*(load_file(tmp_path / name / last) for name in ("whole", "stopped")))
 
 
 def test_spaced_versus_online(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A plain DataLoader gives the batches of a DatasetStream, from any step, with any number of workers, in any trainer."""
+"""A plain DataLoader gives the batches of a DatasetStream, from any step, with any number of workers, in trainers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def assert_batches(found: list[Any], steps: range, **options: Any) -> None:
     assert len(found) == len(steps)
     for step, (inputs, labels) in zip(steps, found, strict=True):
         expected = stream.batch(step)
-        assert torch.equal(inputs, expected.inputs), f"step {step}"  # type: ignore[arg-type]
+        assert torch.equal(inputs, expected.inputs), f"step {step}"
         assert torch.equal(labels, expected.labels)
 
 
@@ -88,7 +88,7 @@ def test_lightning_tells_the_epoch_and_leaves_a_step_of_it() -> None:
     loader = seeded_loader(Noisy(), 4, 7, masked)
     _set_sampler_epoch(loader, 2)
     assert_batches([*loader], range(8, 12))
-    loader.batch_sampler.set_step(6)  # type: ignore[union-attr]
+    loader.batch_sampler.set_step(6)
     _set_sampler_epoch(loader, 1)
     assert_batches([*loader], range(6, 8))
 
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_said() -> None:
         (lambda: sampler.set_step(2), r"steps=range\(0, 3\)"),
         (lambda: SeededBatchSampler(14, 4, 7, rank=2, ranks=2), "rank must be from 0 to 1"),
         (lambda: SeededBatchSampler(14, 4, 7).set_step(-1), "counts from 0 up"),
-        (lambda: SeededDataset(iter([1])), "map-style"),  # type: ignore[arg-type]
+        (lambda: SeededDataset(iter([1])), "map-style"),
     ):
         with pytest.raises(UserError, match=part):
             wrong()  # type: ignore[no-untyped-call]

@@ -53,7 +53,7 @@ def test_weights_are_a_function_of_the_step_and_read_when_they_change(
 ) -> None:
     teacher = SnapshotTeacher(folder, 3, linear, total=8)
     seen = []
-    monkeypatch.setattr("spacedkd.snapshots.found.read", lambda file: seen.append(file.stem) or load_file(file))  # type: ignore[func-returns-value]
+    monkeypatch.setattr("spacedkd.snapshots.found.read", lambda file: seen.append(file.stem) or load_file(file))
     assert [says(teacher.seek(step)) for step in range(8)] == [3, 3, 3, 6, 6, 6, 8, 8]
     assert seen == ["step-3", "step-6", "step-8"]
     assert [says(teacher.seek(step)) for step in (7, 0, 4)] == [8, 3, 6]
@@ -175,7 +175,7 @@ def test_what_is_missing_is_said(folder: Path, tmp_path: Path) -> None:
         (lambda: SnapshotTeacher(folder, 2, linear), 0, "no snapshot after 2 updates, which step 0 needs"),
         (lambda: SnapshotTeacher(folder, 3, linear), 6, "after 9 updates, .* or total= if it ends"),
         (lambda: SnapshotTeacher(folder, 3, linear, role="teacher"), 0, "role= names a network of a run"),
-        (lambda: SnapshotTeacher(folder, 3, lambda: 4), 0, "must be an nn.Module"),  # type: ignore[arg-type, return-value]
+        (lambda: SnapshotTeacher(folder, 3, lambda: 4), 0, "must be an nn.Module"),
         (lambda: SnapshotTeacher(folder, 3, linear, wait=-1), 0, "wait must be at least 0"),
     ):
         with pytest.raises(UserError, match=part):
@@ -217,7 +217,7 @@ def test_a_recorded_run_says_what_its_own_teacher_said(tmp_path: Path, tiny: Run
     train(replace(tiny, schedule=Spaced("1.5ep"), record=(Spaced("1.5ep"), Spaced("2st"))), run)
     own = of_run(run, accelerator="cpu")
     layout = torch.channels_last if own.channels_last else torch.contiguous_format
-    images = own.data.shown.sample.contiguous(memory_format=layout)  # type: ignore[union-attr]
+    images = own.data.shown.sample.contiguous(memory_format=layout)
     for interval, step, updates in (("1.5ep", 0, 7), ("1.5ep", 7, 14), (2, 3, 4), (2, 14, 15)):
         teacher = SnapshotTeacher(run, interval).to(memory_format=layout).seek(step)  # type: ignore[call-overload]
         assert teacher.updates == updates
@@ -225,7 +225,7 @@ def test_a_recorded_run_says_what_its_own_teacher_said(tmp_path: Path, tiny: Run
         with torch.no_grad():
             (expected,) = own.predict("teacher")(images)
         assert torch.equal(teacher(images), expected.logits)
-    assert_same_bits(own.models["teacher"].state_dict(), dict(teacher.network.model.state_dict()))  # type: ignore[union-attr]
+    assert_same_bits(own.models["teacher"].state_dict(), dict(teacher.network.model.state_dict()))
     with pytest.raises(UserError, match="no snapshot after 3 updates.*: record it with --record and this interval"):
         SnapshotTeacher(run, 3, wait=60).seek(0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def test_the_student_is_our_own(ours: Path, theirs: Path) -> None:
 
 def test_a_resume_at_any_step_gives_the_same_bits(theirs: Path) -> None:
     whole = first_weights()
-    left: dict[int, tuple[nn.Module, object]] = {}
+    left: dict[int, tuple[dict[str, Tensor], dict[str, Any]]] = {}
     teacher = SnapshotTeacher(theirs, INTERVAL, network, total=STEPS)
     optimizer = torch.optim.SGD(whole.parameters(), 0.1, 0.9, weight_decay=5e-4)
     for step in range(STEPS):
@@ -82,8 +83,8 @@ def test_a_resume_at_any_step_gives_the_same_bits(theirs: Path) -> None:
         loop(whole, distilled(teacher), step, step + 1, optimizer)
     for step, (weights, state) in left.items():
         again = network()
-        again.load_state_dict(weights)  # type: ignore[arg-type]
+        again.load_state_dict(weights)
         optimizer = torch.optim.SGD(again.parameters(), 0.1, 0.9, weight_decay=5e-4)
-        optimizer.load_state_dict(state)  # type: ignore[arg-type]
+        optimizer.load_state_dict(state)
         loop(again, distilled(SnapshotTeacher(theirs, INTERVAL, network, total=STEPS)), step, optimizer=optimizer)
         assert_same_bits(whole.state_dict(), again.state_dict())

@@ -89,7 +89,7 @@ def test_the_first_process_writes_and_wrappers_do_not_show(tmp_path: Path, monke
         student = DistributedDataParallel(Student())
         student(torch.rand(2, 1, 8, 8)).backward()
         assert all(weight.grad is not None for weight in student.parameters())
-        snapshots.save(2, torch.compile(DistributedDataParallel(model)))  # type: ignore[arg-type]
+        snapshots.save(2, torch.compile(DistributedDataParallel(model)))
         assert_same_bits(load_file(tmp_path / "first" / "step-2.safetensors"), model.state_dict())
     finally:
         distributed.destroy_process_group()

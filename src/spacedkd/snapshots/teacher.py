@@ -35,13 +35,15 @@ class SnapshotTeacher(nn.Module):
         for step, (x, y) in enumerate(loader):
             loss = 0.7 * cross_entropy(z := student(x), y) + 0.3 * kl(z, teacher.seek(step)(x), temperature=3)
 
-    It answers as its network does, without gradients and in eval mode, whatever `train()` says. Its weights are none of
-    its parameters, buffers or state: a student that holds it as a part has the optimizer, the checkpoints and the DDP
-    of a student without it, and moves it along with `.to(device)`. A copy (`deepcopy`) has weights of its own.
+    It answers as its network does, without gradients and in eval mode, whatever `train()` says, and has what its
+    network has (`config`, `forward_features`, ...). Its weights are none of its parameters, buffers or state: a student
+    that holds it as a part has the optimizer, the checkpoints and the DDP of a student without it, and moves it along
+    with `.to(device)`. A copy (`deepcopy`) has weights of its own.
     """
 
     network: nn.Module
     """frozen, with the weights of the last `seek`; not among the modules of whoever holds the teacher"""
+    _fitted: nn.Module
     updates: int | None
     """how many the weights have had; None before the first `seek`"""
 
@@ -106,6 +108,12 @@ class SnapshotTeacher(nn.Module):
         with torch.no_grad():
             return self.network(*inputs, **named)
 
+    def __getattr__(self, name: str) -> Any:
+        """What torch finds in no other way; Python's own names, such as those of copying, are never the network's."""
+        if name.startswith("__") or "network" not in self.__dict__:
+            return super().__getattr__(name)
+        return getattr(self.network, name)
+
     def train(self, mode: bool = True) -> Self:
         """Nothing: it stays in eval mode."""
         return self
@@ -113,7 +121,7 @@ class SnapshotTeacher(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What `.to()`, `.cuda()` and `.half()` do, also when it is a part of what is moved."""
         self.network._apply(fn, recurse)
-        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         return f"{str(self.folder)!r}, {type(self.network).__name__}, updates={self.updates}"
