@@ -49,7 +49,7 @@ def fit(accelerator: Accelerator, folder: Path, loss: Loss, snapshots: Snapshots
             accelerator.save_state(str(folder / f"state-{step + 1}"))
     accelerator.wait_for_everyone()
     x, y = (one.to(accelerator.device) for one in test)
-    return (model.eval()(x).argmax(1) == y).float().mean().item()
+    return float((model.eval()(x).argmax(1) == y).float().mean())
 
 
 def main(folder: Path, stop: int = STEPS) -> dict[str, float]:

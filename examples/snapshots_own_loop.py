@@ -38,7 +38,7 @@ def fit(loss: Callable[[int, Tensor, Tensor, Tensor], Tensor], after: Callable[[
         rate.step()
         after(step + 1, model)
     x, y = test
-    return (model.eval()(x).argmax(1) == y).float().mean().item()
+    return float((model.eval()(x).argmax(1) == y).float().mean())
 
 
 def main(folder: Path) -> dict[str, float]:

@@ -61,7 +61,7 @@ def fit(loss: Callable[[int, Tensor, Tensor, Tensor], Tensor], after: Callable[[
         optimizer.step()
         after(step + 1, model)
     x, y = next(iter(seeded_loader(Shapes(240, 100), 100, seed=1)))
-    return (model.eval()(x).argmax(1) == y).float().mean().item()
+    return float((model.eval()(x).argmax(1) == y).float().mean())
 
 
 def main(folder: Path) -> dict[str, float]:

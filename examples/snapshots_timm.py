@@ -26,7 +26,7 @@ pixels, digits = load_digits(return_X_y=True)
 images, labels = torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(digits)
 train, test = TensorDataset(images[:608], labels[:608]), (images[608:], labels[608:])
 EPOCH = len(train) // BATCH
-RUN = {"steps_per_epoch": EPOCH, "total": EPOCHS * EPOCH}
+STEPS = EPOCHS * EPOCH
 
 
 def network() -> nn.Module:
@@ -55,12 +55,13 @@ def fit(task: TrainingTask, teacher: SnapshotTeacher | None = None, snapshots: S
             if snapshots is not None:
                 snapshots.after(step + 1, model)
     x, y = test
-    return (model.eval()(x).argmax(1) == y).float().mean().item()
+    return float((model.eval()(x).argmax(1) == y).float().mean())
 
 
 def main(folder: Path) -> dict[str, float]:
-    alone = fit(ClassificationTask(network(), nn.CrossEntropyLoss()), snapshots=Snapshots(folder, INTERVAL, **RUN))
-    teacher = SnapshotTeacher(folder, INTERVAL, network, **RUN)
+    snapshots = Snapshots(folder, INTERVAL, steps_per_epoch=EPOCH, total=STEPS)
+    alone = fit(ClassificationTask(network(), nn.CrossEntropyLoss()), snapshots=snapshots)
+    teacher = SnapshotTeacher(folder, INTERVAL, network, steps_per_epoch=EPOCH, total=STEPS)
     weights = {"task_loss_weight": 0.7, "distill_loss_weight": 0.3 / 9, "temperature": 3.0}  # timm's KL is times T^2
     task = LogitDistillationTask(network(), teacher, nn.CrossEntropyLoss(), **weights)
     return {"teacher": alone, "student": fit(task, teacher)}

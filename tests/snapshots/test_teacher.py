@@ -53,7 +53,12 @@ def test_weights_are_a_function_of_the_step_and_read_when_they_change(
 ) -> None:
     teacher = SnapshotTeacher(folder, 3, linear, total=8)
     seen = []
-    monkeypatch.setattr("spacedkd.snapshots.found.read", lambda file: seen.append(file.stem) or load_file(file))
+
+    def read(file: Path) -> dict[str, Tensor]:
+        seen.append(file.stem)
+        return load_file(file)
+
+    monkeypatch.setattr("spacedkd.snapshots.found.read", read)
     assert [says(teacher.seek(step)) for step in range(8)] == [3, 3, 3, 6, 6, 6, 8, 8]
     assert seen == ["step-3", "step-6", "step-8"]
     assert [says(teacher.seek(step)) for step in (7, 0, 4)] == [8, 3, 6]
@@ -175,7 +180,7 @@ def test_what_is_missing_is_said(folder: Path, tmp_path: Path) -> None:
         (lambda: SnapshotTeacher(folder, 2, linear), 0, "no snapshot after 2 updates, which step 0 needs"),
         (lambda: SnapshotTeacher(folder, 3, linear), 6, "after 9 updates, .* or total= if it ends"),
         (lambda: SnapshotTeacher(folder, 3, linear, role="teacher"), 0, "role= names a network of a run"),
-        (lambda: SnapshotTeacher(folder, 3, lambda: 4), 0, "must be an nn.Module"),
+        (lambda: SnapshotTeacher(folder, 3, int), 0, "must be an nn.Module"),
         (lambda: SnapshotTeacher(folder, 3, linear, wait=-1), 0, "wait must be at least 0"),
     ):
         with pytest.raises(UserError, match=part):

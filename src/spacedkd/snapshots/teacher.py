@@ -1,7 +1,7 @@
 """A frozen teacher that has, at every step of a student, the weights that spaced KD gives it there."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -78,8 +78,7 @@ class SnapshotTeacher(nn.Module):
             total = total or self._source.total
         self._prefix = self._source.prefix if prefix is None else prefix
         if network is not None:
-            made = _made(network)
-            fitted = made
+            made = fitted = _made(network)
         elif isinstance(self._source, Recorded):
             fitted, epoch = _of_run(self._source, trust_code)
             made, self._prefix, steps_per_epoch = Logits(fitted), "", steps_per_epoch or epoch
@@ -128,25 +127,22 @@ class SnapshotTeacher(nn.Module):
 
     def _found(self, role: str | None) -> Source:
         """Where the snapshots are, as soon as there is one."""
-        for over in self._waiting("its first snapshot"):
+        for _ in self._waiting("its first snapshot"):
             source = found.source(self.folder, role)
             if isinstance(source, Recorded) or source.there():
                 return source
-            if over:
-                break
         raise UserError(
             f"{self.folder} has no snapshots: neither step-N.safetensors nor checkpoint-N/ nor ...step=N.ckpt, and it "
             f"is no run with --record. Train the teacher first, or give wait=SECONDS while it is trained{self._over()}."
         )
 
     def _file(self, updates: int, step: int) -> Path:
-        why = None
-        for over in self._waiting(f"its snapshot after {updates} updates"):
+        why, there = None, self._source.there()
+        for _ in self._waiting(f"its snapshot after {updates} updates"):
             there = self._source.there()
             if updates in there:
                 return there[updates]
-            why = self._source.never(updates)
-            if over or why:
+            if why := self._source.never(updates):
                 break
         way_out = "train the teacher on with this interval, give wait=SECONDS while it is trained, or total= if it ends"
         raise UserError(
@@ -154,16 +150,15 @@ class SnapshotTeacher(nn.Module):
             f"{found.some(there)}: {why or way_out + self._over()}."
         )
 
-    def _waiting(self, what: str) -> Any:
-        """Again and again, whether the time is over."""
-        end, told = time.monotonic() + self.wait, False
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Once, and then again and again while there is time."""
+        end = time.monotonic() + self.wait
+        yield
+        if self.wait:
+            tell(f"waiting for {self.folder} to leave {what}, {self.wait:g} s at the most")
         while (left := end - time.monotonic()) > 0:
-            yield False
-            if not told:
-                tell(f"waiting for {self.folder} to leave {what}, {self.wait:g} s at the most")
-            told = True
             time.sleep(min(POLL_SECONDS, left))
-        yield True
+            yield
 
     def _over(self) -> str:
         return f" (waited {self.wait:g} s)" if self.wait else ""
