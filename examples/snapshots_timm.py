@@ -44,7 +44,7 @@ def fit(task: TrainingTask, teacher: SnapshotTeacher | None = None, snapshots: S
     task.train()
     loader = seeded_loader(train, BATCH, seed=0)
     for epoch in range(EPOCHS):
-        loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        loader.batch_sampler.set_epoch(epoch)
         for step, (x, y) in enumerate(loader, epoch * EPOCH):
             if teacher is not None:
                 teacher.seek(step)

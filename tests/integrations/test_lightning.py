@@ -20,10 +20,11 @@ from tests.conftest import assert_same_bits
 from tests.integrations.digits import INTERVAL, STEPS, loader, loss_of, network, ours, sgd
 from tests.training.two_processes import finished, started, torchrun_variables
 
-lightning = pytest.importorskip("lightning.pytorch")
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+pytest.importorskip("lightning.pytorch")
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 
-from spacedkd.integrations.lightning import SnapshotCallback, TeacherCallback  # noqa: E402
+from spacedkd.integrations.lightning import SnapshotCallback, TeacherCallback
 
 # Lightning's own, with this version of torch.
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
@@ -34,7 +35,7 @@ class Stop(Exception):
     """A run that is cut off."""
 
 
-class StopAfter(lightning.Callback):
+class StopAfter(Callback):
     def __init__(self, batches: int) -> None:
         self.left = batches
 
@@ -44,7 +45,7 @@ class StopAfter(lightning.Callback):
             raise Stop
 
 
-class Module(lightning.LightningModule):
+class Module(LightningModule):
     def __init__(self, teacher: SnapshotTeacher | None = None, batch_norm: bool = True) -> None:
         super().__init__()
         self.network, self.teacher = network(batch_norm), teacher
@@ -64,7 +65,7 @@ class Module(lightning.LightningModule):
 
 def fit(module: Module, *callbacks: Any, data: Any = None, resume: Path | None = None, **options: Any) -> Module:
     options = {"max_steps": STEPS, "enable_checkpointing": False, **QUIET, **options}
-    trainer = lightning.Trainer(callbacks=[*callbacks], **options)
+    trainer = Trainer(callbacks=[*callbacks], **options)
     trainer.fit(module, data or loader(), ckpt_path=resume)
     return module
 

@@ -86,7 +86,7 @@ class DistillationMixin:
         if logit_loss not in LOGIT_LOSSES:
             raise unknown("logit loss", logit_loss, LOGIT_LOSSES)
         # With a loss function the Trainer counts the items of an update, and leaves dividing by them to it.
-        super().__init__(*args, compute_loss_func=self._loss, **options)
+        super().__init__(*args, compute_loss_func=self._loss, **options)  # type: ignore[call-arg]
         if self.args.n_gpu > 1:
             raise UserError("DataParallel has no place for a teacher: start one process for each GPU, with torchrun.")
         self.teacher = teacher.to(self.args.device)
