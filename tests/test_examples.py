@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+from safetensors.torch import load_file
 
 from spacedkd import MethodSpec, RunSpec, Spaced, read_spec, train
 from spacedkd.json_form import to_json
@@ -27,12 +31,89 @@ def example(name: str) -> dict[str, Any]:
 
 def test_every_example_is_tested() -> None:
     tested = {"own_dataset", "own_loop", "own_method", "own_network", "spaced_versus_online", "text_classifier"}
+    tested |= {"snapshots_own_loop", "snapshots_segmentation", "snapshots_accelerate", "snapshots_timm"}
+    tested |= {"snapshots_lightning", "snapshots_transformers"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
 def test_own_loop() -> None:
     accuracy = example("own_loop")["main"]()
     assert min(accuracy.values()) > 0.9
+
+
+@pytest.mark.parametrize(("name", "least"), [("own_loop", 0.85), ("segmentation", 0.85), ("timm", 0.6)])
+def test_snapshots(name: str, least: float, tmp_path: Path) -> None:
+    """Teacher and student are two runs; of the pixels that are told apart 71 % are background."""
+    assert len((EXAMPLES / f"snapshots_{name}.py").read_text().splitlines()) < 80
+    accuracy = example(f"snapshots_{name}")["main"](tmp_path)
+    assert accuracy.keys() == {"teacher", "student"}
+    assert min(accuracy.values()) > least
+
+
+def test_snapshots_accelerate_stopped_and_started_again(tmp_path: Path) -> None:
+    assert len((EXAMPLES / "snapshots_accelerate.py").read_text().splitlines()) < 80
+    main, last = example("snapshots_accelerate")["main"], "student/state-300/model.safetensors"
+    whole = main(tmp_path / "whole")
+    assert min(whole.values()) > 0.85
+    shutil.copytree(tmp_path / "whole" / "teacher", tmp_path / "stopped" / "teacher")
+    main(tmp_path / "stopped", stop=150)
+    assert not (tmp_path / "stopped" / last).exists()
+    assert main(tmp_path / "stopped") == whole
+    assert_same_bits(*(load_file(tmp_path / name / last) for name in ("whole", "stopped")))
+
+
+class Cut(Exception):
+    """The end of a run that was not to end."""
+
+
+# Lightning's own, with this version of torch, and when it goes on.
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
+def test_snapshots_lightning_stopped_and_started_again(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch")
+    assert len((EXAMPLES / "snapshots_lightning.py").read_text().splitlines()) < 80
+
+    class Counting(lightning.Callback):  # type: ignore[misc, name-defined]
+        def __init__(self, most: int) -> None:
+            self.batches, self.most = 0, most
+
+        def on_train_batch_start(self, *_: Any) -> None:
+            if self.batches == self.most:
+                raise Cut
+            self.batches += 1
+
+    main = example("snapshots_lightning")["main"]
+    with pytest.raises(Cut):
+        main(tmp_path, Counting(285 + 120))
+    again = Counting(1000)
+    accuracy = main(tmp_path, again)
+    # Both go on from their last checkpoints, one every 50 steps; what the teacher leaves twice must be the same bits.
+    assert again.batches == (285 - 250) + (285 - 100)
+    assert min(accuracy.values()) > 0.85
+
+
+def test_snapshots_transformers_stopped_and_started_again(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    assert len((EXAMPLES / "snapshots_transformers.py").read_text().splitlines()) < 80
+
+    class Counting(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        def __init__(self, most: int) -> None:
+            self.steps, self.most = 0, most
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            if self.steps == self.most:
+                raise Cut
+            self.steps += 1
+
+    main = example("snapshots_transformers")["main"]
+    with pytest.raises(Cut):
+        main(tmp_path, Counting(220 + 120))
+    again = Counting(1000)
+    accuracy = main(tmp_path, again)
+    assert again.steps == 220 - 100
+    assert min(accuracy.values()) > 0.6, (
+        "always saying the most frequent part would be right less than half of the time"
+    )
 
 
 def test_spaced_versus_online(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
 from . import learning_rate as learning_rate
 from .data.datasets import DatasetStream as DatasetStream
 from .data.inputs import Shown as Shown
+from .data.seeded import SeededBatchSampler as SeededBatchSampler
+from .data.seeded import SeededCollate as SeededCollate
+from .data.seeded import SeededDataset as SeededDataset
+from .data.seeded import seeded_loader as seeded_loader
 from .data.stream import Batch as Batch
 from .data.stream import Images as Images
 from .data.stream import Stream as Stream
@@ -53,6 +57,8 @@ from .schedule import Schedule as Schedule
 from .schedule import Spaced as Spaced
 from .schedule import Turn as Turn
 from .schedule import Window as Window
+from .snapshots.teacher import SnapshotTeacher as SnapshotTeacher
+from .snapshots.writer import Snapshots as Snapshots
 from .spec import AugmentSpec as AugmentSpec
 from .spec import DataSpec as DataSpec
 from .spec import EngineSpec as EngineSpec

@@ -6,7 +6,7 @@ back afterwards. So a batch is a pure function of its seeds, whatever transforms
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -68,15 +68,26 @@ class Items:
 
     def batch(self, rows: Sequence[int], seeds: Sequence[int], when: str) -> tuple[Inputs, Tensor]:
         """The items of some rows of the dataset, each drawn with its own seed."""
-        items = []
         with generators_kept():
-            for row, seed in zip(rows, seeds, strict=True):
-                seed_generators(seed)
-                items.append(self.dataset[row])
-            seed_generators(seed_for(seeds[0], "collate"))
+            items = drawn(self.dataset, zip(rows, seeds, strict=True))
+            seed_collate(seeds[0])
             collated = self.collate(items) if self.collate is not None else _collated(items, rows, when)
         inputs, labels = _inputs_and_labels(collated)
         return _checked_inputs(inputs, len(rows)), _checked_labels(labels, rows, self.classes)
+
+
+def drawn(dataset: MapStyle, rows: Iterable[tuple[int, int]]) -> list[Any]:
+    """The items of rows, each with its own seed; all global generators are left seeded."""
+    items = []
+    for row, seed in rows:
+        seed_generators(seed)
+        items.append(dataset[row])
+    return items
+
+
+def seed_collate(first: int) -> None:
+    """Seed what a collate may draw, by the seed of a batch's first item."""
+    seed_generators(seed_for(first, "collate"))
 
 
 def _collated(items: list[Any], rows: Sequence[int], when: str) -> Any:

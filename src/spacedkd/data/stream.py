@@ -79,7 +79,7 @@ def too_small(smallest: int, items: str, batch_size: int, ranks: int) -> UserErr
     )
 
 
-class Shuffled(ABC):
+class Order:
     """Which of `count` items belong to which step, and which of those to this rank.
 
     Epoch e is a permutation seeded by (seed, e). What is drawn for a step is seeded by (seed, step, view) and drawn for
@@ -110,11 +110,19 @@ class Shuffled(ABC):
     def size(self, step: int) -> int:
         return min(self.batch_size, self.count - step % self.steps_per_epoch * self.batch_size)
 
-    def batch(self, step: int, view: int = 0) -> Batch:
+    def places(self, step: int, view: int = 0) -> tuple[Tensor, Tensor, int]:
+        """The rows of the global batch of `step`, which places in it are this rank's, and the seed of what is drawn."""
         epoch, place = divmod(step, self.steps_per_epoch)
         rows = self._order(self.count, self.seed, epoch)[place * self.batch_size : (place + 1) * self.batch_size]
         mine = torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
-        seed = seed_for(self.seed, "augment", *((step, view) if view else (step,)))
+        return rows, mine, seed_for(self.seed, "augment", *((step, view) if view else (step,)))
+
+
+class Shuffled(Order, ABC):
+    """Batches in that order."""
+
+    def batch(self, step: int, view: int = 0) -> Batch:
+        rows, mine, seed = self.places(step, view)
         return Batch(*self._drawn(step, rows, mine, seed), rows[mine])
 
     @abstractmethod

@@ -1,0 +1,77 @@
+"""Spaced KD with Lightning: a teacher's run leaves snapshots, a student's run follows them. Stop it, and it goes on.
+
+Run it with: python examples/snapshots_lightning.py FOLDER
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from spacedkd import Snapshots, SnapshotTeacher, losses, seeded_loader
+from spacedkd.integrations.lightning import SnapshotCallback, TeacherCallback
+
+# isort: split
+from lightning.pytorch import Callback, LightningModule, Trainer  # after spacedkd, which lets it import torchvision
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+STEPS, INTERVAL = 285, 28  # 15 epochs of 19 steps; 1.5 epochs
+pixels, digits = load_digits(return_X_y=True)
+images, labels = torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(digits)
+train, test = TensorDataset(images[:600], labels[:600]), (images[600:], labels[600:])
+
+
+def moved(items: list[Any]) -> tuple[Tensor, Tensor]:
+    """A batch whose images are moved by a pixel at random."""
+    x, y = default_collate(items)
+    return x.roll(torch.randint(-1, 2, (2,)).tolist(), (2, 3)), y
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    block = [nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return nn.Sequential(*block, nn.Linear(16 * 9, 10))
+
+
+class Classifier(LightningModule):
+    """A network that learns from labels and, where it has one, from a teacher."""
+
+    def __init__(self, teacher: SnapshotTeacher | None = None) -> None:
+        super().__init__()
+        self.network, self.teacher = network(), teacher
+
+    def train_dataloader(self) -> DataLoader[Any]:  # the same bits in both runs, and after a resume
+        place = {"rank": self.trainer.global_rank, "ranks": self.trainer.world_size}
+        return seeded_loader(train, batch_size=32, seed=0, collate=moved, **place)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+        z = self.network(batch[0])
+        loss = losses.cross_entropy(z, batch[1])
+        return loss if self.teacher is None else 0.7 * loss + 0.3 * losses.kl(z, self.teacher(batch[0]), temperature=3)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.network.parameters(), 0.05, momentum=0.9)
+
+
+def fit(model: Classifier, folder: Path, *callbacks: Callback) -> float:
+    """Train to the end, from the last checkpoint if there is one; gives the accuracy on the test images."""
+    saving = ModelCheckpoint(folder, "last", every_n_train_steps=50, enable_version_counter=False)
+    trainer = Trainer(max_steps=STEPS, callbacks=[*callbacks, saving], logger=False, use_distributed_sampler=False)
+    trainer.fit(model, ckpt_path=folder / "last.ckpt" if (folder / "last.ckpt").exists() else None)
+    return float((model.eval().network(test[0]).argmax(1) == test[1]).float().mean())
+
+
+def main(folder: Path, *more: Callback) -> dict[str, float]:
+    leaving = SnapshotCallback(Snapshots(folder / "snapshots", every=INTERVAL), part="network")
+    first = fit(Classifier(), folder / "teacher", leaving, *more)
+    teacher = SnapshotTeacher(folder / "snapshots", INTERVAL, network, total=STEPS)
+    return {"teacher": first, "student": fit(Classifier(teacher), folder / "student", TeacherCallback(teacher), *more)}
+
+
+if __name__ == "__main__":
+    for role, accuracy in main(Path(sys.argv[1])).items():
+        print(f"{role}: {100 * accuracy:.1f} % of {len(test[1])} test images, last step, one seed")

@@ -1,0 +1,79 @@
+"""Spaced KD for a dense output: which pixels are a disc, which a square? The KL is that of every pixel's classes.
+
+Run it with: python examples/snapshots_segmentation.py FOLDER
+"""
+
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from spacedkd import Snapshots, SnapshotTeacher, losses, seeded_loader
+
+STEPS, INTERVAL, SIDE = 200, 15, 16
+
+
+class Shapes(Dataset[tuple[Tensor, Tensor]]):
+    """Images [1, 16, 16] of a disc before a square, and labels [16, 16]; the noise is new whenever one is asked for."""
+
+    def __init__(self, first: int, count: int) -> None:
+        self.first, self.count = first, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        place = torch.randint(3, SIDE - 3, (2, 2), generator=torch.Generator().manual_seed(self.first + row))
+        rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+        away = torch.stack([rows, columns])[None] - place[..., None, None]
+        disc, square = away[0].square().sum(0) <= 10, away[1].abs().amax(0) <= 3
+        labels = torch.where(disc, 1, torch.where(square, 2, 0))
+        return (labels > 0).float()[None] + 0.5 * torch.randn(1, SIDE, SIDE), labels
+
+
+def network() -> nn.Module:
+    """Images [B, 1, H, W] to logits [B, 3, H, W]."""
+    torch.manual_seed(0)
+    widths = [1, 12, 12, 12]
+    blocks = [
+        nn.Sequential(nn.Conv2d(a, b, 3, padding="same", dilation=2**i), nn.BatchNorm2d(b), nn.ReLU())
+        for i, (a, b) in enumerate(pairwise(widths))
+    ]
+    return nn.Sequential(*blocks, nn.Conv2d(12, 3, 1))
+
+
+def pixels(logits: Tensor) -> Tensor:
+    """[B, C, H, W] to [B H W, C]."""
+    return logits.movedim(1, -1).flatten(0, -2)
+
+
+def fit(loss: Callable[[int, Tensor, Tensor, Tensor], Tensor], after: Callable[[int, nn.Module], object]) -> float:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    for step, (x, y) in enumerate(seeded_loader(Shapes(0, 240), 16, seed=0, steps=range(STEPS))):
+        optimizer.zero_grad()
+        loss(step, x, y, model(x)).backward()
+        optimizer.step()
+        after(step + 1, model)
+    x, y = next(iter(seeded_loader(Shapes(240, 100), 100, seed=1)))
+    return float((model.eval()(x).argmax(1) == y).float().mean())
+
+
+def main(folder: Path) -> dict[str, float]:
+    alone = fit(lambda step, x, y, z: F.cross_entropy(z, y), Snapshots(folder, INTERVAL, total=STEPS).after)
+    teacher = SnapshotTeacher(folder, INTERVAL, network, total=STEPS)
+
+    def distil(step: int, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return 0.7 * F.cross_entropy(z, y) + 0.3 * losses.kl(pixels(z), pixels(teacher.seek(step)(x)), temperature=3.0)
+
+    return {"teacher": alone, "student": fit(distil, lambda updates, model: None)}
+
+
+if __name__ == "__main__":
+    for role, accuracy in main(Path(sys.argv[1])).items():
+        print(f"{role}: {100 * accuracy:.1f} % of the pixels of 100 images")

@@ -1,0 +1,185 @@
+"""A frozen teacher that has, at every step of a student, the weights that spaced KD gives it there."""
+
+import time
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from spacedkd.data.parallel import tell
+from spacedkd.duration import Duration
+from spacedkd.errors import UserError, check_between
+from spacedkd.schedule import Schedule
+from spacedkd.snapshots import fitting, found
+from spacedkd.snapshots.found import Recorded, Source
+from spacedkd.snapshots.versions import Versions
+from spacedkd.spec import OptimizerSpec, RateSpec, check_folder, read_spec
+from spacedkd.training.building import build_models
+from spacedkd.training.plan import make_plan
+from spacedkd.training.saved import Logits
+
+POLL_SECONDS = 0.2
+
+
+class SnapshotTeacher(nn.Module):
+    """The teacher of a student's run, read from the snapshots that the teacher's own run has left, or is leaving.
+
+    At step t, counted from 0, it is the teacher after ceil((t+1)/s) s updates, at most `total`: `seek(t)` reads that
+    snapshot when it is another than before, and depends on nothing but t.
+
+        teacher = SnapshotTeacher("runs/teacher", interval=586, network=make_network, total=31280)
+        for step, (x, y) in enumerate(loader):
+            loss = 0.7 * cross_entropy(z := student(x), y) + 0.3 * kl(z, teacher.seek(step)(x), temperature=3)
+
+    It answers as its network does, without gradients and in eval mode, whatever `train()` says, and has what its
+    network has (`config`, `forward_features`, ...). Its weights are none of its parameters, buffers or state: a student
+    that holds it as a part has the optimizer, the checkpoints and the DDP of a student without it, and moves it along
+    with `.to(device)`. A copy (`deepcopy`) has weights of its own.
+    """
+
+    network: nn.Module
+    """frozen, with the weights of the last `seek`; not among the modules of whoever holds the teacher"""
+    _fitted: nn.Module
+    updates: int | None
+    """how many the weights have had; None before the first `seek`"""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        interval: Schedule | Duration | str | int,
+        network: nn.Module | Callable[[], nn.Module] | None = None,
+        *,
+        total: int | None = None,
+        steps_per_epoch: int | None = None,
+        prefix: str | None = None,
+        wait: float = 0.0,
+        role: str | None = None,
+        trust_code: bool = False,
+    ) -> None:
+        """Snapshots in `folder`, and a network to put them in: a function that makes it, or one to copy.
+
+        `folder` holds step-N.safetensors, checkpoint-N/ or ...step=N.ckpt, or is a run with --record, whose spec says
+        the network (code that it names is imported only with `trust_code`), how long it is, and by which `role`.
+
+        `interval` is steps, a length such as "1.5ep" with `steps_per_epoch`, or any schedule; `total` is the length of
+        the run, which a last block shorter than the interval needs to know. Names in the files begin with `prefix`, as
+        Lightning's do with "model.". A snapshot that is still to come is waited for, `wait` seconds at the most.
+        """
+        super().__init__()
+        check_folder("folder", folder)
+        check_between("wait", wait, 0)
+        self.folder, self.wait = Path(folder), wait
+        self._source = self._found(role)
+        if isinstance(self._source, Recorded):
+            total = total or self._source.total
+        self._prefix = self._source.prefix if prefix is None else prefix
+        if network is not None:
+            made = fitted = _made(network)
+        elif isinstance(self._source, Recorded):
+            fitted, epoch = _of_run(self._source, trust_code)
+            made, self._prefix, steps_per_epoch = Logits(fitted), "", steps_per_epoch or epoch
+        else:
+            raise UserError(f"The weights in {folder} need a network: give network=, a function that makes it.")
+        self.version = Versions(interval, steps_per_epoch, total)
+        # Not as torch would, which would make it a part, with parameters for optimizers and tensors for checkpoints.
+        object.__setattr__(self, "network", made.requires_grad_(False).eval())
+        object.__setattr__(self, "_fitted", fitted)
+        self.updates = None
+        self.training = False
+
+    def seek(self, step: int) -> Self:
+        """Have the weights that belong to this step of the student, counted from 0."""
+        updates = self.version(step)
+        if updates != self.updates:
+            file = self._file(updates, step)
+            fitting.load(self._fitted, found.read(file), self._prefix, file)
+            self.updates = updates
+        return self
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """What the network says of its inputs."""
+        if self.updates is None:
+            raise UserError("A SnapshotTeacher must know the student's step before it is asked: teacher.seek(step).")
+        with torch.no_grad():
+            return self.network(*inputs, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        """What torch finds in no other way; Python's own names, such as those of copying, are never the network's."""
+        if name.startswith("__") or "network" not in self.__dict__:
+            return super().__getattr__(name)
+        return getattr(self.network, name)
+
+    def train(self, mode: bool = True) -> Self:
+        """Nothing: it stays in eval mode."""
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `.to()`, `.cuda()` and `.half()` do, also when it is a part of what is moved."""
+        self.network._apply(fn, recurse)
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return f"{str(self.folder)!r}, {type(self.network).__name__}, updates={self.updates}"
+
+    def _found(self, role: str | None) -> Source:
+        """Where the snapshots are, as soon as there is one."""
+        for _ in self._waiting("its first snapshot"):
+            source = found.source(self.folder, role)
+            if isinstance(source, Recorded) or source.there():
+                return source
+        raise UserError(
+            f"{self.folder} has no snapshots: neither step-N.safetensors nor checkpoint-N/ nor ...step=N.ckpt, and it "
+            f"is no run with --record. Train the teacher first, or give wait=SECONDS while it is trained{self._over()}."
+        )
+
+    def _file(self, updates: int, step: int) -> Path:
+        why, there = None, self._source.there()
+        for _ in self._waiting(f"its snapshot after {updates} updates"):
+            there = self._source.there()
+            if updates in there:
+                return there[updates]
+            if why := self._source.never(updates):
+                break
+        way_out = "train the teacher on with this interval, give wait=SECONDS while it is trained, or total= if it ends"
+        raise UserError(
+            f"{self.folder} has no snapshot after {updates} updates, which step {step} needs; it has those after "
+            f"{found.some(there)}: {why or way_out + self._over()}."
+        )
+
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Once, and then again and again while there is time."""
+        end = time.monotonic() + self.wait
+        yield
+        if self.wait:
+            tell(f"waiting for {self.folder} to leave {what}, {self.wait:g} s at the most")
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(POLL_SECONDS, left))
+            yield
+
+    def _over(self) -> str:
+        return f" (waited {self.wait:g} s)" if self.wait else ""
+
+
+def _made(network: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    """A network of the teacher's own; one that was given may be the student."""
+    made = deepcopy(network) if isinstance(network, nn.Module) else network() if callable(network) else network
+    if not isinstance(made, nn.Module):
+        raise UserError(f"network must be an nn.Module, or a function that makes one; got {type(made).__name__}.")
+    return made
+
+
+def _of_run(path: Recorded, trust_code: bool) -> tuple[nn.Module, int]:
+    """The model of a role as its run has it, and the steps of an epoch there."""
+    spec = read_spec(path.run, trust_code)
+    how_trained = ("optimizer", "lr")  # which does not matter any more
+    own = [name for name in spec.objects if name not in how_trained]
+    if own:
+        raise UserError(
+            f"{path.run} was given a {own[0]} of your own: give network=, a function that makes its network."
+        )
+    plan = make_plan(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects={}))
+    return build_models(plan)[plan.method.learners[path.role]], plan.steps_per_epoch

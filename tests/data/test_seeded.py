@@ -1,0 +1,118 @@
+"""A plain DataLoader gives the batches of a DatasetStream, from any step, with any number of workers, in trainers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import skip_first_batches
+from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
+from lightning_fabric.utilities.data import _set_sampler_epoch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from spacedkd import (
+    DatasetStream,
+    SeededBatchSampler,
+    SeededCollate,
+    SeededDataset,
+    UserError,
+    seeded_loader,
+)
+
+STEPS_PER_EPOCH = 4  # 14 items by 4
+
+
+class Noisy(Dataset[tuple[Tensor, int]]):
+    """Draws from all three global generators."""
+
+    def __len__(self) -> int:
+        return 14
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return torch.tensor([row, random.random(), np.random.rand(), float(torch.rand(()))]), row % 3
+
+
+def masked(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """A collate that draws, as one for masked tokens does."""
+    inputs = torch.stack([one for one, _ in items])
+    return inputs * (torch.rand(inputs.shape) > 0.3), torch.tensor([label for _, label in items])
+
+
+def assert_batches(found: list[Any], steps: range, **options: Any) -> None:
+    stream = DatasetStream(Noisy(), 4, 7, masked, **options)
+    assert len(found) == len(steps)
+    for step, (inputs, labels) in zip(steps, found, strict=True):
+        expected = stream.batch(step)
+        assert torch.equal(inputs, expected.inputs), f"step {step}"
+        assert torch.equal(labels, expected.labels)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_any_steps_are_those_of_the_stream(workers: int) -> None:
+    steps = range(3, 11)
+    before = torch.get_rng_state(), random.getstate()
+    loader = seeded_loader(Noisy(), 4, 7, masked, steps=steps, num_workers=workers)
+    found = [*loader]
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
+    assert_batches(found, steps)
+    assert_batches([*loader], steps)
+    assert len(loader) == len(steps)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_have_slices(ranks: int) -> None:
+    for rank in range(ranks):
+        place = {"rank": rank, "ranks": ranks, "drop_last": True}
+        assert_batches([*seeded_loader(Noisy(), 4, 7, masked, steps=range(6), **place)], range(6), **place)
+
+
+def test_an_epoch_after_the_other_and_from_any_step() -> None:
+    sampler = SeededBatchSampler(14, 4, 7)
+    loader = DataLoader(SeededDataset(Noisy()), batch_sampler=sampler, collate_fn=SeededCollate(masked))
+    assert_batches([*loader, *loader], range(8))
+    sampler.set_step(6)
+    assert len(loader) == STEPS_PER_EPOCH
+    assert_batches([*loader, *loader], range(6, 12))
+    sampler.set_epoch(1)
+    assert_batches([*loader], range(4, 8))
+    sampler.set_epoch(1)  # again, though it was walked
+    assert_batches([*loader], range(4, 8))
+
+
+def test_lightning_tells_the_epoch_and_leaves_a_step_of_it() -> None:
+    loader = seeded_loader(Noisy(), 4, 7, masked)
+    _set_sampler_epoch(loader, 2)
+    assert_batches([*loader], range(8, 12))
+    loader.batch_sampler.set_step(6)
+    _set_sampler_epoch(loader, 1)
+    assert_batches([*loader], range(6, 8))
+
+
+def test_accelerate_tells_the_epoch_and_skips_and_slices() -> None:
+    loader = prepare_data_loader(seeded_loader(Noisy(), 4, 7, masked), num_processes=1, process_index=0)
+    assert_batches([*loader, *loader], range(8))
+    loader.set_epoch(5)
+    assert_batches([*skip_first_batches(loader, 3)], range(23, 24))
+    for rank in range(2):
+        shard = BatchSamplerShard(SeededBatchSampler(14, 4, 7, drop_last=True), 2, rank, split_batches=True)
+        found = DataLoader(SeededDataset(Noisy()), batch_sampler=shard, collate_fn=SeededCollate(masked))
+        assert_batches([*found], range(3), rank=rank, ranks=2, drop_last=True)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    sampler = SeededBatchSampler(14, 4, 7, steps=range(3))
+    for wrong, part in (
+        (lambda: SeededDataset(Noisy())[3], r"asked for \(row, seed\), got 3"),
+        (lambda: SeededCollate()([1, 2]), "items of a SeededDataset"),
+        (lambda: sampler.set_step(2), r"steps=range\(0, 3\)"),
+        (lambda: SeededBatchSampler(14, 4, 7, rank=2, ranks=2), "rank must be from 0 to 1"),
+        (lambda: SeededBatchSampler(14, 4, 7).set_step(-1), "counts from 0 up"),
+        (lambda: SeededDataset(iter([1])), "map-style"),
+    ):
+        with pytest.raises(UserError, match=part):
+            wrong()  # type: ignore[no-untyped-call]

@@ -1,0 +1,105 @@
+"""Snapshots of any loop: whole, once, by the first process, under plain names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from spacedkd import Snapshots, SnapshotTeacher, UserError
+from tests.conftest import assert_same_bits
+from tests.snapshots.by_hand import network
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_every_interval_and_the_end(tmp_path: Path) -> None:
+    model = network()
+    snapshots = Snapshots(tmp_path / "a" / "b", "1.5ep", steps_per_epoch=2, total=7)
+    found = [snapshots.after(updates, model) for updates in range(1, 8)]
+    assert [path and path.name for path in found] == [
+        None,
+        None,
+        *(["step-3.safetensors"]),
+        None,
+        None,
+        "step-6.safetensors",
+        "step-7.safetensors",
+    ]
+    assert_same_bits(load_file(found[2] or ""), model.state_dict())
+    assert "1.running_var" in load_file(found[2] or "")
+    open_end = Snapshots(tmp_path / "open", 3)
+    assert [open_end.due(updates) for updates in range(5)] == [False, False, False, True, False]
+    open_end.save(4, model)
+    assert names(tmp_path / "open") == ["step-4.safetensors"]
+
+
+def test_a_restart_leaves_equal_bits_and_refuses_others(tmp_path: Path) -> None:
+    model, snapshots = network(), Snapshots(tmp_path, 3)
+    path = snapshots.save(3, model)
+    before = path.stat()
+    snapshots.save(3, model)
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    assert path.stat().st_ino == before.st_ino
+    other = network()
+    with pytest.raises(UserError, match="step-3.safetensors holds other weights than this run"):
+        snapshots.save(3, other)
+    assert_same_bits(load_file(path), model.state_dict())
+    Snapshots(tmp_path, 3, overwrite=True).save(3, other)
+    assert_same_bits(load_file(path), other.state_dict())
+    assert names(tmp_path) == ["step-3.safetensors"]
+
+
+def test_tied_weights_are_whole(tmp_path: Path) -> None:
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    Snapshots(tmp_path, 1).save(1, tied)
+    assert {"0.weight", "1.weight"} <= load_file(tmp_path / "step-1.safetensors").keys()
+    teacher = SnapshotTeacher(tmp_path, 1, lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    x = torch.rand(3, 2)
+    assert torch.equal(teacher.seek(0)(x), tied(x))
+
+
+def test_the_first_process_writes_and_wrappers_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network()
+    monkeypatch.setenv("RANK", "1")
+    Snapshots(tmp_path / "second", 1).save(1, model)
+    assert not (tmp_path / "second").exists()
+    monkeypatch.delenv("RANK")
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    try:
+        snapshots = Snapshots(tmp_path / "first", 1)
+        snapshots.save(1, model)
+
+        class Student(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.network, self.teacher = network(), SnapshotTeacher(tmp_path / "first", 1, network)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                apart: torch.Tensor = (self.network(x) - self.teacher.seek(0)(x)).square().mean()
+                return apart
+
+        student = DistributedDataParallel(Student())
+        student(torch.rand(2, 1, 8, 8)).backward()
+        assert all(weight.grad is not None for weight in student.parameters())
+        snapshots.save(2, torch.compile(DistributedDataParallel(model)))
+        assert_same_bits(load_file(tmp_path / "first" / "step-2.safetensors"), model.state_dict())
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_what_is_no_tensor_is_refused(tmp_path: Path) -> None:
+    class Odd(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"a": 1}
+
+    with pytest.raises(UserError, match="_extra_state of Odd is dict"):
+        Snapshots(tmp_path, 1).save(1, Odd(1, 1))
+    assert names(tmp_path) == []
