@@ -41,6 +41,7 @@ METHODS: dict[str, RunSpec] = {
     "ctkd": splittable("ctkd", APART),
     "ban": splittable("ban", APART),
     "tsb-like": splittable("tsb-like", {"ramp": 0.0}),
+    "kd in parts": splittable("kd", APART, accumulate=3),
 }
 # In double precision, because a ReLU at 0 makes much of little.
 WITH_BATCHNORM: dict[str, RunSpec] = {
@@ -58,7 +59,8 @@ LONG = splittable("kd", APART, epochs=20, evaluate_every=Duration(10, "ep"), sav
 
 
 SPREAD: dict[str, RunSpec] = {
-    **{name: METHODS[name] for name in ("kd with clipped gradients", "self-kd snapshot", "ctkd", "ps-kd", "ban")},
+    **{name: METHODS[name] for name in ("kd in parts", "self-kd snapshot", "ctkd", "ps-kd", "ban")},
+    "kd with clipped gradients": METHODS["kd with clipped gradients"],
     "adamw and an average": splittable("kd", APART, ema=0.9, optimizer=OptimizerSpec("adamw", 1e-3)),
     "bf16-true": splittable("kd", APART, ema=0.9, precision="bf16-true", epochs=0.4, schedule=None),
 }

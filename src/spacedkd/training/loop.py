@@ -22,7 +22,7 @@ from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training import engine, following
 from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.learner import Losses
+from spacedkd.training.learner import Losses, Part
 from spacedkd.training.mending import mend
 from spacedkd.training.objects import Objects
 from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
@@ -166,10 +166,17 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     views = (plan.views(one) for turn in here for one in (plan.turns.looks.get(turn), turn) if one is not None)
     seen = batches(setup.stream, views, plan.spec.engine.workers)
 
-    def losses(turn: Turn, batch: Batch) -> Losses:
-        masks = masked_by(turn, plan.spec.frozen_mode)
-        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, fabric.global_rank))
-        return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather))
+    def losses(turn: Turn, batch: Batch, part: int) -> Losses:
+        masks = (*masked_by(turn, plan.spec.frozen_mode), fabric.global_rank, *([part] if part else []))
+        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks))
+        recorder.cost.part(setup.stream.size(turn.step), part, plan.spec.accumulate)
+        return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather, part))
+
+    def parts(turn: Turn) -> list[Part]:
+        batch, size = next(seen).to(fabric.device, setup.channels_last), setup.stream.size(turn.step)
+        # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
+        shares = ((part, len(part.labels) * fabric.world_size / size) for part in batch.parts(plan.spec.accumulate))
+        return [Part(partial(losses, turn, part, number), share) for number, (part, share) in enumerate(shares)]
 
     def moment(role: str, step: int, accuracy: float | None = None, waiting: str = "") -> Moment:
         return Moment(position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
@@ -197,14 +204,12 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
 
         if (look := plan.turns.looks.get(turn)) is not None:
             with recorder.cost.passes(look.role, setup.stream.size(look.step)), torch.no_grad():
-                losses(look, next(seen).to(fabric.device, setup.channels_last))
-        batch = next(seen).to(fabric.device, setup.channels_last)
-        lr, size = plan.lr(turn), setup.stream.size(step)
+                for part in parts(look):
+                    part.compute()
+        batch, lr = parts(turn), plan.lr(turn)
         undo = watch.before(role)
-        with recorder.cost.turn(role, plan.method.learners[role], size):
-            # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
-            share = len(batch.labels) * fabric.world_size / size
-            found = setup.learner(role).update(partial(losses, turn, batch), lr, share)
+        with recorder.cost.turn(role, plan.method.learners[role], setup.stream.size(step)):
+            found = setup.learner(role).update(batch, lr)
             left_out = undo(found)
             if not left_out:
                 setup.move_along(role, step, lr)

@@ -104,8 +104,8 @@ class Plan:
     def _is_last(self, turn: Turn) -> bool:
         return turn.step == self.last_step[turn.role]
 
-    def progress(self, step: int, gather: Callable[[Tensor], Tensor]) -> Progress:
-        return Progress(step, self.steps_per_epoch, self.total_steps, gather)
+    def progress(self, step: int, gather: Callable[[Tensor], Tensor], part: int = 0) -> Progress:
+        return Progress(step, self.steps_per_epoch, self.total_steps, gather, part)
 
     def views(self, turn: Turn) -> Sequence[View]:
         """What a turn sees: its step's batch, or, where replays are redrawn, one of epochs the run never reaches."""

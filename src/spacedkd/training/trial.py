@@ -122,7 +122,8 @@ def _steps_of(role: str, setup: Setup, recorder: Recorder, seconds: float) -> St
         return {name: count // size if name.endswith("images") else count for name, count in more.items()}
 
     first = counted(few[0])
-    with kept_for_backward() as kept, FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as flops:
+    counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU)
+    with kept_for_backward(plan.spec.accumulate > 1) as kept, counter as flops:
         later = counted(few[1])
     times = [_timed(setup, lambda: next(moments)) for _ in range(LEAST_TIMED)]
     affordable = min(MOST_TIMED, int(seconds / statistics.median(times)))
