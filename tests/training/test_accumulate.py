@@ -78,7 +78,7 @@ def test_stopped_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_the_forecast_counts_what_is_kept_of_one_part(tmp_path: Path) -> None:
-    spec = replace(SPLITTABLE, epochs=1, batch_size=16, data=replace(SPLITTABLE.data, train_limit=32))
+    spec = replace(SPLITTABLE, epochs=1, schedule=None, batch_size=16, data=replace(SPLITTABLE.data, train_limit=32))
     whole, parts = (forecast(replace(spec, accumulate=count), seconds=0.01) for count in (1, 4))
     assert parts.memory.activations == pytest.approx(whole.memory.activations / 4, rel=0.1)
     assert parts.cost == train(replace(spec, accumulate=4), tmp_path / "run").cost

@@ -78,7 +78,8 @@ def train(
     with until_stopped(way_on) as stop, run_progress(spec.method.name) as callback:
         found = loop.train(spec, folder, resume=resume is not None, restart=restart, callback=callback, stop=stop)
     console.print(terminal.shown(tables.of_run(found)))
-    say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student")
+    best = f", of its best epoch ({found.plan['best']['epoch']:g}): {folder}/best" if "best" in found.plan else ""
+    say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student{best}")
 
 
 def compare(

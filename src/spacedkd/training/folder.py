@@ -39,6 +39,7 @@ class RunFolder:
         self.checkpoint = self.path / "checkpoint" / "latest.safetensors"
         self.student = self.path / "student"
         self.average = self.path / "average"
+        self.best = self.path / "best"
         self.result = self.path / "result.json"
         self.teacher = self.path / "teacher"
         self.passed = self.path / "passed.json"
@@ -93,7 +94,7 @@ class RunFolder:
         try:
             with hold(self.path / ".lock"):
                 recorded = self.path / "path"
-                own = (self.path, self.checkpoint.parent, self.student, self.average, recorded)
+                own = (self.path, self.checkpoint.parent, self.student, self.average, self.best, recorded)
                 remove_leftovers(*own, *(recorded.iterdir() if recorded.is_dir() else ()), alone=True)
                 yield
         except Held as error:
@@ -110,7 +111,8 @@ class RunFolder:
             self.journal.replace(self.path / next(name for name in names if name not in taken))
         for path in checkpoint.generations(self.checkpoint):
             path.unlink()
-        shutil.rmtree(self.path / "path", ignore_errors=True)
+        for gone in (self.path / "path", self.best):
+            shutil.rmtree(gone, ignore_errors=True)
 
     def finished(self) -> bool:
         return self.result.exists()

@@ -54,7 +54,7 @@ class Disk:
 
     checkpoint: int
     students: int
-    """the student, and its average if there is one"""
+    """the student, and its average and its best epoch if there are"""
     journal: int
     other: int
     path: int = 0

@@ -14,6 +14,7 @@ from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
 from spacedkd.training import checkpoint
+from spacedkd.training.best import Best
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.cost import Cost
 from spacedkd.training.engine import describe
@@ -41,6 +42,7 @@ class Recorder:
         recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
         self._recording = Recording(folder.path, setup.plan, setup.modules(), recorded)
         self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
+        self._best = Best(setup, folder)
         self._saving = Background()
         self._started = time.monotonic()
 
@@ -64,6 +66,7 @@ class Recorder:
                 left = read_journal(self.folder.journal)
                 stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
                 stack.push(self._end_saving)
+            self._best.go_on()
             self._started = time.monotonic() - self.position.seconds
             try:
                 yield
@@ -150,12 +153,15 @@ class Recorder:
 
     def accuracy(self, turn: Turn, scores: Scores, role: str) -> None:
         self._write("accuracy", turn, {"role": role, "accuracy": scores})
+        self._best.note(role, self.position.turns, self._epoch(turn), scores)
 
     def _write(self, event: str, turn: Turn, found: Mapping[str, Any]) -> None:
         if self._journal is not None:
-            epoch = (turn.step + 1) / self.setup.plan.steps_per_epoch
-            when = {"turn": self.position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
+            when = {"turn": self.position.turns, "role": turn.role, "step": turn.step, "epoch": self._epoch(turn)}
             self._keep({"event": event, **when, **found})
+
+    def _epoch(self, turn: Turn) -> float:
+        return (turn.step + 1) / self.setup.plan.steps_per_epoch
 
     def _keep(self, entry: Entry) -> None:
         if self._journal is not None:
@@ -164,11 +170,12 @@ class Recorder:
 
     def leaves_behind(self, turn: Turn) -> bool:
         """Whether others will read, from the folder, what there is after a turn."""
-        return self.setup.plan.saves(turn) or self._recording.wants(turn)
+        return self.setup.plan.saves(turn) or self._recording.wants(turn) or self._best.is_due
 
     def updated(self, turn: Turn) -> None:
-        """Leave the role's path behind, where it is recorded."""
+        """Leave the role's path behind, where it is recorded, and the student, where it is the best so far."""
         self._saving.check()
+        self._best.keep()
         if self._journal is not None:
             self._recording.reached(turn, self.cost.counts[turn.role])
 
@@ -192,6 +199,7 @@ class Recorder:
                 "steps_per_epoch": plan.steps_per_epoch,
                 "total_steps": plan.total_steps,
                 "test_images": len(plan.data.evaluated()["test"]),
+                **self._best.kept(),
             }
             if setup.followed and not plan.spec.engine.pipeline:
                 facts["computed_here"] = self.cost.summary()

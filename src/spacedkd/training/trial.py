@@ -69,7 +69,7 @@ class Trial:
     memory: Memory
     checkpoint_bytes: int
     students_bytes: int
-    """the student, and its average if there is one"""
+    """the student, and its average and its best epoch if there are"""
     other_bytes: int
     """the small files"""
     loss_bytes: float
@@ -93,7 +93,8 @@ def run(setup: Setup, folder: RunFolder, seconds: float) -> Trial:
         parameters={name: sum(p.numel() for p in module.parameters()) for name, module in setup.modules().items()},
         memory=memory_of(setup, activations),
         checkpoint_bytes=_size(folder.checkpoint),
-        students_bytes=_size(folder.student) + _size(folder.average),
+        students_bytes=_size(folder.student) * (2 if "holdout" in setup.data.evaluated() else 1)
+        + _size(folder.average),
         other_bytes=_size(folder.spec) + _size(folder.classes) + _size(folder.result),
         loss_bytes=_mean_length(lines, "loss"),
         accuracy_bytes=_mean_length(lines, "accuracy"),
