@@ -24,7 +24,7 @@ from spacedkd.spec import AugmentSpec, DataSpec, EngineSpec, MethodSpec, Network
 
 Given = Mapping[str, Any]
 """the flags somebody typed, by name"""
-NO_FLAG = ("label", "processes_before")
+NO_FLAG = ("label", "processes_before", "extends")
 """fields that --set alone changes; so it is with options, which are the network's or the method's own"""
 
 

@@ -107,6 +107,11 @@ class Method(Protocol):
         """Models that are trained already and never learn; they are measured too."""
         return ()
 
+    @property
+    def knows_length(self) -> bool:
+        """Whether losses depend on how long the run is, `Progress.total_steps`: a run made longer would have others."""
+        return False
+
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         """Build every model the method needs, by name.
 

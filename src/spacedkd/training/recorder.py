@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -18,6 +18,7 @@ from spacedkd.training.best import Best
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.cost import Cost
 from spacedkd.training.engine import describe
+from spacedkd.training.extension import go_back, hand_on
 from spacedkd.training.finite import skipped
 from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
@@ -27,6 +28,17 @@ from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
 from spacedkd.training.sharding import is_sharding
 from spacedkd.training.together import check_shared
+
+
+class Beginning(NamedTuple):
+    """How a run takes its folder."""
+
+    new: bool = False
+    """the folder must be free"""
+    restart: bool = False
+    """what is there begins again"""
+    extend: RunFolder | None = None
+    """the run that it goes on from"""
 
 
 class Recorder:
@@ -47,19 +59,20 @@ class Recorder:
         self._started = time.monotonic()
 
     @contextmanager
-    def opened(self, new: bool = False, restart: bool = False) -> Iterator[None]:
+    def opened(self, begins: Beginning | None = None) -> Iterator[None]:
         """Hold the folder, with the run taken up where it was left, or from its beginning."""
         plan, fabric = self.setup.plan, self.setup.fabric
         with ExitStack() as stack:
             is_new = False
             if fabric.is_global_zero:
                 stack.enter_context(self.folder.lock())  # before anything is written: others may begin here as well
-                is_new = self._take(new, restart)
+                is_new = self._take(begins or Beginning())
             fabric.barrier()
             check_shared(fabric, self.folder.spec)
-            if self.folder.checkpoint.exists():  # everything as it was when it was saved
+            latest, first = self.folder.checkpoint, self.folder.first_checkpoint
+            if (start := latest if latest.exists() else first).exists():  # everything as it was when it was saved
                 names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
-                self.position = checkpoint.load(self.folder.checkpoint, *names)
+                self.position = checkpoint.load(start, *names)
                 self.cost.counts = {role: Counter(counts) for role, counts in self.position.cost.items()}
             if fabric.is_global_zero:
                 self._journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
@@ -67,27 +80,29 @@ class Recorder:
                 stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
                 stack.push(self._end_saving)
             self._best.go_on()
-            self._started = time.monotonic() - self.position.seconds
+            self._started, begun = time.monotonic() - self.position.seconds, self.position.turns
             try:
                 yield
             except UserError:
-                if is_new and self.position.turns == 0:  # a mistake that shows at the first step takes no folder
+                if is_new and self.position.turns == begun:  # a mistake that shows at the first step takes no folder
                     self.folder.discard()
                 raise
 
-    def _take(self, new: bool, restart: bool) -> bool:
+    def _take(self, begins: Beginning) -> bool:
         """Make the folder this run's, which is held; says whether it is the first to be there."""
         folder, spec = self.folder, self.setup.plan.spec
         is_new = not folder.spec.exists()
         if is_new:
+            if begins.extend is not None:
+                hand_on(begins.extend, folder, self.setup.plan)
             folder.create(spec)
-        elif new:
+        elif begins.new:
             folder.check_free()
         else:
             folder.check_holds(spec)
             if read_spec(folder.path).processes_before != spec.processes_before:
                 folder.create(spec)  # from here on it is a run on another number of processes
-        if restart:
+        if begins.restart:
             self.following.check_there(folder.path)
             folder.begin_again()
         self.following.go_on(folder.passed)
@@ -95,6 +110,8 @@ class Recorder:
         if checkpoint.generations(folder.checkpoint):
             length = folder.journal.stat().st_size if folder.journal.exists() else 0
             checkpoint.settle(folder.checkpoint, length, self.setup.modules())
+        elif folder.first_checkpoint.exists():
+            go_back(folder)
         return is_new
 
     def _end_saving(self, kind: object, error: BaseException | None, trace: object) -> None:
