@@ -16,6 +16,7 @@ LAYERS = [
     {"errors", "files", "locks", "machine", "own_code", "seeds", "started", "stopping", "torchvision_operators"},
     {
         "duration",
+        "extends",
         "schedule",
         "json_form",
         "learning_rate",
@@ -84,6 +85,7 @@ def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
         "stopping.py",
         "duration.py",
         "schedule.py",
+        "extends.py",
         "json_form.py",
         "spec.py",
         "places.py",

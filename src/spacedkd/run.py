@@ -11,8 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spacedkd.duration import in_steps, steps_of
+from spacedkd.duration import steps_of
 from spacedkd.errors import UserError
+from spacedkd.extends import Anew, with_extensions
 from spacedkd.files import read_journal
 from spacedkd.json_form import to_json
 from spacedkd.result_form import check_result, measured
@@ -109,8 +110,11 @@ class Run:
         """In steps; 0 where the method's plain variant has one role only, None where there is no one interval."""
         if len(self.roles) == 1 or self.spec.schedule is None:
             return 0 if len(self.roles) == 1 and self.variant == "plain" else None
-        schedule = in_steps(self.spec.schedule, self.steps_per_epoch, self.total_steps)
-        return steps_of(schedule.interval) if isinstance(schedule, Spaced) else None
+        asked = (self.spec.schedule, self.spec.extends, self.steps_per_epoch, self.total_steps)
+        schedule = with_extensions(*asked)
+        parts = {*schedule.parts} if isinstance(schedule, Anew) else {schedule}
+        found = {steps_of(part.interval) for part in parts if isinstance(part, Spaced)}
+        return found.pop() if len(found) == len(parts) == 1 else None
 
     @cached_property
     def all_but_spacing(self) -> str:

@@ -20,6 +20,7 @@ from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.duration import Duration
 from spacedkd.engine_spec import EngineSpec as EngineSpec
 from spacedkd.errors import UserError, check_between, shown, unknown
+from spacedkd.extends import Extends as Extends
 from spacedkd.json_form import check_fields, from_json, to_json
 from spacedkd.method_names import METHODS
 from spacedkd.optimizer_spec import OptimizerSpec as OptimizerSpec
@@ -130,6 +131,11 @@ class RunSpec:
     """the arm of a comparison this run belongs to"""
     objects: Options = field(default_factory=dict)
     """what was given to `train()` as an object: its qualified name and the digest of its source"""
+    accumulate: int = field(default=1, metadata={"later": True})
+    """compute every batch in so many parts, one after the other, for one update: less memory at the same batch size;
+    BatchNorm and losses over a whole batch, such as the feature norm, see a part at a time, as they do on devices"""
+    extends: tuple[Extends, ...] = field(default=(), metadata={"later": True})
+    """the runs this one goes on from, each like it but for its epochs (`spacedkd train --extend RUN --epochs 120`)"""
     processes_before: tuple[str, ...] = ()
     """of a run that was taken up on another number of processes: '2 until turn 586'; no run in one go has its bits"""
     engine: EngineSpec = field(default_factory=EngineSpec)
@@ -139,6 +145,10 @@ class RunSpec:
         if not 0 < self.epochs < 1e9:
             raise UserError(f"epochs must be more than 0 and finite, less than 1e9; got {self.epochs:g}.")
         check_between("batch_size", self.batch_size, 1, 10**9)
+        check_between("accumulate", self.accumulate, 1, self.batch_size)
+        lengths = [*(one.epochs for one in self.extends), self.epochs]
+        if lengths != sorted({*lengths}):
+            raise UserError(f"epochs must be more with each extension, got {', '.join(f'{one:g}' for one in lengths)}.")
         check_between("seed", self.seed, 0, 2**63)
         for name, one in self.objects.items():
             if not (

@@ -46,7 +46,7 @@ def test_a_comparison_that_is_half_done(tmp_path: Path, capsys: pytest.CaptureFi
     before = contents(tmp_path)
     capsys.readouterr()
     arms = ["--arm", "alone: --method none", "--arm", "kd: --interval 1ep"]
-    main(["compare", *TINY, *arms, "--seeds", "2", "--out", str(tmp_path), "--plan"])
+    main(["compare", *TINY, *arms, "--seeds", "2", "--out", str(tmp_path), "--dry-run"])
     said = capsys.readouterr().out
     assert contents(tmp_path) == before
     assert re.search(r"alone\s+20 of 20\s+20\s+20\s+20 ", said), "the other seed is the teacher of kd"

@@ -130,7 +130,9 @@ def assert_same(kind: str, one: Path, other: Path) -> None:
     for run in runs(one):
         ours, theirs = one / run, other / run
         assert_same_bits(*(_learned(folder, shared) for folder in (ours, theirs)))
-        for name in ("journal.jsonl", "student/model.safetensors", "student/config.json", "classes.json"):
+        written = ("journal.jsonl", "student/model.safetensors", "student/config.json", "classes.json")
+        chosen = sorted(file.relative_to(ours).as_posix() for file in (ours / "best").glob("*"))
+        for name in (*written, *chosen):
             assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
         results = [json.loads((folder / "result.json").read_text()) for folder in (ours, theirs)]
         for result in results:

@@ -10,7 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd import Duration, EngineSpec, MethodSpec, Offline, Online, RunSpec, Spaced, Window, compare, train
+from spacedkd import (
+    Duration,
+    EngineSpec,
+    MethodSpec,
+    Offline,
+    Online,
+    RunSpec,
+    Spaced,
+    Window,
+    compare,
+    read_spec,
+    train,
+)
 from spacedkd.errors import UserError
 from spacedkd.json_form import to_json
 from spacedkd.methods import METHODS
@@ -20,6 +32,7 @@ from tests.conftest import TINY
 SHORT = replace(TINY, epochs=2, schedule=Spaced("1.5ep"), save_every=Duration(3, "st"))
 """Ten steps: a teacher's seven, the student's seven, then three of each; saved in the middle of each stretch."""
 RECORDER = replace(SHORT, schedule=Spaced("1ep"), record=(Spaced("1.5ep"),))
+EXTENDED = replace(SHORT, epochs=1, schedule=Spaced("1ep"), data=replace(SHORT.data, holdout=0.2))
 ARMS = {"online": replace(SHORT, schedule=None), "spaced": SHORT, "no KD": replace(SHORT, method="none", schedule=None)}
 
 
@@ -37,6 +50,16 @@ def one_run(spec: RunSpec) -> Callable[[Path], None]:
 def recorder_and_follower(folder: Path) -> None:
     for name, spec in (("run", RECORDER), ("follower", replace(SHORT, teacher_path=folder / "run"))):
         train(spec, folder / name, resume=RunFolder(folder / name).spec.exists())
+
+
+def extended(folder: Path) -> None:
+    """The longer run is killed in the middle of all that it takes over, too."""
+    run, longer = folder / "run", folder / "longer"
+    train(EXTENDED, run, resume=RunFolder(run).spec.exists())
+    if RunFolder(longer).spec.exists():
+        train(read_spec(longer), longer, resume=True)
+    else:
+        train(replace(EXTENDED, epochs=2), longer, extend=run)
 
 
 def comparison(folder: Path) -> None:
@@ -74,6 +97,7 @@ KINDS: Mapping[str, Kind] = {
     "window": Kind(one_run(replace(SHORT, schedule=Window(Spaced("3st"), Online(), "2st", stop="8st")))),
     "offline": Kind(one_run(replace(SHORT, schedule=Offline()))),
     "hold-out": Kind(one_run(replace(SHORT, data=replace(SHORT.data, holdout=0.2)))),
+    "extended": Kind(extended),
     "self-kd live": Kind(one_run(spaced("self-kd", variant="live"))),
     "self-kd snapshot": Kind(one_run(spaced("self-kd", variant="snapshot"))),
     "memory of logits": Kind(one_run(spaced("ps-kd"))),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from safetensors.torch import load_file
 
 from spacedkd import Duration, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec, Spaced
 from tests.conftest import TINY, tensors
@@ -41,6 +42,7 @@ METHODS: dict[str, RunSpec] = {
     "ctkd": splittable("ctkd", APART),
     "ban": splittable("ban", APART),
     "tsb-like": splittable("tsb-like", {"ramp": 0.0}),
+    "kd in parts": splittable("kd", APART, accumulate=3, data=replace(TINY.data, holdout=0.25)),
 }
 # In double precision, because a ReLU at 0 makes much of little.
 WITH_BATCHNORM: dict[str, RunSpec] = {
@@ -58,7 +60,8 @@ LONG = splittable("kd", APART, epochs=20, evaluate_every=Duration(10, "ep"), sav
 
 
 SPREAD: dict[str, RunSpec] = {
-    **{name: METHODS[name] for name in ("kd with clipped gradients", "self-kd snapshot", "ctkd", "ps-kd", "ban")},
+    **{name: METHODS[name] for name in ("kd in parts", "self-kd snapshot", "ctkd", "ps-kd", "ban")},
+    "kd with clipped gradients": METHODS["kd with clipped gradients"],
     "adamw and an average": splittable("kd", APART, ema=0.9, optimizer=OptimizerSpec("adamw", 1e-3)),
     "bf16-true": splittable("kd", APART, ema=0.9, precision="bf16-true", epochs=0.4, schedule=None),
 }
@@ -100,8 +103,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> OnTwo:
 
 
 def assert_close(one: Path, other: Path, atol: float = 1e-6, rtol: float = 1e-4) -> None:
-    """Weights, buffers, memories and optimizers of two runs are the same up to rounding."""
+    """Weights, buffers, memories, optimizers and the best student of two runs are the same up to rounding."""
     found, expected = tensors(one), tensors(other)
+    for file in other.glob("best/*.safetensors"):
+        found |= load_file(one / "best" / file.name)
+        expected |= load_file(file)
     assert found.keys() == expected.keys()
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], atol=atol, rtol=rtol, msg=f"{name} differs")

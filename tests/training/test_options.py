@@ -21,7 +21,8 @@ from torch.nn import functional as F
 
 from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, train
 from spacedkd.json_form import to_json
-from spacedkd.training.learner import Learner, make_optimizer
+from spacedkd.training.learner import Learner, Part
+from spacedkd.training.optimizers import make_optimizer
 from spacedkd.training.plan import make_plan
 from spacedkd.training.setup import update_average
 from tests.conftest import assert_same_bits, of_model, tensors
@@ -45,7 +46,7 @@ def test_gradients_are_clipped() -> None:
     start = model.weight.detach().clone()
     plain = OptimizerSpec(lr=1.0, momentum=0, weight_decay=0, clip=0.5)
     learner = Learner(Fabric(accelerator="cpu"), model, plain)
-    learner.update(lambda: {"big": 100 * learner.model(torch.ones(2, 3)).sum()}, lr=1.0)
+    learner.update([Part(lambda: {"big": 100 * learner.model(torch.ones(2, 3)).sum()})], lr=1.0)
     assert (model.weight - start).norm().item() == pytest.approx(0.5, rel=1e-5)
 
 

@@ -24,14 +24,14 @@ from spacedkd.spec import AugmentSpec, DataSpec, EngineSpec, MethodSpec, Network
 
 Given = Mapping[str, Any]
 """the flags somebody typed, by name"""
-NO_FLAG = ("label", "processes_before")
+NO_FLAG = ("label", "processes_before", "extends")
 """fields that --set alone changes; so it is with options, which are the network's or the method's own"""
 
 
-def flag(about: str, default: Any = "", metavar: str | None = None) -> Any:
-    """A flag's line in the help, with what the run has when the flag is left out."""
+def flag(about: str, default: Any = "", metavar: str | None = None, also: tuple[str, ...] = ()) -> Any:
+    """A flag's line in the help, with what the run has when the flag is left out, and what it is called `also`."""
     hint = f"(default: {default})" if default != "" else ""
-    return tyro.conf.arg(help=about, help_behavior_hint=hint, metavar=metavar)
+    return tyro.conf.arg(help=about, help_behavior_hint=hint, metavar=metavar, aliases=also or None)
 
 
 _TRUTH = {"True": True, "true": True, "False": False, "false": False}

@@ -11,6 +11,7 @@ from spacedkd.spec import RunSpec
 
 if TYPE_CHECKING:
     from spacedkd.experiments.forecast import ComparisonForecast
+    from spacedkd.training.plan import Plan
 
 
 def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
@@ -25,6 +26,24 @@ def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
     found = forecast(spec, folder)
     console.print(*(terminal.shown(make(found)) for make in (forecast_tables.of_roles, forecast_tables.of_run)))
     say(f"Nothing was trained. The run's folder: {folder}")
+
+
+def say_planned(plan: Plan) -> None:
+    """What will be done, before it is."""
+    from spacedkd.report.numbers import counted
+
+    roles = ", ".join(f"{role} {number}" for role, number in plan.updates(len(plan.turns)).items())
+    epochs = f"{counted(plan.spec.epochs, 'epoch')} of {counted(plan.data.count, 'image')}"
+    say(f"{counted(len(plan.turns), 'turn')} ({roles}): {epochs}, {counted(plan.steps_per_epoch, 'step')} each.")
+
+
+def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:
+    """The same of a comparison."""
+    from spacedkd.report.numbers import counted, listed
+
+    epochs = listed([f"{length:g}" for length in sorted({spec.epochs for spec in arms.values()})])
+    of_each = f"{counted(len(arms), 'arm')} of {counted(seeds, 'seed')} each, {epochs} epochs"
+    say(f"{counted(len(arms) * seeds, 'run')}: {of_each}; --plan says what they take.")
 
 
 def show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, jobs: int | None, sharing: bool) -> None:

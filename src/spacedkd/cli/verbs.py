@@ -12,17 +12,17 @@ import tyro
 
 from spacedkd.cli import plans
 from spacedkd.cli.arms import make_arms
-from spacedkd.cli.changes import changed, folder_name, to_spec
+from spacedkd.cli.asked import asked, extended
+from spacedkd.cli.changes import changed
 from spacedkd.cli.flags import RunFlags, flag, given
 from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.machine import check_count
 from spacedkd.recipes import of_quirks
-from spacedkd.spec import read_spec
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
-PLAN = flag("train nothing: take a few steps, and say what it will take and what is left", "no")
+PLAN = flag("train nothing: take a few steps, and say what it will take and what is left", "no", also=("--dry-run",))
 
 
 def train(
@@ -32,6 +32,9 @@ def train(
     restart: Annotated[
         bool, flag("begin the run of --resume again from its beginning; its journal so far is kept", "no")
     ] = False,
+    extend: Annotated[
+        Path | None, flag("a new run that goes on where this one ended, to more --epochs", metavar="RUN")
+    ] = None,
     plan: Annotated[bool, PLAN] = False,
 ) -> None:
     """Train one run: a network with a teacher that learns ahead of it in time.
@@ -40,31 +43,25 @@ def train(
     --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003 --rate cosine --out runs/mine
     """
     typed = given(run)
-    trust_code = typed.pop("trust_code", False) if resume is not None else False
-    if resume is not None and (out is not None or {*typed} - {"devices", "nodes", "strategy"}):
-        raise UserError(
-            "--resume takes everything from the run's spec.json: leave out the other flags. Only --devices, --nodes "
-            "and --strategy may change."
-        )
-    if restart and resume is None:
-        raise UserError("--restart begins a run that is there again: name it with --resume RUN.")
-    if resume is not None and resume.name == "spec.json":
-        resume = resume.parent
-    if out is not None and not out.name:
-        raise UserError("--out needs the name of a folder, for instance runs/mine.")
-    spec = read_spec(resume, trust_code) if resume is not None else to_spec(typed)
+    run_asked = asked(typed, out, resume, restart, extend)
+    spec, _, resume, extend = run_asked
 
     from spacedkd.cli import terminal
+    from spacedkd.data.sources import Library
     from spacedkd.report import tables
     from spacedkd.training import loop
     from spacedkd.training.folder import RunFolder
+    from spacedkd.training.objects import Objects
 
     if "recipe" in typed:
         name, without = typed["recipe"], typed.get("without", ())
         console.print(f"Recipe {name} fills in:", terminal.of_spec(spec, of_quirks(name, without, spec)))
-    folder = resume or out or Path("runs") / folder_name(spec)
+    folder, library = run_asked.place(), Library()
     if resume is not None and typed:
         spec = RunFolder(resume).taken_up(changed(spec, typed))
+    if extend is not None:
+        RunFolder(folder).check_free()
+        spec = extended(spec, extend, library)
     if plan:
         plans.show_plan(spec, folder, resume is not None)
         return
@@ -76,9 +73,11 @@ def train(
         return f"spacedkd train --resume {shlex.quote(str(folder))}" if begun else "the same command"
 
     with until_stopped(way_on) as stop, run_progress(spec.method.name) as callback:
-        found = loop.train(spec, folder, resume=resume is not None, restart=restart, callback=callback, stop=stop)
+        given_to = (spec, RunFolder(folder), resume is not None, Objects(), callback, library, restart, stop)
+        found = loop.train_run(*given_to, extend and RunFolder(extend), planned=plans.say_planned)
     console.print(terminal.shown(tables.of_run(found)))
-    say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student")
+    best = f", of its best epoch ({found.plan['best']['epoch']:g}): {folder}/best" if "best" in found.plan else ""
+    say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student{best}")
 
 
 def compare(
@@ -139,6 +138,7 @@ def compare(
     finished = sum((folder / "result.json").exists() for folder in every)
     if finished:
         say(f"{finished} of {len(every)} runs in {out} are finished already; delete the folder to run them again.")
+    plans.say_comparison(arms, seeds)
     with until_stopped(lambda: "the same command") as stop, jobs_progress(len(every) - finished) as callback:
         found = runner.compare(
             arms,

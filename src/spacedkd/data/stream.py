@@ -21,7 +21,7 @@ from spacedkd.data.augmentations import Augmentation, BatchWise
 from spacedkd.data.changes import Mix
 from spacedkd.data.images import Images as Images
 from spacedkd.data.images import ImageSet
-from spacedkd.data.inputs import Inputs, to_device
+from spacedkd.data.inputs import Inputs, each, to_device
 from spacedkd.data.items import Items
 from spacedkd.errors import UserError
 from spacedkd.own_code import Inherited
@@ -43,6 +43,19 @@ class Batch(NamedTuple):
         inputs = to_device(self.inputs, device, channels_last)
         labels, indices = (part.to(device, non_blocking=True) for part in (self.labels, self.indices))
         return Batch(inputs, labels, indices, tuple(other.to(device, channels_last) for other in self.others))
+
+    def parts(self, count: int) -> list[Batch]:
+        """The batch cut into so many, one behind the other, as equal as can be; all views of it are cut alike.
+
+        >>> [part.indices.tolist() for part in Batch(torch.zeros(5, 1), torch.zeros(5), torch.arange(5)).parts(2)]
+        [[0, 1], [2, 3, 4]]
+        """
+        return [self._cut(number, count) for number in range(count)] if count > 1 else [self]
+
+    def _cut(self, number: int, count: int) -> Batch:
+        rows = slice(len(self.labels) * number // count, len(self.labels) * (number + 1) // count)
+        inputs, others = each(self.inputs, lambda one: one[rows]), (other._cut(number, count) for other in self.others)
+        return Batch(inputs, self.labels[rows], self.indices[rows], tuple(others))
 
 
 class View(NamedTuple):
@@ -216,9 +229,8 @@ def _prepared(batch: Callable[..., Batch], turns: Iterable[Sequence[Any]], worke
     seen = _Turns(batch)
     if workers == 0:
         return _raised(map(seen.__getitem__, turns))
-    pinned = torch.cuda.is_available()
-    settings: dict[str, Any] = {"num_workers": workers, "worker_init_fn": partial(_begin, os.getpid())}
-    loader = DataLoader(seen, None, sampler=turns, collate_fn=_as_it_is, pin_memory=pinned, **settings)
+    settings: dict[str, Any] = {"worker_init_fn": partial(_begin, os.getpid()), "pin_memory": torch.cuda.is_available()}
+    loader = DataLoader(seen, None, sampler=turns, collate_fn=_as_it_is, num_workers=workers, **settings)
     return _raised(iter(loader))
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from spacedkd.data.stream import Batch, View
-from spacedkd.errors import check_between
+from spacedkd.errors import UserError, check_between
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.memory import LastBatch, check_indices
 from spacedkd.methods.method import Ingredients, Losses, Models, Progress
@@ -49,6 +49,8 @@ class DLB(Taught):
         check_between("alpha", self.alpha, 0)
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
+        if given.parts > 1:
+            raise UserError("Method dlb remembers its last batch as a whole: leave out --accumulate.")
         models, first = super().models(given), self.chain[0]
         memory = LastBatch(given.batch_size, given.classes)
         return {**models, first: self.equipped(models[first]), MEMORY: memory}

@@ -38,6 +38,10 @@ class ESKD(Hinton):
         if self.teacher_for.amount == 0:
             raise UserError("teacher_for is 0: the teacher would have nothing to teach. Write 25% or 35ep.")
 
+    @property
+    def knows_length(self) -> bool:
+        return self.distil_for.unit == "%" and self.distil_for.amount < 100
+
     def learns_for(self, role: str) -> Duration:
         return self.teacher_for if role == self.chain[0] else super().learns_for(role)
 

@@ -24,6 +24,8 @@ class Progress(NamedTuple):
     total_steps: int
     gather: Callable[[Tensor], Tensor] = lambda rows: rows
     """the rows of all processes together, for what must be remembered of the whole batch"""
+    part: int = 0
+    """of the batch, where an update computes it in parts; what happens once for each update happens with the first"""
 
     @property
     def epoch(self) -> int:
@@ -68,6 +70,8 @@ class Ingredients(NamedTuple):
     """of a whole batch, over all processes"""
     mixed: bool = False
     """whether images are mixtures of two, so that a prediction belongs to no single one"""
+    parts: int = 1
+    """in how many parts an update computes its batch"""
 
 
 class Card(NamedTuple):
@@ -102,6 +106,11 @@ class Method(Protocol):
     def fixed(self) -> Sequence[str]:
         """Models that are trained already and never learn; they are measured too."""
         return ()
+
+    @property
+    def knows_length(self) -> bool:
+        """Whether losses depend on how long the run is, `Progress.total_steps`: a run made longer would have others."""
+        return False
 
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         """Build every model the method needs, by name.

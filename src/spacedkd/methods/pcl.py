@@ -71,7 +71,7 @@ class PCL(ONE):
         return [View(step, view) for view in range(self.branches if self.own_views else 1)]
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        if role == self.roles[0] and progress.step > 0:
+        if role == self.roles[0] and progress.step > 0 and progress.part == 0:
             decay = min(1 - 1 / progress.step, self.decay)
             ema_update(models["mean"], models["network"], decay, share=lambda row: progress.gather(row[None])[0])
         return super().losses(role, models, batch, progress)

@@ -45,6 +45,10 @@ class PSKD(Taught):
         super().__post_init__()
         check_between("alpha", self.alpha, 0, 1)
 
+    @property
+    def knows_length(self) -> bool:
+        return True
+
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         return {**super().models(given), MEMORY: bank_for(given, "ps-kd")}
 

@@ -11,7 +11,7 @@ from timm.models import save_for_hf
 from torch import Tensor, nn
 
 from spacedkd.data.inputs import Shown
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, unknown
 from spacedkd.files import write_json
 from spacedkd.json_form import qualified_name
 from spacedkd.models.build import MakeModule, arguments_of, make_own, seeded, size_seen
@@ -83,14 +83,28 @@ def _opened(file: Path) -> nn.Module:
         raise UserError(f"The student in {file.parent} cannot be opened: {reason(error)}") from None
 
 
-def load_student(folder: str | Path, network: MakeModule | None = None, *, trust_code: bool = False) -> nn.Module:
+WHICH = {"last": ".", "average": "average", "best": "best"}
+"""the students a run may have, and where they lie in its folder"""
+
+
+def load_student(
+    folder: str | Path, network: MakeModule | None = None, *, which: str = "last", trust_code: bool = False
+) -> nn.Module:
     """The trained student of a run, in eval mode; `folder` is the run's, or the student's inside it.
+
+    Of a run it is that of the last epoch, or `which`: its moving "average" where there is one (--ema), or that of the
+    "best" epoch where held-out images chose it (--holdout).
 
     A student that is not timm's is made by `network`, the function it was trained with, or, with `trust_code`, by the
     one its folder names where that can be imported. What it wants to see is what it was trained on, normalised in the
     same way.
     """
-    file = weights_file(Path(folder))
+    if which not in WHICH:
+        raise unknown("student", which, WHICH)
+    if not (Path(folder) / WHICH[which]).exists() and Path(folder).exists():
+        flag = {"average": "with --ema", "best": "where held-out images choose it, with --holdout"}[which]
+        raise UserError(f"{folder} has no {which} student; it is kept {flag}.")
+    file = weights_file(Path(folder) / WHICH[which])
     known = described(file.with_name("config.json"), trust_code)
     if not known.keys() & {"architecture", "made_by"}:
         raise UserError(f"{file.with_name('config.json')} does not say which network the weights beside it are.")

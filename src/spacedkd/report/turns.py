@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spacedkd.duration import in_steps, steps_of
+from spacedkd.duration import steps_of
+from spacedkd.extends import with_extensions
 from spacedkd.json_form import to_json
 from spacedkd.report import Arm, colours
 from spacedkd.report.axes import Panel, Point, label, tick_values, ticks
@@ -80,7 +81,7 @@ def timetables(arms: Sequence[Arm]) -> list[Timetable]:
 def _schedule(run: Run) -> Schedule:
     """In steps; a single role takes every step once, whatever the interval."""
     asked = None if run.leader is None else run.spec.schedule
-    return in_steps(asked or Spaced("100%"), run.steps_per_epoch, run.total_steps)
+    return with_extensions(asked or Spaced("100%"), run.spec.extends, run.steps_per_epoch, run.total_steps)
 
 
 def strokes(blocks: Iterable[Segment], finest: float) -> list[Stroke]:

@@ -67,6 +67,7 @@ def build_models(plan: Plan) -> dict[str, nn.Module]:
         images=data.count,
         batch_size=plan.spec.batch_size,
         mixed=data.mixed,
+        parts=plan.spec.accumulate,
     )
     with build.seeded(seed_for(plan.spec.seed, "extra modules")):
         models = plan.method.models(given)
@@ -87,9 +88,17 @@ def build_models(plan: Plan) -> dict[str, nn.Module]:
 
 
 def _check_last_batch(plan: Plan, models: dict[str, nn.Module]) -> None:
-    """Refuse a last batch that is too small for BatchNorm, where there is one."""
-    ranks = plan.spec.engine.processes
+    """Refuse a last batch that is too small for BatchNorm, where there is one, or for the parts it is computed in."""
+    ranks, cut = plan.spec.engine.processes, plan.spec.accumulate
     smallest = stream_of(plan.spec, plan.data, 0, ranks).size(plan.steps_per_epoch - 1)
     parts = (part for model in models.values() for part in model.modules())
-    if smallest < 2 * ranks and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts):
+    least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts) else 1
+    if smallest < least * ranks and least > 1:
         raise too_small(smallest, "items", plan.spec.batch_size, ranks)
+    if smallest < least * ranks * cut:
+        norm = ", two for BatchNorm" if least > 1 else ""
+        way_out = "--drop-last True or fewer parts" if plan.spec.batch_size >= least * ranks * cut else "fewer parts"
+        raise UserError(
+            f"The last batch of an epoch has {smallest} images for {ranks * cut} parts (--accumulate {cut} on {ranks} "
+            f"device(s)), and each needs one{norm}: use {way_out}."
+        )

@@ -124,6 +124,13 @@ def _position(path: Path, words: Mapping[str, str]) -> Position:
         raise Damaged(f"{path} is damaged: it does not say how far it is.") from None
 
 
+def hand_on(path: Path, to: Path, fingerprint: str) -> Position:
+    """Write a checkpoint once more, as that of another run; says how far it is."""
+    words, tensors = tensor_file.read(path, WORDS)
+    tensor_file.write(to, tensors, {name: words[name] for name in WORDS} | {"fingerprint": fingerprint})
+    return _position(path, words)
+
+
 def load(
     path: Path,
     fingerprints: Collection[str],

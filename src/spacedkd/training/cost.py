@@ -35,6 +35,10 @@ class Cost:
         yield
         self._images = 0
 
+    def part(self, images: int, number: int, count: int) -> None:
+        """From here on passes are made for one of so many parts of a global batch of so many images."""
+        self._images = images * (number + 1) // count - images * number // count
+
     @contextmanager
     def turn(self, role: str, learner: str, images: int) -> Iterator[None]:
         """Count one update of `learner` on a global batch of so many images, with all the passes made for it."""

@@ -39,9 +39,13 @@ class RunFolder:
         self.checkpoint = self.path / "checkpoint" / "latest.safetensors"
         self.student = self.path / "student"
         self.average = self.path / "average"
+        self.best = self.path / "best"
         self.result = self.path / "result.json"
         self.teacher = self.path / "teacher"
         self.passed = self.path / "passed.json"
+        self.begin = self.path / "begin"
+        """of a run that extends another: what that one ended with"""
+        self.first_checkpoint = self.begin / "checkpoint.safetensors"
 
     def check_free(self) -> None:
         """Refuse a place that already holds something, so that nothing is written over."""
@@ -71,7 +75,7 @@ class RunFolder:
         """Give back a folder in which nothing was learned."""
         for path in (self.spec, self.classes, self.journal, self.path / ".lock"):
             path.unlink(missing_ok=True)
-        for folder in (self.path / "path", self.teacher):
+        for folder in (self.path / "path", self.teacher, self.begin):
             shutil.rmtree(folder, ignore_errors=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -93,7 +97,7 @@ class RunFolder:
         try:
             with hold(self.path / ".lock"):
                 recorded = self.path / "path"
-                own = (self.path, self.checkpoint.parent, self.student, self.average, recorded)
+                own = (self.path, self.checkpoint.parent, self.student, self.average, self.best, self.begin, recorded)
                 remove_leftovers(*own, *(recorded.iterdir() if recorded.is_dir() else ()), alone=True)
                 yield
         except Held as error:
@@ -110,7 +114,8 @@ class RunFolder:
             self.journal.replace(self.path / next(name for name in names if name not in taken))
         for path in checkpoint.generations(self.checkpoint):
             path.unlink()
-        shutil.rmtree(self.path / "path", ignore_errors=True)
+        for gone in (self.path / "path", self.best):
+            shutil.rmtree(gone, ignore_errors=True)
 
     def finished(self) -> bool:
         return self.result.exists()
@@ -144,12 +149,16 @@ def _holds_student(folder: Path) -> bool:
 
 _NAMES = (".lock", ".lock.heartbeat", "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
 """what a run may have before it has learned anything"""
+_BEGIN = ("checkpoint.safetensors", "journal.jsonl", "best")
+"""what one that extends another gets first"""
 
 
 def _leftover(path: Path) -> bool:
     """What a kill during the very first write leaves behind; in a pipeline the teacher is the first to write."""
     if path.name == "teacher" and path.is_dir():
         return _leads(path) or all(one.name in _NAMES or is_unfinished(one) for one in path.iterdir())
+    if path.name == "begin" and path.is_dir():
+        return all(one.name in _BEGIN or is_unfinished(one) for one in path.iterdir())
     return path.name in _NAMES[:2] or is_unfinished(path)
 
 

@@ -54,7 +54,7 @@ class Disk:
 
     checkpoint: int
     students: int
-    """the student, and its average if there is one"""
+    """the student, and its average and its best epoch if there are"""
     journal: int
     other: int
     path: int = 0
@@ -190,7 +190,8 @@ def _walk(setup: Setup, done: int) -> _Walked:
 def _forecast(setup: Setup, plan: Plan, tried: Trial, start: float, folder: RunFolder | None) -> Forecast:
     finished, learners = folder is not None and folder.finished(), plan.method.learners
     begun = folder is not None and checkpoint.generations(folder.checkpoint)
-    done = checkpoint.newest(folder.checkpoint).position.turns if folder is not None and begun else 0
+    first = plan.spec.extends[-1].turn if plan.spec.extends else 0
+    done = checkpoint.newest(folder.checkpoint).position.turns if folder is not None and begun else first
     whole, left = _walk(setup, 0), _walk(setup, done)
     for role in _followed(plan):  # it learns elsewhere
         left.turns[role] = left.evaluations[role] = 0

@@ -1,23 +1,30 @@
 """One model that learns: its weights, its optimizer, and the update; and who learns in a loop of your own."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
-from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
-from spacedkd.data.stored import first_line
 from spacedkd.errors import UserError, unknown
-from spacedkd.own_code import is_own, load_object
 from spacedkd.spec import OptimizerSpec
 from spacedkd.training import engine
 from spacedkd.training.objects import MakeOptimizer
+from spacedkd.training.optimizers import make_optimizer
 from spacedkd.training.sharding import is_sharding
 
 Losses = Mapping[str, Tensor]
+
+
+class Part(NamedTuple):
+    """What one part of an update's batch, mostly all of it, gives."""
+
+    compute: Callable[[], Losses]
+    """the losses for the weights as they are"""
+    share: float = 1.0
+    """what they count for"""
 
 
 class Learner:
@@ -46,16 +53,15 @@ class Learner:
         if self.wants_closure and is_sharding(fabric):
             raise UserError("strategy fsdp needs an optimizer of torch's or timm's that asks for losses once.")
 
-    def update(self, compute: Callable[[], Losses], lr: float, share: float = 1.0) -> Losses:
+    def update(self, parts: Sequence[Part], lr: float) -> Losses:
         """One step down the sum of the losses; gives the losses it had before. What has no gradient does not move.
 
-        `compute` gives the losses for the weights as they are. An optimizer that asks for them again after it has moved
-        the weights (SAM, LBFGS) gets them anew. `share` is what the losses count for.
+        An optimizer that asks for them again after it has moved the weights (SAM, LBFGS) gets them anew.
         """
-        losses = self._backward(compute, share)
+        losses = self._backward(parts)
         self._assign(lr)
         if self.wants_closure:
-            self._step.step(self._closure(losses, compute, share))
+            self._step.step(self._closure(losses, parts))
         else:
             self._step.step()
         return losses
@@ -69,12 +75,17 @@ class Learner:
         """The learning rate of the last update."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def _backward(self, compute: Callable[[], Losses], share: float) -> Losses:
+    def _backward(self, parts: Sequence[Part]) -> Losses:
         """Gradients of the losses, in place of those that were there."""
         self._step.zero_grad(set_to_none=True)
-        losses = compute()
-        shared = losses if share == 1 else {name: loss * share for name, loss in losses.items()}
-        self.fabric.backward(_sum(shared))
+        found = []
+        for part in parts:
+            with self.fabric.no_backward_sync(self.model, enabled=part is not parts[-1]):  # processes meet once
+                losses = part.compute()
+                shared = losses if part.share == 1 else {name: loss * part.share for name, loss in losses.items()}
+                self.fabric.backward(_sum(shared))
+            found.append(losses)
+        losses = found[0] if len(parts) == 1 else _mean(found, [part.share for part in parts])
         if self.clip is not None:
             self.fabric.clip_gradients(self.model, self._step, max_norm=self.clip, error_if_nonfinite=False)
         if self.wants_closure:
@@ -83,7 +94,7 @@ class Learner:
                     parameter.grad = parameter.grad.contiguous()  # which torch's LBFGS takes for granted
         return losses
 
-    def _closure(self, losses: Losses, compute: Callable[[], Losses], share: float) -> Callable[[], Tensor]:
+    def _closure(self, losses: Losses, parts: Sequence[Part]) -> Callable[[], Tensor]:
         """The losses once more; asked before anything has changed, they are those known already."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         known = [parameter.detach().clone() for parameter in parameters]
@@ -98,7 +109,7 @@ class Learner:
             nonlocal asked
             first, asked = not asked, True
             with torch.enable_grad():
-                found = losses if first and unchanged() else self._backward(compute, share)
+                found = losses if first and unchanged() else self._backward(parts)
             return _sum(found).detach()
 
         return closure
@@ -125,79 +136,20 @@ def _sum(losses: Losses) -> Tensor:
     return torch.stack(list(losses.values())).sum()
 
 
+def _mean(found: Sequence[Losses], shares: Sequence[float]) -> Losses:
+    """The losses of a whole batch from those of its parts."""
+    names = dict.fromkeys(name for losses in found for name in losses)
+    whole = sum(shares)
+    return {
+        name: torch.stack([one[name].detach() * (s / whole) for one, s in zip(found, shares, strict=True)]).sum()
+        for name in names
+    }
+
+
 def _needs_gradients_alone(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an optimizer never asks for the losses. That is known of torch's and timm's; others may."""
     ours = type(optimizer).__module__.startswith(("torch.optim", "timm.optim"))
     return ours and not isinstance(optimizer, torch.optim.LBFGS)
-
-
-def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | None = None) -> torch.optim.Optimizer:
-    """The optimizer a spec names, or the one `make` gives for the model's named parameters.
-
-    SGD decays every weight, as the paper's does; all others by name spare biases, norms, tokens and what timm spares.
-    """
-    if make is None and is_own(spec.name):
-        make = load_object(spec.name)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError("Nothing of the network learns: none of its parameters has requires_grad.")
-    if make is not None:
-        try:
-            return _checked(make(model.named_parameters()), model, spec.name)
-        except UserError:
-            raise
-        except Exception as error:
-            line = f"{type(error).__name__}: {first_line(error)}"
-            raise UserError(f"{spec.name} of your own, a function of named parameters, fails: {line}") from error
-    momentum = {} if spec.momentum is None else {"momentum": spec.momentum}
-    settings = {"lr": spec.lr, **momentum, **spec.options}
-    try:
-        if spec.name == "sgd":
-            decay, nesterov = spec.weight_decay, spec.nesterov
-            return torch.optim.SGD(model.parameters(), **settings, weight_decay=decay, nesterov=nesterov)
-        groups = _decay_groups(model, spec.weight_decay)
-        if spec.name == "adamw":
-            return torch.optim.AdamW(groups, **settings)
-        made: torch.optim.Optimizer = create_optimizer_v2(groups, opt=spec.name, **settings)
-        return made
-    except (TypeError, ValueError, AssertionError, ImportError, RuntimeError, NameError) as error:
-        raise UserError(f"Optimizer {spec.name} cannot be made: {first_line(error)}") from None
-
-
-def _checked(optimizer: Any, model: nn.Module, name: str) -> torch.optim.Optimizer:
-    """What a function of somebody's own gave, if it is an optimizer of this model."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UserError(f"{name} must give a torch.optim.Optimizer for named parameters, got {optimizer!r}.")
-    own = {id(parameter) for parameter in model.parameters()}
-    given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if not given or given - own:
-        raise UserError(f"{name} must give an optimizer of the parameters it was handed, got one of others or none.")
-    return optimizer
-
-
-def _decay_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Spares biases, norms, class tokens and positions, and what a network itself names, as timm does.
-
-    Not, say, the `mlp_tokens` of a mixer, which are weights.
-    """
-    decayed: list[nn.Parameter] = []
-    spared: list[nn.Parameter] = []
-    named = _named_to_spare(model)
-    for name, parameter in model.named_parameters():
-        own = name.rpartition(".")[2]
-        token = own.endswith("token") or own.startswith("pos_embed") or "position" in own
-        spare = parameter.ndim < 2 or own == "bias" or token or name in named
-        (spared if spare else decayed).append(parameter)
-    return [{"params": decayed, "weight_decay": decay}, {"params": spared, "weight_decay": 0.0}]
-
-
-def _named_to_spare(model: nn.Module) -> set[str]:
-    """What a network says in timm's way should not decay. Like timm we ask networks as a whole, not their parts."""
-    found: set[str] = set()
-    for name, part in model.named_modules():
-        whole = name.rpartition(".")[2] in ("", "network")  # which is what our models call theirs
-        if whole and callable(say := getattr(part, "no_weight_decay", None)):
-            found |= {f"{name}.{parameter}".lstrip(".") for parameter in say()}
-    return found
 
 
 def set_mode(model: nn.Module, training: bool) -> None:

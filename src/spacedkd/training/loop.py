@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import Batch, batches
+from spacedkd.errors import UserError
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.method import Method
 from spacedkd.run import Run, read_run
@@ -20,34 +21,21 @@ from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training import engine, following
+from spacedkd.training.extension import extended
 from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.learner import Losses
+from spacedkd.training.learner import Losses, Part
 from spacedkd.training.mending import mend
+from spacedkd.training.moment import Callback as Callback
+from spacedkd.training.moment import Moment as Moment
 from spacedkd.training.objects import Objects
 from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
-from spacedkd.training.recorder import Recorder
+from spacedkd.training.recorder import Beginning, Recorder
 from spacedkd.training.same_data import check_same_data
 from spacedkd.training.setup import Setup, measured, set_up
 from spacedkd.training.together import Agreement, together
 from spacedkd.training.turns import masked_by
-
-
-class Moment(NamedTuple):
-    """What a callback is told after every turn."""
-
-    turn: int
-    turns: int
-    role: str
-    epoch: float
-    accuracy: float | None
-    """of the role's deepest head on the test images, when it has just been measured"""
-    waiting: str = ""
-    """for what, when nothing is learned because of it"""
-
-
-Callback = Callable[[Moment], None]
 
 
 def train(
@@ -56,6 +44,7 @@ def train(
     *,
     resume: bool = False,
     restart: bool = False,
+    extend: Path | str | None = None,
     network: Callable[..., nn.Module] | None = None,
     teacher: Callable[..., nn.Module] | None = None,
     data: tuple[Any, Any] | None = None,
@@ -69,6 +58,8 @@ def train(
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
 
     With `restart` a run that is there begins again, in the same folder; its journal so far is kept beside the new one.
+    With `extend` it goes on where that run ended, or was stopped, in this folder and to the more epochs of this spec,
+    which is else that run's: `train(replace(read_spec(run), epochs=120), folder, extend=run)`.
     What the spec names can be given as an object instead: functions that make the network and the teacher's network,
     a pair of torch datasets to train and to test on (with a `collate` for their items), a function of named parameters
     that makes an optimizer, the learning rate as a function of the step, a method. Torch is left in deterministic mode,
@@ -79,8 +70,13 @@ def train(
     """
     check_spec(spec)
     check_folder("folder", folder)
-    objects = Objects(network, teacher, data, collate, optimizer, lr, method)
-    return train_run(spec, RunFolder(folder), resume or restart, objects, callback, restart=restart, stop=stop)
+    objects, library = Objects(network, teacher, data, collate, optimizer, lr, method), Library()
+    if extend is not None:
+        if resume or restart:
+            raise UserError("extend begins a new run, resume and restart go on with one: give one of them.")
+        spec = extended(spec, extend, objects, library)
+    asked = (spec, RunFolder(folder), resume or restart, objects, callback, library)
+    return train_run(*asked, restart=restart, stop=stop, extend=None if extend is None else RunFolder(extend))
 
 
 def train_run(
@@ -92,9 +88,13 @@ def train_run(
     library: Library | None = None,
     restart: bool = False,
     stop: Stop = never,
+    extend: RunFolder | None = None,
+    planned: Callable[[Plan], None] = lambda plan: None,
 ) -> Run:
-    """The same; a `library` keeps the data for the next run of this process."""
+    """The same, of a spec as `extended` gives it; a `library` keeps the data for others, `planned` hears the plan."""
     library = library or Library()
+    if spec.extends and extend is None and not folder.begin.exists():
+        raise UserError("This spec goes on where another run ended: name that run with --extend RUN, or extend=RUN.")
     if not resume:
         folder.check_free()
     elif folder.spec.exists():
@@ -113,8 +113,10 @@ def train_run(
         check_same_data(folder, plan.data, begins_again=restart)
         if not restart and folder.finished() and mend(plan, folder):
             return read_run(folder.path)
+    planned(plan)
+    begins = Beginning(not resume, restart, extend)
     if not plan.spec.engine.pipeline:
-        return _train(plan, folder, callback, stop, not resume, restart)
+        return _train(plan, folder, callback, stop, begins)
     check_pipeline(plan, folder.teacher)
     if restart or not folder.spec.exists():  # what a kill has left of another beginning
         with folder.lock():
@@ -128,17 +130,17 @@ def train_run(
             callback(moment)
 
         followed = replace(plan.spec, teacher_path=str(folder.teacher.resolve()))
-        return _train(replace(plan, spec=followed), folder, checked, stop, not resume, restart)
+        return _train(replace(plan, spec=followed), folder, checked, stop, begins)
 
 
-def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, new: bool, restart: bool) -> Run:
+def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, begins: Beginning) -> Run:
     for waiting in following.wait_for_begin(plan):
         callback(Moment(0, len(plan.turns), "", 0.0, None, waiting))
         if stop():
             raise Stopped(folder.path, 0, len(plan.turns))
     setup = set_up(plan)
     recorder = Recorder(setup, folder)
-    with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(new, restart):
+    with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
         with Agreement(setup.fabric, stop) as stops:
             for moment in learn(setup, recorder, stops):
                 callback(moment)
@@ -166,10 +168,18 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     views = (plan.views(one) for turn in here for one in (plan.turns.looks.get(turn), turn) if one is not None)
     seen = batches(setup.stream, views, plan.spec.engine.workers)
 
-    def losses(turn: Turn, batch: Batch) -> Losses:
-        masks = masked_by(turn, plan.spec.frozen_mode)
-        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, fabric.global_rank))
-        return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather))
+    def losses(turn: Turn, batch: Batch, part: int) -> Losses:
+        who, when = masked_by(turn, plan.spec.frozen_mode)
+        masks = (who, when, fabric.global_rank, *([part] if part else []))
+        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks))
+        recorder.cost.part(setup.stream.size(turn.step), part, plan.spec.accumulate)
+        return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather, part))
+
+    def parts(turn: Turn) -> list[Part]:
+        batch, size = next(seen).to(fabric.device, setup.channels_last), setup.stream.size(turn.step)
+        # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
+        shares = ((part, len(part.labels) * fabric.world_size / size) for part in batch.parts(plan.spec.accumulate))
+        return [Part(partial(losses, turn, part, number), share) for number, (part, share) in enumerate(shares)]
 
     def moment(role: str, step: int, accuracy: float | None = None, waiting: str = "") -> Moment:
         return Moment(position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
@@ -197,14 +207,12 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
 
         if (look := plan.turns.looks.get(turn)) is not None:
             with recorder.cost.passes(look.role, setup.stream.size(look.step)), torch.no_grad():
-                losses(look, next(seen).to(fabric.device, setup.channels_last))
-        batch = next(seen).to(fabric.device, setup.channels_last)
-        lr, size = plan.lr(turn), setup.stream.size(step)
+                for part in parts(look):
+                    part.compute()
+        batch, lr = parts(turn), plan.lr(turn)
         undo = watch.before(role)
-        with recorder.cost.turn(role, plan.method.learners[role], size):
-            # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
-            share = len(batch.labels) * fabric.world_size / size
-            found = setup.learner(role).update(partial(losses, turn, batch), lr, share)
+        with recorder.cost.turn(role, plan.method.learners[role], setup.stream.size(step)):
+            found = setup.learner(role).update(batch, lr)
             left_out = undo(found)
             if not left_out:
                 setup.move_along(role, step, lr)

@@ -71,13 +71,26 @@ def storage_of(tensor: Tensor) -> int:
 
 
 @contextmanager
-def kept_for_backward() -> Iterator[dict[int, int]]:
-    """Where in memory what is kept for a backward pass lies, and how many bytes it has."""
+def kept_for_backward(in_parts: bool = False) -> Iterator[dict[int, int]]:
+    """Where in memory what is kept for a backward pass lies, and how many bytes it has.
+
+    Of a batch that is computed in parts it is the last part: those before it have let go of theirs.
+    """
     kept: dict[int, int] = {}
+    gone_back = False
 
     def keep(tensor: Tensor) -> Tensor:
+        nonlocal gone_back
+        if gone_back and in_parts:
+            kept.clear()
+        gone_back = False
         kept[storage_of(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    def take(tensor: Tensor) -> Tensor:
+        nonlocal gone_back
+        gone_back = True
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, take):
         yield kept

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -25,9 +26,13 @@ def write_students(plan: Plan, folder: RunFolder, modules: Mapping[str, nn.Modul
     """The student, and beside it its moving average."""
     folders = {plan.student: folder.student} | ({} if plan.spec.ema is None else {"average": folder.average})
     for name, place in folders.items():
-        with write_folder(place) as unfinished, system_errors():
-            network = modules[name].network
-            students.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished)  # type: ignore[arg-type]
+        write_student(plan, modules[name].network, place)  # type: ignore[arg-type]
+
+
+def write_student(plan: Plan, network: nn.Module, place: Path) -> None:
+    """The student's network, as it is at some time of the run."""
+    with write_folder(place) as unfinished, system_errors():
+        students.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished)
 
 
 def mend(plan: Plan, folder: RunFolder) -> bool:

@@ -73,8 +73,7 @@ def leaders(plan: Plan) -> Sequence[str]:
 def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str, Any]:
     """Everything that decides a role's weights after any number of updates, by the words of a refusal."""
     check_path(plan, role)
-    spec, roles, learners = plan.spec, plan.method.roles, plan.method.learners
-    network = plan.network(role)
+    spec, roles, learners, network = plan.spec, plan.method.roles, plan.method.learners, plan.network(role)
     own = "teacher" if network is spec.teacher else "network"
     listens, (masks, _) = plan.method.path(role) == "method", masked_by(Turn(role, 0), spec.frozen_mode)
     found = {
@@ -97,6 +96,7 @@ def settings(plan: Plan, role: str, models: Mapping[str, nn.Module]) -> dict[str
         "first weights": [digest(models[learners[one]].state_dict()) for one in roles[: roles.index(role) + 1]],
         "trained teacher": [digest(models[name].state_dict()) for name in plan.method.fixed] if listens else None,
         "updates left out": spec.on_nonfinite if spec.on_nonfinite != "stop" else None,
+        "parts of a batch": spec.accumulate if spec.accumulate > 1 else None,
         "dropout masks": masks if draws(models[learners[role]], plan.data.shown.sample) else None,
     }
     if role != roles[0]:  # those before it decide, too

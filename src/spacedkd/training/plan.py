@@ -17,8 +17,9 @@ from spacedkd.data.sources import Library
 from spacedkd.data.splits import RunData, of_datasets
 from spacedkd.data.stored import first_line
 from spacedkd.data.stream import Stream, View
-from spacedkd.duration import Duration, in_steps
+from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
+from spacedkd.extends import with_extensions
 from spacedkd.learning_rate import LearningRate
 from spacedkd.machine import check_count, check_threads
 from spacedkd.methods import METHODS, build_method, describe
@@ -104,8 +105,8 @@ class Plan:
     def _is_last(self, turn: Turn) -> bool:
         return turn.step == self.last_step[turn.role]
 
-    def progress(self, step: int, gather: Callable[[Tensor], Tensor]) -> Progress:
-        return Progress(step, self.steps_per_epoch, self.total_steps, gather)
+    def progress(self, step: int, gather: Callable[[Tensor], Tensor], part: int = 0) -> Progress:
+        return Progress(step, self.steps_per_epoch, self.total_steps, gather, part)
 
     def views(self, turn: Turn) -> Sequence[View]:
         """What a turn sees: its step's batch, or, where replays are redrawn, one of epochs the run never reaches."""
@@ -184,7 +185,7 @@ def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | 
             f"{spec.epochs:g} epochs are {total:g} steps, and a run may have {MOST_STEPS:g}: lower --epochs."
         )
     in_run = (per_epoch, total)
-    schedule = Online() if spec.schedule is None else in_steps(spec.schedule, *in_run)
+    schedule = with_extensions(spec.schedule or Online(), spec.extends, *in_run)
     method.check_schedule(schedule)
     stops = {role: _stop(method, role, in_run) for role in method.roles}
     roles = method.roles if spec.only is None else method.roles[: _place(spec.only, method.roles) + 1]

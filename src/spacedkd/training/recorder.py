@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -14,9 +14,11 @@ from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
 from spacedkd.training import checkpoint
+from spacedkd.training.best import Best
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.cost import Cost
 from spacedkd.training.engine import describe
+from spacedkd.training.extension import go_back, hand_on
 from spacedkd.training.finite import skipped
 from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
@@ -26,6 +28,17 @@ from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
 from spacedkd.training.sharding import is_sharding
 from spacedkd.training.together import check_shared
+
+
+class Beginning(NamedTuple):
+    """How a run takes its folder."""
+
+    new: bool = False
+    """the folder must be free"""
+    restart: bool = False
+    """what is there begins again"""
+    extend: RunFolder | None = None
+    """the run that it goes on from"""
 
 
 class Recorder:
@@ -41,50 +54,55 @@ class Recorder:
         recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
         self._recording = Recording(folder.path, setup.plan, setup.modules(), recorded)
         self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
+        self._best = Best(setup, folder)
         self._saving = Background()
         self._started = time.monotonic()
 
     @contextmanager
-    def opened(self, new: bool = False, restart: bool = False) -> Iterator[None]:
+    def opened(self, begins: Beginning | None = None) -> Iterator[None]:
         """Hold the folder, with the run taken up where it was left, or from its beginning."""
         plan, fabric = self.setup.plan, self.setup.fabric
         with ExitStack() as stack:
             is_new = False
             if fabric.is_global_zero:
                 stack.enter_context(self.folder.lock())  # before anything is written: others may begin here as well
-                is_new = self._take(new, restart)
+                is_new = self._take(begins or Beginning())
             fabric.barrier()
             check_shared(fabric, self.folder.spec)
-            if self.folder.checkpoint.exists():  # everything as it was when it was saved
+            latest, first = self.folder.checkpoint, self.folder.first_checkpoint
+            if (start := latest if latest.exists() else first).exists():  # everything as it was when it was saved
                 names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
-                self.position = checkpoint.load(self.folder.checkpoint, *names)
+                self.position = checkpoint.load(start, *names)
                 self.cost.counts = {role: Counter(counts) for role, counts in self.position.cost.items()}
             if fabric.is_global_zero:
                 self._journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
                 left = read_journal(self.folder.journal)
                 stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
                 stack.push(self._end_saving)
-            self._started = time.monotonic() - self.position.seconds
+            self._best.go_on()
+            self._started, begun = time.monotonic() - self.position.seconds, self.position.turns
             try:
                 yield
             except UserError:
-                if is_new and self.position.turns == 0:  # a mistake that shows at the first step takes no folder
+                if is_new and self.position.turns == begun:  # a mistake that shows at the first step takes no folder
                     self.folder.discard()
                 raise
 
-    def _take(self, new: bool, restart: bool) -> bool:
+    def _take(self, begins: Beginning) -> bool:
         """Make the folder this run's, which is held; says whether it is the first to be there."""
         folder, spec = self.folder, self.setup.plan.spec
         is_new = not folder.spec.exists()
         if is_new:
+            if begins.extend is not None:
+                hand_on(begins.extend, folder, self.setup.plan)
             folder.create(spec)
-        elif new:
+        elif begins.new:
             folder.check_free()
         else:
             folder.check_holds(spec)
             if read_spec(folder.path).processes_before != spec.processes_before:
                 folder.create(spec)  # from here on it is a run on another number of processes
-        if restart:
+        if begins.restart:
             self.following.check_there(folder.path)
             folder.begin_again()
         self.following.go_on(folder.passed)
@@ -92,6 +110,8 @@ class Recorder:
         if checkpoint.generations(folder.checkpoint):
             length = folder.journal.stat().st_size if folder.journal.exists() else 0
             checkpoint.settle(folder.checkpoint, length, self.setup.modules())
+        elif folder.first_checkpoint.exists():
+            go_back(folder)
         return is_new
 
     def _end_saving(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -150,12 +170,15 @@ class Recorder:
 
     def accuracy(self, turn: Turn, scores: Scores, role: str) -> None:
         self._write("accuracy", turn, {"role": role, "accuracy": scores})
+        self._best.note(role, self.position.turns, self._epoch(turn), scores)
 
     def _write(self, event: str, turn: Turn, found: Mapping[str, Any]) -> None:
         if self._journal is not None:
-            epoch = (turn.step + 1) / self.setup.plan.steps_per_epoch
-            when = {"turn": self.position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
+            when = {"turn": self.position.turns, "role": turn.role, "step": turn.step, "epoch": self._epoch(turn)}
             self._keep({"event": event, **when, **found})
+
+    def _epoch(self, turn: Turn) -> float:
+        return (turn.step + 1) / self.setup.plan.steps_per_epoch
 
     def _keep(self, entry: Entry) -> None:
         if self._journal is not None:
@@ -164,11 +187,12 @@ class Recorder:
 
     def leaves_behind(self, turn: Turn) -> bool:
         """Whether others will read, from the folder, what there is after a turn."""
-        return self.setup.plan.saves(turn) or self._recording.wants(turn)
+        return self.setup.plan.saves(turn) or self._recording.wants(turn) or self._best.is_due
 
     def updated(self, turn: Turn) -> None:
-        """Leave the role's path behind, where it is recorded."""
+        """Leave the role's path behind, where it is recorded, and the student, where it is the best so far."""
         self._saving.check()
+        self._best.keep()
         if self._journal is not None:
             self._recording.reached(turn, self.cost.counts[turn.role])
 
@@ -192,6 +216,7 @@ class Recorder:
                 "steps_per_epoch": plan.steps_per_epoch,
                 "total_steps": plan.total_steps,
                 "test_images": len(plan.data.evaluated()["test"]),
+                **self._best.kept(),
             }
             if setup.followed and not plan.spec.engine.pipeline:
                 facts["computed_here"] = self.cost.summary()

@@ -69,7 +69,7 @@ class Trial:
     memory: Memory
     checkpoint_bytes: int
     students_bytes: int
-    """the student, and its average if there is one"""
+    """the student, and its average and its best epoch if there are"""
     other_bytes: int
     """the small files"""
     loss_bytes: float
@@ -93,7 +93,8 @@ def run(setup: Setup, folder: RunFolder, seconds: float) -> Trial:
         parameters={name: sum(p.numel() for p in module.parameters()) for name, module in setup.modules().items()},
         memory=memory_of(setup, activations),
         checkpoint_bytes=_size(folder.checkpoint),
-        students_bytes=_size(folder.student) + _size(folder.average),
+        students_bytes=_size(folder.student) * (2 if "holdout" in setup.data.evaluated() else 1)
+        + _size(folder.average),
         other_bytes=_size(folder.spec) + _size(folder.classes) + _size(folder.result),
         loss_bytes=_mean_length(lines, "loss"),
         accuracy_bytes=_mean_length(lines, "accuracy"),
@@ -122,7 +123,8 @@ def _steps_of(role: str, setup: Setup, recorder: Recorder, seconds: float) -> St
         return {name: count // size if name.endswith("images") else count for name, count in more.items()}
 
     first = counted(few[0])
-    with kept_for_backward() as kept, FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as flops:
+    counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU)
+    with kept_for_backward(plan.spec.accumulate > 1) as kept, counter as flops:
         later = counted(few[1])
     times = [_timed(setup, lambda: next(moments)) for _ in range(LEAST_TIMED)]
     affordable = min(MOST_TIMED, int(seconds / statistics.median(times)))

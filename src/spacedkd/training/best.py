@@ -1,0 +1,108 @@
+"""The student of its best epoch, kept beside the last where held-out images choose it; test images never do."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from spacedkd.files import read_journal, sync_folder, write_json
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.mending import saved_models, write_student
+from spacedkd.training.setup import Scores, Setup
+from spacedkd.training.sharding import is_sharding, whole
+
+JUDGE, HEAD = "holdout", "final"
+
+
+class Best:
+    """Whether an epoch of the student is the best so far. The journal alone decides it, so a resumed run does the same.
+
+    It is written before anything that says the run is further than its epoch: whoever is taken back to before comes to
+    it once more.
+    """
+
+    def __init__(self, setup: Setup, folder: RunFolder) -> None:
+        self._setup, self._folder = setup, folder
+        self._measured = folder.best / "measured.json"
+        self._score = -math.inf
+        self._due: dict[str, Any] | None = None
+
+    def go_on(self) -> None:
+        """Take up what was the best when the run was left; all processes hear it from the first, whose journal is."""
+        found = self._line() if self._setup.fabric.is_global_zero else None
+        score = -math.inf if found is None else found["accuracy"][JUDGE][HEAD]
+        self._score = float(self._setup.fabric.broadcast(score))
+
+    def _line(self) -> Mapping[str, Any] | None:
+        if JUDGE not in self._setup.data.evaluated():
+            return None
+        return best_of(read_journal(self._folder.journal), self._setup.plan.roles[-1])
+
+    def note(self, role: str, turns: int, epoch: float, scores: Scores) -> None:
+        """How good a role was after so many turns; only the student on held-out images counts."""
+        if role == self._setup.plan.roles[-1] and JUDGE in scores and scores[JUDGE][HEAD] > self._score:
+            self._score = scores[JUDGE][HEAD]
+            self._due = {"chosen_on": JUDGE, "turn": turns, "epoch": epoch, "accuracy": _deepest(scores)}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the student as it is now is to be kept; all processes say the same."""
+        return self._due is not None
+
+    def keep(self) -> None:
+        """Keep it, if it is due; while it is being written nothing says whose weights these are."""
+        if self._due is None:
+            return
+        network, due, self._due = self._network(), self._due, None
+        if self._setup.fabric.is_global_zero:
+            if self._measured.exists():
+                self._measured.unlink()
+                sync_folder(self._folder.best)
+            write_student(self._setup.plan, network, self._folder.best)
+            write_json(self._measured, due)
+
+    def _network(self) -> nn.Module:
+        """The student as one process can have it."""
+        plan, fabric = self._setup.plan, self._setup.fabric
+        module = self._setup.modules()[plan.student]
+        if is_sharding(fabric):
+            kind = next(module.parameters()).dtype
+            state = {name: whole(one, keep=fabric.is_global_zero) for name, one in module.state_dict().items()}
+            if fabric.is_global_zero:
+                module = saved_models(plan)[plan.student].to(kind)
+                module.load_state_dict(state)
+        return module.network  # type: ignore[return-value]
+
+    def kept(self) -> dict[str, Any]:
+        """For the result: what lies in `best/`, if it is what the journal says is the best."""
+        found = self._line()
+        return {"best": read_measured(self._folder)} if found is not None and is_kept(self._folder, found) else {}
+
+
+def _deepest(scores: Scores) -> dict[str, float]:
+    return {part: heads[HEAD] for part, heads in scores.items()}
+
+
+def best_of(journal: Iterable[Mapping[str, Any]], student: str) -> Mapping[str, Any] | None:
+    """The first line with the student's highest accuracy on held-out images; None where there were none."""
+    lines = [one for one in journal if one["event"] == "accuracy" and one["role"] == student]
+    return max(
+        (one for one in lines if JUDGE in one["accuracy"]), key=lambda e: e["accuracy"][JUDGE][HEAD], default=None
+    )
+
+
+def read_measured(folder: RunFolder) -> dict[str, Any] | None:
+    """What `best/` says of itself; None where it is not there whole."""
+    try:
+        found = json.loads((folder.best / "measured.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def is_kept(folder: RunFolder, line: Mapping[str, Any]) -> bool:
+    """Whether `best/` has the weights of this line of the journal."""
+    found = read_measured(folder)
+    return found is not None and found.get("turn") == line["turn"]

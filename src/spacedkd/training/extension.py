@@ -1,0 +1,155 @@
+"""A run made longer: it goes on, in a folder of its own, where another ended or was stopped."""
+
+import shutil
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from spacedkd.data.sources import Library
+from spacedkd.errors import UserError
+from spacedkd.extends import Extends
+from spacedkd.files import make_durable, naming, read_journal, write_folder, write_whole
+from spacedkd.schedule import Ahead, Spaced
+from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
+from spacedkd.training import checkpoint
+from spacedkd.training.best import best_of, is_kept
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.objects import Objects
+from spacedkd.training.plan import Plan, fill_in, make_plan
+from spacedkd.training.same_data import check_same_data
+
+
+def extended(spec: RunSpec, run: Path | str, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
+    """The spec of a run that goes on where `run` has ended or was stopped; it says where that is, and how it goes on.
+
+    The spec is that of the run, with more epochs. Turns and learning rates are pure functions, so those of both are
+    compared up to there: where they are the same, the longer run has the bits of one that was trained in one go.
+    """
+    objects, library = objects or Objects(), library or Library()
+    check_spec(spec)
+    check_folder("extend", run)
+    folder = RunFolder(run)
+    held = read_spec(folder.path)
+    before = _before(spec, held, folder, objects, library)
+    turns = _turns(folder)
+    old = make_plan(before, objects, library)
+    check_same_data(folder, old.data, "--extend: ")
+
+    def longer(how: Literal["exact", "warm", "anew"]) -> RunSpec:
+        extends = (*held.extends, Extends(held.epochs, turns, how))
+        return fill_in(replace(before, epochs=spec.epochs, extends=extends), objects, library)
+
+    new = make_plan(longer("exact"), objects, library)
+    if new.total_steps <= old.total_steps:
+        raise UserError(f"--extend: {spec.epochs:g} epochs are not a step longer than the {held.epochs:g} of {run}.")
+    if _same_turns(old, new, turns):
+        exact = all(one.how == "exact" for one in held.extends) and _same_rates(old, new, turns)
+        return longer("exact" if exact else "warm")
+    _check_ended(old, turns, folder, spec.epochs)
+    try:
+        new = make_plan(longer("anew"), objects, library)
+    except UserError as error:
+        added = f"{spec.epochs - held.epochs:g}"
+        raise UserError(f"--extend: what {run} had begun does not fit into the {added} epochs added: {error}") from None
+    if not _same_turns(old, new, turns):
+        raise _other_turns(folder, spec.epochs)
+    return longer("anew")
+
+
+def _before(spec: RunSpec, held: RunSpec, folder: RunFolder, objects: Objects, library: Library) -> RunSpec:
+    """The spec of the run that is extended, with whatever of this one decides no bits."""
+    objects.check(held.objects, str(folder.path), "spacedkd.train(spec, folder, extend=RUN, {}=...)")
+    if not spec.epochs > held.epochs:
+        raise UserError(f"--extend: {folder.path} has {held.epochs:g} epochs already: give more with --epochs.")
+    if held.teacher_path is not None or held.engine.pipeline:
+        whose = "in another process" if held.engine.pipeline else f"in {held.teacher_path}"
+        raise UserError(
+            f"--extend: the teacher of {folder.path} learned {whose}, and how it would go on was not kept here. Train "
+            f"all {spec.epochs:g} epochs in a new folder."
+        )
+    if spec.record or spec.teacher_path is not None or spec.engine.pipeline:
+        raise UserError("--extend: a run that is extended trains its own teacher: leave out what records or follows.")
+    engine = replace(spec.engine, threads=held.engine.threads or spec.engine.threads)  # which shows in the bits
+    before = fill_in(replace(spec, epochs=held.epochs, extends=held.extends, engine=engine), objects, library)
+    if held.fingerprint() not in before.fingerprints():
+        raise UserError(
+            f"--extend: {folder.path} differs from what is asked for in more than its epochs (see its spec.json). Take "
+            f"its own spec: replace(read_spec({str(folder.path)!r}), epochs={spec.epochs:g})."
+        )
+    return before
+
+
+def _turns(folder: RunFolder) -> int:
+    """How far a run has come that can be gone on with."""
+    if not checkpoint.generations(folder.checkpoint):
+        raise UserError(f"--extend: {folder.path} has no checkpoint to go on from: train in a new folder.")
+    found = checkpoint.newest(folder.checkpoint)
+    if found.why and folder.finished():
+        raise UserError(
+            f"--extend: {found.why} Make it again from the one before it with: spacedkd train --resume {folder.path}"
+        )
+    return found.position.turns
+
+
+def _same_turns(old: Plan, new: Plan, count: int) -> bool:
+    first = (islice(plan.turns.after(0), count) for plan in (old, new))
+    return len(new.turns) > count and all(one == other for one, other in zip(*first, strict=True))
+
+
+def _same_rates(old: Plan, new: Plan, count: int) -> bool:
+    """Whether all that a turn depends on is the same until then: its learning rate, what it sees, and its losses."""
+    if new.method.knows_length:
+        return False
+    first = islice(old.turns.after(0), count)
+    return all(old.lr(turn) == new.lr(turn) and old.views(turn) == new.views(turn) for turn in first)
+
+
+def _check_ended(old: Plan, turns: int, folder: RunFolder, epochs: float) -> None:
+    """Refuse a run whose schedule cannot begin anew where it is."""
+    if turns < len(old.turns):
+        raise UserError(
+            f"--extend: {folder.path} was stopped within turns that a run of {epochs:g} epochs does not have. "
+            f"Finish it first: spacedkd train --resume {folder.path}"
+        )
+    if not isinstance(old.spec.schedule, Spaced | Ahead):
+        raise _other_turns(folder, epochs)
+
+
+def _other_turns(folder: RunFolder, epochs: float) -> UserError:
+    return UserError(
+        f"--extend: a run of {epochs:g} epochs has other turns than {folder.path} long before its end (lengths in "
+        f"percent, or a window), so it is no part of one. Train all {epochs:g} epochs in a new folder."
+    )
+
+
+def hand_on(run: RunFolder, folder: RunFolder, plan: Plan) -> None:
+    """Copy what a run ended with to where the longer one, whose folder is held, begins."""
+    spec = plan.spec
+    with naming(folder.begin):
+        make_durable(folder.begin)
+    position = checkpoint.hand_on(checkpoint.newest(run.checkpoint).path, folder.first_checkpoint, spec.fingerprint())
+    if position.turns != spec.extends[-1].turn:
+        raise UserError(f"--extend: {run.path} has gone on meanwhile. Give the command again.")
+    with naming(run.journal):
+        lines = run.journal.read_bytes()[: position.journal_bytes]
+    with write_whole(folder.begin / "journal.jsonl") as unfinished:
+        unfinished.write_bytes(lines)
+    shutil.rmtree(folder.begin / "best", ignore_errors=True)
+    best = best_of(read_journal(folder.begin / "journal.jsonl"), plan.roles[-1])
+    if best is not None and is_kept(run, best):
+        _copy(run.best, folder.begin / "best")
+
+
+def _copy(folder: Path, to: Path) -> None:
+    with write_folder(to) as unfinished:
+        for file in folder.iterdir():
+            shutil.copyfile(file, unfinished / file.name)
+
+
+def go_back(folder: RunFolder) -> None:
+    """Give a run that extends another the journal, and the best student, that it begins with."""
+    with write_whole(folder.journal) as unfinished:
+        shutil.copyfile(folder.begin / "journal.jsonl", unfinished)
+    if (folder.begin / "best").exists():
+        _copy(folder.begin / "best", folder.best)
