@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from spacedkd.experiments.comparison import compare, describe
+from spacedkd.experiments.comparison import compare
+from spacedkd.spec_words import describe
 from spacedkd.report import read_arms
 from spacedkd.report.page import render
 from spacedkd.report.spacing import groups

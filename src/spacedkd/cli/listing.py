@@ -93,7 +93,14 @@ def recipes(pattern: str) -> Table:
     return _table("--recipe", "what it is", "quirks: --without QUIRK", rows=rows)
 
 
-_EVERY: tuple[Callable[[str], RenderableType], ...] = (data, augmentations, networks, methods, schedules, recipes)
+def runs(pattern: str) -> RenderableType:
+    """runs in `runs`, or in the folder that is named after this word, and what they reached"""
+    from spacedkd.cli import watching
+
+    return "\n".join(watching.listed(watching.RUNS, pattern))
+
+
+_EVERY: tuple[Callable[[str], RenderableType], ...] = (data, augmentations, networks, methods, schedules, recipes, runs)
 LISTINGS = {one.__name__: one for one in _EVERY}
 
 

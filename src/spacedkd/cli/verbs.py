@@ -41,10 +41,10 @@ def train(
     """
     typed = given(run)
     trust_code = typed.pop("trust_code", False) if resume is not None else False
-    if resume is not None and (out is not None or {*typed} - {"devices", "nodes", "strategy"}):
+    if resume is not None and (out is not None or {*typed} - {"devices", "nodes", "strategy", "log"}):
         raise UserError(
-            "--resume takes everything from the run's spec.json: leave out the other flags. Only --devices, --nodes "
-            "and --strategy may change."
+            "--resume takes everything from the run's spec.json: leave out the other flags. Only --devices, --nodes, "
+            "--strategy and --log may change."
         )
     if restart and resume is None:
         raise UserError("--restart begins a run that is there again: name it with --resume RUN.")

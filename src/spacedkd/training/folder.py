@@ -24,6 +24,7 @@ from spacedkd.files import (
 )
 from spacedkd.json_form import to_json
 from spacedkd.locks import Held, hold
+from spacedkd.run_state import PROGRESS
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training import checkpoint
 
@@ -41,6 +42,7 @@ class RunFolder:
         self.average = self.path / "average"
         self.result = self.path / "result.json"
         self.teacher = self.path / "teacher"
+        self.logs = self.path / "logs"
         self.passed = self.path / "passed.json"
 
     def check_free(self) -> None:
@@ -69,9 +71,9 @@ class RunFolder:
 
     def discard(self) -> None:
         """Give back a folder in which nothing was learned."""
-        for path in (self.spec, self.classes, self.journal, self.path / ".lock"):
+        for path in (self.spec, self.classes, self.journal, self.path / PROGRESS, self.path / ".lock"):
             path.unlink(missing_ok=True)
-        for folder in (self.path / "path", self.teacher):
+        for folder in (self.path / "path", self.teacher, self.logs):
             shutil.rmtree(folder, ignore_errors=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -110,7 +112,8 @@ class RunFolder:
             self.journal.replace(self.path / next(name for name in names if name not in taken))
         for path in checkpoint.generations(self.checkpoint):
             path.unlink()
-        shutil.rmtree(self.path / "path", ignore_errors=True)
+        for folder in (self.path / "path", self.logs):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def finished(self) -> bool:
         return self.result.exists()
@@ -142,7 +145,7 @@ def _holds_student(folder: Path) -> bool:
         return False
 
 
-_NAMES = (".lock", ".lock.heartbeat", "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
+_NAMES = (".lock", ".lock.heartbeat", PROGRESS, "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
 """what a run may have before it has learned anything"""
 
 
@@ -150,7 +153,7 @@ def _leftover(path: Path) -> bool:
     """What a kill during the very first write leaves behind; in a pipeline the teacher is the first to write."""
     if path.name == "teacher" and path.is_dir():
         return _leads(path) or all(one.name in _NAMES or is_unfinished(one) for one in path.iterdir())
-    return path.name in _NAMES[:2] or is_unfinished(path)
+    return path.name in _NAMES[:3] or is_unfinished(path)
 
 
 def _leads(path: Path) -> bool:

@@ -1,11 +1,11 @@
 """The training loop."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +23,11 @@ from spacedkd.training import engine, following
 from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
+from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
 from spacedkd.training.mending import mend
+from spacedkd.training.moment import Callback as Callback
+from spacedkd.training.moment import LossValues, Moments
+from spacedkd.training.moment import Moment as Moment
 from spacedkd.training.objects import Objects
 from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
@@ -32,22 +36,6 @@ from spacedkd.training.same_data import check_same_data
 from spacedkd.training.setup import Setup, measured, set_up
 from spacedkd.training.together import Agreement, together
 from spacedkd.training.turns import masked_by
-
-
-class Moment(NamedTuple):
-    """What a callback is told after every turn."""
-
-    turn: int
-    turns: int
-    role: str
-    epoch: float
-    accuracy: float | None
-    """of the role's deepest head on the test images, when it has just been measured"""
-    waiting: str = ""
-    """for what, when nothing is learned because of it"""
-
-
-Callback = Callable[[Moment], None]
 
 
 def train(
@@ -64,6 +52,7 @@ def train(
     lr: LearningRate | None = None,
     method: Method | None = None,
     callback: Callback = lambda moment: None,
+    loggers: Sequence[RunLogger] = (),
     stop: Stop = never,
 ) -> Run:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
@@ -74,13 +63,18 @@ def train(
     that makes an optimizer, the learning rate as a function of the step, a method. Torch is left in deterministic mode,
     with the spec's number of threads and another random state.
 
+    `loggers` are told of losses and accuracies as they are written into the journal: those of Lightning, or any objects
+    with `log_metrics(metrics, step)` and `log_hyperparams(params)`. Those the spec names in `log` are made here.
+
     `stop` is asked after every turn; when it says True everything is saved, and `Stopped` is raised. No signal is
     handled here: `with Signals() as stop:` is what the command line does. An exception of `callback` saves nothing.
     """
     check_spec(spec)
     check_folder("folder", folder)
+    check_loggers(loggers)
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
-    return train_run(spec, RunFolder(folder), resume or restart, objects, callback, restart=restart, stop=stop)
+    given = (resume or restart, objects, callback)
+    return train_run(spec, RunFolder(folder), *given, restart=restart, stop=stop, loggers=loggers)
 
 
 def train_run(
@@ -92,6 +86,7 @@ def train_run(
     library: Library | None = None,
     restart: bool = False,
     stop: Stop = never,
+    loggers: Sequence[RunLogger] = (),
 ) -> Run:
     """The same; a `library` keeps the data for the next run of this process."""
     library = library or Library()
@@ -108,13 +103,14 @@ def train_run(
         if done:
             forget_teacher(held, folder)  # which a kill may have left behind
             return read_run(folder.path)
+    logs = Loggers(spec.log, loggers)
     plan = make_plan(spec, objects, library)
     if resume:
         check_same_data(folder, plan.data, begins_again=restart)
         if not restart and folder.finished() and mend(plan, folder):
             return read_run(folder.path)
     if not plan.spec.engine.pipeline:
-        return _train(plan, folder, callback, stop, not resume, restart)
+        return _train(plan, folder, callback, stop, not resume, restart, logs)
     check_pipeline(plan, folder.teacher)
     if restart or not folder.spec.exists():  # what a kill has left of another beginning
         with folder.lock():
@@ -128,19 +124,22 @@ def train_run(
             callback(moment)
 
         followed = replace(plan.spec, teacher_path=str(folder.teacher.resolve()))
-        return _train(replace(plan, spec=followed), folder, checked, stop, not resume, restart)
+        return _train(replace(plan, spec=followed), folder, checked, stop, not resume, restart, logs)
 
 
-def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, new: bool, restart: bool) -> Run:
+def _train(
+    plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, new: bool, restart: bool, loggers: Loggers
+) -> Run:
     for waiting in following.wait_for_begin(plan):
         callback(Moment(0, len(plan.turns), "", 0.0, None, waiting))
         if stop():
             raise Stopped(folder.path, 0, len(plan.turns))
     setup = set_up(plan)
-    recorder = Recorder(setup, folder)
+    recorder = Recorder(setup, folder, loggers)
     with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(new, restart):
         with Agreement(setup.fabric, stop) as stops:
             for moment in learn(setup, recorder, stops):
+                recorder.beats(moment)
                 callback(moment)
         done = recorder.position.turns
         if done == len(plan.turns):
@@ -171,9 +170,7 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
         engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, fabric.global_rank))
         return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather))
 
-    def moment(role: str, step: int, accuracy: float | None = None, waiting: str = "") -> Moment:
-        return Moment(position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
-
+    moment = Moments(plan, position, setup.followed)
     learning, watch, rest = None, Watch(setup), (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
         role, step = turn
@@ -195,6 +192,7 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
                 setup.share_frozen(position.role)
             learning = position.role = role
 
+        moment.speed.begin()
         if (look := plan.turns.looks.get(turn)) is not None:
             with recorder.cost.passes(look.role, setup.stream.size(look.step)), torch.no_grad():
                 losses(look, next(seen).to(fabric.device, setup.channels_last))
@@ -210,13 +208,15 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
                 setup.move_along(role, step, lr)
         position.turns += 1
 
-        accuracy, stop = None, stops.after_turn()
+        accuracy, stop, values = None, stops.after_turn(), LossValues(found)
+        logs = not left_out and plan.logs(turn)
+        if logs:
+            watch.check_losses(turn, values)  # which waits for the device, so that the clock is right
+        pace = moment.speed.learned(role, size)
         if left_out:
             recorder.skipped(turn, left_out)
-        elif plan.logs(turn):
-            values = {name: float(loss.detach()) for name, loss in found.items()}
-            watch.check_losses(turn, values)
-            recorder.loss(turn, setup.learner(role).lr, values)
+        elif logs:
+            recorder.loss(turn, setup.learner(role).lr, values, pace)
         if plan.evaluates(turn):
             for name, scores in measured(setup, role, at_end=position.turns == len(plan.turns)):
                 recorder.accuracy(turn, scores, name)
@@ -227,7 +227,8 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
         if plan.saves(turn):
             recorder.save()
         rest = (position.turns, position.role)
-        yield moment(role, step + 1, accuracy)
+        left = moment.speed.ended(role)
+        yield moment(role, step + 1, accuracy, "", values, setup.learner(role).lr, pace, left)
         if stop:
             return
     for waiting in recorder.following.catch_up(stops.all_there):
