@@ -19,8 +19,10 @@ LAYERS = [
         "schedule",
         "json_form",
         "learning_rate",
+        "logger_names",
         "method_names",
         "spec",
+        "spec_words",
         "data_spec",
         "optimizer_spec",
         "engine_spec",
@@ -29,6 +31,7 @@ LAYERS = [
         "recipes",
         "result_form",
         "run",
+        "run_state",
     },
     {"data"},
     {"models"},
@@ -88,9 +91,12 @@ def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
         "quirks.py",
         "recipes.py",
         "learning_rate.py",
+        "logger_names.py",
         "method_names.py",
         "result_form.py",
         "run.py",
+        "run_state.py",
+        "spec_words.py",
     ):
         assert outside(SOURCE / name) <= set(sys.stdlib_module_names)
 

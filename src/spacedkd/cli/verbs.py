@@ -14,7 +14,8 @@ from spacedkd.cli import plans
 from spacedkd.cli.arms import make_arms
 from spacedkd.cli.changes import changed, folder_name, to_spec
 from spacedkd.cli.flags import RunFlags, flag, given
-from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
+from spacedkd.cli.progress import console, count_progress, jobs_progress, say
+from spacedkd.cli.run_progress import run_progress
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.machine import check_count
@@ -75,7 +76,7 @@ def train(
         begun = RunFolder(folder).spec.exists()
         return f"spacedkd train --resume {shlex.quote(str(folder))}" if begun else "the same command"
 
-    with until_stopped(way_on) as stop, run_progress(spec.method.name) as callback:
+    with until_stopped(way_on) as stop, run_progress() as callback:
         found = loop.train(spec, folder, resume=resume is not None, restart=restart, callback=callback, stop=stop)
     console.print(terminal.shown(tables.of_run(found)))
     say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student")

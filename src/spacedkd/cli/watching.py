@@ -78,7 +78,7 @@ def _where(one: RunState) -> str:
         return f"{one.spec.epochs:g} epochs"
     if not found.get("role"):
         return "not begun" if one.spec is not None else NOTHING
-    part = f" ({found['turn'] / found['turns']:.0%})" if found.get("turns") else ""
+    part = f", {100 * found['turn'] / found['turns']:.0f} %" if found.get("turns") else ""
     return f"{found['role']} {found['epoch']:.1f} of {found['epochs']:g} epochs{part}"
 
 

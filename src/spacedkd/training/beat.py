@@ -53,7 +53,7 @@ class Beat:
         try:
             yield
         except BaseException as error:
-            ended = {"ended": "diverged" if isinstance(error, Diverged) else "failed", "said": _line(error)}
+            ended = {"ended": _kind(error), "said": _line(error)}
             raise
         finally:
             ends.set()
@@ -73,6 +73,12 @@ class Beat:
         with suppress(OSError):
             unfinished.write_text(json.dumps(who | known | where | (more or {})), encoding="utf-8")
             unfinished.replace(self._path)
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, Exception):
+        return "diverged" if isinstance(error, Diverged) else "failed"
+    return "killed"  # by who did not want to wait for what would be saved
 
 
 def _line(error: BaseException) -> str:
