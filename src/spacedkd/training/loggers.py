@@ -99,7 +99,7 @@ class Loggers:
             for one in self._own:
                 _finalize(one, status)
 
-    def tell(self, entry: Entry, pace: float | None = None) -> None:
+    def note(self, entry: Entry, pace: float | None = None) -> None:
         """A line was written into the journal."""
         if not self:
             return

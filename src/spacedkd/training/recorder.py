@@ -190,7 +190,7 @@ class Recorder:
         if self._journal is not None:
             self._journal.write(entry)
             self._recording.note(entry)
-            self._loggers.tell(entry, pace)
+            self._loggers.note(entry, pace)
 
     def leaves_behind(self, turn: Turn) -> bool:
         """Whether others will read, from the folder, what there is after a turn."""

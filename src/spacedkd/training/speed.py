@@ -19,7 +19,7 @@ class Speed:
         """Of the turns that are `left` to each role."""
         self.left = Counter(left)
         self._taken: Counter[str] = Counter()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
         self._images: dict[str, tuple[float, float]] = {}
         self._began = self._ended = time.monotonic()
 
@@ -39,7 +39,7 @@ class Speed:
     def ended(self, role: str) -> float:
         """A turn of a role has come to its end, with all that was done after it; gives the seconds that are left."""
         now = time.monotonic()
-        self._seconds[role] += now - self._ended
+        self._seconds[role] = self._seconds.get(role, 0.0) + now - self._ended
         self._taken[role] += 1
         self.left[role] -= 1
         self._ended = now
@@ -51,6 +51,6 @@ class Speed:
 
     def seconds_left(self) -> float:
         """A role that has not learned yet is taken to be as fast as the others are."""
-        usual = self._seconds.total() / max(self._taken.total(), 1)
+        usual = sum(self._seconds.values()) / max(self._taken.total(), 1)
         pace = {role: self._seconds[role] / self._taken[role] for role in self._taken}
         return sum(count * pace.get(role, usual) for role, count in self.left.items() if count > 0)
