@@ -25,9 +25,7 @@ from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses
 from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
 from spacedkd.training.mending import mend
-from spacedkd.training.moment import Callback as Callback
-from spacedkd.training.moment import LossValues, Moments
-from spacedkd.training.moment import Moment as Moment
+from spacedkd.training.moment import Callback, LossValues, Moment, Moments
 from spacedkd.training.objects import Objects
 from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
