@@ -120,7 +120,7 @@ class RunSpec:
     log_every: Duration = Duration(25, "st")
     """how often losses are written down"""
     log: tuple[str, ...] = field(default=(), metadata={"later": True})
-    """tell these, too, what is written down: csv, tensorboard, wandb, mlflow"""
+    """loggers of losses and accuracies, beside the journal: csv, tensorboard, wandb, mlflow"""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """what happens when losses or weights are no finite numbers: stop, or skip the update, as if it had not been"""
     only: str | None = None

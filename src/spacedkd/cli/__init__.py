@@ -35,7 +35,7 @@ def list_(
     if folder is not None and what != "runs":
         raise UserError(f"Only runs lie in a folder: spacedkd list runs {folder}, or spacedkd list {what} alone.")
     if what == "runs":
-        say("\n".join(watching.listed(folder or watching.RUNS, pattern)))
+        say(listing.runs(pattern, folder or watching.RUNS))
     else:
         console.print(listing.LISTINGS[what](pattern) if what else listing.listings())
 

@@ -100,9 +100,9 @@ def line(moment: Moment, now: datetime) -> str:
     return f"{now:%H:%M:%S} {', '.join(parts)}"
 
 
-def evaluated(moment: Moment, losses: str, now: datetime) -> str:
+def evaluated(moment: Moment, accuracy: float, losses: str, now: datetime) -> str:
     """What a bar leaves behind of an evaluation."""
-    where = f"{now:%H:%M:%S} {moment.role} epoch {moment.epoch:.1f}: {100 * (moment.accuracy or 0):.1f} %"
+    where = f"{now:%H:%M:%S} {moment.role} epoch {moment.epoch:.1f}: {100 * accuracy:.1f} %"
     return f"{where}, {losses}" if losses else where
 
 
@@ -129,7 +129,7 @@ def _bars() -> Iterator[Callback]:
                 losses, looked = in_words(moment.losses), now
             bars.update(moment, losses)
             if moment.accuracy is not None:
-                say(evaluated(moment, losses, datetime.now()))
+                say(evaluated(moment, moment.accuracy, losses, datetime.now()))
 
         yield callback
 

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
+from spacedkd.cli.flags import flag
 from spacedkd.cli.progress import say
 from spacedkd.errors import UserError
 from spacedkd.report.numbers import duration
@@ -21,10 +23,14 @@ RUNS = Path("runs")
 NOTHING = "-"
 
 
-def status(runs: tyro.conf.Positional[tuple[Path, ...]] = (RUNS,)) -> None:
+def status(
+    runs: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", "runs", "RUN")
+    ] = (RUNS,),
+) -> None:
     """Say of every run what it is doing, how far it is, how long it will still take, and how to go on with it.
 
-    Takes run folders, or folders that contain some: comparisons, the store of reproductions; `runs` if none is named.
+    Folders that contain runs are those of comparisons, too, and the store of reproductions.
 
     Example: spacedkd status runs/demo
     """
