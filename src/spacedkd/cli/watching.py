@@ -25,7 +25,7 @@ NOTHING = "-"
 
 def status(
     runs: Annotated[
-        tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", "runs", "RUN")
+        tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", "runs", "RUN ...")
     ] = (RUNS,),
 ) -> None:
     """Say of every run what it is doing, how far it is, how long it will still take, and how to go on with it.
@@ -130,7 +130,8 @@ def _settings(spec: RunSpec | None) -> tuple[str, ...]:
     if spec is None:
         return (NOTHING,) * 6
     alone = spec.method.name == "none" or spec.schedule is None
-    interval = NOTHING if alone else (describe_schedule(spec.schedule) or NOTHING).removeprefix("spaced ")
+    words = NOTHING if alone else describe_schedule(spec.schedule) or NOTHING
+    interval = words.removeprefix("spaced ").removeprefix("constantly ")
     width = spec.network.options.get("width")
     network = f"{spec.network.name}/{width}" if width else spec.network.name
     data = Path(spec.data.source).name
