@@ -215,7 +215,7 @@ def test_loggers_that_there_are_not_are_refused(tiny: RunSpec) -> None:
     with pytest.raises(UserError, match="Logger csv is named twice"):
         replace(tiny, log=("csv", "csv"))
     with pytest.raises(UserError, match="log_metrics"):
-        train(tiny, "nowhere", loggers=[print])
+        train(tiny, "nowhere", loggers=[print])  # type: ignore[list-item]
 
 
 class Own:

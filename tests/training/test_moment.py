@@ -30,7 +30,7 @@ def test_a_callback_sees_the_losses_that_are_written_down(tmp_path: Path, tiny: 
     ]
     assert {(moment.steps, moment.epochs) for moment in told} == {(10, 2.0)}
     assert all(moment.images_per_second > 0 for moment in told)
-    left = [moment.seconds_left for moment in told]
+    left = [moment.seconds_left or 0.0 for moment in told]
     assert left[-1] == 0 < min(left[:-1])
 
 

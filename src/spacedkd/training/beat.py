@@ -71,7 +71,7 @@ class Beat:
         who = {"host": HOST, "process": os.getpid(), "time": time.time()}
         unfinished = self._path.with_name(f"{PROGRESS}.unfinished")
         with suppress(OSError):
-            unfinished.write_text(json.dumps(who | known | where | (more or {})), encoding="utf-8")
+            unfinished.write_text(json.dumps({**who, **known, **where, **(more or {})}), encoding="utf-8")
             unfinished.replace(self._path)
 
 

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
+from lightning_fabric.loggers.csv_logs import CSVLogger
+from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
 from spacedkd.training.loggers import Entry, metrics_of
 
@@ -39,7 +40,7 @@ def _paces(file: Path) -> Iterator[tuple[tuple[str, int], float]]:
                     yield (column, int(row["step"])), float(row[column])
 
 
-def _as_before(entry: Entry, paces: Mapping[tuple[str, int], float]) -> dict[str, float]:
+def _as_before(entry: Entry, paces: Mapping[tuple[str, int], float]) -> dict[str, Any]:
     logged = entry["event"] == "loss"
     return metrics_of(entry, paces.get((f"{entry['role']}{PACE}", entry["step"])) if logged else None)
 

@@ -24,7 +24,7 @@ class RunLogger(Protocol):
     If it has a method `finalize(status)` as well, that is called at the end with success, aborted or failed.
     """
 
-    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+    def log_metrics(self, metrics: dict[str, Any], step: int) -> None:
         """What was found at a step of a role."""
 
     def log_hyperparams(self, params: dict[str, Any]) -> None:
@@ -134,7 +134,8 @@ def _opened(
         if name == "tensorboard":
             return log_files.tensorboard_logger(place, left, flat(to_json(spec)), student), frozenset()
         title = f"{spec.label}, seed {spec.seed}" if spec.label else run.name
-        logger = {"wandb": trackers.Wandb, "mlflow": trackers.Mlflow}[name](place, title)
+        logger: trackers.Wandb | trackers.Mlflow
+        logger = trackers.Wandb(place, title) if name == "wandb" else trackers.Mlflow(place, title)
         if not logger.is_new:
             return logger, frozenset(map(key_of, cut))
         logger.log_hyperparams(flat(to_json(spec)))
