@@ -20,8 +20,10 @@ LAYERS = [
         "schedule",
         "json_form",
         "learning_rate",
+        "logger_names",
         "method_names",
         "spec",
+        "spec_words",
         "data_spec",
         "optimizer_spec",
         "engine_spec",
@@ -30,6 +32,7 @@ LAYERS = [
         "recipes",
         "result_form",
         "run",
+        "run_state",
     },
     {"data"},
     {"models"},
@@ -92,9 +95,12 @@ def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
         "quirks.py",
         "recipes.py",
         "learning_rate.py",
+        "logger_names.py",
         "method_names.py",
         "result_form.py",
         "run.py",
+        "run_state.py",
+        "spec_words.py",
     ):
         assert outside(SOURCE / name) <= set(sys.stdlib_module_names)
 

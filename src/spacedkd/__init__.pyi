@@ -73,5 +73,6 @@ from .stopping import Stopped as Stopped
 from .training.forecast import Forecast as Forecast
 from .training.forecast import forecast as forecast
 from .training.learner import learning as learning
-from .training.loop import Moment as Moment
+from .training.loggers import RunLogger as RunLogger
 from .training.loop import train as train
+from .training.moment import Moment as Moment

@@ -25,7 +25,7 @@ Curve = Mapping[float, float]
 # Neither what a run is called, nor its seed, nor where and how often it is measured decides its last accuracy.
 # Nor does who trained the teacher.
 _IRRELEVANT = (
-    *("label", "seed", "engine", "schedule", "evaluate_every", "save_every", "log_every"),
+    *("label", "seed", "engine", "schedule", "evaluate_every", "save_every", "log_every", "log"),
     *("record", "teacher_path"),
 )
 

@@ -22,6 +22,7 @@ from spacedkd.engine_spec import EngineSpec as EngineSpec
 from spacedkd.errors import UserError, check_between, shown, unknown
 from spacedkd.extends import Extends as Extends
 from spacedkd.json_form import check_fields, from_json, to_json
+from spacedkd.logger_names import check_names
 from spacedkd.method_names import METHODS
 from spacedkd.optimizer_spec import OptimizerSpec as OptimizerSpec
 from spacedkd.optimizer_spec import Options as Options
@@ -119,6 +120,8 @@ class RunSpec:
     """how often everything is saved"""
     log_every: Duration = Duration(25, "st")
     """how often losses are written down"""
+    log: tuple[str, ...] = field(default=(), metadata={"later": True})
+    """loggers of losses and accuracies, beside the journal: csv, tensorboard, wandb, mlflow"""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """what happens when losses or weights are no finite numbers: stop, or skip the update, as if it had not been"""
     only: str | None = None
@@ -159,6 +162,7 @@ class RunSpec:
                 raise UserError(f"objects.{name} must be the name and the digest of an object, got {shown(one)}.")
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
+        check_names(self.log)
         for name in ("evaluate_every", "save_every", "log_every"):
             if getattr(self, name).amount == 0:
                 raise UserError(f"{name} must be at least one step, got 0. Write 1ep for once an epoch.")
@@ -188,7 +192,7 @@ class RunSpec:
         return (self.fingerprint(), *replace(self, processes_before=tuple(earlier), engine=engine).fingerprints())
 
 
-_NOT_COMPUTED = ("engine", "label", "save_every", "log_every", "record", "teacher_path")
+_NOT_COMPUTED = ("engine", "label", "save_every", "log_every", "log", "record", "teacher_path")
 _WHEN_SET = {
     "sync_batchnorm": False,
     "processes_before": [],

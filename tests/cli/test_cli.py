@@ -73,7 +73,8 @@ def test_a_run_from_its_spec_is_the_same_run(tmp_path: Path) -> None:
 
 def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arms = ["--arm", "plain: --method self-kd", "--arm", "spaced: --method self-kd --interval 1ep"]
-    command = ["compare", *TINY, *arms, "--seeds", "2", "--equal-cost", "--against", "plain", "--out", str(tmp_path)]
+    more = words("--seeds 2 --equal-cost --against plain --log csv --out")
+    command = ["compare", *TINY, *arms, *more, str(tmp_path)]
     main(command)
     out = capsys.readouterr().out
     found = json.loads((tmp_path / "comparison.json").read_text())
@@ -81,6 +82,7 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain, spaced, control = found["arms"]
     assert spaced["cost"]["updates"] == control["cost"]["updates"] == 2 * plain["cost"]["updates"]
     assert "[6 of 6]" in out
+    assert len([*tmp_path.glob("*/seed*/logs/csv/metrics.csv")]) == 6
     assert "spaced" in (tmp_path / "report.html").read_text()
 
     main(command)
@@ -116,7 +118,7 @@ def test_lists(what: str, shown: str, capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_list_without_a_word_says_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["list"])
     said = capsys.readouterr().out
-    for word in ("data", "augmentations", "networks", "methods", "schedules", "recipes"):
+    for word in ("data", "augmentations", "networks", "methods", "schedules", "recipes", "runs"):
         assert word in said
 
 
@@ -151,7 +153,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"spacedkd {version('spacedkd')}\n"
 
 
-@pytest.mark.parametrize("verb", ["", "train", "compare", "evaluate", "report", "list"])
+@pytest.mark.parametrize("verb", ["", "train", "compare", "evaluate", "report", "status", "list"])
 def test_help_has_an_example_and_no_none(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*words(verb), "--help"])

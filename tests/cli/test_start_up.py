@@ -16,7 +16,7 @@ AT_ONCE = [
     ("", 2),  # a verb is needed
     ("--help", 0),
     ("--version", 0),
-    *((f"{verb} --help", 0) for verb in ("train", "compare", "evaluate", "report", "theory", "list")),
+    *((f"{verb} --help", 0) for verb in ("train", "compare", "evaluate", "report", "theory", "list", "status")),
     ("list", 0),
     ("list schedules", 0),
     ("list recipes", 0),
@@ -60,6 +60,14 @@ AT_ONCE = [
     ("evaluate run --data digits", 2),
     ("report", 2),
     ("report run --out page.json", 2),
+    ("train --log tensorbord", 2),
+    ("train --log csv csv", 2),
+    ("status", 2),
+    ("status nowhere", 2),
+    ("status .", 2),
+    ("list runs", 2),
+    ("list runs .", 2),
+    ("list methods runs", 2),
 ]
 CHECK = f"""
 import contextlib, io, json, sys

@@ -9,11 +9,11 @@ from typing import Annotated
 import tyro
 
 from spacedkd import own_code
-from spacedkd.cli import listing, verbs
+from spacedkd.cli import listing, verbs, watching
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import flag
 from spacedkd.cli.plain import spell_out
-from spacedkd.cli.progress import console, let_go
+from spacedkd.cli.progress import console, let_go, say
 from spacedkd.cli.reproduction import reproduce
 from spacedkd.cli.stops import say_error
 from spacedkd.errors import UserError, unknown
@@ -24,14 +24,20 @@ def list_(
     what: Annotated[
         tyro.conf.Positional[str], flag("one of these", "what can be listed", "|".join(listing.LISTINGS))
     ] = "",
+    folder: Annotated[tyro.conf.Positional[Path | None], flag("where runs are looked for", "runs", "FOLDER")] = None,
     pattern: Annotated[
-        str, flag("of networks those that match, with wildcards; of methods all about one", "all", "NAME")
+        str, flag("of networks and runs those that match, with wildcards; of methods all about one", "all", "NAME")
     ] = "",
 ) -> None:
-    """List the data sets, augmentations, networks, methods, schedules or recipes there are."""
+    """List the data sets, augmentations, networks, methods, schedules, recipes or runs there are."""
     if what and what not in listing.LISTINGS:
         raise unknown("list", what, listing.LISTINGS)
-    console.print(listing.LISTINGS[what](pattern) if what else listing.listings())
+    if folder is not None and what != "runs":
+        raise UserError(f"Only runs lie in a folder: spacedkd list runs {folder}, or spacedkd list {what} alone.")
+    if what == "runs":
+        say(listing.runs(pattern, folder or watching.RUNS))
+    else:
+        console.print(listing.LISTINGS[what](pattern) if what else listing.listings())
 
 
 VERBS: dict[str, Callable[..., None]] = {
@@ -41,6 +47,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "report": verbs.report,
     "theory": verbs.theory,
     "reproduce": reproduce,
+    "status": watching.status,
     "list": list_,
 }
 

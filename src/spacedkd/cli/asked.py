@@ -47,10 +47,10 @@ def asked(typed: dict[str, Any], out: Path | None, resume: Path | None, restart:
     if resume is None:
         return Asked(to_spec(typed), out, None, None)
     trust_code = typed.pop("trust_code", False)
-    if out is not None or {*typed} - {"devices", "nodes", "strategy"}:
+    if out is not None or {*typed} - {"devices", "nodes", "strategy", "log"}:
         raise UserError(
-            "--resume takes everything from the run's spec.json: leave out the other flags. Only --devices, --nodes "
-            "and --strategy may change."
+            "--resume takes everything from the run's spec.json: leave out the other flags. Only --devices, --nodes, "
+            "--strategy and --log may change."
         )
     return Asked(read_spec(resume, trust_code), resume, resume, None)
 

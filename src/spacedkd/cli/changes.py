@@ -19,6 +19,7 @@ from spacedkd.places import with_changes
 from spacedkd.recipes import recipe
 from spacedkd.schedule import Online
 from spacedkd.spec import AugmentSpec, MethodSpec, OptimizerSpec, RateSpec, RunSpec, read_spec
+from spacedkd.spec_words import describe
 
 SCHEDULE_FLAGS = ("interval", "ahead", "window", "tail")
 _OF_A_SHAPE = ("floor", "milestones", "factor", "restart_after_warmup")
@@ -121,8 +122,6 @@ def folder_name(spec: RunSpec) -> str:
     >>> folder_name(RunSpec(data="photos/cats.parquet", schedule={"kind": "spaced", "interval": "1.5ep"}))
     'cats-resnet18_small-kd-spaced-1.5ep-seed0'
     """
-    from spacedkd.experiments.comparison import describe
-
     data = Path(spec.data.source)
     words = (data.stem if data.suffix in (".parquet", ".npz") else data.name, spec.network.name, describe(spec))
     safe = (re.sub(r"[^\w.]+", "-", word).strip("-.")[:60] for word in words)

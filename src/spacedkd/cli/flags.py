@@ -91,6 +91,7 @@ _METAVARS = {
     "RUN": "teacher_path",
     "ROLE": "only",
     "NUMBER": "seed",
+    "NAME ...": "log",
     "DEGREES": "data.augment.rotate",
 }
 _DEFAULT, _METAVAR = (
@@ -120,7 +121,7 @@ def of_fields(kind: type[Any], where: str = "") -> Iterator[Flag]:
         if get_origin(shown) is Literal:
             yield Flag(name, str, about, default, "|".join(get_args(shown)), place)
         elif get_origin(shown) is tuple:
-            yield Flag(name, tuple[str, ...], about, default, "LENGTH ...", place)
+            yield Flag(name, tuple[str, ...], about, default, _METAVAR.get(place, "LENGTH ..."), place)
         else:
             yield Flag(name, typed, about, default, _METAVAR.get(place, _BY_KIND[shown]), place)
 

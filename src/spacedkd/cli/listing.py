@@ -2,12 +2,14 @@
 
 import fnmatch
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from rich import box
 from rich.columns import Columns
 from rich.console import RenderableType
 from rich.table import Table
 
+from spacedkd.cli import watching
 from spacedkd.errors import UserError, unknown
 from spacedkd.quirks import QUIRKS
 from spacedkd.recipes import RECIPES
@@ -93,7 +95,12 @@ def recipes(pattern: str) -> Table:
     return _table("--recipe", "what it is", "quirks: --without QUIRK", rows=rows)
 
 
-_EVERY: tuple[Callable[[str], RenderableType], ...] = (data, augmentations, networks, methods, schedules, recipes)
+def runs(pattern: str, folder: Path = watching.RUNS) -> str:
+    """runs in `runs`, or in the folder that is named after this word, and what they reached"""
+    return "\n".join(watching.listed(folder, pattern))
+
+
+_EVERY: tuple[Callable[[str], RenderableType], ...] = (data, augmentations, networks, methods, schedules, recipes, runs)
 LISTINGS = {one.__name__: one for one in _EVERY}
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spacedkd.experiments.instruments import Progress as ShowWork
     from spacedkd.experiments.pool import Callback as JobCallback
     from spacedkd.experiments.sharing import Job
-    from spacedkd.training.loop import Callback, Moment
+    from spacedkd.training.moment import Moment
 
 GONE = (errno.EPIPE, errno.EIO)
 """errors of a pipe that nobody reads any more, and of a terminal that was closed"""
@@ -45,6 +45,16 @@ class Watched(Console):
 
 
 console = Watched(quiet=started.rank() != 0)  # one of several processes speaks for all
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """While this lasts, work goes on whoever looks at it."""
+    console.working = True
+    try:
+        yield
+    finally:
+        console.working = False
 
 
 def let_go() -> None:
@@ -87,12 +97,8 @@ def _bar() -> Iterator[Progress]:
         speed_estimate_period=60,
         disable=not console.is_terminal,
     )
-    console.working = True
-    try:
-        with bar:
-            yield bar
-    finally:
-        console.working = False
+    with working(), bar:
+        yield bar
 
 
 def _line(moment: Moment, known: dict[str, float]) -> str:
@@ -103,27 +109,6 @@ def _line(moment: Moment, known: dict[str, float]) -> str:
         known[moment.role] = moment.accuracy
     scores = ", ".join(f"{role} {100 * value:.1f} %" for role, value in known.items())
     return f"{moment.role:<7} epoch {moment.epoch:5.1f}  {scores}"
-
-
-@contextmanager
-def run_progress(title: str) -> Iterator[Callback]:
-    """A bar for one run."""
-    known: dict[str, float] = {}
-    waited = ""
-    with _bar() as bar:
-        task = bar.add_task(title, total=None, news="starting")
-
-        def callback(moment: Moment) -> None:
-            nonlocal waited
-            news = _line(moment, known)
-            bar.update(task, completed=moment.turn, total=moment.turns, news=news)
-            if moment.waiting not in ("", waited):
-                _say_plainly(f"{title}: {news}")
-            waited = moment.waiting
-            if moment.accuracy is not None:
-                _say_plainly(f"{title}: {news}  (turn {moment.turn} of {moment.turns})")
-
-        yield callback
 
 
 @contextmanager

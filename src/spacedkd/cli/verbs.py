@@ -15,7 +15,8 @@ from spacedkd.cli.arms import make_arms
 from spacedkd.cli.asked import asked, extended
 from spacedkd.cli.changes import changed
 from spacedkd.cli.flags import RunFlags, flag, given
-from spacedkd.cli.progress import console, count_progress, jobs_progress, run_progress, say
+from spacedkd.cli.progress import console, count_progress, jobs_progress, say
+from spacedkd.cli.run_progress import run_progress
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.errors import UserError, check_between, unknown
 from spacedkd.machine import check_count
@@ -72,7 +73,7 @@ def train(
         begun = RunFolder(folder).spec.exists()
         return f"spacedkd train --resume {shlex.quote(str(folder))}" if begun else "the same command"
 
-    with until_stopped(way_on) as stop, run_progress(spec.method.name) as callback:
+    with until_stopped(way_on) as stop, run_progress() as callback:
         given_to = (spec, RunFolder(folder), resume is not None, Objects(), callback, library, restart, stop)
         found = loop.train_run(*given_to, extend and RunFolder(extend), planned=plans.say_planned)
     console.print(terminal.shown(tables.of_run(found)))

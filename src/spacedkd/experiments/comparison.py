@@ -9,7 +9,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.evaluation.confidence import Difference, confidence_interval, difference
 from spacedkd.experiments.robustness import compare_evaluations
@@ -19,8 +18,8 @@ from spacedkd.files import remove_leftovers, write_json
 from spacedkd.json_form import to_json
 from spacedkd.result_form import COUNTED
 from spacedkd.run import Run, read_run
-from spacedkd.schedule import Ahead, NamedSchedule, Schedule, Spaced, Window
-from spacedkd.spec import RunSpec, read_spec
+from spacedkd.spec import read_spec
+from spacedkd.spec_words import describe, describe_schedule
 from spacedkd.training.folder import RunFolder
 
 
@@ -177,38 +176,3 @@ def _leader(runs: Sequence[Run]) -> dict[str, Any] | None:
     led = [run.accuracy.get(run.leader) for run in runs if run.leader is not None]
     scores = [found["test"]["final"]["last"] for found in led if found is not None]
     return to_json(confidence_interval(scores)) if scores else None
-
-
-def describe(spec: RunSpec) -> str:
-    """A name for a run that was given none: its method and schedule.
-
-    >>> describe(RunSpec(schedule=Spaced("1.5ep")))
-    'kd, spaced 1.5ep'
-    """
-    variant = spec.method.options.get("variant")
-    alone = spec.method.name == "none" or variant == "plain"
-    parts = (spec.method.name, variant, None if alone else describe_schedule(spec.schedule))
-    return ", ".join(part for part in parts if part)
-
-
-def describe_schedule(schedule: Schedule | None) -> str | None:
-    """A schedule in a few words; None where nobody leads.
-
-    >>> describe_schedule(Window(Spaced("1.5ep"), Spaced("1st"), "20ep", length="10ep"))
-    'spaced 1.5ep from 20ep for 10ep, else online'
-    """
-    if schedule is None:
-        return None
-    if isinstance(schedule, Ahead):
-        return f"constantly {schedule.lead} ahead"
-    if isinstance(schedule, Window):
-        end = f"to {schedule.stop}" if schedule.stop is not None else f"for {schedule.length}"
-        inside, outside = describe_schedule(schedule.inside), describe_schedule(schedule.outside)
-        return f"{inside} from {schedule.start} {end}, else {outside}"
-    if isinstance(schedule, NamedSchedule):
-        return schedule.kind.partition(":")[2]
-    if not isinstance(schedule, Spaced):
-        return type(schedule).__name__
-    names = {Duration(1, "st"): "online", Duration(100, "%"): "offline"}
-    tail = "" if schedule.tail == "teach" else ", tail dropped"
-    return names.get(Duration.parse(schedule.interval), f"spaced {schedule.interval}") + tail

@@ -15,7 +15,7 @@ from spacedkd.experiments.pool import REPORT_SECONDS, train_job
 from spacedkd.experiments.sharing import Job
 from spacedkd.own_code import Inherited
 from spacedkd.stopping import as_child, killed_by
-from spacedkd.training.loop import Moment
+from spacedkd.training.moment import Moment
 
 
 @dataclass(eq=False)

@@ -13,7 +13,8 @@ from spacedkd.experiments.sharing import Job, keep_diverged, next_jobs
 from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import is_written
-from spacedkd.training.loop import Moment, train_run
+from spacedkd.training.loop import train_run
+from spacedkd.training.moment import Moment
 from spacedkd.training.objects import Objects
 
 REPORT_SECONDS = 0.2

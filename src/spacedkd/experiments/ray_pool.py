@@ -26,7 +26,7 @@ from spacedkd.experiments.sharing import Job
 from spacedkd.locks import Held, hold
 from spacedkd.own_code import Inherited
 from spacedkd.stopping import Signals
-from spacedkd.training.loop import Moment
+from spacedkd.training.moment import Moment
 
 ANSWER_SECONDS = 5.0
 """within which a cluster must answer; Ray itself would try for minutes"""

@@ -18,6 +18,7 @@ from spacedkd.experiments.forgetting import followers, forget_passed
 from spacedkd.experiments.local_pool import local_pool
 from spacedkd.experiments.pool import Callback, LeftAlone, Pool, train_all
 from spacedkd.experiments.sharing import Job, begun_again, moved, share, teacher_of, without_diverged
+from spacedkd.logger_names import check_installed
 from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, never
 from spacedkd.training.building import build_models
@@ -172,6 +173,7 @@ def run_all(
             RunFolder(job.folder).check_holds(job.spec)
         else:
             RunFolder(job.folder).check_free()
+    check_installed({name for job in jobs for name in job.spec.log})
     jobs = [begun_again(job) for job in jobs]
     diverged = {job.folder: (job, error) for job in jobs if (error := job.diverged()) is not None}
     todo = [job for job in jobs if not job.finished and job.folder not in diverged]

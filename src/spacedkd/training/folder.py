@@ -24,6 +24,7 @@ from spacedkd.files import (
 )
 from spacedkd.json_form import to_json
 from spacedkd.locks import Held, hold
+from spacedkd.run_state import PROGRESS
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training import checkpoint
 
@@ -42,6 +43,7 @@ class RunFolder:
         self.best = self.path / "best"
         self.result = self.path / "result.json"
         self.teacher = self.path / "teacher"
+        self.logs = self.path / "logs"
         self.passed = self.path / "passed.json"
         self.begin = self.path / "begin"
         """of a run that extends another: what that one ended with"""
@@ -73,9 +75,9 @@ class RunFolder:
 
     def discard(self) -> None:
         """Give back a folder in which nothing was learned."""
-        for path in (self.spec, self.classes, self.journal, self.path / ".lock"):
+        for path in (self.spec, self.classes, self.journal, self.path / PROGRESS, self.path / ".lock"):
             path.unlink(missing_ok=True)
-        for folder in (self.path / "path", self.teacher, self.begin):
+        for folder in (self.path / "path", self.teacher, self.begin, self.logs):
             shutil.rmtree(folder, ignore_errors=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -114,7 +116,7 @@ class RunFolder:
             self.journal.replace(self.path / next(name for name in names if name not in taken))
         for path in checkpoint.generations(self.checkpoint):
             path.unlink()
-        for gone in (self.path / "path", self.best):
+        for gone in (self.path / "path", self.best, self.logs):
             shutil.rmtree(gone, ignore_errors=True)
 
     def finished(self) -> bool:
@@ -147,7 +149,7 @@ def _holds_student(folder: Path) -> bool:
         return False
 
 
-_NAMES = (".lock", ".lock.heartbeat", "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
+_NAMES = (".lock", ".lock.heartbeat", PROGRESS, "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
 """what a run may have before it has learned anything"""
 _BEGIN = ("checkpoint.safetensors", "journal.jsonl", "best")
 """what one that extends another gets first"""
@@ -159,7 +161,7 @@ def _leftover(path: Path) -> bool:
         return _leads(path) or all(one.name in _NAMES or is_unfinished(one) for one in path.iterdir())
     if path.name == "begin" and path.is_dir():
         return all(one.name in _BEGIN or is_unfinished(one) for one in path.iterdir())
-    return path.name in _NAMES[:2] or is_unfinished(path)
+    return path.name in _NAMES[:3] or is_unfinished(path)
 
 
 def _leads(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """The training loop."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,9 @@ from spacedkd.training.extension import extended
 from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.learner import Losses, Part
+from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
 from spacedkd.training.mending import mend
-from spacedkd.training.moment import Callback as Callback
-from spacedkd.training.moment import Moment as Moment
+from spacedkd.training.moment import Callback, LossValues, Moment, Moments
 from spacedkd.training.objects import Objects
 from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
@@ -53,6 +53,7 @@ def train(
     lr: LearningRate | None = None,
     method: Method | None = None,
     callback: Callback = lambda moment: None,
+    loggers: Sequence[RunLogger] = (),
     stop: Stop = never,
 ) -> Run:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
@@ -65,18 +66,22 @@ def train(
     that makes an optimizer, the learning rate as a function of the step, a method. Torch is left in deterministic mode,
     with the spec's number of threads and another random state.
 
+    `loggers` are told of losses and accuracies as they are written into the journal: those of Lightning, or any objects
+    with `log_metrics(metrics, step)` and `log_hyperparams(params)`. Those the spec names in `log` are made here.
+
     `stop` is asked after every turn; when it says True everything is saved, and `Stopped` is raised. No signal is
     handled here: `with Signals() as stop:` is what the command line does. An exception of `callback` saves nothing.
     """
     check_spec(spec)
     check_folder("folder", folder)
+    check_loggers(loggers)
     objects, library = Objects(network, teacher, data, collate, optimizer, lr, method), Library()
     if extend is not None:
         if resume or restart:
             raise UserError("extend begins a new run, resume and restart go on with one: give one of them.")
         spec = extended(spec, extend, objects, library)
-    asked = (spec, RunFolder(folder), resume or restart, objects, callback, library)
-    return train_run(*asked, restart=restart, stop=stop, extend=None if extend is None else RunFolder(extend))
+    asked = (spec, RunFolder(folder), resume or restart, objects, callback, library, restart, stop)
+    return train_run(*asked, None if extend is None else RunFolder(extend), loggers=loggers)
 
 
 def train_run(
@@ -90,6 +95,7 @@ def train_run(
     stop: Stop = never,
     extend: RunFolder | None = None,
     planned: Callable[[Plan], None] = lambda plan: None,
+    loggers: Sequence[RunLogger] = (),
 ) -> Run:
     """The same, of a spec as `extended` gives it; a `library` keeps the data for others, `planned` hears the plan."""
     library = library or Library()
@@ -108,6 +114,7 @@ def train_run(
         if done:
             forget_teacher(held, folder)  # which a kill may have left behind
             return read_run(folder.path)
+    logs = Loggers(spec.log, loggers)
     plan = make_plan(spec, objects, library)
     if resume:
         check_same_data(folder, plan.data, begins_again=restart)
@@ -116,7 +123,7 @@ def train_run(
     planned(plan)
     begins = Beginning(not resume, restart, extend)
     if not plan.spec.engine.pipeline:
-        return _train(plan, folder, callback, stop, begins)
+        return _train(plan, folder, callback, stop, begins, logs)
     check_pipeline(plan, folder.teacher)
     if restart or not folder.spec.exists():  # what a kill has left of another beginning
         with folder.lock():
@@ -130,19 +137,20 @@ def train_run(
             callback(moment)
 
         followed = replace(plan.spec, teacher_path=str(folder.teacher.resolve()))
-        return _train(replace(plan, spec=followed), folder, checked, stop, begins)
+        return _train(replace(plan, spec=followed), folder, checked, stop, begins, logs)
 
 
-def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, begins: Beginning) -> Run:
+def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, begins: Beginning, loggers: Loggers) -> Run:
     for waiting in following.wait_for_begin(plan):
         callback(Moment(0, len(plan.turns), "", 0.0, None, waiting))
         if stop():
             raise Stopped(folder.path, 0, len(plan.turns))
     setup = set_up(plan)
-    recorder = Recorder(setup, folder)
+    recorder = Recorder(setup, folder, loggers)
     with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
         with Agreement(setup.fabric, stop) as stops:
             for moment in learn(setup, recorder, stops):
+                recorder.beats(moment)
                 callback(moment)
         done = recorder.position.turns
         if done == len(plan.turns):
@@ -181,9 +189,7 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
         shares = ((part, len(part.labels) * fabric.world_size / size) for part in batch.parts(plan.spec.accumulate))
         return [Part(partial(losses, turn, part, number), share) for number, (part, share) in enumerate(shares)]
 
-    def moment(role: str, step: int, accuracy: float | None = None, waiting: str = "") -> Moment:
-        return Moment(position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
-
+    moment = Moments(plan, position, setup.followed)
     learning, watch, rest = None, Watch(setup), (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
         role, step = turn
@@ -205,26 +211,29 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
                 setup.share_frozen(position.role)
             learning = position.role = role
 
+        moment.speed.begin()
         if (look := plan.turns.looks.get(turn)) is not None:
             with recorder.cost.passes(look.role, setup.stream.size(look.step)), torch.no_grad():
                 for part in parts(look):
                     part.compute()
-        batch, lr = parts(turn), plan.lr(turn)
+        batch, lr, size = parts(turn), plan.lr(turn), setup.stream.size(step)
         undo = watch.before(role)
-        with recorder.cost.turn(role, plan.method.learners[role], setup.stream.size(step)):
+        with recorder.cost.turn(role, plan.method.learners[role], size):
             found = setup.learner(role).update(batch, lr)
             left_out = undo(found)
             if not left_out:
                 setup.move_along(role, step, lr)
         position.turns += 1
 
-        accuracy, stop = None, stops.after_turn()
+        accuracy, stop, values = None, stops.after_turn(), LossValues(found)
+        logs = not left_out and plan.logs(turn)
+        if logs:
+            watch.check_losses(turn, values)  # which waits for the device, so that the clock is right
+        pace = moment.speed.learned(role, size)
         if left_out:
             recorder.skipped(turn, left_out)
-        elif plan.logs(turn):
-            values = {name: float(loss.detach()) for name, loss in found.items()}
-            watch.check_losses(turn, values)
-            recorder.loss(turn, setup.learner(role).lr, values)
+        elif logs:
+            recorder.loss(turn, setup.learner(role).lr, values, pace)
         if plan.evaluates(turn):
             for name, scores in measured(setup, role, at_end=position.turns == len(plan.turns)):
                 recorder.accuracy(turn, scores, name)
@@ -235,7 +244,8 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
         if plan.saves(turn):
             recorder.save()
         rest = (position.turns, position.role)
-        yield moment(role, step + 1, accuracy)
+        left = moment.speed.ended(role)
+        yield moment(role, step + 1, accuracy, "", values, setup.learner(role).lr, pace, left)
         if stop:
             return
     for waiting in recorder.following.catch_up(stops.all_there):

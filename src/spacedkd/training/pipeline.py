@@ -50,7 +50,7 @@ def teacher_spec(spec: RunSpec, roles: Any) -> RunSpec:
     """The run of all that lead, which leaves behind what the last role needs."""
     engine = replace(spec.engine, pipeline=False)
     record = () if spec.schedule is None else (spec.schedule,)
-    return replace(spec, only=roles[-2], record=record, teacher_path=None, ema=None, engine=engine)
+    return replace(spec, only=roles[-2], record=record, teacher_path=None, ema=None, log=(), engine=engine)
 
 
 @contextmanager

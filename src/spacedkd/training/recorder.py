@@ -14,6 +14,7 @@ from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
 from spacedkd.training import checkpoint
+from spacedkd.training.beat import Beat
 from spacedkd.training.best import Best
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.cost import Cost
@@ -22,7 +23,9 @@ from spacedkd.training.extension import go_back, hand_on
 from spacedkd.training.finite import skipped
 from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
+from spacedkd.training.loggers import Loggers
 from spacedkd.training.mending import saved_models, write_students
+from spacedkd.training.moment import Moment
 from spacedkd.training.path import Entry, Recording
 from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
@@ -44,8 +47,9 @@ class Beginning(NamedTuple):
 class Recorder:
     """The folder, the journal, the position and the cost of a run; of several processes the first one writes."""
 
-    def __init__(self, setup: Setup, folder: RunFolder) -> None:
+    def __init__(self, setup: Setup, folder: RunFolder, loggers: Loggers | None = None) -> None:
         self.setup, self.folder = setup, folder
+        self._beat, self._loggers = Beat(folder.path), loggers or Loggers()
         self.position = Position()
         self.cost = Cost(setup.modules())
         self._journal: Journal | None = None
@@ -74,7 +78,9 @@ class Recorder:
                 names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
                 self.position = checkpoint.load(start, *names)
                 self.cost.counts = {role: Counter(counts) for role, counts in self.position.cost.items()}
+            before: list[Entry] = []
             if fabric.is_global_zero:
+                before = self._logged()
                 self._journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
                 left = read_journal(self.folder.journal)
                 stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
@@ -82,11 +88,31 @@ class Recorder:
             self._best.go_on()
             self._started, begun = time.monotonic() - self.position.seconds, self.position.turns
             try:
-                yield
+                with self._watched(before):
+                    yield
             except UserError:
                 if is_new and self.position.turns == begun:  # a mistake that shows at the first step takes no folder
                     self.folder.discard()
                 raise
+
+    def _logged(self) -> list[Entry]:
+        """The whole journal, where loggers need it."""
+        return [*read_journal(self.folder.journal)] if self._loggers and self.folder.journal.exists() else []
+
+    @contextmanager
+    def _watched(self, before: list[Entry]) -> Iterator[None]:
+        """While this lasts others can see how far the run is; `before` is the journal as it was found."""
+        if self._journal is None:
+            yield
+            return
+        left, plan = self._logged(), self.setup.plan
+        logged = self._loggers.opened(self.folder.path, plan.spec, plan.roles[-1], left, before[len(left) :])
+        with self._beat.beating(self.position.turns, len(plan.turns), plan.roles), logged:
+            yield
+
+    def beats(self, moment: Moment) -> None:
+        """The run goes on."""
+        self._beat.tell(moment)
 
     def _take(self, begins: Beginning) -> bool:
         """Make the folder this run's, which is held; says whether it is the first to be there."""
@@ -100,8 +126,9 @@ class Recorder:
             folder.check_free()
         else:
             folder.check_holds(spec)
-            if read_spec(folder.path).processes_before != spec.processes_before:
-                folder.create(spec)  # from here on it is a run on another number of processes
+            held = read_spec(folder.path)
+            if (held.processes_before, held.log) != (spec.processes_before, spec.log):
+                folder.create(spec)  # from here on it is a run on another number of processes, or with other loggers
         if begins.restart:
             self.following.check_there(folder.path)
             folder.begin_again()
@@ -135,6 +162,7 @@ class Recorder:
         saved = (self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes, self._write_beside)
         checkpoint.save(*saved)
         self._saved = self.position.turns
+        self._beat.saved(self._saved)
 
     def _write_beside(self, write: Callable[[], None]) -> None:
         journal, passed = self._journal, self._passed
@@ -161,8 +189,9 @@ class Recorder:
     def _optimizers(self) -> dict[str, Any]:
         return {name: learner.optimizer for name, learner in self.setup.learners.items()}
 
-    def loss(self, turn: Turn, lr: float, losses: Mapping[str, float]) -> None:
-        self._write("loss", turn, {"lr": lr, "losses": dict(losses)})
+    def loss(self, turn: Turn, lr: float, losses: Mapping[str, float], pace: float | None = None) -> None:
+        """Write losses down; the pace, images a second, is for loggers alone."""
+        self._write("loss", turn, {"lr": lr, "losses": dict(losses)}, pace)
 
     def skipped(self, turn: Turn, what: str) -> None:
         """An update that was left out, because of `what` was not finite."""
@@ -172,18 +201,19 @@ class Recorder:
         self._write("accuracy", turn, {"role": role, "accuracy": scores})
         self._best.note(role, self.position.turns, self._epoch(turn), scores)
 
-    def _write(self, event: str, turn: Turn, found: Mapping[str, Any]) -> None:
+    def _write(self, event: str, turn: Turn, found: Mapping[str, Any], pace: float | None = None) -> None:
         if self._journal is not None:
             when = {"turn": self.position.turns, "role": turn.role, "step": turn.step, "epoch": self._epoch(turn)}
-            self._keep({"event": event, **when, **found})
+            self._keep({"event": event, **when, **found}, pace)
 
     def _epoch(self, turn: Turn) -> float:
         return (turn.step + 1) / self.setup.plan.steps_per_epoch
 
-    def _keep(self, entry: Entry) -> None:
+    def _keep(self, entry: Entry, pace: float | None = None) -> None:
         if self._journal is not None:
             self._journal.write(entry)
             self._recording.note(entry)
+            self._loggers.note(entry, pace)
 
     def leaves_behind(self, turn: Turn) -> bool:
         """Whether others will read, from the folder, what there is after a turn."""

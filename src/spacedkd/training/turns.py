@@ -30,6 +30,10 @@ class Turns:
     def __len__(self) -> int:
         return len(self._steps)
 
+    def counts(self) -> dict[str, int]:
+        """How many turns each role has."""
+        return {role: self._places.count(place) for place, role in enumerate(self._roles)}
+
     def led(self) -> dict[str, Sequence[int]]:
         """The leader's last step at each step of those that follow it; of the first at the least."""
         stands, found = 0, {role: array("q") for role in self._roles[1:]}

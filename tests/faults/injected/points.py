@@ -56,7 +56,7 @@ class Points:
         if not isinstance(path, (str, bytes, os.PathLike)):
             return None
         full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
-        if not full.startswith(f"{self.root}{os.sep}"):
+        if not full.startswith(f"{self.root}{os.sep}") or ".progress.json" in full:  # which is written by the clock
             return None
         return re.sub(r"\.[\w-]+_\d+_[0-9a-f]+\.unfinished", ".unfinished", os.path.relpath(full, self.root))
 

@@ -1,0 +1,152 @@
+"""What state runs are in, and how far they are: read from their folders in no time, without torch."""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spacedkd.errors import UserError
+from spacedkd.files import HOST, is_alive
+from spacedkd.locks import STALE_SECONDS, is_held
+from spacedkd.result_form import measured
+from spacedkd.run import read_run, summarise
+from spacedkd.spec import RunSpec, read_spec
+
+PROGRESS = ".progress.json"
+"""what a process that trains a run says of itself, every few seconds"""
+STATES = {
+    "training": "a process trains it",
+    "finished": "its result is there",
+    "stopped": "it was asked to stop, and has saved everything",
+    "killed": "whoever trained it is gone, and has not said why",
+    "failed": "an error ended it",
+    "diverged": "its losses or weights were no finite numbers",
+    "damaged": "its files cannot be read",
+}
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run as its folder shows it now."""
+
+    folder: Path
+    state: str
+    """one of STATES"""
+    spec: RunSpec | None = None
+    said: str = ""
+    """what ended it, or what it waits for"""
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    """where it is: turn, turns, role, step, steps, epoch, epochs, images_per_second, saved, process, host"""
+    left: float | None = None
+    """seconds it will still take, at the pace it had last"""
+    accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """of each role that was measured: last and best, of the deepest head on the test images"""
+    student: str = "student"
+    changed: float = 0.0
+    """when something was last heard of it, in seconds since 1970"""
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The run folders at or below these paths, comparisons and stores among them; not what lies within a run."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"There is no folder {path}. Give run folders, or folders that contain some.")
+        found += _below(path)
+    if not found:
+        places = ", ".join(str(path) for path in paths)
+        raise UserError(f"There is no run in {places}. Train one with: spacedkd train")
+    return [*dict.fromkeys(found)]
+
+
+def _below(path: Path) -> Iterator[Path]:
+    for folder, inner, files in os.walk(path):
+        inner.sort()
+        if "spec.json" in files:
+            inner.clear()
+            yield Path(folder)
+
+
+def state_of(folder: Path) -> RunState:
+    """The state of one run; what cannot be read is a state, too."""
+    try:
+        spec = read_spec(folder)
+        if (folder / "result.json").exists():
+            return _finished(folder, spec)
+        return _unfinished(folder, spec)
+    except (UserError, ValueError, TypeError, LookupError) as error:
+        return RunState(folder, "damaged", said=str(error), changed=_changed(folder))
+
+
+def _finished(folder: Path, spec: RunSpec) -> RunState:
+    run = read_run(folder)
+    accuracy = {role: scores["test"]["final"] for role, scores in run.accuracy.items()}
+    changed = (folder / "result.json").stat().st_mtime
+    return RunState(folder, "finished", spec, accuracy=accuracy, student=run.roles[-1], changed=changed)
+
+
+def _unfinished(folder: Path, spec: RunSpec) -> RunState:
+    progress, lines = _read(folder / PROGRESS), _lines(folder / "journal.jsonl")
+    scores, _ = summarise(measured(json.loads(line) for line in lines if line.startswith(b'{"event": "accuracy"')))
+    if "turn" not in progress and lines:  # of a version that had no such file
+        progress = {**json.loads(lines[-1]), **progress}
+    state, said = _state(folder, progress)
+    left = progress.get("seconds_left")
+    if left is not None and state == "training":
+        left = max(0.0, left - max(0.0, time.time() - progress["time"]))
+    return RunState(
+        folder,
+        state,
+        spec,
+        said,
+        {"epochs": spec.epochs, **progress},
+        left,
+        {role: parts["test"]["final"] for role, parts in scores.items()},
+        [*progress.get("roles", ["student"])][-1],
+        _changed(folder),
+    )
+
+
+def _state(folder: Path, progress: Mapping[str, Any]) -> tuple[str, str]:
+    diverged = _read(folder / "diverged.json")
+    if _is_trained(folder, progress):
+        return "training", str(progress.get("waiting", ""))
+    if diverged:
+        return "diverged", str(diverged.get("said", ""))
+    return str(progress.get("ended", "killed" if progress.get("host") else "stopped")), str(progress.get("said", ""))
+
+
+def _is_trained(folder: Path, progress: Mapping[str, Any]) -> bool:
+    """Whether a process trains it: one of this machine lives and holds the lock; another one was heard of lately."""
+    if "host" not in progress:
+        return is_held(folder / ".lock")
+    if "ended" in progress:
+        return False
+    if progress["host"] != HOST:
+        return time.time() - (folder / PROGRESS).stat().st_mtime < STALE_SECONDS
+    return is_alive(int(progress["process"])) and is_held(folder / ".lock")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a small file says; nothing where there is none, or only part of one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lines(journal: Path) -> list[bytes]:
+    """The whole lines of a journal; one that is being written has no end yet."""
+    try:
+        return journal.read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return []
+
+
+def _changed(folder: Path) -> float:
+    names = (PROGRESS, "journal.jsonl", "spec.json")
+    return max((path.stat().st_mtime for path in (folder / name for name in names) if path.exists()), default=0.0)

@@ -1,0 +1,85 @@
+"""A small file in a run's folder that says, every few seconds, who trains it, how far it is and how fast it goes.
+
+`spacedkd status` reads it. It is no part of the run: nothing else does, and a finished run has none.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from spacedkd.errors import Diverged
+from spacedkd.files import HOST
+from spacedkd.run_state import PROGRESS
+from spacedkd.training.moment import Moment
+
+BEAT_SECONDS = 5.0
+_NOT_SAID = ("accuracy", "losses", "lr")
+"""of a moment: the journal says these, and looking at losses may wait for a device"""
+
+
+class Beat:
+    """What is known of a run that goes on, and the thread that writes it down."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / PROGRESS
+        self._known: dict[str, Any] = {}
+
+    def tell(self, moment: Moment) -> None:
+        """Where the run is."""
+        self._known["moment"] = moment
+
+    def saved(self, turn: int) -> None:
+        """From where it would go on."""
+        self._known["saved"] = turn
+
+    @contextmanager
+    def beating(self, turn: int, turns: int, roles: Sequence[str]) -> Iterator[None]:
+        """While the run is trained, from this turn on; the file then says how it ended, if it is not finished."""
+        self._known = {"began": time.time(), "saved": turn, "turn": turn, "turns": turns, "roles": [*roles]}
+        ends, ended = threading.Event(), {"ended": "stopped"}
+
+        def beat() -> None:
+            while not ends.wait(BEAT_SECONDS):
+                self._write()
+
+        self._write()
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        except BaseException as error:
+            ended = {"ended": _kind(error), "said": _line(error)}
+            raise
+        finally:
+            ends.set()
+            thread.join()
+            if self._path.with_name("result.json").exists():
+                self._path.unlink(missing_ok=True)
+            else:
+                self._write(ended)
+
+    def _write(self, more: Mapping[str, Any] | None = None) -> None:
+        """Replaced whole, but not forced to disk: after a power cut nobody trains. A full disk ends nothing here."""
+        known = dict(self._known)
+        moment = known.pop("moment", None)
+        where = {} if moment is None else {k: v for k, v in moment._asdict().items() if k not in _NOT_SAID}
+        who = {"host": HOST, "process": os.getpid(), "time": time.time()}
+        unfinished = self._path.with_name(f"{PROGRESS}.unfinished")
+        with suppress(OSError):
+            unfinished.write_text(json.dumps({**who, **known, **where, **(more or {})}), encoding="utf-8")
+            unfinished.replace(self._path)
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, Exception):
+        return "diverged" if isinstance(error, Diverged) else "failed"
+    return "killed"  # by who did not want to wait for what would be saved
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
