@@ -37,6 +37,7 @@ LAYERS = [
     {"training"},
     {"experiments"},
     {"report"},
+    {"exporting"},
     {"theory"},
     {"cli"},
 ]

@@ -11,6 +11,7 @@ import tyro
 from spacedkd import own_code
 from spacedkd.cli import listing, verbs
 from spacedkd.cli.evaluation import evaluate
+from spacedkd.cli.export import export
 from spacedkd.cli.flags import flag
 from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console, let_go
@@ -39,6 +40,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "compare": verbs.compare,
     "evaluate": evaluate,
     "report": verbs.report,
+    "export": export,
     "theory": verbs.theory,
     "reproduce": reproduce,
     "list": list_,
