@@ -24,7 +24,8 @@ def export(
         flag("add model.onnx, compared with torch; needs pip install 'spacedkd[onnx]'"),
     ] = False,
     push: Annotated[
-        str | None, flag("also upload the folder to the Hugging Face hub (log in with `hf auth login`)", "", "OWNER/NAME")
+        str | None,
+        flag("also upload the folder to the Hugging Face hub (log in with `hf auth login`)", "", "OWNER/NAME"),
     ] = None,
     private: Annotated[tyro.conf.FlagCreatePairsOff[bool], flag("--push makes a private repository")] = False,
     trust_code: Annotated[
@@ -41,14 +42,15 @@ def export(
     """
     if to is None:
         raise UserError("export needs a folder to write to: --to exported/mine.")
-    if private and push is None:
-        raise UserError("--private is about --push OWNER/NAME: add it, or leave --private out.")
 
-    from spacedkd.exporting.export import export as exported
+    from spacedkd.exporting.asked import Asked
 
-    found = exported(
-        run, to, license=license, average=average, onnx=onnx, push=push, private=private, trust_code=trust_code
-    )
+    asked = Asked(run, to, license, average, onnx, push, private)
+    about = asked.checked()
+
+    from spacedkd.exporting.export import write
+
+    found = write(asked, about, trust_code=trust_code)
     say(f"Exported to {found.folder}: {', '.join(found.files)}")
     if found.onnx_difference is not None:
         say(f"ONNX and torch agree: the largest difference of their logits is {found.onnx_difference:.1g}")

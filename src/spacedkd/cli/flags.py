@@ -142,7 +142,12 @@ def _said(sentence: str, one: Field[Any], place: str) -> tuple[str, str]:
 
 
 _EVERYTHING = [
-    Flag("spec", Path, "start from this spec.json (or run folder); other flags change it", metavar="FILE"),
+    Flag(
+        "spec",
+        Path,
+        "start from this spec (JSON, YAML, TOML, or a run folder); other flags change it",
+        metavar="FILE",
+    ),
     Flag("recipe", str, "a training recipe that fills everything in (see `spacedkd list recipes`)", metavar="NAME"),
     Flag("without", tuple, "leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
     Flag("set", tuple, "anything else in the spec: method.temperature=4, ... (may be repeated)", metavar="KEY=VALUE"),

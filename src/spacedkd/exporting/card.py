@@ -4,73 +4,24 @@ Every number says which epoch, head, seed and images it is of. The part between 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePath
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
 
-from spacedkd.data import hub
 from spacedkd.experiments.comparison import describe_schedule
 from spacedkd.exporting import onnx_file
 from spacedkd.exporting.again import again
 from spacedkd.exporting.preparation import in_words, knows_images
+from spacedkd.exporting.subject import Subject, data_name, dataset_on_hub
 from spacedkd.report.numbers import count, duration, percent
 from spacedkd.report.words import network_name
-from spacedkd.run import Run
-from spacedkd.spec import RunSpec
 
-ON_THE_HUB = {
-    "cifar10": "uoft-cs/cifar10",
-    "cifar100": "uoft-cs/cifar100",
-    "tiny-imagenet": "zh-plus/tiny-imagenet",
-    "imagenet-100": "ILSVRC/imagenet-1k",
-    "imagenet-1k": "ILSVRC/imagenet-1k",
-}
-"""data sets known by name, as the hub knows them"""
 _SHOWN_CLASSES = 20
 _PAPER = (
     "Spaced KD: *Right Time to Learn: Promoting Generalization via Bio-inspired Spacing Effect in Knowledge "
     "Distillation*, ICML 2025."
 )
-
-
-@dataclass(frozen=True)
-class Subject:
-    """Everything a card speaks of."""
-
-    run: Run
-    known: Mapping[str, Any]
-    """config.json"""
-    role: str
-    """whose weights these are: the student's role, or "average" """
-    training_images: int | None = None
-    parameters: int | None = None
-    license: str | None = None
-    repository: str | None = None
-    """OWNER/NAME on the hub, where it is known already"""
-    onnx: float | None = None
-    """the largest difference of the ONNX file to torch, if there is one"""
-
-    @property
-    def spec(self) -> RunSpec:
-        return self.run.spec
-
-    @property
-    def is_timm(self) -> bool:
-        return "architecture" in self.known
-
-    @property
-    def name(self) -> str:
-        network = PurePath(self.spec.network.name.rpartition(":")[2]).name
-        return (self.repository or f"{network}-{data_name(self.spec)}").rpartition("/")[2]
-
-    @property
-    def scores(self) -> Mapping[str, Any]:
-        """Of the deepest head on the test images: last, best and best_epoch."""
-        scores: Mapping[str, Any] = self.run.accuracy[self.role]["test"]["final"]
-        return scores
 
 
 def model_card(subject: Subject) -> str:
@@ -80,28 +31,10 @@ def model_card(subject: Subject) -> str:
     return "\n\n".join([f"---\n{front}---", *(text for text in parts if text), again(subject.run)]) + "\n"
 
 
-def data_name(spec: RunSpec) -> str:
-    """The data set; one that lies on somebody's disk goes by its own name, not by its place."""
-    if "data" in spec.objects:
-        return "own-data"
-    source = spec.data.source
-    return source if dataset_on_hub(source) == source else PurePath(source.rpartition(":")[2] or source).name
-
-
-def dataset_on_hub(source: str) -> str | None:
-    """The hub's name of a data set, or None; a folder that is here is not on the hub."""
-    if source in ON_THE_HUB:
-        return ON_THE_HUB[source]
-    owner = source.partition("/")[0]
-    if "/" not in source or owner in hub.FOLDERS or Path(source).exists() or not hub.NAME.fullmatch(source):
-        return None
-    return source.partition(":")[0]
-
-
 def metadata(subject: Subject) -> dict[str, Any]:
     """What the hub reads of a card."""
     spec, dataset = subject.spec, dataset_on_hub(subject.spec.data.source)
-    taught = [] if spec.method.name == "none" else ["knowledge-distillation", subject.spec.method.name.replace(":", ".")]
+    taught = [] if spec.method.name == "none" else ["knowledge-distillation", spec.method.name.replace(":", ".")]
     named: dict[str, Any] = {} if subject.license is None else {"license": subject.license}
     named["library_name"] = "timm" if subject.is_timm else "spacedkd"
     named["pipeline_tag"] = "image-classification"
@@ -178,10 +111,10 @@ def _opening(subject: Subject) -> str:
     if not subject.is_timm:
         return (
             "## Open it\n\nThe network is its author's own: `config.json` names the function that makes it "
-            f"(`made_by`), which you need.\n\n```python\nfrom spacedkd import load_student\n\n"
+            "(`made_by`), which you need.\n\n```python\nfrom spacedkd import load_student\n\n"
             'model = load_student("FOLDER", network=that_function)  # a folder with these files\n```'
         )
-    ours = subject.spec.network.is_ours
+    ours = subject.is_ours
     first = "import spacedkd.models  # makes this network known to timm\n" if ours else ""
     known = " The network is one of spacedkd's small-image ResNets, so `import spacedkd.models` comes first." * ours
     opened = (
@@ -237,4 +170,5 @@ def _classes(subject: Subject) -> str:
         return ""
     more = f", the first {_SHOWN_CLASSES} of which are" if len(names) > _SHOWN_CLASSES else ""
     listed = json.dumps(names[:_SHOWN_CLASSES], ensure_ascii=False)
-    return f"## Classes\n\n{len(names)}, in the order of the logits (`label_names` in config.json){more}:\n\n```\n{listed}\n```"
+    said = f"{len(names)}, in the order of the logits (`label_names` in config.json){more}"
+    return f"## Classes\n\n{said}:\n\n```\n{listed}\n```"

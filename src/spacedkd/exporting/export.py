@@ -1,7 +1,6 @@
 """A run's student as a folder that others can use: weights, description, card and spec."""
 
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +15,15 @@ from spacedkd.data import sources
 from spacedkd.errors import UserError
 from spacedkd.exporting import hub, onnx_file
 from spacedkd.exporting.again import local_places
-from spacedkd.exporting.card import Subject, model_card
+from spacedkd.exporting.asked import Asked
+from spacedkd.exporting.card import model_card
 from spacedkd.exporting.preparation import in_timm_form, knows_images
+from spacedkd.exporting.subject import Subject
 from spacedkd.files import make_durable, naming, write_folder, write_json, write_text
 from spacedkd.models.build import MakeModule
 from spacedkd.models.description import described
 from spacedkd.models.students import load_student
-from spacedkd.run import Run, read_run
+from spacedkd.run import Run
 from spacedkd.spec import RunSpec, check_folder
 from spacedkd.training.folder import RunFolder
 
@@ -55,54 +56,43 @@ def export(
 ) -> Exported:
     """Write a finished run's student into a new folder that is ready for the Hugging Face hub.
 
-    `average` takes the moving average of the student's weights, `onnx` adds model.onnx, and `push` uploads the folder to
-    OWNER/NAME. A network of one's own is made, for ONNX, by `network` or, with `trust_code`, by the function that its
-    config.json names; without ONNX nothing of it is imported.
+    `average` takes the moving average of the student's weights, `onnx` adds model.onnx, and `push` uploads the folder
+    to OWNER/NAME. A network of one's own is made, for ONNX, by `network` or, with `trust_code`, by the function that
+    its config.json names; without ONNX nothing of it is imported.
     """
     for what, path in {"The run": run, "The folder to export to": to}.items():
         check_folder(what, path)
-    folder, target = RunFolder(Path(run)), Path(to)
-    found = read_run(folder.path)
-    _check_asked(found, target, license, average)
-    if push is not None:
-        hub.check_possible(push)
-    if onnx:
-        onnx_file.check_installed()
-    source = folder.average if average else folder.student
-    known = _known(source, found.spec, trust_code)
-    with naming(target):
-        make_durable(target.parent)
-    with write_folder(target) as unfinished:
+    asked = Asked(Path(run), Path(to), license, average, onnx, push, private)
+    return write(asked, asked.checked(), network, trust_code)
+
+
+def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code: bool = False) -> Exported:
+    """Do what was asked for and found possible."""
+    folder = RunFolder(asked.run)
+    source = folder.average if asked.average else folder.student
+    known = _known(source, run.spec, trust_code)
+    with naming(asked.to):
+        make_durable(asked.to.parent)
+    with write_folder(asked.to) as unfinished:
         _copy(source / "model.safetensors", unfinished)
         _copy(folder.spec, unfinished)
         write_json(unfinished / "config.json", known)
-        made = _made(unfinished, known, network, trust_code, onnx)
-        difference = _with_onnx(made, found.spec, known, unfinished) if onnx and made is not None else None
+        made = _made(unfinished, known, network, trust_code, asked.onnx)
+        difference = _with_onnx(made, run.spec, known, unfinished) if asked.onnx and made is not None else None
         subject = Subject(
-            run=found,
+            run=run,
             known=known,
-            role="average" if average else found.roles[-1],
+            role="average" if asked.average else run.roles[-1],
             training_images=_training_images(folder.classes),
             parameters=None if made is None else sum(one.numel() for one in made.parameters()),
-            license=license,
-            repository=push,
+            license=asked.license,
+            repository=asked.push,
             onnx=difference,
         )
         write_text(unfinished / "README.md", model_card(subject))
         files = tuple(sorted(path.name for path in unfinished.iterdir()))
-    address = None if push is None else hub.push(target, push, private)
-    return Exported(target, files, difference, address, dict(local_places(found.spec)))
-
-
-def _check_asked(run: Run, target: Path, license: str | None, average: bool) -> None:
-    if average and run.spec.ema is None:
-        raise UserError(f"{run.folder} has no moving average: it was trained without --ema. Leave --average out.")
-    if license is not None and not re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*", license):
-        raise UserError(
-            f"--license wants the hub's name of one, such as apache-2.0, mit, cc-by-4.0 or other; got {license!r}."
-        )
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} is there already, and nothing is written over: choose another --to, or remove it.")
+    address = None if asked.push is None else hub.push(asked.to, asked.push, asked.private)
+    return Exported(asked.to, files, difference, address, dict(local_places(run.spec)))
 
 
 def _known(source: Path, spec: RunSpec, trust_code: bool) -> dict[str, Any]:
@@ -156,7 +146,7 @@ def _shape(spec: RunSpec, about: Mapping[str, Any]) -> tuple[int, ...]:
     sample = sources.load(spec.data).shown.sample if knows_images(spec) else None
     if not isinstance(sample, Tensor):
         raise UserError(
-            "--onnx must know what the network is shown, and neither its description nor the data says it: leave it out."
+            "--onnx must know the shape of what the network is shown, which neither config.json nor the data says."
         )
     return tuple(sample.shape[1:])
 

@@ -4,9 +4,9 @@ import os
 import re
 from pathlib import Path
 
-from spacedkd.data.hub import ANSWER_SECONDS
-from spacedkd.data.stored import first_line
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
+
+ANSWER_SECONDS = 5.0
 
 
 def check_possible(repository: str) -> None:

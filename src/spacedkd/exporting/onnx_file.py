@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from spacedkd.models.heads import understood
 from spacedkd.models.weights import reason
 
 NAME = "model.onnx"
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-3
 """the largest difference that is borne, for logits up to 1; for larger ones in proportion"""
 _BATCHES = (1, 3)
@@ -32,12 +30,6 @@ class Logits(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return understood(self.network(images), "the student")[0]
-
-
-def check_installed() -> None:
-    """Refuse before any work where a package is missing."""
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise UserError(f"--onnx needs {', '.join(missing)}: pip install 'spacedkd[onnx]'.")
 
 
 def write_onnx(network: nn.Module, shape: tuple[int, ...], path: Path, said: Mapping[str, Any]) -> float:
