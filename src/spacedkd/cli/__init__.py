@@ -13,12 +13,15 @@ from spacedkd.cli import listing, verbs
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.export import export
 from spacedkd.cli.flags import flag
+from spacedkd.cli.help import DESCRIPTION, helped
 from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console, let_go
 from spacedkd.cli.reproduction import reproduce
 from spacedkd.cli.stops import say_error
 from spacedkd.errors import UserError, unknown
 from spacedkd.stopping import end_with_first_rank
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 def list_(
@@ -29,10 +32,28 @@ def list_(
         str, flag("of networks those that match, with wildcards; of methods all about one", "all", "NAME")
     ] = "",
 ) -> None:
-    """List the data sets, augmentations, networks, methods, schedules or recipes there are."""
+    """List data sets, networks, methods, schedules and recipes.
+
+    Example: spacedkd list networks --pattern 'resnet*'
+    """
     if what and what not in listing.LISTINGS:
         raise unknown("list", what, listing.LISTINGS)
     console.print(listing.LISTINGS[what](pattern) if what else listing.listings())
+
+
+def completion(
+    shell: Annotated[tyro.conf.Positional[str], flag("of which shell", metavar="|".join(SHELLS))],
+) -> None:
+    """Print a script that completes these commands in a shell.
+
+    Example, for bash: spacedkd completion bash > ~/.local/share/bash-completion/completions/spacedkd
+    """
+    if shell not in SHELLS:
+        raise unknown("shell", shell, SHELLS)
+    try:
+        _call(["--tyro-print-completion", shell])
+    except SystemExit as end:
+        sys.exit(end.code or 0)
 
 
 VERBS: dict[str, Callable[..., None]] = {
@@ -44,6 +65,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "theory": verbs.theory,
     "reproduce": reproduce,
     "list": list_,
+    "completion": completion,
 }
 
 
@@ -78,7 +100,7 @@ def _dispatch(words: Sequence[str]) -> None:
 def _call(words: Sequence[str]) -> None:
     tyro.extras.subcommand_cli_from_dict(
         VERBS,
-        args=words,
+        args=helped(words, VERBS),
         prog="spacedkd",
-        description="Train image classifiers with a teacher that learns ahead of them in time (Spaced KD).",
+        description=DESCRIPTION,
     )

@@ -33,7 +33,7 @@ def export(
         flag("import the function that config.json names, where --onnx has to make a network of one's own"),
     ] = False,
 ) -> None:
-    """Export a student for the Hugging Face hub, timm, transformers and ONNX.
+    """Export a student for the Hugging Face hub, timm and ONNX.
 
     Writes model.safetensors and config.json in timm's form, the spec that trains it again, and README.md, a model card
     with the numbers.
