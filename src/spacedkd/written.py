@@ -43,7 +43,8 @@ def _yaml(text: str) -> Any:
         return yaml.load(text, loader)
     except yaml.MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
-        raise ValueError(f"{where}{error.problem or error.context}") from None
+        said = error.problem or ""
+        raise ValueError(where + (f"{error.context}, {said}" if said.startswith("but ") else said)) from None
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
 
