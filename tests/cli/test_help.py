@@ -31,7 +31,7 @@ def test_help_shows_what_people_need_first(
     lines = said([verb, "--data", "digits", asked], capsys, monkeypatch)
     assert any(line.startswith(f"Example: spacedkd {verb} --data digits") for line in lines)
     assert lines[-1] == f"Every flag: spacedkd {verb} --help-all"
-    shown = lines[next(number for number, line in enumerate(lines) if line.startswith("options  ")) : -1]
+    shown = lines[next(number for number, line in enumerate(lines) if line.startswith(" options  ")) : -1]
     assert len(shown) <= SCREEN
     assert max(map(len, shown)) <= 80
     text = " ".join(" ".join(shown).split())
@@ -73,7 +73,7 @@ def test_a_shell_completes_verbs_and_flags(
 
 
 @pytest.mark.parametrize(
-    ("shell", "sign"), [("zsh", "#compdef spacedkd"), ("fish", "complete --no-files --command spacedkd")]
+    ("shell", "sign"), [("zsh", "#compdef spacedkd"), ("fish", "complete --no-files --command 'spacedkd'")]
 )
 def test_scripts_for_other_shells(
     shell: str, sign: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

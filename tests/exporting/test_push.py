@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from huggingface_hub import constants
-from huggingface_hub.utils import close_session
+from huggingface_hub import close_session, constants
 
 from spacedkd import load_student
 from spacedkd.cli import main

@@ -76,10 +76,11 @@ def _show_first(name: str, verb: Callable[..., None]) -> None:
     ]
     groups = [(group, flag_class(_fields(group))) for group in FIRST if group]
     flags = flag_class([*own, *_fields(""), *((group, kind, kind()) for group, kind in groups)])
+    without_prefixes: Any = tyro.conf.OmitArgPrefixes
     _shown(
         f"Every flag: spacedkd {name} --help-all",
         lambda: tyro.cli(
-            tyro.conf.OmitArgPrefixes[flags],
+            without_prefixes[flags],
             args=["--help"],
             prog=f"spacedkd {name}",
             description=inspect.getdoc(verb),
@@ -96,5 +97,6 @@ def _shown(last: str, show: Callable[[], Any]) -> None:
     """Help, which ends the command, and a last line on where there is more."""
     try:
         show()
-    finally:
+    except SystemExit:
         say(last)
+        raise
