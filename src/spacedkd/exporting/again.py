@@ -1,12 +1,12 @@
 """How a student is trained again, from the spec that is exported beside it."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
 from spacedkd.json_form import to_json
 from spacedkd.own_code import NAME
+from spacedkd.report.numbers import listed
 from spacedkd.run import Run
 from spacedkd.spec import RunSpec
 
@@ -14,8 +14,8 @@ from spacedkd.spec import RunSpec
 def again(run: Run) -> str:
     """The last part of a card."""
     spec = run.spec
-    places = "".join(f"\n- `{place}`: `{json.dumps(value)}`" for place, value in local_places(spec))
-    needs = f"\n\nIt names places on its author's machine, which are others on yours:\n{places}" if places else ""
+    places = listed([f"`{place}`" for place in local_places(spec)] or [""])
+    needs = f" It names places on its author's machine, which are others on yours: {places}." if places else ""
     return (
         f"## Train it again\n\n`spec.json` says everything that decides the numbers.\n\n{_command(spec)}\n\n"
         "The same spec gives the same bits on the same hardware, with the same number of threads and the same versions "
@@ -39,11 +39,10 @@ def _command(spec: RunSpec) -> str:
     return f"```\n{' '.join(words)}\n```"
 
 
-def local_places(spec: RunSpec) -> Iterator[tuple[str, str]]:
-    """The places of a spec that name files or folders of one machine by their whole path."""
-    for place, value in _leaves(to_json(spec)):
-        if isinstance(value, str) and PurePath(value).is_absolute():
-            yield place, value
+def local_places(spec: RunSpec) -> dict[str, str]:
+    """What a spec says of one machine: files or folders that are named by their whole path."""
+    leaves = _leaves(to_json(spec))
+    return {place: value for place, value in leaves if isinstance(value, str) and PurePath(value).is_absolute()}
 
 
 def _leaves(plain: Any, above: str = "") -> Iterator[tuple[str, Any]]:

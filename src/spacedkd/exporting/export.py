@@ -92,7 +92,7 @@ def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code:
         write_text(unfinished / "README.md", model_card(subject))
         files = tuple(sorted(path.name for path in unfinished.iterdir()))
     address = None if asked.push is None else hub.push(asked.to, asked.push, asked.private)
-    return Exported(asked.to, files, difference, address, dict(local_places(run.spec)))
+    return Exported(asked.to, files, difference, address, local_places(run.spec))
 
 
 def _known(source: Path, spec: RunSpec, trust_code: bool) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The way to the Hugging Face hub: whether it can be gone, and going it."""
 
-import os
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ ANSWER_SECONDS = 5.0
 def check_possible(repository: str) -> None:
     """Refuse, before any work, a name that the hub cannot have, a missing token and a hub that does not answer."""
     from huggingface_hub import HfApi, constants, get_token
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository) or not repository.isascii():
         raise UserError(f"--push wants OWNER/NAME, for instance me/resnet18-cifar100; got {repository!r}.")
@@ -20,6 +19,8 @@ def check_possible(repository: str) -> None:
         raise UserError("--push needs a token of the Hugging Face hub: log in with `hf auth login`, or set HF_TOKEN.")
     try:
         HfApi().model_info(repository, timeout=ANSWER_SECONDS)
+    except HFValidationError as error:
+        raise UserError(f"--push: the hub has no such names: {first_line(error)}") from None
     except HfHubHTTPError:  # it answers: there is no such model yet, perhaps
         pass
     except Exception as error:  # of the network
@@ -31,7 +32,6 @@ def check_possible(repository: str) -> None:
 
 def push(folder: Path, repository: str, private: bool) -> str:
     """Upload a folder; gives its address."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from huggingface_hub import HfApi
 
     try:

@@ -61,7 +61,7 @@ def in_words(spec: RunSpec, known: Mapping[str, Any]) -> str:
 
 
 def _kind(about: Mapping[str, Any]) -> str:
-    """Which images, for instance 'RGB images of 32 x 32 pixels (channels, height, width: 3, 32, 32)'."""
+    """Which images, for instance 'RGB images of 32 x 32 pixels'."""
     size = about.get("input_size")
     if not size:
         return "Images"
@@ -76,5 +76,5 @@ def _scaled(spec: RunSpec) -> str:
     fit = named(spec.data.augmentation).fit(spec.data.image_size)
     if fit.shorter is None:
         return ", both sides scaled (bilinear)"
-    middle = "" if fit.shorter == fit.size else f" to {fit.shorter}, of which the middle is seen"
-    return f", the shorter side scaled (bilinear){middle or ' and the middle cut out'}"
+    to = "" if fit.shorter == fit.size else f" to {fit.shorter}"
+    return f", the shorter side scaled{to} (bilinear) and the middle cut out"
