@@ -13,7 +13,18 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
-    {"errors", "files", "locks", "machine", "own_code", "seeds", "started", "stopping", "torchvision_operators"},
+    {
+        "errors",
+        "files",
+        "locks",
+        "machine",
+        "own_code",
+        "seeds",
+        "started",
+        "stopping",
+        "torchvision_operators",
+        "written",
+    },
     {
         "duration",
         "extends",
@@ -43,6 +54,7 @@ LAYERS = [
     {"integrations"},
     {"experiments"},
     {"report"},
+    {"exporting"},
     {"theory"},
     {"cli"},
 ]

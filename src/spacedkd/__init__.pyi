@@ -19,6 +19,8 @@ from .experiments.forecast import ComparisonForecast as ComparisonForecast
 from .experiments.forecast import forecast_comparison as forecast_comparison
 from .experiments.instruments import evaluate as evaluate
 from .experiments.runner import compare as compare
+from .exporting.export import Exported as Exported
+from .exporting.export import export as export
 from .methods import losses as losses
 from .methods.ban import BAN as BAN
 from .methods.ctkd import CTKD as CTKD

@@ -52,3 +52,8 @@ def shown(value: object) -> str:
     except (OverflowError, ValueError):
         return f"a number of {int(abs(value).bit_length() * math.log10(2)) + 1} digits"  # type: ignore[arg-type]
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, or what it is called if it says nothing."""
+    return (str(error).splitlines() or [""])[0].strip() or type(error).__name__

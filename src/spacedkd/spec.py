@@ -29,6 +29,7 @@ from spacedkd.optimizer_spec import Options as Options
 from spacedkd.optimizer_spec import RateSpec as RateSpec
 from spacedkd.own_code import marked
 from spacedkd.schedule import Schedule
+from spacedkd.written import read_plain
 
 OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)")
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
@@ -219,7 +220,7 @@ def check_folder(what: str, path: object) -> None:
 
 
 def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
-    """A spec from a spec.json, or from the run folder that holds one.
+    """A spec from a spec.json, from the same as YAML or TOML, or from the run folder that holds one.
 
     Reading imports nothing. What the file names of somebody's own code, `package.module:Name`, can be trained or
     measured only if you trust it with `trust_code`, or have named it yourself in this process.
@@ -228,11 +229,14 @@ def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
     path = Path(path)
     path = path / "spec.json" if path.is_dir() else path
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        return from_json(RunSpec, marked(plain, path, trust_code))
+        plain = read_plain(path)
     except FileNotFoundError:
         raise UserError(f"There is no {path}. Give a spec.json or a run folder.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
+    try:
+        return from_json(RunSpec, marked(plain, path, trust_code))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {str(error).splitlines()[0]}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no spec: {str(error).splitlines()[0]}.") from None

@@ -64,7 +64,7 @@ def test_help_says_what_every_flag_is_and_its_default(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
-        main(["train", "--help"])
+        main(["train", "--help-all"])
     said = " ".join(capsys.readouterr().out.split())
     spec = replace(RunSpec(), data=DataSpec(augment=AugmentSpec()))
     for one in (flag for group in GROUPS.values() for flag in group):
@@ -83,7 +83,7 @@ def test_help_fits_a_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(SystemExit):
-        main(["train", "--help"])
+        main(["train", "--help-all"])
     shown = capsys.readouterr().out.partition("options  ")[2].splitlines()
     assert max(len(line) for line in shown) <= int(columns)
 

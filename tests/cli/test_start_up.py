@@ -16,7 +16,14 @@ AT_ONCE = [
     ("", 2),  # a verb is needed
     ("--help", 0),
     ("--version", 0),
-    *((f"{verb} --help", 0) for verb in ("train", "compare", "evaluate", "report", "theory", "list", "status")),
+    *(
+        (f"{verb} --help", 0)
+        for verb in ("train", "compare", "evaluate", "report", "theory", "list", "status", "export", "completion")
+    ),
+    ("train -H", 0),
+    ("compare --help-all", 0),
+    ("completion fish", 0),
+    ("completion tcsh", 2),
     ("list", 0),
     ("list schedules", 0),
     ("list recipes", 0),
@@ -58,6 +65,12 @@ AT_ONCE = [
     ("evaluate run --noise 0.1", 2),
     ("evaluate run --flatness --noise -1", 2),
     ("evaluate run --data digits", 2),
+    ("export", 2),
+    ("export run", 2),
+    ("export run --to new", 2),
+    ("export run --to new --license Mine!", 2),
+    ("export run --to new --private", 2),
+    ("train --spec missing.yaml", 2),
     ("report", 2),
     ("report run --out page.json", 2),
     ("train --log tensorbord", 2),

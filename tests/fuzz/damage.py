@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 from PIL import Image
 
-from spacedkd.cli.flags import GROUPS, read
+from spacedkd.cli.flags import GROUPS
+from spacedkd.cli.typed import read
 
 TELLING: list[Any] = [
     *(

@@ -11,13 +11,17 @@ import tyro
 from spacedkd import own_code
 from spacedkd.cli import listing, verbs, watching
 from spacedkd.cli.evaluation import evaluate
+from spacedkd.cli.export import export
 from spacedkd.cli.flags import flag
+from spacedkd.cli.help import DESCRIPTION, helped
 from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console, let_go, say
 from spacedkd.cli.reproduction import reproduce
 from spacedkd.cli.stops import say_error
 from spacedkd.errors import UserError, unknown
 from spacedkd.stopping import end_with_first_rank
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 def list_(
@@ -29,7 +33,10 @@ def list_(
         str, flag("of networks and runs those that match, with wildcards; of methods all about one", "all", "NAME")
     ] = "",
 ) -> None:
-    """List the data sets, augmentations, networks, methods, schedules, recipes or runs there are."""
+    """List data sets, networks, methods, schedules, recipes and runs.
+
+    Example: spacedkd list networks --pattern 'resnet*'
+    """
     if what and what not in listing.LISTINGS:
         raise unknown("list", what, listing.LISTINGS)
     if folder is not None and what != "runs":
@@ -40,15 +47,32 @@ def list_(
         console.print(listing.LISTINGS[what](pattern) if what else listing.listings())
 
 
+def completion(
+    shell: Annotated[tyro.conf.Positional[str], flag("of which shell", metavar="|".join(SHELLS))],
+) -> None:
+    """Print a script that completes these commands in a shell.
+
+    Example, for bash: spacedkd completion bash > ~/.local/share/bash-completion/completions/spacedkd
+    """
+    if shell not in SHELLS:
+        raise unknown("shell", shell, SHELLS)
+    try:
+        _call(["--tyro-print-completion", shell])
+    except SystemExit as end:
+        sys.exit(end.code or 0)
+
+
 VERBS: dict[str, Callable[..., None]] = {
     "train": verbs.train,
     "compare": verbs.compare,
     "evaluate": evaluate,
     "report": verbs.report,
+    "export": export,
     "theory": verbs.theory,
     "reproduce": reproduce,
     "status": watching.status,
     "list": list_,
+    "completion": completion,
 }
 
 
@@ -83,7 +107,7 @@ def _dispatch(words: Sequence[str]) -> None:
 def _call(words: Sequence[str]) -> None:
     tyro.extras.subcommand_cli_from_dict(
         VERBS,
-        args=words,
+        args=helped(words, VERBS),
         prog="spacedkd",
-        description="Train image classifiers with a teacher that learns ahead of them in time (Spaced KD).",
+        description=DESCRIPTION,
     )

@@ -34,10 +34,10 @@ def evaluate(
     data: ImageFlags,
     own: tyro.conf.OmitArgPrefixes[ObjectFlags],
 ) -> None:
-    """Measure trained networks: accuracy, and with flags calibration, robustness and flatness.
+    """Measure accuracy, calibration, robustness and flatness.
 
-    Prints tables and adds what was found to evaluation.json in each run folder, where `spacedkd report` finds it. A
-    folder that contains runs stands for all of them.
+    Accuracy is always measured, the others with their flags. Prints tables and adds what was found to evaluation.json
+    in each run folder, where `spacedkd report` finds it. A folder that contains runs stands for all of them.
 
     Example: spacedkd evaluate runs/mine --corruptions --adversarial --calibration
     """

@@ -7,7 +7,7 @@ given leaves the spec as it is, so the same flags vary the default run, a spec.j
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from types import NoneType
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args,
 
 import tyro
 
-from spacedkd.cli.typed import names_of_code
+from spacedkd.cli.typed import READ, names_of_code, read
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError
 from spacedkd.json_form import sentences, usual
@@ -32,10 +32,6 @@ def flag(about: str, default: Any = "", metavar: str | None = None, also: tuple[
     """A flag's line in the help, with what the run has when the flag is left out, and what it is called `also`."""
     hint = f"(default: {default})" if default != "" else ""
     return tyro.conf.arg(help=about, help_behavior_hint=hint, metavar=metavar, aliases=also or None)
-
-
-_TRUTH = {"True": True, "true": True, "False": False, "false": False}
-_READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _TRUTH.__getitem__}
 
 
 class Flag(NamedTuple):
@@ -63,7 +59,7 @@ class Flag(NamedTuple):
         hint = flag(self.about, self.default, self.metavar)
         if self.kind is tuple:
             return self.name, Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], hint], ()
-        typed = str if self.kind in _READ else self.kind
+        typed = str if self.kind in READ else self.kind
         return self.name, Annotated[typed | None, hint], field(default=None, metadata={"kind": self.kind})
 
 
@@ -143,7 +139,7 @@ def _said(sentence: str, one: Field[Any], place: str) -> tuple[str, str]:
 
 
 _EVERYTHING = [
-    Flag("spec", Path, "start from this spec.json (or run folder); other flags change it", metavar="FILE"),
+    Flag("spec", Path, "start from a spec in JSON, YAML or TOML, or a run folder; flags change it", metavar="FILE"),
     Flag("recipe", str, "a training recipe that fills everything in (see `spacedkd list recipes`)", metavar="NAME"),
     Flag("without", tuple, "leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
     Flag("set", tuple, "anything else in the spec: method.temperature=4, ... (may be repeated)", metavar="KEY=VALUE"),
@@ -167,8 +163,15 @@ _NETWORK = [
         "assistant", tuple, "a network between teacher and student of takd; repeat for more, largest first", "", "NAME"
     ),
 ]
+_RUN = {one.name: one for one in of_fields(RunSpec)}
+_PLACED = {
+    "network": ("same_init",),
+    "method": ("label_smoothing",),
+    "schedule": tuple("frozen_mode follower_first redraw_replay follower_rate only record teacher_path".split()),
+    "machine": ("precision", "channels_last", "sync_batchnorm"),
+}
+"""fields of the run itself that belong to a group; all others are of the training"""
 _SCHEDULE = [
-    *of_fields(MethodSpec, "method"),
     Flag("interval", str, "how far the teacher leads: online, offline, or a length: 1.5ep, 586st", "online", "LENGTH"),
     Flag("ahead", str, "keep the teacher this far ahead but moving, instead of spacing", metavar="LENGTH"),
     Flag("window", str, "space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere", "", "RANGE"),
@@ -177,24 +180,27 @@ _SCHEDULE = [
 _TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last")
 _DATA = {one.name: one for one in (*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment"))}
 _IMAGES = [one for name, one in _DATA.items() if name not in _TRAINING_ONLY]
-GROUPS = {
+_OWN = {
     "": _EVERYTHING,
     "data": [*_IMAGES, *(_DATA[name] for name in _TRAINING_ONLY)],
     "network": _NETWORK,
+    "method": [*of_fields(MethodSpec, "method")],
     "schedule": _SCHEDULE,
-    "training": [*of_fields(RunSpec)],
+    "training": [one for name, one in _RUN.items() if not any(name in names for names in _PLACED.values())],
     "optimizer": [*of_fields(OptimizerSpec, "optimizer")],
     "rate": [*of_fields(RateSpec, "rate")],
-    "engine": [*of_fields(EngineSpec, "engine")],
+    "machine": [*of_fields(EngineSpec, "engine")],
 }
+GROUPS = {group: [*flags, *(_RUN[name] for name in _PLACED.get(group, ()))] for group, flags in _OWN.items()}
 _ABOUT = {
     "data": "Which images there are, and how they are varied in training.",
     "network": "Who learns and who teaches.",
-    "schedule": "What is learned, and who learns when. Lengths are epochs (1.5ep), steps (586st) or percent (50%).",
+    "method": "What is learned.",
+    "schedule": "Who learns when. Lengths are epochs (1.5ep), steps (586st) or percent (50%).",
     "training": "How long, and with what care.",
     "optimizer": "How weights are updated.",
     "rate": "The learning rate as a function of the step.",
-    "engine": "Where a run is computed; this does not change what it computes.",
+    "machine": "Where a run is computed, which does not change what it computes; and in which precision, which does.",
 }
 PLACES = {one.name: one.place for flags in GROUPS.values() for one in flags if one.place}
 """what each flag of a single field sets in the spec"""
@@ -230,14 +236,6 @@ def given(flags: Any) -> dict[str, Any]:
             found[one.name] = read(one.metadata.get("kind"), value)
             vouch(names_of_code(one.name, value))
     return found
-
-
-def read(kind: Any, value: Any) -> Any:
-    """A number from its text; what is none stays text."""
-    try:
-        return _READ[kind](value) if kind in _READ else value
-    except (ValueError, KeyError):
-        return value
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:

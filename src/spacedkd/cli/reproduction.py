@@ -56,10 +56,10 @@ def reproduce(
     ] = None,
     yes: Annotated[bool, flag("begin at scale paper without being asked", "no")] = False,
 ) -> None:
-    """Make tables and figures of the paper again, with its numbers beside ours. Without a name: list them.
+    """Make the paper's tables again, with its numbers beside ours.
 
-    Runs are kept by what they compute: those that several tables need are trained once, all can be stopped at any
-    moment, and the same command goes on. `all` stands for every table.
+    Without a name: list them. Runs are kept by what they compute: those that several tables need are trained once, all
+    can be stopped at any moment, and the same command goes on. `all` stands for every table.
 
     Example: spacedkd reproduce interval ahead --scale cpu --only 'resnet18, cifar*' --root data --plan
     """

@@ -1,11 +1,11 @@
-"""What was typed: assignments, and the names of code among the flags.
+"""What was typed: numbers, assignments, and the names of code among the flags.
 
 A name of code counts as typed where it is the value of a flag that can name code, and nowhere else: a folder can be
 called os:system.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from spacedkd.errors import UserError
@@ -14,6 +14,18 @@ NAMES_CODE = ("network", "teacher", "assistant", "data", "collate", "optimizer",
 """flags that take package.module:name"""
 _KEYS = (*NAMES_CODE, "assistants", "schedule", "name", "source", "shape", "kind")
 """the places of a spec that do"""
+
+_TRUTH = {"True": True, "true": True, "False": False, "false": False}
+READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _TRUTH.__getitem__}
+"""what is typed as text, and how it becomes what it is meant to be"""
+
+
+def read(kind: Any, value: Any) -> Any:
+    """A number from its text; what is none stays text."""
+    try:
+        return READ[kind](value) if kind in READ else value
+    except (ValueError, KeyError):
+        return value
 
 
 def assignments(written: Iterable[str]) -> Iterator[tuple[str, Any]]:

@@ -38,7 +38,7 @@ def train(
     ] = None,
     plan: Annotated[bool, PLAN] = False,
 ) -> None:
-    """Train one run: a network with a teacher that learns ahead of it in time.
+    """Train a network with a teacher that learns ahead of it.
 
     Example: spacedkd train --data digits --width 16 --interval 1.5ep
     --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003 --rate cosine --out runs/mine
@@ -106,10 +106,11 @@ def compare(
     ] = None,
     plan: Annotated[bool, PLAN] = False,
 ) -> None:
-    """Compare arms over seeds: every arm of a seed gets the same data order and the same initial weights.
+    """Compare methods and schedules over seeds, like with like.
 
-    Runs that are finished already are used as they are; ones that were stopped go on. A teacher that several arms have
-    is trained once for all of them, which changes no bit. One that diverges is reported, and the command ends with 3.
+    Every arm of a seed gets the same data order and the same initial weights. Runs that are finished already are used
+    as they are; ones that were stopped go on. A teacher that several arms have is trained once for all of them, which
+    changes no bit. One that diverges is reported, and the command ends with 3.
 
     Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003
     --rate cosine --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep' --against online
@@ -166,9 +167,10 @@ def report(
     ] = None,
     against: Annotated[str | None, flag("the arm differences are taken to", "the first", "NAME")] = None,
 ) -> None:
-    """Make a report page, and a file of its numbers, from run folders or from folders that contain some.
+    """Make a report page from run folders, and a file of numbers.
 
-    In a folder that was compared before, arms keep their order and the arm that differences are taken to.
+    A folder that contains runs stands for all of them. In a folder that was compared before, arms keep their order and
+    the arm that differences are taken to.
 
     Example: spacedkd report runs/demo --against 'online KD'
     """
@@ -209,9 +211,9 @@ def theory(
     steps: Annotated[int, flag("updates of each student; twice as many at the small rate", 1500, "COUNT")] = 1500,
     seed: Annotated[int, flag("decides all of them", 0)] = 0,
 ) -> None:
-    """Measure the paper's Lemma and Theorem in their own setting: squared error, one output, wide networks.
+    """Measure the paper's Lemma and Theorem in their own setting.
 
-    Writes theory.json and theory.html; takes a few minutes.
+    That is squared error, one output, wide networks. Writes theory.json and theory.html; takes a few minutes.
 
     Example: spacedkd theory --out runs/theory
     """

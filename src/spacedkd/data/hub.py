@@ -8,13 +8,14 @@ from pathlib import Path
 from spacedkd.errors import UserError, unknown
 
 ANSWER_SECONDS = 5.0
-_FOLDERS = ("data", "datasets", "images", "runs")
+NAME = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
+FOLDERS = ("data", "datasets", "images", "runs")
 """names of folders that nobody means as an owner on the hub"""
 
 
 def is_name(name: str) -> bool:
     """Whether this can be owner/name on the hub; what lies in a folder that is here, or usually is, must be there."""
-    if not re.fullmatch(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?", name):
+    if not NAME.fullmatch(name):
         return False
     path = Path(name)
     if path.parent.is_dir():
@@ -22,7 +23,7 @@ def is_name(name: str) -> bool:
         if not held:
             raise UserError(f"There is no {path.name} in the folder {path.parent}, which is empty.")
         raise unknown(f"place in the folder {path.parent}", path.name, held)
-    if path.parts[0] in _FOLDERS:
+    if path.parts[0] in FOLDERS:
         raise UserError(f"There is no folder or file {name} here, and not even a folder {path.parent}.")
     return True
 

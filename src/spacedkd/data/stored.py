@@ -17,11 +17,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
 from spacedkd.data.limits import ENCODED, PIXELS, open_ordinary
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, or what it is called if it says nothing."""
-    return (str(error).splitlines() or [""])[0].strip() or type(error).__name__
+from spacedkd.errors import first_line as first_line
 
 
 class BadImage(Exception):

@@ -1,0 +1,47 @@
+"""What somebody asks to be exported, refused before anything heavy is imported where it cannot be."""
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from spacedkd.errors import UserError
+from spacedkd.exporting import hub
+from spacedkd.run import Run, read_run
+
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An export as it is asked for."""
+
+    run: Path
+    to: Path
+    license: str | None = None
+    average: bool = False
+    onnx: bool = False
+    push: str | None = None
+    private: bool = False
+
+    def checked(self) -> Run:
+        """The run it is about, if all of it is possible."""
+        if self.private and self.push is None:
+            raise UserError("--private is about --push OWNER/NAME: add it, or leave --private out.")
+        if self.license is not None and not re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*", self.license):
+            raise UserError(
+                "--license wants the hub's name of one, such as apache-2.0, mit, cc-by-4.0 or other; "
+                f"got {self.license!r}."
+            )
+        if self.to.exists() and (not self.to.is_dir() or any(self.to.iterdir())):
+            raise UserError(
+                f"{self.to} is there already, and nothing is written over: choose another --to, or remove it."
+            )
+        if self.onnx and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
+            raise UserError(f"--onnx needs {', '.join(missing)}: pip install 'spacedkd[onnx]'.")
+        run = read_run(self.run)
+        if self.average and "average" not in run.accuracy:
+            raise UserError(f"{self.run} has no moving average: it was trained without --ema. Leave --average out.")
+        if self.push is not None:
+            hub.check_possible(self.push)
+        return run

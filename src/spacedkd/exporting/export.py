@@ -1,0 +1,161 @@
+"""A run's student as a folder that others can use: weights, description, card and spec."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from spacedkd.data import sources
+from spacedkd.errors import UserError
+from spacedkd.exporting import hub, onnx_file
+from spacedkd.exporting.again import local_places
+from spacedkd.exporting.asked import Asked
+from spacedkd.exporting.card import model_card
+from spacedkd.exporting.preparation import in_timm_form, knows_images
+from spacedkd.exporting.subject import Subject
+from spacedkd.files import make_durable, naming, write_folder, write_json, write_text
+from spacedkd.models.build import MakeModule
+from spacedkd.models.description import described
+from spacedkd.models.students import load_student
+from spacedkd.run import Run
+from spacedkd.spec import RunSpec, check_folder
+from spacedkd.training.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was exported."""
+
+    folder: Path
+    files: tuple[str, ...]
+    onnx_difference: float | None
+    """the largest difference between the logits of the ONNX file and torch's, where there is one"""
+    address: str | None
+    """where it lies on the hub, if it was pushed"""
+    local_places: Mapping[str, str]
+    """what spec.json says of this machine: places that are named by their whole path"""
+
+
+def export(
+    run: str | PathLike[str],
+    to: str | PathLike[str],
+    *,
+    license: str | None = None,
+    average: bool = False,
+    onnx: bool = False,
+    push: str | None = None,
+    private: bool = False,
+    network: MakeModule | None = None,
+    trust_code: bool = False,
+) -> Exported:
+    """Write a finished run's student into a new folder that is ready for the Hugging Face hub.
+
+    `average` takes the moving average of the student's weights, `onnx` adds model.onnx, and `push` uploads the folder
+    to OWNER/NAME. A network of one's own is made, for ONNX, by `network` or, with `trust_code`, by the function that
+    its config.json names; without ONNX nothing of it is imported.
+    """
+    for what, path in {"The run": run, "The folder to export to": to}.items():
+        check_folder(what, path)
+    asked = Asked(Path(run), Path(to), license, average, onnx, push, private)
+    return write(asked, asked.checked(), network, trust_code)
+
+
+def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code: bool = False) -> Exported:
+    """Do what was asked for and found possible."""
+    folder = RunFolder(asked.run)
+    source = folder.average if asked.average else folder.student
+    known = _known(source, run.spec, trust_code)
+    with naming(asked.to):
+        make_durable(asked.to.parent)
+    with write_folder(asked.to) as unfinished:
+        _copy(source / "model.safetensors", unfinished)
+        _copy(folder.spec, unfinished)
+        write_json(unfinished / "config.json", known)
+        made = _made(unfinished, known, network, trust_code, asked.onnx)
+        difference = _with_onnx(made, run.spec, known, unfinished) if asked.onnx and made is not None else None
+        subject = Subject(
+            run=run,
+            known=known,
+            role="average" if asked.average else run.roles[-1],
+            training_images=_training_images(folder.classes),
+            parameters=None if made is None else sum(one.numel() for one in made.parameters()),
+            license=asked.license,
+            repository=asked.push,
+            onnx=difference,
+        )
+        write_text(unfinished / "README.md", model_card(subject))
+        files = tuple(sorted(path.name for path in unfinished.iterdir()))
+    address = None if asked.push is None else hub.push(asked.to, asked.push, asked.private)
+    return Exported(asked.to, files, difference, address, local_places(run.spec))
+
+
+def _known(source: Path, spec: RunSpec, trust_code: bool) -> dict[str, Any]:
+    """The student's description; timm's says how images are prepared, too."""
+    if not (source / "model.safetensors").is_file():
+        raise UserError(f"There is no student in {source}. Make it again with: spacedkd train --resume {source.parent}")
+    known = described(source / "config.json", trust_code)
+    if "architecture" in known:
+        known["pretrained_cfg"] = {**known.get("pretrained_cfg", {}), **in_timm_form(spec)}
+    return known
+
+
+def _copy(file: Path, folder: Path) -> None:
+    try:
+        shutil.copyfile(file, folder / file.name)
+    except FileNotFoundError:
+        raise UserError(f"There is no {file}.") from None
+
+
+def _made(
+    folder: Path, known: Mapping[str, Any], network: MakeModule | None, trust_code: bool, needed: bool
+) -> nn.Module | None:
+    """The network as it is opened from the folder; one that is not timm's is made only where it is needed."""
+    if "architecture" in known or needed:
+        return load_student(folder, network, trust_code=trust_code)
+    try:
+        with safe_open(folder / "model.safetensors", framework="pt"):
+            return None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"The student's weights cannot be read: {error}.") from None
+
+
+def _with_onnx(network: nn.Module, spec: RunSpec, known: Mapping[str, Any], folder: Path) -> float:
+    about = known.get("pretrained_cfg") or known
+    said = {
+        "labels": known.get("label_names") or [],
+        "input": "images [batch, channels, height, width], float32, normalised: (pixels in 0..1 - mean) / std"
+        if knows_images(spec)
+        else "what the dataset of the run's author gave",
+        "mean": about.get("mean") or [],
+        "std": about.get("std") or [],
+        "output": "logits [batch, classes]",
+    }
+    return onnx_file.write_onnx(network, _shape(spec, about), folder / onnx_file.NAME, said)
+
+
+def _shape(spec: RunSpec, about: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of one input: as timm's description says it, else as the data shows it."""
+    if about.get("input_size"):
+        return tuple(about["input_size"])
+    sample = sources.load(spec.data).shown.sample if knows_images(spec) else None
+    if not isinstance(sample, Tensor):
+        raise UserError(
+            "--onnx must know the shape of what the network is shown, which neither config.json nor the data says."
+        )
+    return tuple(sample.shape[1:])
+
+
+def _training_images(classes: Path) -> int | None:
+    """How many images the student learned from, where the run has written it down."""
+    if not classes.exists():
+        return None
+    try:
+        return int(json.loads(classes.read_text(encoding="utf-8"))["items"]["train"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        raise UserError(f"{classes} is damaged. Remove it to export without the number of training images.") from None
