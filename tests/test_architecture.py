@@ -28,6 +28,7 @@ LAYERS = [
         "quirks",
         "recipes",
         "result_form",
+        "curves",
         "run",
     },
     {"data"},
