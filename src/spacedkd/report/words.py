@@ -7,6 +7,16 @@ from spacedkd.report import Arm
 from spacedkd.report.numbers import TIMES, Found, count, counted, estimate, listed, points, ratio, spread, with_p
 from spacedkd.spec import NetworkSpec, RunSpec
 
+LOSSES = (
+    "Each term as it enters the sum that is minimised, its weight included, on the batch at which it was logged; of "
+    "several seeds the mean. Where more than a hundred were logged, neighbours are averaged. Axes have room for all "
+    "that comes after the first quarter of the run; what lies beyond is cut off, and in the numbers."
+)
+SECOND_HALF = (
+    "Axes have room for all that comes in the second half of the run; what lies beyond is cut off, and in the numbers."
+)
+REFERENCE = "Paired by seed. A line that crosses zero is no clear difference."
+
 
 def verdict(difference: Found | None) -> str | None:
     """`better` or `worse` where the whole interval is on one side of zero; None where seeds are too few for one."""
@@ -28,10 +38,8 @@ def leader_name(arms: Sequence[Found]) -> str:
     return names.pop() if len(names) == 1 else "teacher"
 
 
-def finding(arm: Arm, against: str) -> str:
-    """One arm against the named one, with everything needed to judge it."""
-    difference = arm.numbers["difference"]
-    pair = f"{arm.label} vs {against}"
+def finding(pair: str, difference: Found | None) -> str:
+    """How far one arm is from another, with everything needed to judge it."""
     if difference is None:
         return f"{pair}: no seed in common, so no difference can be given."
     judged = verdict(difference)
@@ -43,8 +51,6 @@ def finding(arm: Arm, against: str) -> str:
 
 def headline(arms: Sequence[Arm], against: str) -> str:
     """The outcome in one breath."""
-    if len(arms) == 1:
-        return f"One arm only, so nothing is compared: {against} reached {estimate(arms[0].numbers['last'])} %."
     judged: dict[str | None, list[str]] = {}
     for arm in arms:
         if arm.label != against:
@@ -64,6 +70,19 @@ def headline(arms: Sequence[Arm], against: str) -> str:
     return "; ".join(parts) + "."
 
 
+def reached(arm: Arm) -> Sequence[str]:
+    """How good the roles of an arm became, student first."""
+    student, leader, seeds = arm.first.roles[-1], arm.first.leader, len(arm.runs)
+    epochs = counted(arm.first.spec.epochs, "epoch")
+    mean = f", mean over {seeds} seeds" if seeds > 1 else ""
+    said = f"The {student} reached {estimate(arm.numbers['last'])} % on the test images after {epochs}{mean}"
+    led = arm.numbers["leader"]
+    if leader is not None and led is not None:
+        alike = "as the" if arm.first.shares_one_model else "the"
+        said += f"; {alike} {leader}, {estimate(led)} %"
+    return [f"{said}."]
+
+
 def caution(differences: Sequence[Found | None]) -> str | None:
     """What many comparisons at once do to the intervals: of 95 % intervals around nothing, one in twenty misses it."""
     made = sum(difference is not None and difference["n"] > 1 for difference in differences)
@@ -81,8 +100,9 @@ def setting(arms: Sequence[Arm]) -> str:
     networks = listed(_distinct([_networks(arm) for arm in arms]))
     seeds, epochs = spread([len(arm.runs) for arm in arms]), spread([spec.epochs for spec in specs])
     each = "each with" if len(arms) > 1 else "with"
+    who = counted(len(arms), "arm") if len(arms) > 1 else how(arms[0].numbers)
     return (
-        f"{counted(len(arms), 'arm')} trained {networks} on {data} "
+        f"{who} trained {networks} on {data} "
         f"for {epochs} {'epoch' if epochs == '1' else 'epochs'}, {each} {seeds} {'seed' if seeds == '1' else 'seeds'}."
     )
 
