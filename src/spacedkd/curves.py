@@ -1,4 +1,4 @@
-"""The curves of a run, read off its journal in one go: accuracy after each epoch, and every term of every role's loss."""
+"""The curves of a run, read off its journal in one go: accuracy after each epoch, and every term of the losses."""
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence

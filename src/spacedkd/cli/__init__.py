@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from spacedkd import own_code
-from spacedkd.cli import listing, verbs
+from spacedkd.cli import commands, listing, verbs
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.flags import flag
 from spacedkd.cli.plain import spell_out
@@ -74,6 +74,7 @@ def _dispatch(words: Sequence[str]) -> None:
 
 
 def _call(words: Sequence[str]) -> None:
+    commands.WORDS.set(words)
     tyro.extras.subcommand_cli_from_dict(
         VERBS,
         args=words,

@@ -2,24 +2,19 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from spacedkd.json_form import to_json
 from spacedkd.report import Arm, words
 from spacedkd.report.markup import MANY, Markup, folded, folded_if_many, join, note, tag
 from spacedkd.report.numbers import count, counted, plain
 
-
-class Command(NamedTuple):
-    """What was typed, and when it ended."""
-
-    line: str
-    date: str
+Command = tuple[str, str]
+"""when it ended, and what was typed"""
 
 
 def typed_by(commands: Sequence[Command]) -> str:
     """What stands above the title: which program made the page, and when."""
-    return f"spacedkd report, {commands[-1].date}" if commands else "spacedkd report"
+    return f"spacedkd report, {commands[-1][0]}" if commands else "spacedkd report"
 
 
 def making(arms: Sequence[Arm], measured: str, commands: Sequence[Command]) -> Iterator[str]:
@@ -37,7 +32,8 @@ def making(arms: Sequence[Arm], measured: str, commands: Sequence[Command]) -> I
 
 
 def _command(one: Command) -> Markup:
-    return join(tag("p", one.date, class_="note date"), tag("pre", tag("code", one.line), tabindex=0))
+    date, line = one
+    return join(tag("p", date, class_="note date"), tag("pre", tag("code", line), tabindex=0))
 
 
 def _spec(arm: Arm) -> Markup:

@@ -7,7 +7,7 @@ from spacedkd.json_form import to_json
 from spacedkd.report import Arm, all_colours, markup, overlays, turns, words
 from spacedkd.report.evaluation import evaluation_sections
 from spacedkd.report.making import Command, making, typed_by
-from spacedkd.report.markup import Markup, grid, html_table, join, legend, note, paragraph
+from spacedkd.report.markup import Markup, grid, html_table, join, legend, note, paragraph, tag
 from spacedkd.report.numbers import Found, count, counted, duration, estimate, spread
 from spacedkd.report.tables import Cell, Column, Table
 
@@ -24,7 +24,8 @@ def render_one(comparison: Found, arm: Arm, left_out: Sequence[str], commands: S
         **evaluation_sections(comparison, [arm]),
         "making": ("How this was made", making([arm], comparison["measured"], commands)),
     }
-    outcome = [*map(paragraph, words.reached(arm)), *left_out]
+    facts = tag("ul", *(tag("li", one) for one in words.facts(arm)))
+    outcome = [paragraph(words.reached(arm)), facts, *left_out]
     return markup.document(
         f"{arm.label}: {words.title([arm])}",
         typed_by(commands),
@@ -80,8 +81,9 @@ def _costs(arm: Arm) -> Iterator[Markup]:
     cost, several = arm.numbers["cost"], len(arm.runs) > 1
     yield paragraph(
         f"{'A run' if several else 'It'} took {counted(cost['updates'], 'update')} in {duration(cost['seconds'])}"
-        f"{' on average' if several else ''}: {counted(cost['forward_passes'], 'forward')} and "
-        f"{counted(cost['backward_passes'], 'backward')} passes of whole batches, {count(cost['forward_images'])} images seen."
+        f"{' on average' if several else ''}: {count(cost['forward_passes'])} forward and "
+        f"{count(cost['backward_passes'])} backward passes of whole batches, {count(cost['forward_images'])} images "
+        "seen."
     )
     if arm.numbers["computed"]["updates"] != cost["updates"]:
         yield note(

@@ -231,7 +231,9 @@
   for (const holder of document.querySelectorAll(".panel, figure:not(:has(.panel))")) {
     const name = nameOf(holder.querySelector("h3").firstChild), table = holder.querySelector("details.numbers table");
     const made = tools(...(table ? [csvButton(table, name)] : []), svgButton(holder, name));
-    (holder.querySelector("details.numbers, figcaption") ?? holder.lastChild).before(made);
+    const numbers = holder.querySelector("details.numbers");
+    if (numbers) numbers.before(made);
+    else holder.append(made);
   }
   for (const table of document.querySelectorAll(".scroll > table")) {
     if (table.closest("details.numbers")) continue;

@@ -1,10 +1,22 @@
 """What the comparison says in words; every word follows from an interval, never from a mean alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from spacedkd.report import Arm
-from spacedkd.report.numbers import TIMES, Found, count, counted, estimate, listed, points, ratio, spread, with_p
+from spacedkd.report.numbers import (
+    TIMES,
+    Found,
+    count,
+    counted,
+    duration,
+    estimate,
+    listed,
+    points,
+    ratio,
+    spread,
+    with_p,
+)
 from spacedkd.spec import NetworkSpec, RunSpec
 
 LOSSES = (
@@ -70,17 +82,27 @@ def headline(arms: Sequence[Arm], against: str) -> str:
     return "; ".join(parts) + "."
 
 
-def reached(arm: Arm) -> Sequence[str]:
+def reached(arm: Arm) -> str:
     """How good the roles of an arm became, student first."""
     student, leader, seeds = arm.first.roles[-1], arm.first.leader, len(arm.runs)
     epochs = counted(arm.first.spec.epochs, "epoch")
     mean = f", mean over {seeds} seeds" if seeds > 1 else ""
     said = f"The {student} reached {estimate(arm.numbers['last'])} % on the test images after {epochs}{mean}"
     led = arm.numbers["leader"]
-    if leader is not None and led is not None:
-        alike = "as the" if arm.first.shares_one_model else "the"
-        said += f"; {alike} {leader}, {estimate(led)} %"
-    return [f"{said}."]
+    return f"{said}." if leader is None or led is None else f"{said}; the {leader} {estimate(led)} %."
+
+
+def facts(arm: Arm) -> Iterator[str]:
+    """What was trained, how, and what it took."""
+    run, spec, cost = arm.first, arm.first.spec, arm.numbers["cost"]
+    yield f"Method: {how(arm.numbers)}."
+    if run.leader is not None and run.interval:
+        others = listed([f"the {role}" for role in run.roles[1:]])
+        yield f"Turns: the {run.leader} learns {counted(run.interval, 'step')}, then {others} the same ones, and so on."
+    rate = f"{spec.optimizer.name}, learning rate {spec.optimizer.lr:g} ({spec.rate.shape})"
+    yield f"Updates: {rate}, batches of {count(spec.batch_size)}, {counted(run.steps_per_epoch, 'step')} an epoch."
+    images = count(cost["forward_images"])
+    yield f"Cost: {counted(cost['updates'], 'update')}, {images} images seen, {duration(cost['seconds'])}."
 
 
 def caution(differences: Sequence[Found | None]) -> str | None:
@@ -100,9 +122,9 @@ def setting(arms: Sequence[Arm]) -> str:
     networks = listed(_distinct([_networks(arm) for arm in arms]))
     seeds, epochs = spread([len(arm.runs) for arm in arms]), spread([spec.epochs for spec in specs])
     each = "each with" if len(arms) > 1 else "with"
-    who = counted(len(arms), "arm") if len(arms) > 1 else how(arms[0].numbers)
+    what = f"{counted(len(arms), 'arm')} trained {networks}" if len(arms) > 1 else f"{networks} was trained"
     return (
-        f"{who} trained {networks} on {data} "
+        f"{what} on {data} "
         f"for {epochs} {'epoch' if epochs == '1' else 'epochs'}, {each} {seeds} {'seed' if seeds == '1' else 'seeds'}."
     )
 
@@ -130,7 +152,7 @@ def network_name(network: NetworkSpec) -> str:
 def best_epoch(chosen_on: Sequence[str]) -> str:
     """On which images the best epoch was chosen, and whether that is fair."""
     parts = {
-        "test": "on the test images themselves, so it peeks at the test set and flatters every arm",
+        "test": "on the test images themselves, so it peeks at the test set and looks better than it is",
         "holdout": "on images held out of training",
     }
     return f"The best epoch was chosen {', or for other arms '.join(parts[part] for part in chosen_on)}."
