@@ -141,7 +141,7 @@ def test_what_must_be_equal_for_runs_to_be_paired(tmp_path: Path) -> None:
         ('{"event": "accuracy", "role": "student", "epoch": "x"}\n', "epoch is 'x'"),
         ('{"event": "accuracy", "role": "student", "epoch": 1, "accuracy": {"test": {}}}\n', "accuracy of student is"),
         ('{"event": "loss", "role": "student", "epoch": 1}\n', "losses is missing"),
-        ('{"event": "loss", "role": "student", "epoch": 1, "losses": {"label": NaN}}\n', "label loss of student is nan"),
+        ('{"event": "loss", "role": "student", "epoch": 1, "losses": {"label": NaN}}\n', "label loss of student"),
         ("{" * 100_000 + "\n", "cannot be read as a journal"),
     ],
 )

@@ -71,7 +71,7 @@ class FakeArm:
                 role: {"test": dict.fromkeys(heads, scores(last))} for role, last in self.reached(accuracy).items()
             },
             "best_chosen_on": self.best_chosen_on,
-            "cost": {"updates": updates, **passes, **images, "by_model": {}},
+            "cost": {"updates": updates, **passes, **images, "by_model": {"student updates": updates}},
             "seconds": 0.5 * updates,
             "plan": {
                 "roles": [*self.roles],

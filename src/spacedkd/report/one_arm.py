@@ -79,11 +79,11 @@ def _losses(arm: Arm) -> Iterator[Markup]:
 
 def _costs(arm: Arm) -> Iterator[Markup]:
     cost, several = arm.numbers["cost"], len(arm.runs) > 1
+    who = "A run took, in the mean over seeds," if several else "It took"
     yield paragraph(
-        f"{'A run' if several else 'It'} took {counted(cost['updates'], 'update')} in {duration(cost['seconds'])}"
-        f"{' on average' if several else ''}: {count(cost['forward_passes'])} forward and "
-        f"{count(cost['backward_passes'])} backward passes of whole batches, {count(cost['forward_images'])} images "
-        "seen."
+        f"{who} {counted(cost['updates'], 'update')} in {duration(cost['seconds'])}: {count(cost['forward_passes'])} "
+        f"forward and {count(cost['backward_passes'])} backward passes of whole batches, "
+        f"{count(cost['forward_images'])} images seen."
     )
     if arm.numbers["computed"]["updates"] != cost["updates"]:
         yield note(

@@ -46,6 +46,7 @@ def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
     compared = [
         (place[pair["spaced"]], pair["name"], arms[place[pair["spaced"]]], arms[place[pair["unspaced"]]])
         for pair in pairs
+        if pair["difference"] is not None
     ]
     if drawn := overlays.differences(compared, "Spaced minus unspaced after each epoch"):
         lines = legend([(name, overlays.class_of(place)) for place, name, _, _ in compared], "all")

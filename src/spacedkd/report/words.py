@@ -121,12 +121,11 @@ def setting(arms: Sequence[Arm]) -> str:
     data = listed(_distinct([data_name(spec) for spec in specs]))
     networks = listed(_distinct([_networks(arm) for arm in arms]))
     seeds, epochs = spread([len(arm.runs) for arm in arms]), spread([spec.epochs for spec in specs])
-    each = "each with" if len(arms) > 1 else "with"
+    each = f"{'each with' if len(arms) > 1 else 'with'} {seeds} {'seed' if seeds == '1' else 'seeds'}"
+    if len(arms) == len(arms[0].runs) == 1:
+        each = f"with seed {specs[0].seed}"
     what = f"{counted(len(arms), 'arm')} trained {networks}" if len(arms) > 1 else f"{networks} was trained"
-    return (
-        f"{what} on {data} "
-        f"for {epochs} {'epoch' if epochs == '1' else 'epochs'}, {each} {seeds} {'seed' if seeds == '1' else 'seeds'}."
-    )
+    return f"{what} on {data} for {epochs} {'epoch' if epochs == '1' else 'epochs'}, {each}."
 
 
 def title(arms: Sequence[Arm]) -> str:
