@@ -74,7 +74,7 @@ def _mean(values: Sequence[float], strong: bool = False, below: str | None = Non
 def _losses(arm: Arm) -> Iterator[Markup]:
     if charts := overlays.role_losses(arm):
         yield legend(all_colours([arm]), "all")
-        yield grid(charts, words.LOSSES)
+        yield grid(charts, words.losses(len(arm.runs) > 1))
 
 
 def _costs(arm: Arm) -> Iterator[Markup]:

@@ -153,7 +153,7 @@ def _curves(arms: Sequence[Arm], against: str) -> Iterator[str]:
     )
     if charts := overlays.loss_charts(arms):
         yield tag("h3", "Losses")
-        yield grid(charts, words.LOSSES)
+        yield grid(charts, words.losses(any(len(arm.runs) > 1 for arm in arms)))
 
 
 def _costs(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:

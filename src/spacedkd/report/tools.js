@@ -92,7 +92,7 @@
     const rest = cell.cloneNode(true);
     rest.querySelectorAll(".half, .verdict, small").forEach((one) => one.remove());
     const half = part(cell, ".half").replace(/^\u00b1\s*/, "");
-    return { text: plain(rest.textContent), half, verdict: part(cell, ".verdict"), note: part(cell, "small"), strong: rest.querySelector("b") !== null };
+    return { text: plain(rest.textContent), half, verdict: part(cell, ".verdict"), note: part(cell, "small") };
   };
   const readTable = (table) => ({
     heads: [...table.tHead.rows[0].cells].map((cell) => plain(cell.textContent)),
@@ -119,10 +119,8 @@
       .replace(/(^|[\s(])-(?=\d)/g, "$1$-$");
   const latex = (table) => {
     const { heads, rows } = readTable(table);
-    const cell = ({ text, half, note, strong }, place) => {
-      const mean = strong ? `\\textbf{${escaped(text)}}` : escaped(text);
-      return mean + (half ? ` $\\pm$ ${escaped(half)}` : "") + (note && place ? ` (${escaped(note)})` : "");
-    };
+    const cell = ({ text, half, note }, place) =>
+      escaped(text) + (half ? ` $\\pm$ ${escaped(half)}` : "") + (note && place ? ` (${escaped(note)})` : "");
     return [
       "% needs \\usepackage{booktabs}", "\\begin{table}[t]", "\\centering", `\\caption{${escaped(plain(table.caption.textContent))}}`,
       `\\begin{tabular}{l${"r".repeat(heads.length - 1)}}`, "\\toprule", `${heads.map(escaped).join(" & ")} \\\\`, "\\midrule",
@@ -144,21 +142,22 @@
     }
     return copy;
   };
+  const MARGIN = 10;
   const WORDS = "h3, small, .name, .value, .group-name, .legend li, .shown";
   const picture = (holder) => {
     const keys = legendFor(holder);
     const outer = holder.getBoundingClientRect();
-    const whole = drawing("svg", { width: outer.width, height: outer.height, viewBox: `0 0 ${outer.width} ${outer.height}` });
-    const page = getComputedStyle(document.body);
-    whole.append(drawing("rect", { width: outer.width, height: outer.height, fill: page.backgroundColor }));
+    const whole = drawing("svg", {}), parts = [];
+    let bottom = 0;
     for (const element of holder.querySelectorAll(`svg, ${WORDS}`)) {
       const box = element.getBoundingClientRect(), style = getComputedStyle(element);
       if (!box.width || element.closest("details, .tip, .tools") || element.parentElement.closest("svg")) continue;
       const [x, y] = [box.left - outer.left, box.top - outer.top];
+      bottom = Math.max(bottom, y + box.height);
       if (element.matches("svg")) {
         const copy = copied(element);
         for (const [name, value] of Object.entries({ x, y, width: box.width, height: box.height, overflow: "visible" })) copy.setAttribute(name, value);
-        whole.append(copy);
+        parts.push(copy);
         continue;
       }
       const words = [...element.childNodes].filter((one) => one.nodeType === Node.TEXT_NODE && one.textContent.trim());
@@ -171,10 +170,15 @@
           "font-size": size, "font-weight": style.fontWeight, "font-family": style.fontFamily,
         });
         text.textContent = one.textContent;
-        whole.append(text);
+        parts.push(text);
       }
     }
     keys?.remove();
+    const size = { width: outer.width + 2 * MARGIN, height: bottom + 2 * MARGIN };
+    const around = { x: -MARGIN, y: -MARGIN, ...size, fill: getComputedStyle(document.body).backgroundColor };
+    whole.setAttribute("viewBox", `${-MARGIN} ${-MARGIN} ${size.width} ${size.height}`);
+    for (const name in size) whole.setAttribute(name, size[name]);
+    whole.append(drawing("rect", around), ...parts);
     return new XMLSerializer().serializeToString(whole);
   };
   const legendFor = (holder) => {

@@ -19,15 +19,20 @@ from spacedkd.report.numbers import (
 )
 from spacedkd.spec import NetworkSpec, RunSpec
 
-LOSSES = (
-    "Each term as it enters the sum that is minimised, its weight included, on the batch at which it was logged; of "
-    "several seeds the mean. Where more than a hundred were logged, neighbours are averaged. Axes have room for all "
-    "that comes after the first quarter of the run; what lies beyond is cut off, and in the numbers."
-)
 SECOND_HALF = (
     "Axes have room for all that comes in the second half of the run; what lies beyond is cut off, and in the numbers."
 )
 REFERENCE = "Paired by seed. A line that crosses zero is no clear difference."
+
+
+def losses(several: bool) -> str:
+    """Below the pictures of losses, of several seeds or of one."""
+    mean = "; of several seeds the mean" if several else ""
+    return (
+        "Each term as it enters the sum that is minimised, its weight included, on the batch at which it was logged"
+        f"{mean}. Where more than a hundred were logged, neighbours are averaged. Axes have room for all that comes "
+        "after the first quarter of the run; what lies beyond is cut off, and in the numbers."
+    )
 
 
 def verdict(difference: Found | None) -> str | None:
