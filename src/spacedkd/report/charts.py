@@ -135,7 +135,7 @@ def _numbers(said: str, lines: Sequence[Line], y: Axis) -> Markup:
             columns.append((f"{line.name}, low", None, {x: low for x, low, _ in line.band}))
             columns.append((f"{line.name}, high", None, {x: high for x, _, high in line.band}))
     xs = sorted({x for _, _, column in columns for x in column})
-    rows = ([plain(round(x, 3)), *_written(x, columns, y)] for x in xs)
+    rows = ([f"{round(x, 3):.10g}", *_written(x, columns, y)] for x in xs)
     return numbers(said, [("epoch", None), *((name, key) for name, key, _ in columns)], rows)
 
 

@@ -20,7 +20,8 @@
 
   const readChart = (svg) => {
     const table = svg.parentElement.querySelector("details.numbers table");
-    const columns = [...table.tHead.rows[0].cells].map((cell, place) => ({ key: cell.dataset.line, name: cell.textContent, place }));
+    const heads = [...table.tHead.rows[0].cells];
+    const columns = heads.map((cell, place) => ({ key: cell.dataset.line, name: cell.textContent, place }));
     const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent));
     const number = (text) => parseFloat(plain(text));
     const scale = ([low, high, start, stop]) => (value) => start + ((value - low) / (high - low)) * (stop - start);
@@ -40,8 +41,9 @@
       tip = make("div", undefined, "tip");
       tip.setAttribute("role", "status");
       tip.append(make("b", `epoch ${cells[0]}`));
+      const drawnAs = (column) => svg.querySelector(`g.${column.key} path.all`);
       const found = chart.columns
-        .map((column) => ({ ...column, line: svg.querySelector(`g.${column.key} path.all`), value: chart.number(cells[column.place]) }))
+        .map((column) => ({ ...column, line: drawnAs(column), value: chart.number(cells[column.place]) }))
         .filter((one) => isShown(svg.querySelector(`g.${one.key}`)) && !Number.isNaN(one.value))
         .sort((one, other) => other.value - one.value);
       for (const one of found) {
@@ -77,7 +79,8 @@
     svg.addEventListener("blur", hide);
     svg.addEventListener("keydown", (event) => {
       const last = begin().rows.length - 1;
-      const to = { ArrowLeft: at < 0 ? last : Math.max(0, at - 1), ArrowRight: Math.min(last, at + 1), Home: 0, End: last }[event.key];
+      const back = at < 0 ? last : Math.max(0, at - 1), on = Math.min(last, at + 1);
+      const to = { ArrowLeft: back, ArrowRight: on, Home: 0, End: last }[event.key];
       if (event.key === "Escape") hide();
       if (to === undefined) return;
       event.preventDefault();
@@ -111,8 +114,8 @@
   };
 
   const WRITTEN = {
-    "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "\\textless{}", ">": "\\textgreater{}",
-    "|": "\\textbar{}", '"': "''", "[": "{[}", "\u2013": "--", "\u00b1": "$\\pm$", "\u00d7": "$\\times$",
+    "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}",
+    "<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}", '"': "''", "[": "{[}", "\u2013": "--", "\u00b1": "$\\pm$", "\u00d7": "$\\times$",
   };
   const escaped = (text) =>
     text.replace(/[\\~^<>|"[\u2013\u00b1\u00d7]|[{}$&#%_]/g, (letter) => WRITTEN[letter] ?? `\\${letter}`)
@@ -122,16 +125,17 @@
     const cell = ({ text, half, note }, place) =>
       escaped(text) + (half ? ` $\\pm$ ${escaped(half)}` : "") + (note && place ? ` (${escaped(note)})` : "");
     return [
-      "% needs \\usepackage{booktabs}", "\\begin{table}[t]", "\\centering", `\\caption{${escaped(plain(table.caption.textContent))}}`,
-      `\\begin{tabular}{l${"r".repeat(heads.length - 1)}}`, "\\toprule", `${heads.map(escaped).join(" & ")} \\\\`, "\\midrule",
+      "% needs \\usepackage{booktabs}", "\\begin{table}[t]", "\\centering",
+      `\\caption{${escaped(plain(table.caption.textContent))}}`, `\\begin{tabular}{l${"r".repeat(heads.length - 1)}}`,
+      "\\toprule", `${heads.map(escaped).join(" & ")} \\\\`, "\\midrule",
       ...rows.map((row) => `${row.map(cell).join(" & ")} \\\\`), "\\bottomrule", "\\end{tabular}", "\\end{table}", "",
     ].join("\n");
   };
 
   /* pictures as SVG: everything drawn inside an element, and its words, each where it stands */
 
-  const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap",
-    "stroke-linejoin", "font-size", "font-weight", "font-family", "text-anchor"];
+  const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray",
+    "stroke-linecap", "stroke-linejoin", "font-size", "font-weight", "font-family", "text-anchor"];
   const copied = (element) => {
     const copy = element.cloneNode(false), style = getComputedStyle(element);
     ["class", "tabindex", "role", "data-x", "data-y"].forEach((name) => copy.removeAttribute(name));
@@ -156,7 +160,8 @@
       bottom = Math.max(bottom, y + box.height);
       if (element.matches("svg")) {
         const copy = copied(element);
-        for (const [name, value] of Object.entries({ x, y, width: box.width, height: box.height, overflow: "visible" })) copy.setAttribute(name, value);
+        const place = { x, y, width: box.width, height: box.height, overflow: "visible" };
+        for (const name in place) copy.setAttribute(name, place[name]);
         parts.push(copy);
         continue;
       }
@@ -183,8 +188,10 @@
   };
   const legendFor = (holder) => {
     /* the arms that are shown, below a picture of arms, as long as it is copied */
-    const boxes = [...document.querySelectorAll(".chooser label")].filter(
-      (label) => label.querySelector("input").checked && holder.querySelector(`g.${label.querySelector("input").id.replace("show-", "")}`));
+    const boxes = [...document.querySelectorAll(".chooser label")].filter((label) => {
+      const box = label.querySelector("input");
+      return box.checked && holder.querySelector(`g.${box.id.replace("show-", "")}`);
+    });
     if (!boxes.length || holder.querySelector(".legend")) return undefined;
     const list = make("ul", undefined, "legend");
     for (const label of boxes) {
@@ -198,7 +205,8 @@
 
   /* buttons */
 
-  const nameOf = (element) => plain(element.textContent).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "table";
+  const nameOf = (element) =>
+    plain(element.textContent).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "table";
   const save = (text, name, type) => {
     const link = make("a");
     link.href = URL.createObjectURL(new Blob([text], { type }));
@@ -228,8 +236,10 @@
     made.append(...buttons);
     return made;
   };
-  const csvButton = (table, name) => button("CSV", `Download ${name} as CSV`, () => save(csv(table), `${name}.csv`, "text/csv"));
-  const svgButton = (holder, name) => button("SVG", `Download ${name} as SVG`, () => save(picture(holder), `${name}.svg`, "image/svg+xml"));
+  const csvButton = (table, name) =>
+    button("CSV", `Download ${name} as CSV`, () => save(csv(table), `${name}.csv`, "text/csv"));
+  const svgButton = (holder, name) =>
+    button("SVG", `Download ${name} as SVG`, () => save(picture(holder), `${name}.svg`, "image/svg+xml"));
 
   document.querySelectorAll("svg[data-x]").forEach(watch);
   for (const holder of document.querySelectorAll(".panel, figure:not(:has(.panel))")) {
@@ -242,7 +252,8 @@
   for (const table of document.querySelectorAll(".scroll > table")) {
     if (table.closest("details.numbers")) continue;
     const name = nameOf(table.caption);
-    const made = tools(csvButton(table, name), button("LaTeX", `Copy ${name} as LaTeX`, (pressed) => copy(made, latex(table), pressed)));
+    const toLatex = button("LaTeX", `Copy ${name} as LaTeX`, (pressed) => copy(made, latex(table), pressed));
+    const made = tools(csvButton(table, name), toLatex);
     table.parentElement.after(made);
   }
   const chooser = document.querySelector(".chooser");
