@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from spacedkd.report.axes import Panel, Point, Tick, domain, rounded, thinned, ticks
+from spacedkd.report.axes import Panel, Point, Tick, rounded, thinned, ticks
 from spacedkd.report.markup import Markup, join, numbers, tag
 from spacedkd.report.numbers import DASH, Write, decimals, plain
 
@@ -43,7 +43,7 @@ def chart(
 ) -> Markup:
     """The picture, what it is called when it is read aloud, and its numbers.
 
-    The y axis has room for what comes after the first `settled` part of the longest line; what lies beyond is cut off.
+    The y axis has room for what comes after the first `settled` part of each line; what lies beyond is cut off.
     Without `bands` the intervals are among the numbers only.
     """
     most = max(FEWEST_POINTS, min(MOST_POINTS, MOST_NUMBERS // max(len(lines), 1)))
@@ -72,12 +72,16 @@ def chart(
 
 
 def _area(lines: Sequence[Line], y: Axis, settled: float, wide: bool) -> Panel:
-    end = max(x for line in lines for x, _ in line.points)
-    edges = [[(x, value) for x, *bounds in line.band for value in bounds] for line in lines]
-    every = [points for line in lines for points in (line.points, *line.seeds)] + edges
-    ys = [value for points in every for x, value in points if x >= settled * end]
+    ys: list[float] = []
+    for line in lines:
+        edges = [(x, value) for x, *bounds in line.band for value in bounds]
+        begin = settled * line.points[-1][0]
+        ys += [value for points in (line.points, *line.seeds, edges) for x, value in points if x >= begin]
+    low, high = min(ys), max(ys)
+    room = 0.03 * (high - low) or 0.05 * abs(high) or 1.0
     size = {"width": 540, "height": 330, "left": 42, "right": 12} if wide else {"left": 38, "right": 12}
-    return Panel((0, end), rounded(*domain(ys, y.least, y.most)), **size)
+    ends = max(x for line in lines for x, _ in line.points)
+    return Panel((0, ends), rounded(max(low - room, y.least), min(high + room, y.most)), **size)
 
 
 def _places(scale: tuple[float, ...]) -> str:

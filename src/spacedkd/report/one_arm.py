@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from spacedkd.evaluation.confidence import confidence_interval
 from spacedkd.json_form import to_json
 from spacedkd.report import Arm, all_colours, markup, overlays, turns, words
 from spacedkd.report.evaluation import evaluation_sections
@@ -67,6 +66,8 @@ def _reached(arm: Arm) -> Table:
 
 
 def _mean(values: Sequence[float], strong: bool = False, below: str | None = None) -> Cell:
+    from spacedkd.evaluation.confidence import confidence_interval  # scipy's, which only a page that is made needs
+
     mean, _, half = estimate(to_json(confidence_interval(values))).partition(" ")
     return Cell(mean, half=f" {half}" if half else None, strong=strong, below=below)
 

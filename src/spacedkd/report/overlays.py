@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from spacedkd.curves import Curve
-from spacedkd.evaluation.confidence import difference
 from spacedkd.report import Arm, colours
 from spacedkd.report.charts import Axis, Line, chart
 from spacedkd.report.markup import MANY, SHOWN, Markup, Titled, tag
@@ -94,6 +93,8 @@ def differences(compared: Iterable[tuple[int, str, Arm, Arm]], what: str) -> Mar
 
 
 def _difference(place: int, name: str, arm: Arm, base: Arm) -> Line:
+    from spacedkd.evaluation.confidence import difference  # scipy's, which only a page that is made needs
+
     ours, theirs = ({run.seed: run.curves[run.roles[-1]] for run in one.runs} for one in (arm, base))
     seeds = sorted(ours.keys() & theirs.keys())
     shared = sorted(set.intersection(*({*one[seed]} for one in (ours, theirs) for seed in seeds))) if seeds else []

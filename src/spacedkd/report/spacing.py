@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from spacedkd.report import Arm, overlays, plots, tables, words
-from spacedkd.report.markup import Markup, folded_if_many, grid, html_table, join, legend, marked, note, tag
+from spacedkd.report.markup import MANY, Markup, folded_if_many, grid, html_table, join, legend, marked, note, tag
 from spacedkd.report.numbers import TIMES, Found, counted, listed, ratio
 
 
@@ -55,6 +55,8 @@ def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
             f"Above the dashed line spacing did better. Lines: mean over seeds, paired by seed{areas}. "
             f"{words.SECOND_HALF}"
         )
+        if len(arms) > MANY:
+            caption += " Of so many arms those are drawn that are ticked below."
         title = "Spaced minus unspaced, epoch by epoch"
         yield grid([(title, "at equal epochs of the student", join(lines, drawn))], caption, wide=True)
 

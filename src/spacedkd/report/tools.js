@@ -115,7 +115,8 @@
 
   const WRITTEN = {
     "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}",
-    "<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}", '"': "''", "[": "{[}", "\u2013": "--", "\u00b1": "$\\pm$", "\u00d7": "$\\times$",
+    "<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}", '"': "''", "[": "{[}",
+    "\u2013": "--", "\u00b1": "$\\pm$", "\u00d7": "$\\times$",
   };
   const escaped = (text) =>
     text.replace(/[\\~^<>|"[\u2013\u00b1\u00d7]|[{}$&#%_]/g, (letter) => WRITTEN[letter] ?? `\\${letter}`)
