@@ -30,8 +30,8 @@ def losses(several: bool) -> str:
     mean = "; of several seeds the mean" if several else ""
     return (
         "Each term as it enters the sum that is minimised, its weight included, on the batch at which it was logged"
-        f"{mean}. Where more than a hundred were logged, neighbours give way to their mean. Axes have room for all that comes "
-        "after the first quarter of the run; what lies beyond is cut off, and in the numbers."
+        f"{mean}. Where more than a hundred were logged, neighbours give way to their mean. Axes have room for all "
+        "that comes after the first quarter of the run; what lies beyond is cut off, and in the numbers."
     )
 
 
