@@ -42,6 +42,7 @@ LAYERS = [
         "quirks",
         "recipes",
         "result_form",
+        "curves",
         "run",
         "run_state",
     },

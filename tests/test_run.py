@@ -140,6 +140,8 @@ def test_what_must_be_equal_for_runs_to_be_paired(tmp_path: Path) -> None:
         ('{"event": "accuracy"}\n', "role is missing"),
         ('{"event": "accuracy", "role": "student", "epoch": "x"}\n', "epoch is 'x'"),
         ('{"event": "accuracy", "role": "student", "epoch": 1, "accuracy": {"test": {}}}\n', "accuracy of student is"),
+        ('{"event": "loss", "role": "student", "epoch": 1}\n', "losses is missing"),
+        ('{"event": "loss", "role": "student", "epoch": 1, "losses": {"label": NaN}}\n', "label loss of student"),
         ("{" * 100_000 + "\n", "cannot be read as a journal"),
     ],
 )
@@ -148,3 +150,20 @@ def test_a_damaged_journal_is_one_clear_line(tmp_path: Path, written: str, why: 
     (folder / "journal.jsonl").write_text(written)
     with pytest.raises(UserError, match=f"journal.jsonl.*{why}"):
         read_run(folder).curves  # noqa: B018
+
+
+def test_a_loss_that_was_logged_very_often_keeps_its_mean_and_its_ends(tmp_path: Path) -> None:
+    folder, _ = write_runs(tmp_path, [ARM])
+    many = [2.0 + (step % 7) / 10 for step in range(4096)]
+    lines = [
+        {"event": "loss", "role": "student", "epoch": n / 100, "losses": {"own": one}} for n, one in enumerate(many)
+    ]
+    with (folder / "journal.jsonl").open("a") as journal:
+        journal.writelines(json.dumps(line) + "\n" for line in lines)
+    points = read_run(folder).journal.losses["student", "own"].points
+    epochs, values = zip(*points, strict=True)
+    assert 64 <= len(points) <= 128
+    assert sum(values) / len(values) == pytest.approx(sum(many) / len(many))
+    assert epochs == tuple(sorted(epochs))
+    assert epochs[0] < 1
+    assert epochs[-1] > 40

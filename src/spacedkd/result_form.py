@@ -45,17 +45,32 @@ def _check_accuracy(accuracy: Mapping[str, Any], student: str) -> None:
 
 def measured(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The lines of a journal that say how good a role was, each as it must be."""
+    return checked(entry for entry in entries if entry.get("event") == "accuracy")
+
+
+def checked(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The lines of a journal with accuracies or losses, each as it must be."""
+    forms = {"accuracy": _check_scores, "loss": _check_losses}
     for entry in entries:
-        if entry.get("event") != "accuracy":
-            continue
-        _at(entry, "role", str)
-        _number("epoch", entry.get("epoch"), least=0)
-        parts = _at(entry, "accuracy", Mapping)
-        for part in ("test", *parts):
-            heads = _at(parts, part, Mapping)
-            for head in ("final", *heads):
-                _number(f"accuracy of {entry['role']}", heads.get(head), least=0, most=1)
-        yield entry
+        if entry.get("event") in forms:
+            _at(entry, "role", str)
+            _number("epoch", entry.get("epoch"), least=0)
+            forms[entry["event"]](entry)
+            yield entry
+
+
+def _check_scores(entry: Mapping[str, Any]) -> None:
+    parts = _at(entry, "accuracy", Mapping)
+    for part in ("test", *parts):
+        heads = _at(parts, part, Mapping)
+        for head in ("final", *heads):
+            _number(f"accuracy of {entry['role']}", heads.get(head), least=0, most=1)
+
+
+def _check_losses(entry: Mapping[str, Any]) -> None:
+    for term, value in _at(entry, "losses", Mapping).items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise ValueError(f"{term} loss of {entry['role']} is {_shown(value)}, no number")
 
 
 def _at(plain: Mapping[str, Any], name: str, kind: type) -> Any:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from spacedkd.curves import Curve, Curves, read_curves
 from spacedkd.duration import steps_of
 from spacedkd.errors import UserError
 from spacedkd.extends import Anew, with_extensions
@@ -20,8 +21,6 @@ from spacedkd.result_form import check_result, measured
 from spacedkd.schedule import Spaced
 from spacedkd.spec import RunSpec, read_spec
 
-Curve = Mapping[float, float]
-"""accuracy after each evaluated epoch"""
 # Neither what a run is called, nor its seed, nor where and how often it is measured decides its last accuracy.
 # Nor does who trained the teacher.
 _IRRELEVANT = (
@@ -90,14 +89,14 @@ class Run:
         return int(self.plan["total_steps"])
 
     @cached_property
+    def journal(self) -> Curves:
+        """What the journal says of every role, read once."""
+        return read_curves(self.folder, self.roles)
+
+    @property
     def curves(self) -> Mapping[str, Curve]:
         """Accuracy of the deepest head on the test images after each evaluated epoch, for each role."""
-        curves: dict[str, dict[float, float]] = {}
-        for entry in _measured(self.folder):
-            curves.setdefault(entry["role"], {})[entry["epoch"]] = entry["accuracy"]["test"]["final"]
-        if self.roles[-1] not in curves:
-            raise UserError(f"{self.folder}/journal.jsonl says nothing of how good the {self.roles[-1]} was.")
-        return {role: curves[role] for role in self.roles if role in curves}
+        return self.journal.accuracy
 
     @property
     def variant(self) -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
@@ -51,8 +53,17 @@ def test_train_evaluate_report(tmp_path: Path, capsys: pytest.CaptureFixture[str
     last = result["accuracy"]["student"]["test"]["final"]["last"]
     assert re.search(rf"student\s+test\s+{100 * last:.1f}", evaluated)
 
+    main(["train", "--resume", str(run)])  # finds all done, and adds nothing to what was typed
     main(["report", str(run), "--out", str(tmp_path / "page.html")])
-    assert "<html" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    kept = [json.loads(line) for line in (run / "commands.jsonl").read_text().splitlines()]
+    assert [one["line"].split()[:3] for one in kept] == [["spacedkd", "train", "--data"]]
+    reported = shlex.join(["spacedkd", "report", str(run), "--out", str(tmp_path / "page.html")])
+    for line in (kept[0]["line"], reported, kept[0]["date"]):
+        assert html.escape(line) in page
+    assert abs(datetime.now(UTC) - datetime.strptime(f"{kept[0]['date']}+0000", "%Y-%m-%d %H:%M UTC%z")) < timedelta(
+        hours=1
+    )
 
 
 @pytest.mark.parametrize("verb", ["evaluate --help", "list networks"])

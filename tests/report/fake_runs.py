@@ -71,7 +71,7 @@ class FakeArm:
                 role: {"test": dict.fromkeys(heads, scores(last))} for role, last in self.reached(accuracy).items()
             },
             "best_chosen_on": self.best_chosen_on,
-            "cost": {"updates": updates, **passes, **images, "by_model": {}},
+            "cost": {"updates": updates, **passes, **images, "by_model": {"student updates": updates}},
             "seconds": 0.5 * updates,
             "plan": {
                 "roles": [*self.roles],
@@ -83,18 +83,20 @@ class FakeArm:
             "environment": {"torch": "2.13.0", "device": "cpu", "processes": 1, "threads": 2},
         }
 
+    def losses(self, role: str, reached: float) -> dict[str, float]:
+        """Of a role that has reached this accuracy; only those who follow somebody have a loss of logits."""
+        return {"label": 2 * (1 - reached)} | ({} if role == self.roles[0] else {"logit": 1 - reached})
+
     def journal(self, accuracy: float) -> str:
-        entries = [
-            {
-                "event": "accuracy",
-                "role": role,
-                "epoch": float(epoch),
-                "accuracy": {"test": {"final": last * epoch / self.epochs}},
-            }
-            for role, last in self.reached(accuracy).items()
-            for epoch in range(1, self.epochs + 1)
-        ]
-        return "".join(json.dumps(entry) + "\n" for entry in [{"event": "loss", "role": self.roles[-1]}, *entries])
+        entries = []
+        for role, last in self.reached(accuracy).items():
+            for epoch in range(1, self.epochs + 1):
+                reached = last * epoch / self.epochs
+                when = {"role": role, "epoch": float(epoch)}
+                if role in self.roles:
+                    entries.append({"event": "loss", **when, "losses": self.losses(role, reached)})
+                entries.append({"event": "accuracy", **when, "accuracy": {"test": {"final": reached}}})
+        return "".join(json.dumps(entry) + "\n" for entry in entries)
 
 
 def write_runs(root: Path, arms: Sequence[FakeArm]) -> list[Path]:

@@ -11,8 +11,8 @@ import pytest
 
 from spacedkd.experiments.comparison import compare
 from spacedkd.report import read_arms
+from spacedkd.report.intervals import groups
 from spacedkd.report.page import render
-from spacedkd.report.spacing import groups
 from spacedkd.report.tables import comparison_tables
 from spacedkd.run import read_run
 from spacedkd.schedule import Ahead, Spaced
@@ -81,8 +81,10 @@ def test_a_moving_average_is_no_role(tmp_path: Path) -> None:
     assert run.accuracy.keys() == {"mentor", "pupil", "average"}
     assert (run.roles, run.leader, run.student()) == (["mentor", "pupil"], "mentor", 0.6)
     assert run.curves.keys() == {"mentor", "pupil"}
-    text = Page(page_of(tmp_path / "page", kept)).text
-    assert "average" not in text.split("How this was made")[0]
+    page = Page(page_of(tmp_path / "page", kept))
+    assert not any("average" in attributes.get("aria-label", "") for attributes in page.all("svg"))
+    above = page.text.split("How this was made")[0]
+    assert above.count("average") == above.count("average" + "final" + "test" + "99.0") == 1, "in the table alone"
 
 
 def test_a_spec_without_a_schedule_is_one_where_nobody_leads(tmp_path: Path) -> None:

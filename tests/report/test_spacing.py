@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spacedkd.experiments.comparison import compare
 from spacedkd.report import read_arms
-from spacedkd.report.spacing import epochs, groups
+from spacedkd.report.intervals import epochs, groups, typed
 from spacedkd.schedule import Ahead, Offline, Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page
@@ -29,6 +29,20 @@ def grouped(root: Path, *arms: FakeArm) -> list[list[tuple[str, float]]]:
 def test_online_is_one_step_and_offline_the_whole_run(tmp_path: Path) -> None:
     offline = FakeArm("offline", [0.7, 0.8], schedule=Offline())
     assert grouped(tmp_path, offline, SPACED, ONLINE) == [[("online", 0.1), ("spaced", 1.5), ("offline", 4.0)]]
+
+
+def test_intervals_are_said_as_they_were_typed(tmp_path: Path) -> None:
+    """1.5 epochs of 13 steps are 19 steps, which nobody has typed."""
+    asked = {"1.5ep": "1.5", "0.5ep+": "0.5", "7st": "7 steps", "1st": "1 step", "50%": "50 %", "100%": "offline"}
+    arms = [replace(SPACED, label=text, schedule=Spaced(text), steps_per_epoch=13) for text in asked]
+    read = read_arms(compare(write_runs(tmp_path / "runs", [*arms, PLAIN])))
+    assert [typed(arm) for arm in read] == [*asked.values(), "0"]
+    assert read[0].first.interval == 19
+    page = Page(page_of(tmp_path / "page", replace(ONLINE, steps_per_epoch=13), *arms[:1]))
+    assert "1.46" not in page.text
+    assert any(
+        "1 step: 75.0" in one.get("aria-label", "") and ", 1.5: 75.0" in one["aria-label"] for one in page.all("svg")
+    )
 
 
 def test_plain_self_kd_is_interval_zero_of_each_variant(tmp_path: Path) -> None:

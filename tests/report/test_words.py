@@ -52,7 +52,7 @@ def test_an_arm_without_an_interval_is_not_called_equal() -> None:
 
 
 def test_arms_without_a_common_seed() -> None:
-    assert finding(arm("a", None), "base") == "a vs base: no seed in common, so no difference can be given."
+    assert finding("a vs base", None) == "a vs base: no seed in common, so no difference can be given."
 
 
 def test_many_comparisons_call_for_caution() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from spacedkd import own_code
-from spacedkd.cli import listing, verbs, watching
+from spacedkd.cli import commands, listing, verbs, watching
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.export import export
 from spacedkd.cli.flags import flag
@@ -105,6 +105,7 @@ def _dispatch(words: Sequence[str]) -> None:
 
 
 def _call(words: Sequence[str]) -> None:
+    commands.WORDS.set(words)
     tyro.extras.subcommand_cli_from_dict(
         VERBS,
         args=helped(words, VERBS),

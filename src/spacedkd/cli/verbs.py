@@ -5,6 +5,7 @@ Each imports what it needs when it is called, so that help and mistakes come at 
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from spacedkd.cli import plans
 from spacedkd.cli.arms import make_arms
 from spacedkd.cli.asked import asked, extended
 from spacedkd.cli.changes import changed
+from spacedkd.cli.commands import Command, kept, read_commands, this_command
 from spacedkd.cli.flags import RunFlags, flag, given
 from spacedkd.cli.progress import console, count_progress, jobs_progress, say
 from spacedkd.cli.run_progress import run_progress
@@ -73,7 +75,8 @@ def train(
         begun = RunFolder(folder).spec.exists()
         return f"spacedkd train --resume {shlex.quote(str(folder))}" if begun else "the same command"
 
-    with until_stopped(way_on) as stop, run_progress() as callback:
+    done = RunFolder(folder).finished()
+    with until_stopped(way_on) as stop, kept(folder, done), run_progress() as callback:
         given_to = (spec, RunFolder(folder), resume is not None, Objects(), callback, library, restart, stop)
         found = loop.train_run(*given_to, extend and RunFolder(extend), planned=plans.say_planned)
     console.print(terminal.shown(tables.of_run(found)))
@@ -141,7 +144,8 @@ def compare(
     if finished:
         say(f"{finished} of {len(every)} runs in {out} are finished already; delete the folder to run them again.")
     plans.say_comparison(arms, seeds)
-    with until_stopped(lambda: "the same command") as stop, jobs_progress(len(every) - finished) as callback:
+    left = len(every) - finished
+    with until_stopped(lambda: "the same command") as stop, kept(out, not left), jobs_progress(left) as callback:
         found = runner.compare(
             arms,
             out,
@@ -153,7 +157,7 @@ def compare(
             callback=callback,
             stop=stop,
         )
-    _show(found, out / "report.html", out / "comparison.json")
+    _show(found, out / "report.html", out / "comparison.json", read_commands([out]))
     if found["diverged"]:
         folder = shlex.quote(found["diverged"][0]["folder"])
         say_error(f"{len(found['diverged'])} of {len(every)} runs diverged. To train one again, delete {folder}")
@@ -190,16 +194,17 @@ def report(
         make_folder(out.parent, "--out")
     found = comparison.compare(*comparison.as_before(runs[0] / "comparison.json", finished, against), unfinished)
     comparison.write(numbers, found)
-    _show(found, page, numbers, len(unfinished) - len(found["diverged"]))
+    commands = [*read_commands([*(run.resolve() for run in runs), *finished]), this_command()]
+    _show(found, page, numbers, commands, len(unfinished) - len(found["diverged"]))
 
 
-def _show(found: dict[str, Any], page: Path, numbers: Path, unfinished: int = 0) -> None:
+def _show(found: dict[str, Any], page: Path, numbers: Path, commands: Sequence[Command], unfinished: int = 0) -> None:
     """A comparison as a page and as tables."""
     from spacedkd.cli import terminal
     from spacedkd.report import tables
     from spacedkd.report.page import write_page
 
-    write_page(page, found, unfinished)
+    write_page(page, found, unfinished, commands)
     console.print(*(terminal.shown(table) for table in tables.comparison_tables(found)))
     say(f"Numbers: {numbers}\nReport:  {page}")
 

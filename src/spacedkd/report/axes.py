@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from spacedkd.report.markup import Markup, join, pixels, tag
 from spacedkd.report.numbers import Found, Write, bounds, percent, percent_tick, plain
 
 Point = tuple[float, float]
 Tick = tuple[float, str]
+P = TypeVar("P", bound=tuple[float, ...])
 
 
 class Scale(NamedTuple):
@@ -102,9 +103,9 @@ class Panel:
     def line(self, points: Iterable[Point], class_: str) -> Markup:
         return tag("path", d=self.path(points), class_=class_)
 
-    def draw(self, description: str, *content: str) -> Markup:
+    def draw(self, description: str, *content: str, **attributes: str | float) -> Markup:
         box = f"0 0 {self.width:g} {self.height:g}"
-        return tag("svg", *content, viewBox=box, role="img", aria_label=description)
+        return tag("svg", *content, viewBox=box, role="img", aria_label=description, **attributes)
 
     def frame(self, x_ticks: Sequence[Tick], y_ticks: Sequence[Tick], x_title: str, y_title: str) -> Markup:
         """Grid, ticks and titles; the title of the y axis lies flat above it, where it can be read."""
@@ -153,7 +154,7 @@ def dot(class_: str, x: float | str, y: float, radius: float, title: str = "") -
     return tag("circle", tag("title", title) if title else "", class_=class_, cx=x, cy=y, r=radius)
 
 
-def thinned(points: Sequence[Point], most: int) -> list[Point]:
+def thinned(points: Sequence[P], most: int) -> list[P]:
     """No more points than a small picture can show; the last one stays."""
     kept = list(points[:: -(-len(points) // most)])
     return kept if kept[-1] == points[-1] else [*kept, points[-1]]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from spacedkd.report import Arm
 from spacedkd.report.axes import Panel
-from spacedkd.report.markup import Markup, Sections, folded, grid, note, tag
+from spacedkd.report.markup import Markup, Sections, folded, grid, join, note, numbers, tag
 from spacedkd.report.measures import Evaluation, Measure
 from spacedkd.report.numbers import Found, count, percent, percent_tick
 
@@ -69,7 +69,19 @@ def _reliability(label: str, bins: Sequence[Found]) -> Markup:
     ticks = [(value, percent_tick(value)) for value in (0, 0.25, 0.5, 0.75, 1)]
     frame = area.frame(ticks, ticks, "confidence, %", "accuracy, %")
     diagonal = tag("line", class_="mark", x1=area.to_x(0), y1=area.to_y(0), x2=area.to_x(1), y2=area.to_y(1))
-    return area.draw(f"Reliability of {label}.", frame, *bars, diagonal)
+    said = f"Reliability of {label}."
+    heads = ("confidence from, %", "to, %", "images", "mean confidence, %", "accuracy, %")
+    rows = [
+        [
+            percent(one["low"]),
+            percent(one["high"]),
+            count(one["images"]),
+            *map(percent, (one["confidence"], one["accuracy"])),
+        ]
+        for one in bins
+        if one["images"]
+    ]
+    return join(area.draw(said, frame, *bars, diagonal), numbers(said, [(head, None) for head in heads], rows))
 
 
 def _bar(area: Panel, one: Found, most: int) -> Markup:

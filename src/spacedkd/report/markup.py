@@ -1,6 +1,8 @@
 """What a page is put together from: elements, sections, figures, tables, and what is folded away."""
 
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from hashlib import sha256
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
@@ -10,6 +12,9 @@ from spacedkd.report.tables import Cell, Table
 
 STYLE = "\n" + Path(__file__).with_name("look.css").read_text(encoding="utf-8")
 """light and dark, in colours that colour-blind readers can tell apart (Okabe-Ito)"""
+SCRIPT = Path(__file__).with_name("tools.js").read_text(encoding="utf-8")
+"""values under the pointer; tables as CSV and LaTeX, pictures as SVG"""
+SCRIPT_DIGEST = f"sha256-{b64encode(sha256(SCRIPT.encode()).digest()).decode()}"
 MANY = 12
 """so many arms are more than a reader takes in at once: what is said of each is folded away"""
 SHOWN = 6
@@ -46,7 +51,7 @@ def tag(name: str, /, *content: str, **attributes: str | float | None) -> Markup
         for key, value in attributes.items()
         if value is not None
     )
-    return Markup(f"<{name}{written}>" + ("" if name in ("meta", "img") else f"{join(*content)}</{name}>"))
+    return Markup(f"<{name}{written}>" + ("" if name in ("meta", "img", "input") else f"{join(*content)}</{name}>"))
 
 
 def pixels(value: float) -> str:
@@ -69,11 +74,15 @@ def marked(sentence: str, word: str, name: str, class_: str | None = None) -> Se
     return before, tag(name, found, class_=class_) if found else "", after
 
 
-def grid(pictures: Sequence[Titled], caption: str) -> Markup:
+def grid(pictures: Sequence[Titled], caption: str, wide: bool = False) -> Markup:
     """Pictures side by side; of very many the first few, the others folded away."""
-    panels = [tag("div", tag("h3", title, tag("small", said)), one, class_="panel") for title, said, one in pictures]
+    class_ = "panels wide" if wide else "panels"
+    panels = [
+        tag("div", tag("h3", title, tag("small", said) if said else ""), one, class_="panel")
+        for title, said, one in pictures
+    ]
     open_ = len(panels) if len(panels) <= MANY else SHOWN
-    shown, rest = (tag("div", *some, class_="panels") for some in (panels[:open_], panels[open_:]))
+    shown, rest = (tag("div", *some, class_=class_) for some in (panels[:open_], panels[open_:]))
     more = folded(f"Show the other {len(panels) - open_}", rest) if open_ < len(panels) else ""
     return tag("figure", shown, tag("figcaption", caption), more)
 
@@ -86,10 +95,19 @@ def document(
     sections: Sections,
     more_style: str = "",
     with_images: bool = False,
+    first_figure: Markup | None = None,
 ) -> str:
-    """A whole page in one file; nothing in it may be fetched or run. Images, where there are any, are in it too."""
-    # A page holds text from specs; whatever slipped through escaping could still load and run nothing.
+    """A whole page in one file; nothing in it may be fetched. Images, where there are any, are in it too.
+
+    A page with a `first_figure`, which stands beside the outcome, has the script that reads figures and tables.
+    """
+    # A page holds text from specs; whatever slipped through escaping could still load nothing, and run nothing: the
+    # one script that may run is known by its digest.
     policy = "default-src 'none'; style-src 'unsafe-inline'" + ("; img-src data:" if with_images else "")
+    script = Markup()
+    if first_figure is not None:
+        policy += f"; script-src '{SCRIPT_DIGEST}'"
+        script = tag("script", Markup(SCRIPT))
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -100,13 +118,15 @@ def document(
         tag("style", Markup(STYLE + more_style)),
     )
     said = paragraph(kind, "kind"), tag("h1", title), paragraph(setting, "setting")
-    opening = tag("header", *said, tag("div", *outcome, class_="outcome"))
+    words = tag("div", *outcome, class_="outcome")
+    beside = words if first_figure is None else tag("div", words, first_figure, class_="opening")
+    opening = tag("header", *said, beside)
     main = [
         tag("section", tag("h2", heading, id=name), *content, aria_labelledby=name)
         for name, (heading, found) in sections.items()
         if (content := [*found])
     ]
-    return "<!doctype html>\n" + tag("html", head, tag("body", opening, tag("main", *main)), lang="en") + "\n"
+    return "<!doctype html>\n" + tag("html", head, tag("body", opening, tag("main", *main), script), lang="en") + "\n"
 
 
 def folded(summary: str, *content: str) -> Markup:
@@ -138,6 +158,15 @@ def html_table(table: Table) -> Markup:
     hint = tag("p", "Scroll the table sideways for more columns.", class_="note hint", aria_hidden="true")
     label = f"{table.name}, scrolls sideways"
     return join(hint, tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex=0))
+
+
+def numbers(said: str, heads: Sequence[tuple[str, str | None]], rows: Iterable[Sequence[str]]) -> Markup:
+    """What a picture shows, as a table that is folded away; a column may have the key of a line in the picture."""
+    head = tag("tr", *(tag("th", title, scope="col", data_line=key) for title, key in heads))
+    body = [tag("tr", tag("th", first, scope="row"), *(tag("td", one) for one in rest)) for first, *rest in rows]
+    inner = tag("table", tag("caption", said, class_="unseen"), tag("thead", head), tag("tbody", *body))
+    frame = tag("div", inner, class_="scroll", role="region", aria_label="Numbers, scroll sideways", tabindex=0)
+    return tag("details", tag("summary", "Numbers"), frame, class_="numbers")
 
 
 def _cell(cell: Cell, heads: bool) -> Markup:

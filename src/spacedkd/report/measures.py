@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from spacedkd.report import Arm
 from spacedkd.report.axes import Panel, domain, rounded
-from spacedkd.report.markup import Markup, grid, html_table, join, tag
+from spacedkd.report.markup import Markup, grid, html_table, join, numbers, tag
 from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, Found, bounds, count, percent, plain, points, three_digits
 from spacedkd.report.tables import Cell, Column, Table
 from spacedkd.report.words import how, verdict
@@ -118,7 +118,17 @@ class Evaluation(NamedTuple):
             ]
             reached = ", ".join(f"{plain(level)}: {mean} %" for level, mean in zip(levels, means, strict=True))
             drawn = "" if label == self.against else dashed, area.line(lines[label], "all student")
-            return area.draw(f"Accuracy of {label} at each level. {reached}.", frame, *drawn, *dots)
+            said = f"Accuracy of {label} at each level. {reached}."
+            return join(area.draw(said, frame, *drawn, *dots), _numbers(said, x_title, levels, found[label]))
 
         pictures = [(arm.label, how(arm.numbers), picture(arm.label)) for arm in self.arms if arm.label in found]
         return grid(pictures, f"{said} {LEVELS.format(self.against)}")
+
+
+def _numbers(said: str, x_title: str, levels: Sequence[float], reached: Sequence[Found]) -> Markup:
+    heads = (x_title, "mean, %", "low, %", "high, %")
+    rows = (
+        [plain(level), percent(one["mean"]), *(map(percent, bounds(one)) if bounds(one) else (DASH, DASH))]
+        for level, one in zip(levels, reached, strict=True)
+    )
+    return numbers(said, [(head, None) for head in heads], rows)

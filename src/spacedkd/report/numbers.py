@@ -24,6 +24,15 @@ def percent(part: float) -> str:
     return f"{100 * part:.1f}".replace("-", MINUS)
 
 
+def decimals(places: int) -> Write:
+    """Numbers with so many of them.
+
+    >>> decimals(2)(-0.5) == MINUS + "0.50"
+    True
+    """
+    return lambda value: f"{value:.{places}f}".replace("-", MINUS)
+
+
 def points(part: float) -> str:
     """A difference of accuracies in percentage points, always with its sign.
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from spacedkd.curves import Curve
 from spacedkd.report import Arm, colours
 from spacedkd.report.axes import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
-from spacedkd.report.markup import Markup, Titled, tag
-from spacedkd.report.numbers import Found, Write, bounds, estimate, percent, percent_tick, plain, points
+from spacedkd.report.markup import Markup, Titled, numbers, tag
+from spacedkd.report.numbers import DASH, Found, Write, bounds, estimate, percent, percent_tick, plain, points
 from spacedkd.report.words import how
-from spacedkd.run import Curve
 
 MOST_POINTS = 160
 
@@ -29,7 +29,7 @@ def _curves_of(arm: Arm, area: Panel) -> Markup:
         by_seed = [run.curves[role] for run in arm.runs if role in run.curves]
         if len(by_seed) > 1:
             thin += [area.line(_points(curve), f"one {class_of[role]}") for curve in by_seed]
-        if mean := _mean(by_seed):
+        if mean := mean_curve(by_seed):
             thick.append(area.line(_points(mean), f"all {class_of[role]}"))
             ends.append((role, max(mean.items())))
     described = ", ".join(f"{role} {percent(value)} % after {plain(epoch)} epochs" for role, (epoch, value) in ends)
@@ -47,7 +47,7 @@ def _end_labels(ends: Sequence[tuple[str, Point]], area: Panel) -> list[Markup]:
     ]
 
 
-def _mean(by_seed: Sequence[Curve]) -> Curve:
+def mean_curve(by_seed: Sequence[Curve]) -> Curve:
     """Over the epochs at which every seed was measured."""
     shared = sorted(set(by_seed[0]).intersection(*by_seed)) if by_seed else []
     return {epoch: sum(curve[epoch] for curve in by_seed) / len(by_seed) for epoch in shared}
@@ -92,7 +92,20 @@ def accuracies(arms: Sequence[Arm], against: str) -> Markup:
     """The last accuracy of every arm."""
     rows = [Row(arm.label, arm.numbers["last"], arm.by_seed) for arm in arms]
     caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
-    return forest("Accuracy after the last epoch", rows, caption, ACCURACIES, against)
+    more = _numbers("Accuracy after the last epoch, percent", rows, percent)
+    return forest("Accuracy after the last epoch", rows, caption, ACCURACIES, against, more=more)
+
+
+def _numbers(title: str, rows: Sequence[Row], write: Write) -> Markup:
+    """What a dot-and-interval picture shows, seeds included."""
+    seeds = sorted({seed for row in rows for seed in row.seeds})
+    heads = ["", "mean", "low", "high", *(f"seed {seed}" for seed in seeds)]
+    body = []
+    for row in rows:
+        span = map(write, bounds(row.value)) if bounds(row.value) else (DASH, DASH)
+        each = (write(row.seeds[seed]) if seed in row.seeds else DASH for seed in seeds)
+        body.append([row.label, write(row.value["mean"]), *span, *each])
+    return numbers(title, [(head, None) for head in heads], body)
 
 
 def gains(title: str, compared: Iterable[tuple[str, Found | None, Arm, Arm]], caption: str) -> Markup:
@@ -102,7 +115,7 @@ def gains(title: str, compared: Iterable[tuple[str, Found | None, Arm, Arm]], ca
         if difference is not None:
             seeds = {seed: arm.by_seed[seed] - base.by_seed[seed] for seed in arm.by_seed if seed in base.by_seed}
             rows.append(Row(name, difference, seeds))
-    return forest(title, rows, caption) if rows else Markup()
+    return forest(title, rows, caption, more=_numbers(title, rows, points)) if rows else Markup()
 
 
 def forest(
@@ -112,6 +125,7 @@ def forest(
     writing: Writing = GAINS,
     against: str | None = None,
     values: Sequence[float] = (),
+    more: str = "",
 ) -> Markup:
     """A dot and an interval for each row, small dots for its seeds, a dashed line at the mean of the row `against`.
 
@@ -141,7 +155,7 @@ def forest(
     said = "; ".join(f"{name} {number}{unit}" for name, number in zip(names, written, strict=True))
     class_ = "forest narrow" if signed else "forest"
     picture = tag("div", *drawn, axis, class_=class_, role="img", aria_label=f"{title}: {said}.")
-    return tag("figure", tag("h3", title if signed else f"{title}, %"), picture, tag("figcaption", caption))
+    return tag("figure", tag("h3", title if signed else f"{title}, %"), picture, tag("figcaption", caption), more)
 
 
 def _upright(place: float, class_: str) -> Markup:

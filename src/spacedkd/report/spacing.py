@@ -1,36 +1,64 @@
-"""What spacing did, method by method, and accuracy against interval where arms differ in nothing else."""
+"""What spacing did, method by method: spaced arms beside their unspaced partners."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress, product
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-from spacedkd.report import Arm, plots, tables, words
-from spacedkd.report.axes import Panel, can_be_told_apart, domain, rounded
-from spacedkd.report.markup import Markup, grid, html_table, note, tag
-from spacedkd.report.numbers import TIMES, Found, bounds, counted, estimate, listed, plain, ratio
-from spacedkd.schedule import Spaced
+from spacedkd.report import Arm, overlays, plots, tables, words
+from spacedkd.report.markup import MANY, Markup, folded_if_many, grid, html_table, join, legend, marked, note, tag
+from spacedkd.report.numbers import TIMES, Found, counted, listed, ratio
 
 
-def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
-    """Spaced arms beside unspaced ones, or nothing where no spaced arm has an unspaced partner."""
-    pairs: Sequence[Found] = comparison["spacing"]
-    if not pairs:
-        return
-    yield tag("p", tag("b", headline(pairs)))
-    yield from map(note, (cost(pairs), one_role(pairs), caution(pairs)))
+def gains(pairs: Sequence[Found], arms: Sequence[Arm]) -> Markup:
+    """The picture of every spaced arm beside its unspaced partner."""
     arm = {arm.label: arm for arm in arms}
     compared = [(pair["name"], pair["difference"], arm[pair["spaced"]], arm[pair["unspaced"]]) for pair in pairs]
     caption = (
         "Right of the dashed line spacing did better. Large dot and line: mean over seeds and its 95 % interval, "
         "paired by seed; small dots: seeds. A line that crosses zero is no clear difference."
     )
-    yield plots.gains("Spaced minus unspaced, points", compared, caption)
+    return plots.gains("Spaced minus unspaced, points", compared, caption)
+
+
+def findings(pairs: Sequence[Found]) -> Iterator[str]:
+    """A line for each pair."""
+    lines = [found_of(f"{pair['spaced']} vs {pair['unspaced']}", pair["difference"]) for pair in pairs]
+    yield from folded_if_many(pairs, f"{counted(len(pairs), 'pair')}, one by one", tag("ul", *lines))
+
+
+def found_of(pair: str, difference: Found | None) -> Markup:
+    """An item that says how far one arm is from another."""
+    sentence, verdict = words.finding(pair, difference), words.verdict(difference)
+    return tag("li", *(marked(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [sentence]))
+
+
+def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
+    """The numbers behind it, and when it came about; nothing where no spaced arm has an unspaced partner."""
+    pairs: Sequence[Found] = comparison["spacing"]
+    if not pairs:
+        return
+    yield from map(note, (one_role(pairs), caution(pairs)))
     yield html_table(tables.spacing(comparison))
     corrected = f"p, Holm is corrected for all {len(pairs)} tests at once. " if len(pairs) > 1 else ""
     yield note(
         f"Accuracies in percent after the last epoch. {corrected}Costs are those of the spaced run as a multiple of "
         "the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does not count as spaced."
     )
+    place = {arm.label: place for place, arm in enumerate(arms)}
+    compared = [
+        (place[pair["spaced"]], pair["name"], arms[place[pair["spaced"]]], arms[place[pair["unspaced"]]])
+        for pair in pairs
+        if pair["difference"] is not None
+    ]
+    if drawn := overlays.differences(compared, "Spaced minus unspaced after each epoch"):
+        lines = legend([(name, overlays.class_of(place)) for place, name, _, _ in compared], "all")
+        areas = "; areas: 95 % intervals" if len(compared) <= overlays.BANDS else ""
+        caption = (
+            f"Above the dashed line spacing did better. Lines: mean over seeds, paired by seed{areas}. "
+            f"{words.SECOND_HALF}"
+        )
+        if len(arms) > MANY:
+            caption += " Of so many arms those are drawn that are ticked below."
+        title = "Spaced minus unspaced, epoch by epoch"
+        yield grid([(title, "at equal epochs of the student", join(lines, drawn))], caption, wide=True)
 
 
 def headline(pairs: Sequence[Found]) -> str:
@@ -101,94 +129,3 @@ def _named(pairs: Sequence[Found], judged: str | None) -> list[str]:
 
 def _did(names: Sequence[str], what: str) -> str:
     return f"{len(names)} {what} ({listed(names)})" if names else f"none {what}"
-
-
-class Group(NamedTuple):
-    """Arms that differ only in their interval, from the shortest to the longest."""
-
-    title: str
-    data: str
-    arms: Sequence[Arm]
-
-    @property
-    def to_scale(self) -> bool:
-        return can_be_told_apart(map(epochs, self.arms))
-
-
-def epochs(arm: Arm) -> float:
-    """An arm's interval; 0 where one network teaches itself at every update."""
-    return (arm.first.interval or 0) / arm.first.steps_per_epoch
-
-
-def groups(arms: Sequence[Arm]) -> list[Group]:
-    """Every set of at least two arms with different intervals and all else equal."""
-    by_rest: dict[str, list[Arm]] = {}
-    for arm in arms:
-        if arm.first.interval is not None:
-            by_rest.setdefault(arm.first.all_but_spacing, []).append(arm)
-    found: dict[tuple[str, ...], Group] = {}
-    for alike in by_rest.values():
-        kinds = [_kind(arm) for arm in alike]
-        for variant, tail in product(*map(_seen, zip(*kinds, strict=True))):
-            fits = [mine in (None, variant) and ending in (None, tail) for mine, ending in kinds]
-            members = sorted(compress(alike, fits), key=epochs)
-            if len({*map(epochs, members)}) > 1:
-                found.setdefault(tuple(arm.label for arm in members), _group(members, variant))
-    return [*found.values()]
-
-
-def _group(members: Sequence[Arm], variant: str | None) -> Group:
-    spec = members[0].first.spec
-    method = spec.method.name + (f" ({variant})" if variant else "")
-    return Group(f"{method}, {words.network_name(spec.network)}", words.data_name(spec), members)
-
-
-def _kind(arm: Arm) -> tuple[str | None, str | None]:
-    """What neighbours on the interval axis must share: the variant, and how the schedule ends.
-
-    None fits any: plain self KD is the interval 0 of every spaced variant, and blocks that divide the run have no tail.
-    """
-    run = arm.first
-    if not run.interval:
-        return None, None
-    assert isinstance(run.spec.schedule, Spaced)
-    return run.variant, run.spec.schedule.tail if run.total_steps % run.interval else None
-
-
-def _seen(values: Iterable[str | None]) -> list[str | None]:
-    """The distinct values, or only None where nothing else occurs."""
-    return [value for value in dict.fromkeys(values) if value is not None] or [None]
-
-
-def against_interval(arms: Sequence[Arm]) -> Iterator[Markup]:
-    """A picture for each group, or nothing where no arms differ in the interval alone."""
-    if found := groups(arms):
-        panels = [(one.title, one.data, _picture(one, [o for o in found if o.data == one.data])) for one in found]
-        caption = (
-            "Arms that differ in nothing but the interval. Large dot and line: mean over seeds and its 95 % interval; "
-            "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
-        )
-        if not all(group.to_scale for group in found):
-            caption += "Where intervals differ too much for one scale they are evenly spread in their order."
-        yield grid(panels, caption)
-
-
-def _picture(group: Group, alike: Sequence[Group]) -> Markup:
-    """Groups on the same data share their y axis; intervals too close to be told apart lie evenly in their order."""
-    every = [arm for one in alike for arm in one.arms]
-    values = [v for arm in every for v in (*bounds(arm.numbers["last"]), *arm.by_seed.values())]
-    intervals = [epochs(arm) for arm in group.arms]
-    order = sorted({*intervals})
-    places = intervals if group.to_scale else [order.index(interval) for interval in intervals]
-    margin = 0.08 * (max(places) - min(places))
-    area = Panel((min(places) - margin, max(places) + margin), rounded(*domain(values, 0, 1)), right=12)
-    written = ["1 step" if arm.first.interval == 1 else plain(round(epochs(arm), 2)) for arm in group.arms]
-    placed = [(place, arm, arm.numbers["last"]) for place, arm in zip(places, group.arms, strict=True)]
-    said = ", ".join(f"{name}: {estimate(last)} %" for name, (_, _, last) in zip(written, placed, strict=True))
-    ticks = [*zip(places, written, strict=True)]
-    return area.draw(
-        f"Accuracy against interval in epochs, {group.title}. {said}.",
-        area.frame(ticks, area.percent_ticks(), "interval, epochs", "accuracy, %"),
-        area.line([(place, last["mean"]) for place, _, last in placed], "all student"),
-        *(area.estimate(place, last, arm.label, 4.5, arm.by_seed) for place, arm, last in placed),
-    )

@@ -1,16 +1,18 @@
 """Who learned which step when: a schedule as a picture, small however long the run."""
 
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spacedkd.duration import steps_of
 from spacedkd.extends import with_extensions
 from spacedkd.json_form import to_json
-from spacedkd.report import Arm, colours
+from spacedkd.report import Arm, all_colours, colours
 from spacedkd.report.axes import Panel, Point, label, tick_values, ticks
-from spacedkd.report.markup import Markup, Titled, tag
-from spacedkd.report.numbers import count, counted, listed, plain
+from spacedkd.report.markup import Markup, Titled, folded, grid, html_table, legend, note, tag
+from spacedkd.report.numbers import DASH, count, counted, listed, plain
+from spacedkd.report.tables import Cell, Column, Table
 from spacedkd.run import Run
 from spacedkd.schedule import NamedSchedule, Schedule, Segment, Spaced, Window, segments
 
@@ -66,6 +68,34 @@ def is_drawn(arm: Arm) -> bool:
     asked = arm.first.spec.schedule
     parts = (asked.inside, asked.outside) if isinstance(asked, Window) else (asked,)
     return not any(isinstance(part, NamedSchedule) for part in parts)
+
+
+def section(arms: Sequence[Arm]) -> Iterator[Markup]:
+    """The pictures of all schedules, and what they are in steps."""
+    known = [arm for arm in arms if is_drawn(arm)]
+    if known:
+        yield legend(all_colours(arms), "band")
+        caption = (
+            "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
+            "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
+            "fast to draw."
+        )
+        found = timetables(known)
+        yield grid(pictures(found), caption)
+        yield folded("The schedules in steps", html_table(_in_steps(found)))
+    if own := [arm.label for arm in arms if arm not in known]:
+        yield note(f"Not drawn: {listed(own)}. A report runs no code, and a schedule of one's own is code.")
+
+
+def _in_steps(tables: Sequence[Timetable]) -> Table:
+    titles = ("Arms", "Schedule", "Interval, steps", "Steps of an epoch", "Steps of each role", "Turns")
+    rows = []
+    for table in tables:
+        run, several = table.run, len(table.run.roles) > 1
+        interval = count(run.interval) if several and run.interval is not None else DASH
+        steps = (run.steps_per_epoch, run.total_steps, len(run.roles) * run.total_steps)
+        rows.append([listed(table.labels), table.words, interval, *map(count, steps)])
+    return Table("", [Column(title, None) for title in titles], [[*map(Cell, row)] for row in rows], name="Schedules")
 
 
 def timetables(arms: Sequence[Arm]) -> list[Timetable]:
@@ -169,7 +199,6 @@ def _enlarged(table: Timetable, schedule: Spaced, panel: Panel) -> Markup:
         (0, len(table.run.roles) * steps), (0, steps), panel.width, panel.height,
         left + 8, panel.width - right + 8, top + 20, panel.height - bottom + 7,
     )  # fmt: skip
-    epochs = steps / table.run.steps_per_epoch
-    words = f"first {plain(epochs)} epochs" if epochs >= 0.5 else f"first {counted(steps, 'step')}"
+    words = f"first {counted(math.ceil(steps / steps_of(schedule.interval)), 'interval')}"
     box = tag("rect", class_="inset", x=left, y=top, width=right - left, height=bottom - top, rx=3)
     return tag("g", box, label(words, left + 7, top + 14), *_drawn(table, inner, steps)[1])

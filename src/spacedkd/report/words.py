@@ -1,11 +1,38 @@
 """What the comparison says in words; every word follows from an interval, never from a mean alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from spacedkd.report import Arm
-from spacedkd.report.numbers import TIMES, Found, count, counted, estimate, listed, points, ratio, spread, with_p
+from spacedkd.report.numbers import (
+    TIMES,
+    Found,
+    count,
+    counted,
+    duration,
+    estimate,
+    listed,
+    points,
+    ratio,
+    spread,
+    with_p,
+)
 from spacedkd.spec import NetworkSpec, RunSpec
+
+SECOND_HALF = (
+    "Axes have room for all that comes in the second half of the run; what lies beyond is cut off, and in the numbers."
+)
+REFERENCE = "Paired by seed. A line that crosses zero is no clear difference."
+
+
+def losses(several: bool) -> str:
+    """Below the pictures of losses, of several seeds or of one."""
+    mean = "; of several seeds the mean" if several else ""
+    return (
+        "Each term as it enters the sum that is minimised, its weight included, on the batch at which it was logged"
+        f"{mean}. Where more than a hundred were logged, neighbours give way to their mean. Axes have room for all "
+        "that comes after the first quarter of the run; what lies beyond is cut off, and in the numbers."
+    )
 
 
 def verdict(difference: Found | None) -> str | None:
@@ -28,10 +55,8 @@ def leader_name(arms: Sequence[Found]) -> str:
     return names.pop() if len(names) == 1 else "teacher"
 
 
-def finding(arm: Arm, against: str) -> str:
-    """One arm against the named one, with everything needed to judge it."""
-    difference = arm.numbers["difference"]
-    pair = f"{arm.label} vs {against}"
+def finding(pair: str, difference: Found | None) -> str:
+    """How far one arm is from another, with everything needed to judge it."""
     if difference is None:
         return f"{pair}: no seed in common, so no difference can be given."
     judged = verdict(difference)
@@ -43,8 +68,6 @@ def finding(arm: Arm, against: str) -> str:
 
 def headline(arms: Sequence[Arm], against: str) -> str:
     """The outcome in one breath."""
-    if len(arms) == 1:
-        return f"One arm only, so nothing is compared: {against} reached {estimate(arms[0].numbers['last'])} %."
     judged: dict[str | None, list[str]] = {}
     for arm in arms:
         if arm.label != against:
@@ -64,6 +87,29 @@ def headline(arms: Sequence[Arm], against: str) -> str:
     return "; ".join(parts) + "."
 
 
+def reached(arm: Arm) -> str:
+    """How good the roles of an arm became, student first."""
+    student, leader, seeds = arm.first.roles[-1], arm.first.leader, len(arm.runs)
+    epochs = counted(arm.first.spec.epochs, "epoch")
+    mean = f", mean over {seeds} seeds" if seeds > 1 else ""
+    said = f"The {student} reached {estimate(arm.numbers['last'])} % on the test images after {epochs}{mean}"
+    led = arm.numbers["leader"]
+    return f"{said}." if leader is None or led is None else f"{said}; the {leader} {estimate(led)} %."
+
+
+def facts(arm: Arm) -> Iterator[str]:
+    """What was trained, how, and what it took."""
+    run, spec, cost = arm.first, arm.first.spec, arm.numbers["cost"]
+    yield f"Method: {how(arm.numbers)}."
+    if run.leader is not None and run.interval:
+        others = listed([f"the {role}" for role in run.roles[1:]])
+        yield f"Turns: the {run.leader} learns {counted(run.interval, 'step')}, then {others} the same ones, and so on."
+    rate = f"{spec.optimizer.name}, learning rate {spec.optimizer.lr:g} ({spec.rate.shape})"
+    yield f"Updates: {rate}, batches of {count(spec.batch_size)}, {counted(run.steps_per_epoch, 'step')} an epoch."
+    images = count(cost["forward_images"])
+    yield f"Cost: {counted(cost['updates'], 'update')}, {images} images seen, {duration(cost['seconds'])}."
+
+
 def caution(differences: Sequence[Found | None]) -> str | None:
     """What many comparisons at once do to the intervals: of 95 % intervals around nothing, one in twenty misses it."""
     made = sum(difference is not None and difference["n"] > 1 for difference in differences)
@@ -80,11 +126,11 @@ def setting(arms: Sequence[Arm]) -> str:
     data = listed(_distinct([data_name(spec) for spec in specs]))
     networks = listed(_distinct([_networks(arm) for arm in arms]))
     seeds, epochs = spread([len(arm.runs) for arm in arms]), spread([spec.epochs for spec in specs])
-    each = "each with" if len(arms) > 1 else "with"
-    return (
-        f"{counted(len(arms), 'arm')} trained {networks} on {data} "
-        f"for {epochs} {'epoch' if epochs == '1' else 'epochs'}, {each} {seeds} {'seed' if seeds == '1' else 'seeds'}."
-    )
+    each = f"{'each with' if len(arms) > 1 else 'with'} {seeds} {'seed' if seeds == '1' else 'seeds'}"
+    if len(arms) == len(arms[0].runs) == 1:
+        each = f"with seed {specs[0].seed}"
+    what = f"{counted(len(arms), 'arm')} trained {networks}" if len(arms) > 1 else f"{networks} was trained"
+    return f"{what} on {data} for {epochs} {'epoch' if epochs == '1' else 'epochs'}, {each}."
 
 
 def title(arms: Sequence[Arm]) -> str:
@@ -110,7 +156,7 @@ def network_name(network: NetworkSpec) -> str:
 def best_epoch(chosen_on: Sequence[str]) -> str:
     """On which images the best epoch was chosen, and whether that is fair."""
     parts = {
-        "test": "on the test images themselves, so it peeks at the test set and flatters every arm",
+        "test": "on the test images themselves, so it peeks at the test set and looks better than it is",
         "holdout": "on images held out of training",
     }
     return f"The best epoch was chosen {', or for other arms '.join(parts[part] for part in chosen_on)}."
