@@ -9,6 +9,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -66,7 +67,7 @@ def check_ours(words: Sequence[str]) -> None:
         main(words)  # takes no time
         return
     assert words[0] in VERBS, words
-    for flag, place in zip(words, words[1:], strict=False):
+    for flag, place in pairwise(words):
         if flag in ("--resume", "--spec"):
             _begun(Path(place))
     with _no_work():
@@ -83,9 +84,9 @@ def _no_work() -> Iterator[None]:
         patch("spacedkd.training.loop.train", lambda spec, *_, **__: _understood(spec)),
         patch("spacedkd.experiments.runner.compare", lambda arms, *_, **__: _understood(*arms.values())),
         patch.object(RunFolder, "taken_up", lambda self, spec: spec),
+        contextmanager(_all_patched)(),
     ):
-        with contextmanager(_all_patched)():
-            yield
+        yield
 
 
 def _all_patched() -> Iterator[None]:
