@@ -17,6 +17,7 @@ from scripts import api_pages, command_line_page, site
 import spacedkd
 from spacedkd.cli import VERBS
 from spacedkd.cli.flags import GROUPS
+from spacedkd.quirks import QUIRKS
 from tests.docs.blocks import PAGES, ROOT
 
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
@@ -70,6 +71,12 @@ def anchors(page: Path) -> set[str]:
     """What the headings of a page are called in links."""
     headings = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_quirk_is_explained() -> None:
+    for page in ("paper-against-code.md", "recipes.md"):
+        text = (ROOT / "docs" / page).read_text()
+        assert [name for name in QUIRKS if f"`{name}`" not in text] == []
 
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
