@@ -25,7 +25,7 @@ _BESIDE = {
     "recipes": "spec",
     "duration": "schedule",
 }
-"""parts that are shown on the page of another"""
+"""parts that are shown on the page of another; one that is named nowhere here has a page called after it"""
 _ABOUT = {
     "methods": "What each method is, with its paper, formula and options: [Methods](../methods/README.md). "
     "Here are the classes, for `train(method=...)` and for loops of your own.",
@@ -43,18 +43,19 @@ def public_names() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {page: [] for page in TITLES}
     for module, name in _NAME.findall(_STUB.read_text(encoding="utf-8")):
         part = module.partition(".")[0] or name
-        found[_BESIDE.get(part, part)].append(".".join(filter(None, ["spacedkd", module, name])))
+        found.setdefault(_BESIDE.get(part, part), []).append(".".join(filter(None, ["spacedkd", module, name])))
     return found
 
 
 def pages() -> dict[str, str]:
     """The pages, by their places on the site."""
     names = public_names()
-    short = {page: ", ".join(f"`{name.rpartition('.')[2]}`" for name in names[page]) for page in TITLES}
-    rows = [f"| [{title}]({page}.md) | {short[page]} |" for page, title in TITLES.items()]
+    titles = {page: TITLES.get(page, page.replace("_", " ").capitalize()) for page in names}
+    short = {page: ", ".join(f"`{name.rpartition('.')[2]}`" for name in names[page]) for page in names}
+    rows = [f"| [{title}]({page}.md) | {short[page]} |" for page, title in titles.items()]
     index = ["# Python", "", "Everything of `import spacedkd`; nothing of it imports torch before it is asked for.", ""]
     found = {"api/index.md": "\n".join([*index, "| | |", "|---|---|", *rows]) + "\n"}
-    for page, title in TITLES.items():
+    for page, title in titles.items():
         parts = [f"# {title}", _ABOUT.get(page, ""), *(f"::: {name}" for name in names[page])]
         found[f"api/{page}.md"] = "\n\n".join(filter(None, parts)) + "\n"
     return found

@@ -7,9 +7,10 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from itertools import dropwhile, pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,14 +26,15 @@ from tests.docs.blocks import ROOT
 
 STARTERS = ("torchrun", "srun")
 """programs that start others, whose flags are not ours"""
-OTHERS = ("ray", "source", "cd", "docker")
+OTHERS = ("ray", "source", "cd", "docker", "tensorboard")
+LOOKED_INTO = ("train", "compare", "evaluate", "report", "reproduce")
+"""verbs that are followed to where they would begin to work; of others the words are parsed"""
 _WORK = (
     "spacedkd.cli.plans.show_plan",
     "spacedkd.cli.plans.show_comparison_plan",
     "spacedkd.experiments.comparison.find_runs",
     "spacedkd.training.saved.of_network",
     "spacedkd.cli.evaluation._folders",
-    "spacedkd.theory.measure.measure",
     "spacedkd.cli.reproduction._list",
     "spacedkd.cli.reproduction._show_plan",
     "spacedkd.cli.reproduction._train",
@@ -46,10 +48,13 @@ class Understood(Exception):
 
 def check(command: str) -> None:
     """Fail unless whoever types this gets what it says."""
-    words = shlex.split(command)
-    if words[0] in STARTERS:
+    words = [*dropwhile(lambda word: re.fullmatch(r"[A-Z_]+=.*", word), shlex.split(command))]
+    examples = [word for word in words if re.fullmatch(r"examples/\w+\.py", word)]
+    if words[0] in STARTERS and not examples:
         words = words[words.index("spacedkd") :]
-    if words[0] == "spacedkd":
+    if words[0] in ("python", *STARTERS) and examples:
+        assert (ROOT / examples[0]).exists(), command
+    elif words[0] == "spacedkd":
         check_ours(words[1:])
     elif words[0] == "make":
         assert all(re.search(rf"^{target}:", _text("Makefile"), re.MULTILINE) for target in words[1:]), command
@@ -80,24 +85,27 @@ def check_ours(words: Sequence[str]) -> None:
 
 @contextmanager
 def _no_work() -> Iterator[None]:
+    parsed = {name: _parsed(verb) for name, verb in VERBS.items() if name not in LOOKED_INTO}
     with (
+        patch.dict(VERBS, parsed),
         patch("spacedkd.training.loop.train", lambda spec, *_, **__: _understood(spec)),
         patch("spacedkd.experiments.runner.compare", lambda arms, *_, **__: _understood(*arms.values())),
         patch.object(RunFolder, "taken_up", lambda self, spec: spec),
-        contextmanager(_all_patched)(),
+        ExitStack() as stack,
     ):
+        for name in _WORK:
+            stack.enter_context(patch(name, side_effect=Understood))
         yield
 
 
-def _all_patched() -> Iterator[None]:
-    patches = [patch(name, side_effect=Understood) for name in _WORK]
-    for one in patches:
-        one.start()
-    try:
-        yield
-    finally:
-        for one in patches:
-            one.stop()
+def _parsed(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb with the same flags that does nothing."""
+
+    @wraps(verb)
+    def understood(*_: object, **__: object) -> None:
+        raise Understood
+
+    return understood
 
 
 def _understood(*specs: RunSpec) -> None:

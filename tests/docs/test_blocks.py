@@ -17,7 +17,7 @@ from tests.docs.commands import STARTERS, check
 ALL = bool(os.environ.get("SPACEDKD_DOCS"))
 """whether commands are run, too"""
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-OURS = ("spacedkd", *STARTERS)
+OURS = ("spacedkd", "python examples/", *STARTERS)
 LONG = tuple(f"spacedkd {verb}" for verb in ("train", "compare", "theory"))
 LESS = {"docs/methods": "--width 4 --epochs 5 --train-limit 16 --batch-size 8"}
 """how blocks of generated pages are shortened"""
@@ -60,6 +60,7 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """From top to bottom in an empty folder, as somebody would who reads the page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("examples").symlink_to(ROOT / "examples")
     module = ModuleType(f"page_{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     module.__file__ = str(tmp_path / f"{module.__name__}.py")
