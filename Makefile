@@ -1,6 +1,9 @@
 # make demo   compare spaced with online KD on real images that come with the install; two and a half minutes on two cores
 # make evaluation   the same arms with every instrument: calibration, robustness, flatness
-# make test   everything that guards the project
+# make test   everything that guards the project: make lint and make pytest
+# make docs-site   the documentation as a site in site/, warnings are errors
+# make docs-test   every command and every piece of Python in the documentation is run; half an hour on two cores
+# make release-check   build wheel and sdist into dist/, and try the wheel in an empty environment
 # make faults   runs of every kind, killed at every operation on a file and taken up again; an hour on two cores
 # make soak   a thousand random kills
 # make fuzz   ten thousand cases of damaged words and files; half an hour on two cores
@@ -10,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo evaluation test faults soak fuzz benchmark docs clean
+.PHONY: demo evaluation test lint pytest faults soak fuzz benchmark docs docs-site docs-test release-check clean
 
 demo: .venv/installed
 	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 4 \
@@ -27,10 +30,14 @@ evaluation: demo
 	$(BIN)/spacedkd evaluate runs/demo --all --grid runs/demo/corruptions.png
 	$(BIN)/spacedkd report runs/demo --against "online KD"
 
-test: .venv/installed-for-tests
+test: lint pytest
+
+lint: .venv/installed-for-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+pytest: .venv/installed-for-tests
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
 
 faults: .venv/installed-for-tests
@@ -50,6 +57,17 @@ benchmark: .venv/installed-for-tests
 docs: .venv/installed
 	$(BIN)/python -m spacedkd.methods.pages docs/methods
 
+docs-site: .venv/installed-for-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-test: .venv/installed-for-tests
+	SPACEDKD_DOCS=1 $(BIN)/pytest --numprocesses 0 tests/docs
+
+release-check: .venv/installed-for-tests
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m scripts.release_check dist
+
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Installing into .venv; this takes a few minutes the first time."
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spacedkd needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -61,5 +79,9 @@ docs: .venv/installed
 	$(INSTALL) --editable '.[dev]'
 	@touch $@
 
+.venv/installed-for-docs: .venv/installed
+	$(INSTALL) --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site build dist

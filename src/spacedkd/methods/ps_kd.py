@@ -2,7 +2,7 @@
 
     q_i = (1 - a_e) y_i + a_e M[i],    L = -1/B sum_i q_i . log softmax(z_i),    a_e = 0.8 (e + 1) / E
 
-M[i] [C] is what the network said of training image i an epoch ago, softmax(z_i) of its training pass, without
+`M[i]` [C] is what the network said of training image i an epoch ago, softmax(z_i) of its training pass, without
 temperature; where it has not seen the image yet it is the label, so epoch 0 is plain training. a_e grows with epoch
 e, counted from 0, of the E epochs of the run. Labels may be soft themselves [B, C].
 

@@ -4,7 +4,7 @@ There is no public code of it. What the Spaced KD paper says is that a temporal 
 make better teachers of peers; the rest is a guess of ours, and results must say so. The nearest method with a known
 definition is `pcl` (peer collaborative learning): use that where a sourced one is needed.
 
-Of every training image i, each of K peers has an accumulated prediction M_k[i] [C], with n_i the visits so far:
+Of every training image i, each of K peers has an accumulated prediction `M_k[i]` [C], with n_i the visits so far:
 
     temporal    M_k[i] <- mu M_k[i] + (1 - mu) softmax(z_k / T),    m_k[i] = M_k[i] / (1 - mu^n_i),    mu = 0.6
     spatial     q_k = sum over j != k of w_j m_j,    w uniform, or "confidence": softmax over j of -CE(m_j, y)

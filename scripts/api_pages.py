@@ -1,0 +1,61 @@
+"""Pages about the names of `import spacedkd`, from their docstrings: a page for each part of the package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_STUB = Path(__file__).parent.parent / "src" / "spacedkd" / "__init__.pyi"
+_NAME = re.compile(r"from \.([\w.]*) import (\w+) as")
+TITLES = {
+    "training": "Training",
+    "experiments": "Comparing and evaluating",
+    "spec": "Specs",
+    "schedule": "Schedules",
+    "learning_rate": "Learning rates",
+    "data": "Data",
+    "models": "Networks",
+    "methods": "Methods",
+    "errors": "Errors",
+}
+_BESIDE = {
+    "run": "training",
+    "stopping": "training",
+    "evaluation": "experiments",
+    "recipes": "spec",
+    "duration": "schedule",
+}
+"""parts that are shown on the page of another; one that is named nowhere here has a page called after it"""
+_ABOUT = {
+    "methods": "What each method is, with its paper, formula and options: [Methods](../methods/README.md). "
+    "Here are the classes, for `train(method=...)` and for loops of your own.",
+    "schedule": "The map of how schedules, streams and roles belong together: [architecture](../architecture.md).",
+    "data": "What `DataSpec` takes: [Data](../data.md).",
+}
+
+
+def public_names() -> dict[str, list[str]]:
+    """Every name of `import spacedkd` with the module it is from, by page.
+
+    >>> public_names()["learning_rate"]
+    ['spacedkd.learning_rate']
+    """
+    found: dict[str, list[str]] = {page: [] for page in TITLES}
+    for module, name in _NAME.findall(_STUB.read_text(encoding="utf-8")):
+        part = module.partition(".")[0] or name
+        found.setdefault(_BESIDE.get(part, part), []).append(".".join(filter(None, ["spacedkd", module, name])))
+    return found
+
+
+def pages() -> dict[str, str]:
+    """The pages, by their places on the site."""
+    names = public_names()
+    titles = {page: TITLES.get(page, page.replace("_", " ").capitalize()) for page in names}
+    short = {page: ", ".join(f"`{name.rpartition('.')[2]}`" for name in names[page]) for page in names}
+    rows = [f"| [{title}]({page}.md) | {short[page]} |" for page, title in titles.items()]
+    index = ["# Python", "", "Everything of `import spacedkd`; nothing of it imports torch before it is asked for.", ""]
+    found = {"api/index.md": "\n".join([*index, "| | |", "|---|---|", *rows]) + "\n"}
+    for page, title in titles.items():
+        parts = [f"# {title}", _ABOUT.get(page, ""), *(f"::: {name}" for name in names[page])]
+        found[f"api/{page}.md"] = "\n\n".join(filter(None, parts)) + "\n"
+    return found

@@ -1,0 +1,94 @@
+"""What is given away: the wheel, the image, and the workflows that make them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+import yaml
+from scripts.release_check import check_wheel
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+PYTHONS = ["3.11", "3.12", "3.13"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
+    """Built from what the repository holds, without a network."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(tmp_path)]
+    subprocess.run(build, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    check_wheel(wheel)
+    archive = zipfile.ZipFile(wheel)
+    assert {"spacedkd/py.typed", "spacedkd/__init__.pyi", "spacedkd/report/look.css"} <= {*archive.namelist()}
+    (metadata,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+    said = Parser().parsestr(archive.read(metadata).decode())
+    assert said["Requires-Python"] == ">=3.11"
+    assert said["License-Expression"] == "Apache-2.0"
+    assert {*(said.get_all("Provides-Extra") or ())} == {*PROJECT["optional-dependencies"]}
+
+
+def test_every_python_that_is_named_is_tried() -> None:
+    named = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", one)]
+    assert named == PYTHONS
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["python"] == PYTHONS
+
+
+def test_every_extra_is_in_all_or_for_those_who_work_on_the_project() -> None:
+    extras = PROJECT["optional-dependencies"]
+    gathered = re.fullmatch(r"spacedkd\[(.*)\]", extras["all"][0])
+    assert gathered is not None
+    assert {*gathered[1].split(",")} == {*extras} - {"all", "docs", "dev"}
+    assert "spacedkd[all,docs]" in extras["dev"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_call_what_is_there(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    targets = [word for step in steps for word in re.findall(r"\bmake ([\w-]+)", step.get("run", ""))]
+    assert targets
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    assert all("@" in step["uses"] for step in steps if "uses" in step)
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_only_the_job_that_publishes_may_prove_who_it_is() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    assert {name for name, job in jobs.items() if "permissions" in job} == {"publish"}
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["needs"] == "build"
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_forms_can_be_read(path: Path) -> None:
+    form = yaml.safe_load(path.read_text())
+    if path.name != "config.yml":
+        names = [field["id"] for field in form["body"]]
+        assert len({*names}) == len(names) > 0
+        assert form["name"]
+        assert form["description"]
+
+
+def test_the_image_gets_what_it_copies() -> None:
+    """Everything is kept from the build but what is named; what is copied must be."""
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    names = {name for line in copied for name in line.split()}
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in lines
+    assert {line[1:] for line in lines if line.startswith("!")} == names
+    assert all((ROOT / name).exists() for name in names)
