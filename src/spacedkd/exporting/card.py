@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from spacedkd.experiments.comparison import describe_schedule
 from spacedkd.exporting import onnx_file
 from spacedkd.exporting.again import again
 from spacedkd.exporting.preparation import in_words, knows_images
 from spacedkd.exporting.subject import Subject, data_name, dataset_on_hub
 from spacedkd.report.numbers import count, duration, percent
 from spacedkd.report.words import network_name
+from spacedkd.spec_words import describe_schedule
 
 _SHOWN_CLASSES = 20
 _PAPER = (

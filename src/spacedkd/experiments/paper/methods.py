@@ -60,23 +60,23 @@ def cells(scale: Scale) -> Iterator[Cell]:
         for label, name in METHODS.items():
             row = f"{title(network, data)}, {label}"
             alone, unspaced, ours = by_method.get(label, (None, None, None))
-            without, within = arms(label, name)
+            without, unspaced_arm, spaced_arm = arms(label, name)
             yield Cell(row, "w/o KD", scale.run(network, data, without), alone)
-            yield Cell(row, "w/ KD", scale.run(network, data, within), unspaced, (row, "w/o KD"), judged=False)
-            spec = scale.run(network, data, lambda run, name=name: spaced(with_method(run, name)))
+            yield Cell(row, "w/ KD", scale.run(network, data, unspaced_arm), unspaced, (row, "w/o KD"), judged=False)
+            spec = scale.run(network, data, spaced_arm)
             yield Cell(row, "w/ ours", spec, ours, (row, "w/ KD"), judged=ours is not None)
 
 
-def arms(label: str, name: str) -> tuple[Arm, Arm]:
-    """What the appendix calls w/o KD and w/ KD of a method."""
+def arms(label: str, name: str) -> tuple[Arm, Arm, Arm]:
+    """What the appendix calls w/o KD, w/ KD and w/ ours of a method."""
 
     def without(run: RunSpec) -> RunSpec:
         return replace(with_method(run, name), schedule=None) if label in ALONE else no_kd(run)
 
-    def within(run: RunSpec) -> RunSpec:
+    def unspaced(run: RunSpec) -> RunSpec:
         return (offline if label in ONE_AFTER_ANOTHER else online)(with_method(run, name))
 
-    return without, within
+    return without, unspaced, lambda run: spaced(with_method(run, name))
 
 
 TABLE = Table(
