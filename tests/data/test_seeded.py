@@ -64,6 +64,17 @@ def test_any_steps_are_those_of_the_stream(workers: int) -> None:
     assert len(loader) == len(steps)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_goes_on_from_the_state_of_another(workers: int) -> None:
+    """As trainers do that keep it in their checkpoints: within an epoch, and at its end."""
+    for taken in (3, STEPS_PER_EPOCH):
+        first, second = (seeded_loader(Noisy(), 4, 7, masked, num_workers=workers) for _ in range(2))
+        begun = iter(first)
+        assert_batches([next(begun) for _ in range(taken)], range(taken))
+        second.load_state_dict(first.state_dict())
+        assert_batches([*second], range(taken, taken + STEPS_PER_EPOCH - taken % STEPS_PER_EPOCH))
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_have_slices(ranks: int) -> None:
     for rank in range(ranks):

@@ -117,6 +117,7 @@ def test_a_resume_changes_no_bit(
     checkpoint = cut_off(Module(), tmp_path / "teacher", leaving(tmp_path / "left"), batches)
     teacher = fit(Module(), leaving(tmp_path / "left"), resume=checkpoint)
     assert_same_bits(teacher.network.state_dict(), expected["teacher"])
+    assert {path.name for path in (tmp_path / "left").iterdir()} == {path.name for path in snapshots.iterdir()}
     for file in snapshots.iterdir():
         assert_same_bits(load_file(tmp_path / "left" / file.name), load_file(file))
 

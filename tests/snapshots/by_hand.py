@@ -50,7 +50,7 @@ def loop(
     stop: int = STEPS,
     optimizer: torch.optim.Optimizer | None = None,
     after: Callable[[int, nn.Module], object] = lambda updates, model: None,
-) -> torch.optim.Optimizer:
+) -> None:
     optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=5e-4)
     model.train()
     for step, (x, y) in enumerate(seeded_loader(Spots(40), 8, SEED, steps=range(start, stop)), start):
@@ -59,7 +59,6 @@ def loop(
         loss(step, x, y, model(x)).backward()
         optimizer.step()
         after(step + 1, model)
-    return optimizer
 
 
 def train_teacher(model: nn.Module, folder: Path) -> None:

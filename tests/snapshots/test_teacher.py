@@ -102,6 +102,13 @@ def test_a_network_that_is_given_stays_what_it_is(folder: Path) -> None:
     assert student.weight.requires_grad
 
 
+def test_it_has_what_its_network_has(folder: Path) -> None:
+    teacher = SnapshotTeacher(folder, 3, linear)
+    assert (teacher.in_features, deepcopy(teacher).out_features) == (2, 1)
+    with pytest.raises(AttributeError, match="'Linear' object has no attribute 'config'"):
+        _ = teacher.config
+
+
 def as_hugging_face(folder: Path, updates: int, weights: dict[str, Tensor]) -> None:
     (folder / f"checkpoint-{updates}").mkdir(parents=True)
     save_file(weights, folder / f"checkpoint-{updates}" / "model.safetensors", {"format": "pt"})
@@ -233,6 +240,8 @@ def test_a_recorded_run_says_what_its_own_teacher_said(tmp_path: Path, tiny: Run
     assert_same_bits(own.models["teacher"].state_dict(), dict(teacher.network.model.state_dict()))
     with pytest.raises(UserError, match="no snapshot after 3 updates.*: record it with --record and this interval"):
         SnapshotTeacher(run, 3, wait=60).seek(0)
+    with pytest.raises(UserError, match="leave prefix= out"):
+        SnapshotTeacher(run, 2, prefix="model.")
 
 
 def test_a_run_with_a_network_of_ones_own_needs_it_again(tmp_path: Path, tiny: RunSpec) -> None:

@@ -73,7 +73,8 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
 
     def set_step(self, step: int) -> None:
         """The next iteration begins here and ends with the epoch; `set_epoch` of the same epoch leaves it so."""
-        self._check_free("set_step")
+        if self.steps is not None:
+            raise UserError(f"set_step does not matter with steps={self.steps}: give steps=range(step, total) instead.")
         if step < 0:
             raise UserError(f"A step counts from 0 up, got {step}.")
         self._next = step
@@ -82,10 +83,6 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         """The next iteration is this epoch, counted from 0."""
         if self.steps is None and self._next // self.steps_per_epoch != epoch:
             self._next = epoch * self.steps_per_epoch
-
-    def _check_free(self, what: str) -> None:
-        if self.steps is not None:
-            raise UserError(f"{what} does not matter with steps={self.steps}: give steps=range(step, total) instead.")
 
     def __len__(self) -> int:
         """Batches of an iteration; without `steps` those of a whole epoch, also where one begins in its middle."""

@@ -111,7 +111,7 @@ class DistillationMixin:
         kept = labels != IGNORED
         z, y = student[kept].float(), labels[kept]
         if not len(y):
-            return 0 * student.sum()
+            return 0 * student.sum()  # where the mean of nothing would be no number
         loss = cross_entropy(z, smoothed(y, z.shape[1], self.args.label_smoothing_factor))
         if self._taught is not None:
             apart = self._apart(z, self._taught[kept].float(), self.temperature)

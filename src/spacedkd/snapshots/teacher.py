@@ -80,6 +80,8 @@ class SnapshotTeacher(nn.Module):
         if network is not None:
             made = fitted = _made(network)
         elif isinstance(self._source, Recorded):
+            if prefix is not None:
+                raise UserError(f"The run in {folder} knows its network and the names in it: leave prefix= out.")
             fitted, epoch = _of_run(self._source, trust_code)
             made, self._prefix, steps_per_epoch = Logits(fitted), "", steps_per_epoch or epoch
         else:

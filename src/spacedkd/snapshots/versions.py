@@ -49,7 +49,7 @@ class Versions:
             raise UserError(f"A step of this run is from 0{limit}; got {step}.")
         if self._simple:
             return min(-(-(step + 1) // self._interval) * self._interval, self.total or ENDLESS)
-        if step >= len(self._seen) or self._seen[step] < 0:
+        if self._seen[step] < 0:
             raise UserError(f"In this schedule the student has no step {step}: nobody teaches it.")
         return self._seen[step]
 
