@@ -43,6 +43,7 @@ def test_a_student_as_timm_opens_it_is_as_good_as_the_run_says(trained: Path, ex
     assert {path.name for path in exported.iterdir()} == {"README.md", "config.json", "model.safetensors", "spec.json"}
     assert_same_bits(load_file(exported / "model.safetensors"), load_file(trained / "run/student/model.safetensors"))
     assert (exported / "spec.json").read_bytes() == (trained / "run/spec.json").read_bytes()
+    assert json.loads((exported / "config.json").read_text())["pretrained_cfg"]["license"] == "cc-by-4.0"
     model = timm.create_model(f"local-dir:{exported}", pretrained=True).eval()
     prepare = create_transform(**resolve_model_data_config(model), is_training=False)
     names = model.pretrained_cfg["label_names"]

@@ -56,7 +56,7 @@ def _show_verbs(verbs: Verbs) -> None:
         return stub
 
     _shown(
-        "Flags of a verb, with an example: spacedkd VERB --help",
+        "Example: spacedkd train --data digits --width 16 --interval 1.5ep\nFlags of a verb: spacedkd VERB --help",
         lambda: tyro.extras.subcommand_cli_from_dict(
             {name: named(verb) for name, verb in verbs.items()},
             args=["--help"],

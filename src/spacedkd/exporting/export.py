@@ -70,7 +70,7 @@ def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code:
     """Do what was asked for and found possible."""
     folder = RunFolder(asked.run)
     source = folder.average if asked.average else folder.student
-    known = _known(source, run.spec, trust_code)
+    known = _known(source, run.spec, asked.license, trust_code)
     with naming(asked.to):
         make_durable(asked.to.parent)
     with write_folder(asked.to) as unfinished:
@@ -95,13 +95,21 @@ def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code:
     return Exported(asked.to, files, difference, address, local_places(run.spec))
 
 
-def _known(source: Path, spec: RunSpec, trust_code: bool) -> dict[str, Any]:
+_OF_PUBLISHED_WEIGHTS = ("tag", "license", "origin_url", "paper_ids", "notes", "custom_load")
+"""what timm's description of a network says of weights that others have published, which these are not"""
+
+
+def _known(source: Path, spec: RunSpec, license: str | None, trust_code: bool) -> dict[str, Any]:
     """The student's description; timm's says how images are prepared, too."""
     if not (source / "model.safetensors").is_file():
         raise UserError(f"There is no student in {source}. Make it again with: spacedkd train --resume {source.parent}")
     known = described(source / "config.json", trust_code)
     if "architecture" in known:
-        known["pretrained_cfg"] = {**known.get("pretrained_cfg", {}), **in_timm_form(spec)}
+        about = {
+            key: value for key, value in known.get("pretrained_cfg", {}).items() if key not in _OF_PUBLISHED_WEIGHTS
+        }
+        licensed = {} if license is None else {"license": license}
+        known["pretrained_cfg"] = {**about, **in_timm_form(spec), **licensed}
     return known
 
 

@@ -52,9 +52,10 @@ def in_words(spec: RunSpec, known: Mapping[str, Any]) -> str:
         sentences.append(f"then normalised: minus the mean ({mean}), divided by the deviation ({std}) of each channel")
     said = "; ".join(sentences) + "."
     if spec.network.options.get("input_size") is not None:
-        first = "their own size" if spec.data.image_size is None else f"{spec.data.image_size} pixels"
+        size = spec.data.image_size
+        first = "left at their own size" if size is None else f"brought to {size} pixels"
         said += (
-            f" In training they were brought to {first} first and then scaled (bicubic) as the network wants them; "
+            f" In training they were {first} first and then scaled (bicubic) as the network wants them; "
             "whoever scales once, as timm does, gets slightly other numbers."
         )
     return said
