@@ -78,7 +78,9 @@ def _area(lines: Sequence[Line], y: Axis, settled: float, wide: bool) -> Panel:
         begin = settled * line.points[-1][0]
         ys += [value for points in (line.points, *line.seeds, edges) for x, value in points if x >= begin]
     low, high = min(ys), max(ys)
-    room = 0.03 * (high - low) or 0.05 * abs(high) or 1.0
+    room = 0.03 * (high - low)
+    if high - low < 1e-9 + 1e-6 * abs(high):  # as good as equal: no ticks would lie between them
+        room = 0.05 * abs(high) if abs(high) > 1e-6 else 1.0
     size = {"width": 540, "height": 330, "left": 42, "right": 12} if wide else {"left": 38, "right": 12}
     ends = max(x for line in lines for x, _ in line.points)
     return Panel((0, ends), rounded(max(low - room, y.least), min(high + room, y.most)), **size)

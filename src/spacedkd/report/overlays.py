@@ -100,8 +100,8 @@ def _difference(place: int, name: str, arm: Arm, base: Arm) -> Line:
     shared = sorted(set.intersection(*({*one[seed]} for one in (ours, theirs) for seed in seeds))) if seeds else []
     line, band = [], []
     for epoch in shared:
-        at = [{seed: 100 * one[seed][epoch] for seed in seeds} for one in (ours, theirs)]
-        found = difference(*at, resolution=100 / base.first.plan["test_images"])
+        mine, others = ({seed: 100 * one[seed][epoch] for seed in seeds} for one in (ours, theirs))
+        found = difference(mine, others, resolution=100 / base.first.plan["test_images"])
         assert found is not None, "they share a seed"
         line.append((epoch, found.mean))
         if found.low is not None and found.high is not None:
