@@ -36,6 +36,8 @@ class Axis(NamedTuple):
     tick: Write = plain
     least: float = float("-inf")
     most: float = float("inf")
+    zero: bool = False
+    """is always in the picture"""
 
 
 def chart(
@@ -62,7 +64,7 @@ def chart(
     picture = area.draw(
         said,
         frame,
-        zero if area.y[0] < 0 < area.y[1] else "",
+        zero if y.zero else "",
         *(_drawn(line, area) for line in pictured),
         tabindex=0,
         data_x=_places(area.to_x),
@@ -72,7 +74,7 @@ def chart(
 
 
 def _area(lines: Sequence[Line], y: Axis, settled: float, wide: bool) -> Panel:
-    ys: list[float] = []
+    ys = [0.0] if y.zero else []
     for line in lines:
         edges = [(x, value) for x, *bounds in line.band for value in bounds]
         begin = settled * line.points[-1][0]

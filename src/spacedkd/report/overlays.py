@@ -18,7 +18,7 @@ SETTLED = {"accuracy": 0.5, "loss": 0.25}
 BANDS = 4
 """so many intervals can lie on each other and be told apart; those of more lines are in the numbers alone"""
 ACCURACY = Axis("accuracy, %", decimals(2), least=0, most=100)
-GAIN = Axis("difference, points", decimals(2))
+GAIN = Axis("difference, points", decimals(2), zero=True)
 LOSS = Axis("loss", lambda value: f"{value:.4g}")
 
 
