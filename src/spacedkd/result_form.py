@@ -6,6 +6,9 @@ from typing import Any
 
 COUNTED = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
 
+LARGEST = 1e300
+"""of a loss: so large ones can still be added and drawn"""
+
 
 def check_result(written: Any) -> None:
     """Complain, with a ValueError, about the first thing that is not as it must be."""
@@ -23,6 +26,9 @@ def check_result(written: Any) -> None:
         _is("plan.computed_here", cost, Mapping, "an object")
         for name in COUNTED:
             _number(f"cost.{name}", cost.get(name), least=0)
+    models = _is("cost.by_model", written["cost"].get("by_model", {}), Mapping, "an object")
+    for name, value in models.items():
+        _number(f"cost.by_model.{name}", value, least=0)
     _number("seconds", written.get("seconds"), least=0)
     for name, kind in {"best_chosen_on": str, "environment": Mapping, "fingerprint": str}.items():
         _at(written, name, kind)
@@ -69,7 +75,7 @@ def _check_scores(entry: Mapping[str, Any]) -> None:
 
 def _check_losses(entry: Mapping[str, Any]) -> None:
     for term, value in _at(entry, "losses", Mapping).items():
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < LARGEST:
             raise ValueError(f"{term} loss of {entry['role']} is {_shown(value)}, no number")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from base64 import b64encode
 from dataclasses import replace
@@ -233,3 +234,16 @@ def test_a_journal_cut_off_by_a_kill_is_read(tmp_path: Path) -> None:
         journal.write(cut)
     write_page(tmp_path / "cut.html", compare(folders))
     assert (tmp_path / "cut.html").read_bytes() == (tmp_path / "whole.html").read_bytes()
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [1e-15, 2e-15], [1.0, 1.0 + 1e-15], [-1e299, 1e299], [3e-8, 9e-8]])
+def test_any_loss_can_be_drawn(tmp_path: Path, values: list[float]) -> None:
+    folders = write_runs(tmp_path / "runs", [replace(SPACED, accuracies=[0.8])])
+    lines = [json.loads(line) for line in (folders[0] / "journal.jsonl").read_text().splitlines()]
+    for place, line in enumerate(line for line in lines if line["event"] == "loss"):
+        line["losses"] = {"own": values[place % 2]}
+    (folders[0] / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_page(tmp_path / "page.html", compare(folders))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert [one["aria-label"] for one in Page(page).all("svg") if one.get("role") == "img"][1] == "The own loss."
+    assert not any(wrong in page.split("<script>")[0] for wrong in (">nan", "nan ", "inf "))

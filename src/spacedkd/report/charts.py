@@ -36,6 +36,8 @@ class Axis(NamedTuple):
     tick: Write = plain
     least: float = float("-inf")
     most: float = float("inf")
+    zero: bool = False
+    """is always in the picture"""
 
 
 def chart(
@@ -62,7 +64,7 @@ def chart(
     picture = area.draw(
         said,
         frame,
-        zero if area.y[0] < 0 < area.y[1] else "",
+        zero if y.zero else "",
         *(_drawn(line, area) for line in pictured),
         tabindex=0,
         data_x=_places(area.to_x),
@@ -72,13 +74,15 @@ def chart(
 
 
 def _area(lines: Sequence[Line], y: Axis, settled: float, wide: bool) -> Panel:
-    ys: list[float] = []
+    ys = [0.0] if y.zero else []
     for line in lines:
         edges = [(x, value) for x, *bounds in line.band for value in bounds]
         begin = settled * line.points[-1][0]
         ys += [value for points in (line.points, *line.seeds, edges) for x, value in points if x >= begin]
     low, high = min(ys), max(ys)
-    room = 0.03 * (high - low) or 0.05 * abs(high) or 1.0
+    room = 0.03 * (high - low)
+    if high - low < 1e-9 + 1e-6 * abs(high):  # as good as equal: no ticks would lie between them
+        room = 0.05 * abs(high) if abs(high) > 1e-6 else 1.0
     size = {"width": 540, "height": 330, "left": 42, "right": 12} if wide else {"left": 38, "right": 12}
     ends = max(x for line in lines for x, _ in line.points)
     return Panel((0, ends), rounded(max(low - room, y.least), min(high + room, y.most)), **size)

@@ -18,7 +18,7 @@ SETTLED = {"accuracy": 0.5, "loss": 0.25}
 BANDS = 4
 """so many intervals can lie on each other and be told apart; those of more lines are in the numbers alone"""
 ACCURACY = Axis("accuracy, %", decimals(2), least=0, most=100)
-GAIN = Axis("difference, points", decimals(2))
+GAIN = Axis("difference, points", decimals(2), zero=True)
 LOSS = Axis("loss", lambda value: f"{value:.4g}")
 
 
@@ -100,8 +100,8 @@ def _difference(place: int, name: str, arm: Arm, base: Arm) -> Line:
     shared = sorted(set.intersection(*({*one[seed]} for one in (ours, theirs) for seed in seeds))) if seeds else []
     line, band = [], []
     for epoch in shared:
-        mine, base_s = ({seed: 100 * one[seed][epoch] for seed in seeds} for one in (ours, theirs))
-        found = difference(mine, base_s, 100 / base.first.plan["test_images"])
+        mine, others = ({seed: 100 * one[seed][epoch] for seed in seeds} for one in (ours, theirs))
+        found = difference(mine, others, resolution=100 / base.first.plan["test_images"])
         assert found is not None, "they share a seed"
         line.append((epoch, found.mean))
         if found.low is not None and found.high is not None:
