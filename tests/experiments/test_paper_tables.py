@@ -90,7 +90,7 @@ def test_the_arms_at_the_papers_scale_are_the_recipe_with_one_thing_changed() ->
     assert by_column["w/ max"] == replace(base, schedule=Offline())
     assert by_column["baseline"] == replace(base, method=MethodSpec("none"), schedule=None)
     leads = [cell.spec.schedule for cell in cells("ahead")]
-    assert leads == [Online(), *(Ahead(f"{lead}ep") for lead in ("0.5", "1", "1.5", "2", "2.5"))]
+    assert leads == [Online(), *(Ahead(f"{lead}ep") for lead in ("0.5", "1", "1.5", "2", "2.5")), Spaced("1.5ep")]
     windows = {cell.key: cell.spec.schedule for cell in cells("critical-period")}
     inside = (Spaced("1.5ep"), Online())
     assert windows["for 10 epochs", "70"] == Window(*inside, "70ep", length="10ep")
@@ -110,7 +110,7 @@ def test_equal_runs_of_different_tables_are_equal_specs() -> None:
         return {cell.spec.fingerprint() for cell in cells(name, "cpu")}
 
     assert prints("noise") | prints("adversarial") <= prints("interval")
-    assert len(prints("ahead") & prints("interval")) == 1
+    assert len(prints("ahead") & prints("interval")) == 2
     assert len(prints("loss") & prints("interval")) == 2
     assert len(prints("critical-period") & prints("interval")) == 2
     assert len(prints("online") & prints("interval")) == 30
@@ -125,3 +125,32 @@ def test_official_arms_have_the_quirks_of_the_released_code() -> None:
     assert spec_of("w/ 1.5") == recipe("official-cnn")
     assert spec_of("online").follower_first
     assert spec_of("baseline").method == MethodSpec("none")
+
+
+def test_methods_of_the_appendix_are_trained_as_it_says() -> None:
+    """Born-again and assistant chains one network after the other; DLB and PS-KD alone, then as teachers."""
+    found = {cell.key: cell.spec for cell in cells("methods")}
+
+    def arms(label: str) -> list[tuple[str, object]]:
+        row = f"ResNet-18, CIFAR-100, {label}"
+        return [
+            (found[row, column].method.name, found[row, column].schedule) for column in ("w/o KD", "w/ KD", "w/ ours")
+        ]
+
+    spaced = Spaced("1.5ep")
+    assert arms("BAN") == [("none", None), ("ban", Offline()), ("ban", spaced)]
+    assert arms("TAKD") == [("none", None), ("takd", Offline()), ("takd", spaced)]
+    assert arms("PS-KD") == [("ps-kd", None), ("ps-kd", Online()), ("ps-kd", spaced)]
+    assert arms("DML") == [("none", None), ("dml", Online()), ("dml", spaced)]
+    variants = [
+        method_and_schedule(found["ResNet-18, CIFAR-100, DLB", column])[0].variant for column in ("w/o KD", "w/ KD")
+    ]
+    assert variants == ["plain", "taught"]
+
+
+def test_a_larger_teacher_costs_more() -> None:
+    """Of a step the student's network learns, 3 passes; the teacher's learns and teaches, 4."""
+    found = {cell.key: gflop(cell.spec) for cell in cells("teachers")}
+    images = 50_000 * 80
+    assert found["ResNet-101", "online"] == pytest.approx((3 * 1.11 + 4 * 5.02) * images)
+    assert found["ResNet-101", "baseline"] == pytest.approx(3 * 5.02 * images)

@@ -28,7 +28,7 @@ def train(found: Reproduction) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
-    """The losses and the leads, of which online KD is one arm."""
+    """The leads, of which online KD is one arm, and the attack on two of them."""
     found = reproduction(tmp_path_factory.mktemp("store"), "ahead", "adversarial", only="resnet18*")
     train(found)
     return found
@@ -77,6 +77,24 @@ def test_instruments_are_used_where_a_table_needs_them(made: Reproduction) -> No
     found = made.results("adversarial")
     first = next(cell for cell in found["cells"] if cell["values"])
     assert [*first["values"].values()] == [numbers.evaluated(folder)[first["metric"]].value]
+
+
+def test_numbers_alone_give_the_same_table_and_are_not_trained_again(made: Reproduction, tmp_path: Path) -> None:
+    made.copy_numbers(tmp_path / "numbers")
+    copied = reproduction(tmp_path / "numbers", "ahead", "adversarial", only="resnet18*")
+    assert all(job.finished for job in copied.jobs(1))
+    train(copied)
+    assert copied.results("ahead") == made.results("ahead")
+    assert copied.to_measure() == []
+    kept = [path for path in (tmp_path / "numbers").rglob("*") if path.is_file() and path.name != ".lock"]
+    assert {path.name for path in kept} <= {
+        "store.json",
+        "spec.json",
+        "result.json",
+        "journal.jsonl",
+        "evaluation.json",
+    }
+    assert not any(str(made.store.folder) in path.read_text() for path in kept)
 
 
 def test_rows_are_chosen_with_those_they_are_measured_against() -> None:

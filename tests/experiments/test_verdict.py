@@ -7,8 +7,8 @@ import pytest
 import scipy.stats
 
 from spacedkd.evaluation.confidence import Difference
-from spacedkd.experiments.reproduction.fit import parabola
-from spacedkd.experiments.reproduction.verdict import detectable, judge, sentence, sign_flip
+from spacedkd.experiments.reproduction.fit import around_their_means, parabola
+from spacedkd.experiments.reproduction.verdict import detectable, judge, judge_fit, sentence, sign_flip
 
 GAINS = [0.012, 0.003, -0.004, 0.021, 0.009, 0.015]
 
@@ -54,7 +54,8 @@ def test_what_could_have_been_shown_is_found_four_times_of_five() -> None:
         (0.001, 0.02, None, "gain", "agrees"),
         (-0.02, -0.001, None, "gain", "disagrees"),
         (None, None, 0.01, "gain", "cannot tell"),
-        (-0.01, 0.01, -0.003, "no gain", "agrees"),
+        (-0.01, 0.006, -0.003, "no gain", "agrees"),
+        (-0.01, 0.007, -0.003, "no gain", "cannot tell"),
         (-0.02, -0.01, -0.003, "no gain", "agrees"),
         (-0.01, 0.02, -0.003, "no gain", "cannot tell"),
         (0.001, 0.02, -0.003, "no gain", "disagrees"),
@@ -92,3 +93,42 @@ def test_the_optimum_lies_within_what_was_measured() -> None:
     assert (rising["optimum"], rising["low"]) == (2, None)
     assert parabola({0: {0: 1.0}, 1: {0: 1.0}}) is None
     assert parabola({0: {0: 1.0}, 1: {1: 1.0}, 2: {0: 1.0}}) is None
+
+
+def test_the_interval_of_an_optimum_is_as_wide_as_few_seeds_make_it() -> None:
+    """Of a parabola whose bend is known the optimum is a mean, whose interval is Student's."""
+    x, optima = (0.0, 1.0, 2.0), [0.9, 1.0, 1.1, 1.2]
+    found = parabola({place: {seed: -0.01 * (place - best) ** 2 for seed, best in enumerate(optima)} for place in x})
+    assert found is not None
+    low, high = scipy.stats.t.interval(0.95, 3, np.mean(optima), scipy.stats.sem(optima))
+    assert (found["low"], found["high"]) == pytest.approx((low, high), abs=0.03)
+    assert found["optimum"] == pytest.approx(1.05)
+
+
+def test_one_parabola_through_rows_of_different_heights_is_that_of_least_squares() -> None:
+    rows = [
+        {x: {0: height + 0.03 * x - bend * x**2} for x in (0, 0.5, 1, 2)} for height, bend in ((0.5, 0.01), (0.7, 0.02))
+    ]
+    found = parabola(around_their_means(rows))
+    places = [(number, x) for number in (0, 1) for x in rows[number]]
+    design = np.array([[number == 0, number == 1, x, x**2] for number, x in places], dtype=float)
+    expected = np.linalg.lstsq(design, np.array([rows[number][x][0] for number, x in places]), rcond=None)[0]
+    assert found is not None
+    assert found["coefficients"][1:] == pytest.approx(expected[2:])
+
+
+@pytest.mark.parametrize(
+    ("bend", "optimum", "verdict"),
+    [
+        ((-0.02, -0.01), (1.2, 1.6), "agrees"),
+        ((-0.02, -0.01), (0.2, 1.1), "disagrees"),
+        ((0.01, 0.02), (0.0, 2.0), "disagrees"),
+        ((-0.02, 0.01), (1.2, 1.6), "cannot tell"),
+        ((None, None), (None, None), "cannot tell"),
+    ],
+)
+def test_an_arch_is_judged_by_its_bend_and_its_optimum(
+    bend: tuple[float, float], optimum: tuple[float, float], verdict: str
+) -> None:
+    found = {"bend": dict(zip(("low", "high"), bend, strict=True)), "low": optimum[0], "high": optimum[1]}
+    assert judge_fit(found, {"optimum": 1.5}).verdict == verdict

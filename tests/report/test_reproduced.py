@@ -143,7 +143,9 @@ def test_markdown_says_it_all() -> None:
     half = (one["estimate"]["high"] - one["estimate"]["low"]) / 2
     assert f"{100 * one['estimate']['mean']:.2f} \u00b1 {100 * half:.2f} (72.43) <sup>a</sup>" in text
     assert f"| +{100 * one['difference']['mean']:.2f} points | " in text
-    assert "ResNet-18, CIFAR-100: fit: best at 1.45 (95 % interval 0.90 to 3.10)" in text
+    interval = "(95 % interval 0.90 to 3.10), the paper's at 1.30; agrees: it bends down"
+    assert f"ResNet-18, CIFAR-100: fit: best at 1.45 {interval}" in text
+    assert "- all 2 rows: fit: best at 1.25, the paper's at 1.30\n" in text
     assert "fewer than 6 seeds can never reach p \\< 0.05 exactly" in text
     assert "w/ 1.0, seed 3, at step 1234" in text
     assert "12 runs are not finished" in text

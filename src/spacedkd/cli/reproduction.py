@@ -46,6 +46,12 @@ def reproduce(
         str | None,
         flag("train the runs in the Ray cluster at this address; auto: the one of this machine", metavar="ADDRESS"),
     ] = None,
+    numbers: Annotated[
+        Path | None,
+        flag(
+            "also keep what the tables are made of here, without networks: a store that fits into git", metavar="FOLDER"
+        ),
+    ] = None,
     yes: Annotated[bool, flag("begin at scale paper without being asked", "no")] = False,
 ) -> None:
     """Make tables and figures of the paper again, with its numbers beside ours. Without a name: list them.
@@ -75,9 +81,9 @@ def reproduce(
     from spacedkd.experiments.reproduction.store import Store
 
     wanted = chosen(names)
-    numbers = range(first_seed, first_seed + (seeds or size.seeds))
+    chosen_seeds = range(first_seed, first_seed + (seeds or size.seeds))
     command = shlex.join(["spacedkd", *sys.argv[1:]])
-    found = Reproduction([one for one in wanted if one.name != THEORY], size, Store(store), numbers, only, command)
+    found = Reproduction([one for one in wanted if one.name != THEORY], size, Store(store), chosen_seeds, only, command)
     found.store.check()
     if plan:
         if found.cells:
@@ -93,6 +99,9 @@ def reproduce(
     if any(one.name == THEORY for one in wanted):
         write_theory(found)
     write_index(store / size.folder)
+    if numbers is not None and found.cells:
+        found.copy_numbers(numbers)
+        say(f"Numbers: {numbers}")
 
 
 def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: float | None, yes: bool) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from spacedkd.experiments.paper.self_ import self_kd, spaced_self_kd
 from spacedkd.experiments.reproduction.arms import online, spaced
 from spacedkd.experiments.reproduction.scales import Arm, Scale
-from spacedkd.experiments.reproduction.table import Cell, Table
+from spacedkd.experiments.reproduction.table import Axis, Cell, Table
 from spacedkd.spec import RunSpec
 
 RATES = (0.001, 0.005, 0.01, 0.05, 0.1)
@@ -34,15 +34,22 @@ def with_batches(run: RunSpec, size: int) -> RunSpec:
     return replace(run, batch_size=max(2, size * run.batch_size // 128))
 
 
+SETTINGS: dict[str, dict[str, Arm]] = {
+    "learning rate": {f"lr {lr:g}": partial(with_lr, lr=lr) for lr in RATES},
+    "batch size": {f"batch {size}": partial(with_batches, size=size) for size in BATCH_SIZES},
+}
+
+
 def cells(scale: Scale) -> Iterator[Cell]:
-    settings = {f"lr {lr:g}": partial(with_lr, lr=lr) for lr in RATES}
-    settings |= {f"batch {size}": partial(with_batches, size=size) for size in BATCH_SIZES}
-    for row, arm in ARMS.items():
-        make = scale.self_run if row.startswith("self") else scale.run
-        for column, setting in settings.items():
-            spec = make("resnet18", "cifar100", partial(_both, arm=arm, setting=setting))
-            against = (row.removesuffix(" w/ ours"), column) if row.endswith("w/ ours") else None
-            yield Cell(row, column, spec, against=against, judged=column not in ("batch 32", "batch 64"))
+    for changed, settings in SETTINGS.items():
+        for label, arm in ARMS.items():
+            make = scale.self_run if label.startswith("self") else scale.run
+            base = label.removesuffix(" w/ ours")
+            for column, setting in settings.items():
+                spec = make("resnet18", "cifar100", partial(_both, arm=arm, setting=setting))
+                against = None if label == base else (f"{base}, {changed}", column)
+                judged = column not in ("batch 32", "batch 64")
+                yield Cell(f"{label}, {changed}", column, spec, against=against, judged=judged)
 
 
 def _both(run: RunSpec, arm: Arm, setting: Arm) -> RunSpec:
@@ -54,6 +61,10 @@ TABLE = Table(
     "Fig. hyperparameter",
     10,
     cells,
+    axis=Axis(
+        "learning rate, or batch size",
+        {f"lr {lr:g}": lr for lr in RATES} | {f"batch {size}": size for size in BATCH_SIZES},
+    ),
     notes=(
         "The paper shows a figure without numbers, so no cell has one of its own; rates and sizes are chosen around "
         "its 0.01 and 128.",

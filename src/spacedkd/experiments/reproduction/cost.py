@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from spacedkd.experiments.reproduction.scales import Scale
 from spacedkd.experiments.reproduction.table import Cell
-from spacedkd.spec import RunSpec
+from spacedkd.spec import NetworkSpec, RunSpec
 
 GFLOP = {
     "resnet18_small": 1.11,
@@ -26,30 +26,40 @@ SPEED = {"smoke": 2.0, "cpu": 120.0, "paper": 30_000.0}
 """GFLOP a second that are assumed: of two cores, where small batches take most of the time at smoke, and of one large
 GPU in bfloat16"""
 
-ALONE, TWO, REPLAYED = 3, 7, 6.5
-"""forward passes a step: one network that learns; teacher and student; one network that learns and replays"""
+LEARNS, TEACHES, REPLAYS = 3.0, 1.0, 3.5
+"""forward passes a step, a backward pass counted as two: of a network that learns; that is frozen while another learns
+from it; of one with exits that learns once more in the replay"""
 
 
-def passes(spec: RunSpec) -> float:
-    """Forward passes of a step, a backward pass counted as two."""
-    if spec.method.name == "none" or (spec.schedule is None and spec.method.name == "self-kd"):
-        return ALONE
-    if spec.method.name == "self-kd":
-        return REPLAYED
-    return TWO + (4 if spec.method.name in ("ban", "takd") else 0)
+def passes(spec: RunSpec) -> tuple[float, float]:
+    """Forward passes of a step through the student's network and through the teacher's."""
+    name = spec.method.name
+    if name == "none":
+        return LEARNS, 0
+    if name in ("self-kd", "dlb", "ps-kd") and spec.schedule is None:
+        return LEARNS, 0
+    if name == "self-kd":
+        return LEARNS + REPLAYS, 0
+    between = LEARNS + TEACHES if name in ("ban", "takd") else 0  # a network between teacher and student
+    return LEARNS + between, LEARNS + TEACHES
 
 
 def gflop(spec: RunSpec) -> float:
     """Of a whole run."""
-    side = spec.data.image_size or SIDES.get(spec.data.source, 8)
-    one = GFLOP[spec.network.name]
-    if spec.network.name.startswith("resnet"):
-        one *= (float(spec.network.options.get("width", 64)) / 64) ** 2 * (side / 32) ** 2
-    elif "img_size" in spec.network.options:
-        one = SMALL_GFLOP[spec.network.name] * (side / 16) ** 2
     classes = CLASSES.get(spec.data.source, 10)
     images = IMAGES.get(spec.data.source, 899) * (spec.data.class_limit or classes) / classes
-    return one * passes(spec) * spec.epochs * (spec.data.train_limit or images)
+    of_student, of_teacher = passes(spec)
+    one = of_student * _forward(spec.network, spec) + of_teacher * _forward(spec.teacher or spec.network, spec)
+    return one * spec.epochs * (spec.data.train_limit or images)
+
+
+def _forward(network: NetworkSpec, spec: RunSpec) -> float:
+    """GFLOP of one image."""
+    side = spec.data.image_size or SIDES.get(spec.data.source, 8)
+    if network.name.startswith("resnet"):
+        width = float(network.options.get("width", 64))
+        return GFLOP[network.name] * (width / 64) ** 2 * (side / 32) ** 2
+    return SMALL_GFLOP[network.name] * (side / 16) ** 2 if "img_size" in network.options else GFLOP[network.name]
 
 
 def hours(cells: Iterable[Cell], scale: Scale) -> float:

@@ -16,12 +16,14 @@ from spacedkd.experiments.evaluation_file import Metric
 from spacedkd.experiments.instruments import of_images
 from spacedkd.experiments.paper import tables
 from spacedkd.experiments.reproduction import numbers
+from spacedkd.experiments.reproduction.numbers_alone import copy_numbers
 from spacedkd.experiments.reproduction.results import Found, results
 from spacedkd.experiments.reproduction.scales import Scale
 from spacedkd.experiments.reproduction.store import Arm, Store, versions
 from spacedkd.experiments.reproduction.table import Cell, Instruments, Named
 from spacedkd.experiments.sharing import Job, read_diverged
 from spacedkd.run import Run
+from spacedkd.training.folder import RunFolder
 
 GRID = "corruptions.png"
 
@@ -114,7 +116,8 @@ class Reproduction:
         for named in self.named:
             for cell in self.cells.get(named.name, ()):
                 for run in self.runs(cell).values() if named.table.instruments != Instruments() else ():
-                    if cell.metric not in evaluated(run.folder):
+                    has_network = RunFolder(run.folder).student.exists()  # not where its numbers alone were kept
+                    if has_network and cell.metric not in evaluated(run.folder):
                         todo[run.folder, named.table.instruments] = None
         return [(folder, plan_of(instruments)) for folder, instruments in todo]
 
@@ -155,6 +158,12 @@ class Reproduction:
                 "diverged": [*self._diverged(cells)],
             }
         )
+
+    def copy_numbers(self, to: Path) -> None:
+        """What the tables are made of, without networks, for another folder."""
+        runs = {run.folder: run for one in self.named for cell in self.shown(one) for run in self.runs(cell).values()}
+        tables = [self.store.folder / self.scale.folder / one.name for one in self.named]
+        copy_numbers(self.store.folder, runs.values(), tables, to)
 
     def draw(self, name: str, place: Path) -> list[str]:
         """The pictures of a table, drawn beside it: one image under every corruption."""

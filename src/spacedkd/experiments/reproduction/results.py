@@ -6,7 +6,7 @@ from typing import Any
 from spacedkd.evaluation.confidence import Difference, confidence_interval, difference, holm
 from spacedkd.experiments.evaluation_file import Metric
 from spacedkd.experiments.reproduction import numbers, verdict
-from spacedkd.experiments.reproduction.fit import parabola
+from spacedkd.experiments.reproduction.fit import BySeed, around_their_means, parabola
 from spacedkd.experiments.reproduction.table import ACCURACY, Cell, Key, Named, Table
 from spacedkd.json_form import to_json
 
@@ -26,7 +26,8 @@ def results(named: Named, cells: Sequence[Cell], read: Read) -> Found:
     for one, p in zip(written, corrected, strict=True):
         if one["difference"] is not None:
             one["difference"]["holm_p"] = p
-    verdicts = [one["verdict"] for one in written if one["verdict"] is not None]
+    fits = [*_fits(table, cells, numbers_of)] if table.fitted else []
+    verdicts = [one["verdict"] for one in (*written, *fits) if one["verdict"] is not None]
     metrics = {cell.metric for cell in cells} or {ACCURACY}
     main = metrics.pop() if len(metrics) == 1 else min(metrics).partition("/")[0]
     return {
@@ -36,13 +37,13 @@ def results(named: Named, cells: Sequence[Cell], read: Read) -> Found:
         "reference": table.reference,
         "metric": {"name": main, "title": numbers.title(main)},
         "also": {name: numbers.title(name) for name in table.also},
-        "rule": verdict.RULE,
+        "rule": verdict.RULE + (verdict.FIT_RULE if table.fitted else ""),
         "fewest_seeds": verdict.FEWEST,
         "rows": [*dict.fromkeys(cell.row for cell in cells)],
         "columns": [*dict.fromkeys(cell.column for cell in cells)],
         "axis": None if table.axis is None else {"title": table.axis.title, "values": dict(table.axis.values)},
         "cells": written,
-        "fits": [*_fits(table, cells, numbers_of)] if table.fitted else [],
+        "fits": fits,
         "verdict": {
             **{kind: verdicts.count(kind) for kind in ("agrees", "disagrees", "cannot tell")},
             "sentence": verdict.sentence(verdicts),
@@ -102,11 +103,24 @@ def _p(cell: Found) -> float | None:
 
 
 def _fits(table: Table, cells: Sequence[Cell], numbers_of: Mapping[Key, Numbers]) -> Iterable[Found]:
-    assert table.axis is not None
+    """A parabola through each row, and through all that are finished, which is shown and not judged."""
+    rows: dict[str, tuple[BySeed, BySeed]] = {}
     for row in dict.fromkeys(cell.row for cell in cells):
-        places = {cell.column: table.axis.values[cell.column] for cell in cells if cell.column in table.axis.values}
-        by_seed = {
-            x: {seed: one.value for seed, one in numbers_of[row, column].items()} for column, x in places.items()
-        }
-        if (fitted := parabola(by_seed)) is not None:
-            yield {"row": row, **fitted}
+        ours, paper = _over_the_axis(table, [cell for cell in cells if cell.row == row], numbers_of)
+        if (fitted := parabola(ours)) is not None:
+            rows[row] = ours, paper
+            theirs = parabola(paper)
+            judged = verdict.judge_fit(fitted, theirs)
+            yield {"row": row, "rows": [row], **fitted, "paper": theirs, "verdict": judged.verdict, "why": judged.why}
+    ours, paper = (around_their_means([both[place] for both in rows.values()]) for place in (0, 1))
+    if len(rows) > 1 and (fitted := parabola(ours)) is not None:
+        told = {"paper": parabola(paper), "verdict": None, "why": ""}
+        yield {"row": f"all {len(rows)} rows", "rows": [*rows], **fitted, **told}
+
+
+def _over_the_axis(table: Table, cells: Sequence[Cell], numbers_of: Mapping[Key, Numbers]) -> tuple[BySeed, BySeed]:
+    """The numbers of a row at their places, ours by seed and the paper's as those of one."""
+    assert table.axis is not None
+    places = {table.axis.values[cell.column]: cell for cell in cells if cell.column in table.axis.values}
+    ours = {x: {seed: one.value for seed, one in numbers_of[cell.key].items()} for x, cell in places.items()}
+    return ours, {x: {0: cell.paper / 100} for x, cell in places.items() if cell.paper is not None}

@@ -6,6 +6,7 @@ from math import inf
 from spacedkd.report.markup import Markup, grid, legend, note, tag
 from spacedkd.report.numbers import Found, listed, plain
 from spacedkd.report.plots import GAINS, Row, Writing, forest
+from spacedkd.report.reproduced.all_rows import all_rows
 from spacedkd.report.reproduced.cells import (
     PAPER_DIGITS,
     Unit,
@@ -52,7 +53,8 @@ def _over_an_axis(found: Found, lines: Sequence[Line]) -> Iterator[Markup]:
     off = [column for column in found["columns"] if column not in found["axis"]["values"]]
     if off:
         caption += f" Not on the axis, but in the table: {listed(off)}."
-    yield grid([(line.row, line.said, line.draw()) for line in lines], f"{caption} Every panel has its own height.")
+    pictures = [(line.row, line.said, line.draw()) for line in lines]
+    yield grid([*all_rows(found), *pictures], f"{caption} Every panel has its own height.")
 
 
 def _differences(found: Found, cells: Sequence[Found]) -> Markup:

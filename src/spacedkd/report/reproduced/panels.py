@@ -25,7 +25,10 @@ class Line:
 
     @cached_property
     def axis(self) -> Axis:
-        return Axis(**self.found["axis"])
+        """The table's, as far as this row has columns on it."""
+        mine = {cell["column"] for cell in self.found["cells"] if cell["row"] == self.row}
+        title, values = self.found["axis"]["title"], self.found["axis"]["values"]
+        return Axis(title, {column: x for column, x in values.items() if column in mine})
 
     @cached_property
     def cells(self) -> list[Found]:

@@ -104,11 +104,14 @@ def metric_of(found: Found, cell: Found) -> str:
 
 
 def optimum(fit: Found) -> str:
-    """Where a fitted parabola has its highest point."""
-    if not has_optimum(fit):
-        return "the fitted parabola opens upwards and has no optimum"
-    interval = "" if fit["low"] is None else f" (95 % interval {fit['low']:.2f} to {fit['high']:.2f})"
-    return f"fit: best at {fit['optimum']:.2f}{interval}" + (f"; {fit['note']}" if fit.get("note") else "")
+    """Where a fitted parabola has its highest point, and whether that is the paper's."""
+    said = "the fitted parabola opens upwards and has no optimum"
+    if has_optimum(fit):
+        interval = "" if fit["low"] is None else f" (95 % interval {fit['low']:.2f} to {fit['high']:.2f})"
+        said = f"fit: best at {fit['optimum']:.2f}{interval}"
+    if fit["paper"] is not None and has_optimum(fit["paper"]):
+        said += f", the paper's at {fit['paper']['optimum']:.2f}"
+    return f"{said}; {fit['verdict']}: {fit['why']}" if fit["verdict"] else said
 
 
 def has_optimum(fit: Found) -> bool:
