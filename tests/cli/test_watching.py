@@ -82,7 +82,7 @@ def test_a_run_that_is_trained_says_by_whom_and_one_that_was_killed_does_not(
 
     train(replace(tiny, label="arm"), run, callback=look)
     ((row, count, who),) = seen
-    assert row.startswith("run  training  student 1.2 of 3 epochs, 40 %  ")
+    assert row.startswith(f"{run}  training  student 1.2 of 3 epochs, 40 %  ")
     assert count == "1 training."
     assert re.fullmatch(rf"{re.escape(str(run))}: process {os.getpid()} on {HOST}, \d+(\.\d)? images/s", who)
 
@@ -90,7 +90,7 @@ def test_a_run_that_is_trained_says_by_whom_and_one_that_was_killed_does_not(
     shutil.copy(tmp_path / "kept", run / PROGRESS)  # as a kill leaves it
     _, count, way = said(capsys, "status", str(run))
     assert count == "1 killed."
-    assert way.startswith(f"{run}: Go on from turn 8 of 30: give the command of its comparison again, or: spacedkd ")
+    assert way.startswith(f"{run}: Go on from turn 8 of 30: give the command that made it again (compare, ")
     elsewhere = json.loads((run / PROGRESS).read_text()) | {"host": "another", "process": 1}
     (run / PROGRESS).write_text(json.dumps(elsewhere))
     assert state_of(run).state == "training", "it was heard of a moment ago"
