@@ -121,6 +121,27 @@ def test_runs_that_diverged_failed_or_are_damaged_say_so(
 
 
 @pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "[]",
+        '{"turn": "x", "turns": 0, "role": 3, "epoch": null, "host": [], "roles": [], "ended": "well"}',
+        '{"seconds_left": Infinity, "turns": 5, "role": "student", "epoch": NaN, "saved": 3, "ended": "stopped"}',
+    ],
+)
+def test_what_a_run_says_of_itself_may_be_nonsense(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], written: str
+) -> None:
+    (run,) = write_runs(tmp_path, [FakeArm("online", [0.7])])
+    (run / "result.json").unlink()
+    (run / PROGRESS).write_text(written)
+    row, count, way = said(capsys, "status", str(run))
+    assert " stopped " in row
+    assert "70.0 %" in row
+    assert (count, "Go on" in way) == ("1 stopped.", True)
+
+
+@pytest.mark.parametrize(
     ("words", "line"),
     [
         ("status nowhere", "There is no folder nowhere."),

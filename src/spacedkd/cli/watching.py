@@ -81,9 +81,9 @@ def _where(one: RunState) -> str:
     found = one.progress
     if one.state == "finished" and one.spec is not None:
         return f"{one.spec.epochs:g} epochs"
-    if not found.get("role"):
+    if not found.get("role") or "epoch" not in found:
         return "not begun" if one.spec is not None else NOTHING
-    part = f", {100 * found['turn'] / found['turns']:.0f} %" if found.get("turns") else ""
+    part = f", {100 * found['turn'] / found['turns']:.0f} %" if found.get("turns") and "turn" in found else ""
     return f"{found['role']} {found['epoch']:.1f} of {found['epochs']:g} epochs{part}"
 
 
@@ -104,14 +104,18 @@ def _way_on(one: RunState) -> Iterator[str]:
     place, found = shlex.quote(str(one.folder)), one.progress
     if one.state == "training":
         speed = f", {found['images_per_second']:.0f} images/s" if found.get("images_per_second") else ""
-        who = f"process {found['process']} on {found['host']}" if "process" in found else "a process that holds it"
+        who = (
+            f"process {found['process']} on {found['host']}"
+            if {"process", "host"} <= found.keys()
+            else "a process that holds it"
+        )
         yield f"{place}: {who}{speed}{f', {one.said}' if one.said else ''}"
     elif one.state == "damaged":
         yield f"{place}: {one.said}"
     elif one.state == "diverged":
         yield f"{place}: {one.said} To try again delete the folder, or: spacedkd train --resume {place}"
     elif one.state != "finished":
-        saved = f" from turn {found['saved']} of {found['turns']}" if found.get("saved") else ""
+        saved = f" from turn {found['saved']} of {found['turns']}" if found.get("saved") and "turns" in found else ""
         resume = f"spacedkd train --resume {place}"
         belongs = one.spec is not None and one.spec.label
         way = f"give the command that made it again (compare, reproduce), or: {resume}" if belongs else resume
