@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,14 +89,14 @@ def _finished(folder: Path, spec: RunSpec) -> RunState:
 
 
 def _unfinished(folder: Path, spec: RunSpec) -> RunState:
-    progress, lines = _read(folder / PROGRESS), _lines(folder / "journal.jsonl")
+    progress, lines = _plain(_read(folder / PROGRESS)), _lines(folder / "journal.jsonl")
     scores, _ = summarise(measured(json.loads(line) for line in lines if line.startswith(b'{"event": "accuracy"')))
     if "turn" not in progress and lines:  # of a version that had no such file
-        progress = {**json.loads(lines[-1]), **progress}
+        progress = _plain({**json.loads(lines[-1]), **progress})
     state, said = _state(folder, progress)
     left = progress.get("seconds_left")
     if left is not None and state == "training":
-        left = max(0.0, left - max(0.0, time.time() - progress["time"]))
+        left = max(0.0, left - max(0.0, time.time() - progress.get("time", time.time())))
     return RunState(
         folder,
         state,
@@ -127,7 +127,7 @@ def _is_trained(folder: Path, progress: Mapping[str, Any]) -> bool:
         return False
     if progress["host"] != HOST:
         return time.time() - (folder / PROGRESS).stat().st_mtime < STALE_SECONDS
-    return is_alive(int(progress["process"])) and is_held(folder / ".lock")
+    return is_alive(int(progress.get("process", 0))) and is_held(folder / ".lock")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -137,6 +137,28 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says of those things that are known, where it is what it must be."""
+    return {name: value for name, value in found.items() if name in _KNOWN and _KNOWN[name](value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_NUMBERS = "turn turns step steps saved process epoch epochs images_per_second seconds_left time".split()
+_KNOWN: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(_NUMBERS, _is_number),
+    **dict.fromkeys(("role", "host", "waiting", "said"), _is_text),
+    "ended": lambda value: value in ("stopped", "killed", "failed", "diverged"),
+    "roles": lambda value: isinstance(value, list) and bool(value) and all(map(_is_text, value)),
+}
 
 
 def _lines(journal: Path) -> list[bytes]:

@@ -82,7 +82,7 @@ def test_a_run_that_is_trained_says_by_whom_and_one_that_was_killed_does_not(
 
     train(replace(tiny, label="arm"), run, callback=look)
     ((row, count, who),) = seen
-    assert row.startswith("run  training  student 1.2 of 3 epochs, 40 %  ")
+    assert row.startswith(f"{run}  training  student 1.2 of 3 epochs, 40 %  ")
     assert count == "1 training."
     assert re.fullmatch(rf"{re.escape(str(run))}: process {os.getpid()} on {HOST}, \d+(\.\d)? images/s", who)
 
@@ -90,7 +90,7 @@ def test_a_run_that_is_trained_says_by_whom_and_one_that_was_killed_does_not(
     shutil.copy(tmp_path / "kept", run / PROGRESS)  # as a kill leaves it
     _, count, way = said(capsys, "status", str(run))
     assert count == "1 killed."
-    assert way.startswith(f"{run}: Go on from turn 8 of 30: give the command of its comparison again, or: spacedkd ")
+    assert way.startswith(f"{run}: Go on from turn 8 of 30: give the command that made it again (compare, ")
     elsewhere = json.loads((run / PROGRESS).read_text()) | {"host": "another", "process": 1}
     (run / PROGRESS).write_text(json.dumps(elsewhere))
     assert state_of(run).state == "training", "it was heard of a moment ago"
@@ -118,6 +118,27 @@ def test_runs_that_diverged_failed_or_are_damaged_say_so(
         "diverged",
         "failed",
     ]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "[]",
+        '{"turn": "x", "turns": 0, "role": 3, "epoch": null, "host": [], "roles": [], "ended": "well"}',
+        '{"seconds_left": Infinity, "turns": 5, "role": "student", "epoch": NaN, "saved": 3, "ended": "stopped"}',
+    ],
+)
+def test_what_a_run_says_of_itself_may_be_nonsense(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], written: str
+) -> None:
+    (run,) = write_runs(tmp_path, [FakeArm("online", [0.7])])
+    (run / "result.json").unlink()
+    (run / PROGRESS).write_text(written)
+    row, count, way = said(capsys, "status", str(run))
+    assert " stopped " in row
+    assert "70.0 %" in row
+    assert (count, "Go on" in way) == ("1 stopped.", True)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,7 @@ def status(
     """
     folders = find_runs(runs)
     states = [state_of(folder) for folder in folders]
-    above = _above(folders)
-    for line in aligned([_status_row(one, above) for one in states]):
+    for line in aligned([(_name(one.folder, runs), *_status_row(one)) for one in states]):
         say(line)
     counts = Counter(one.state for one in states)
     say(", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) + ".")
@@ -68,13 +67,13 @@ def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _above(folders: Sequence[Path]) -> Path:
-    """The folder that runs are named from: the last that contains all of them."""
-    return Path(os.path.commonpath([folder.parent for folder in folders])) if folders else Path()
+def _name(folder: Path, asked: Sequence[Path]) -> str:
+    """A run as it is seen from the one folder that was asked for; where there were several, with that."""
+    return os.path.relpath(folder, asked[0]) if len(asked) == 1 and folder != asked[0] else str(folder)
 
 
-def _status_row(one: RunState, above: Path) -> tuple[str, ...]:
-    return os.path.relpath(one.folder, above), one.state, _where(one), _left(one), _scored(one)
+def _status_row(one: RunState) -> tuple[str, ...]:
+    return one.state, _where(one), _left(one), _scored(one)
 
 
 def _where(one: RunState) -> str:
@@ -82,9 +81,9 @@ def _where(one: RunState) -> str:
     found = one.progress
     if one.state == "finished" and one.spec is not None:
         return f"{one.spec.epochs:g} epochs"
-    if not found.get("role"):
+    if not found.get("role") or "epoch" not in found:
         return "not begun" if one.spec is not None else NOTHING
-    part = f", {100 * found['turn'] / found['turns']:.0f} %" if found.get("turns") else ""
+    part = f", {100 * found['turn'] / found['turns']:.0f} %" if found.get("turns") and "turn" in found else ""
     return f"{found['role']} {found['epoch']:.1f} of {found['epochs']:g} epochs{part}"
 
 
@@ -105,17 +104,21 @@ def _way_on(one: RunState) -> Iterator[str]:
     place, found = shlex.quote(str(one.folder)), one.progress
     if one.state == "training":
         speed = f", {found['images_per_second']:.0f} images/s" if found.get("images_per_second") else ""
-        who = f"process {found['process']} on {found['host']}" if "process" in found else "a process that holds it"
+        who = (
+            f"process {found['process']} on {found['host']}"
+            if {"process", "host"} <= found.keys()
+            else "a process that holds it"
+        )
         yield f"{place}: {who}{speed}{f', {one.said}' if one.said else ''}"
     elif one.state == "damaged":
         yield f"{place}: {one.said}"
     elif one.state == "diverged":
         yield f"{place}: {one.said} To try again delete the folder, or: spacedkd train --resume {place}"
     elif one.state != "finished":
-        saved = f" from turn {found['saved']} of {found['turns']}" if found.get("saved") else ""
+        saved = f" from turn {found['saved']} of {found['turns']}" if found.get("saved") and "turns" in found else ""
         resume = f"spacedkd train --resume {place}"
         belongs = one.spec is not None and one.spec.label
-        way = f"give the command of its comparison again, or: {resume}" if belongs else resume
+        way = f"give the command that made it again (compare, reproduce), or: {resume}" if belongs else resume
         yield f"{place}: {f'{one.said} ' if one.said else ''}Go on{saved}: {way}"
 
 
