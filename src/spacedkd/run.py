@@ -93,7 +93,7 @@ class Run:
     def curves(self) -> Mapping[str, Curve]:
         """Accuracy of the deepest head on the test images after each evaluated epoch, for each role."""
         curves: dict[str, dict[float, float]] = {}
-        for entry in _measured(self.folder):
+        for entry in accuracies(self.folder):
             curves.setdefault(entry["role"], {})[entry["epoch"]] = entry["accuracy"]["test"]["final"]
         if self.roles[-1] not in curves:
             raise UserError(f"{self.folder}/journal.jsonl says nothing of how good the {self.roles[-1]} was.")
@@ -149,8 +149,8 @@ def read_run(folder: Path | str) -> Run:
     return Run(folder, spec, **{field.name: written[field.name] for field in fields(Run)[2:]})
 
 
-def _measured(folder: Path) -> list[Mapping[str, Any]]:
-    """Every line of a run's journal that says how good a role was."""
+def accuracies(folder: Path) -> list[Mapping[str, Any]]:
+    """Every line of a run's journal that says how good a role was, each as it must be."""
     path = folder / "journal.jsonl"
     try:
         return [*measured(read_journal(path))]
@@ -165,7 +165,7 @@ def result(
 ) -> dict[str, Any]:
     """What result.json says of a run that has ended: its accuracies are read off the journal."""
     spec = read_spec(folder)
-    accuracy, judge = summarise(_measured(folder))
+    accuracy, judge = summarise(accuracies(folder))
     identity = {"label": spec.label, "seed": spec.seed, "fingerprint": spec.fingerprint()}
     scores = {"accuracy": accuracy, "best_chosen_on": judge}
     return identity | scores | {"cost": cost, "seconds": seconds, "plan": plan, "environment": environment}

@@ -75,7 +75,7 @@ class RunFolder:
         """Give back a folder in which nothing was learned."""
         for path in (self.spec, self.classes, self.journal, self.path / ".lock"):
             path.unlink(missing_ok=True)
-        for folder in (self.path / "path", self.teacher, self.begin):
+        for folder in (self.path / "path", self.teacher, self.begin, self.best):
             shutil.rmtree(folder, ignore_errors=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
