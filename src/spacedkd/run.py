@@ -148,8 +148,8 @@ def read_run(folder: Path | str) -> Run:
     return Run(folder, spec, **{field.name: written[field.name] for field in fields(Run)[2:]})
 
 
-def _measured(folder: Path) -> list[Mapping[str, Any]]:
-    """Every line of a run's journal that says how good a role was."""
+def accuracies(folder: Path) -> list[Mapping[str, Any]]:
+    """Every line of a run's journal that says how good a role was, each as it must be."""
     path = folder / "journal.jsonl"
     try:
         return [*measured(read_journal(path))]
@@ -164,7 +164,7 @@ def result(
 ) -> dict[str, Any]:
     """What result.json says of a run that has ended: its accuracies are read off the journal."""
     spec = read_spec(folder)
-    accuracy, judge = summarise(_measured(folder))
+    accuracy, judge = summarise(accuracies(folder))
     identity = {"label": spec.label, "seed": spec.seed, "fingerprint": spec.fingerprint()}
     scores = {"accuracy": accuracy, "best_chosen_on": judge}
     return identity | scores | {"cost": cost, "seconds": seconds, "plan": plan, "environment": environment}

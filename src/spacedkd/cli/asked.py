@@ -25,6 +25,8 @@ HOW = {
 
 
 class Asked(NamedTuple):
+    """A run, where it lies, and what it goes on from."""
+
     spec: RunSpec
     folder: Path | None
     """None where the run's own spec names it"""

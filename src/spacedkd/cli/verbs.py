@@ -78,7 +78,8 @@ def train(
     done = RunFolder(folder).finished()
     with until_stopped(way_on) as stop, kept(folder, done), run_progress() as callback:
         given_to = (spec, RunFolder(folder), resume is not None, Objects(), callback, library, restart, stop)
-        found = loop.train_run(*given_to, None if extend is None else RunFolder(extend), planned=plans.say_planned)
+        before = None if extend is None else RunFolder(extend)
+        found = loop.train_run(*given_to, before, planned=plans.say_planned)
     console.print(terminal.shown(tables.of_run(found)))
     best = f", of its best epoch ({found.plan['best']['epoch']:g}): {folder}/best" if "best" in found.plan else ""
     say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student{best}")

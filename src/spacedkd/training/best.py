@@ -2,12 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from spacedkd.files import read_journal, sync_folder, write_json
+from spacedkd.files import sync_folder, write_json
+from spacedkd.run import accuracies
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.mending import saved_models, write_student
 from spacedkd.training.setup import Scores, Setup
@@ -38,7 +40,7 @@ class Best:
     def _line(self) -> Mapping[str, Any] | None:
         if JUDGE not in self._setup.data.evaluated():
             return None
-        return best_of(read_journal(self._folder.journal), self._setup.plan.roles[-1])
+        return best_line(self._folder.path, self._setup.plan.roles[-1])
 
     def note(self, role: str, turns: int, epoch: float, scores: Scores) -> None:
         """How good a role was after so many turns; only the student on held-out images counts."""
@@ -85,12 +87,10 @@ def _deepest(scores: Scores) -> dict[str, float]:
     return {part: heads[HEAD] for part, heads in scores.items()}
 
 
-def best_of(journal: Iterable[Mapping[str, Any]], student: str) -> Mapping[str, Any] | None:
-    """The first line with the student's highest accuracy on held-out images; None where there were none."""
-    lines = [one for one in journal if one["event"] == "accuracy" and one["role"] == student]
-    return max(
-        (one for one in lines if JUDGE in one["accuracy"]), key=lambda e: e["accuracy"][JUDGE][HEAD], default=None
-    )
+def best_line(folder: Path, student: str) -> Mapping[str, Any] | None:
+    """Of the journal in a folder: the first line with the student's highest accuracy on held-out images, if any."""
+    lines = (line for line in accuracies(folder) if line["role"] == student and JUDGE in line["accuracy"])
+    return max(lines, key=lambda line: line["accuracy"][JUDGE][HEAD], default=None)
 
 
 def read_measured(folder: RunFolder) -> dict[str, Any] | None:
@@ -105,4 +105,4 @@ def read_measured(folder: RunFolder) -> dict[str, Any] | None:
 def is_kept(folder: RunFolder, line: Mapping[str, Any]) -> bool:
     """Whether `best/` has the weights of this line of the journal."""
     found = read_measured(folder)
-    return found is not None and found.get("turn") == line["turn"]
+    return found is not None and found.get("turn") == line.get("turn")

@@ -9,11 +9,11 @@ from typing import Literal
 from spacedkd.data.sources import Library
 from spacedkd.errors import UserError
 from spacedkd.extends import Extends
-from spacedkd.files import make_durable, naming, read_journal, write_folder, write_whole
+from spacedkd.files import make_durable, naming, write_folder, write_whole
 from spacedkd.schedule import Ahead, Spaced
 from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.training import checkpoint
-from spacedkd.training.best import best_of, is_kept
+from spacedkd.training.best import best_line, is_kept
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import Plan, fill_in, make_plan
@@ -84,12 +84,17 @@ def _turns(folder: RunFolder) -> int:
     """How far a run has come that can be gone on with."""
     if not checkpoint.generations(folder.checkpoint):
         raise UserError(f"--extend: {folder.path} has no checkpoint to go on from: train in a new folder.")
-    found = checkpoint.newest(folder.checkpoint)
+    found = _newest(folder)
     if found.why and folder.finished():
         raise UserError(
             f"--extend: {found.why} Make it again from the one before it with: spacedkd train --resume {folder.path}"
         )
     return found.position.turns
+
+
+def _newest(folder: RunFolder) -> checkpoint.Found:
+    length = folder.journal.stat().st_size if folder.journal.exists() else 0
+    return checkpoint.newest(folder.checkpoint, length)
 
 
 def _same_turns(old: Plan, new: Plan, count: int) -> bool:
@@ -128,15 +133,13 @@ def hand_on(run: RunFolder, folder: RunFolder, plan: Plan) -> None:
     spec = plan.spec
     with naming(folder.begin):
         make_durable(folder.begin)
-    position = checkpoint.hand_on(checkpoint.newest(run.checkpoint).path, folder.first_checkpoint, spec.fingerprint())
+    position = checkpoint.hand_on(_newest(run).path, folder.first_checkpoint, spec.fingerprint())
     if position.turns != spec.extends[-1].turn:
         raise UserError(f"--extend: {run.path} has gone on meanwhile. Give the command again.")
-    with naming(run.journal):
-        lines = run.journal.read_bytes()[: position.journal_bytes]
     with write_whole(folder.begin / "journal.jsonl") as unfinished:
-        unfinished.write_bytes(lines)
+        unfinished.write_bytes(run.journal.read_bytes()[: position.journal_bytes])
     shutil.rmtree(folder.begin / "best", ignore_errors=True)
-    best = best_of(read_journal(folder.begin / "journal.jsonl"), plan.roles[-1])
+    best = best_line(folder.begin, plan.roles[-1])
     if best is not None and is_kept(run, best):
         _copy(run.best, folder.begin / "best")
 

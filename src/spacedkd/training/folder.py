@@ -77,7 +77,7 @@ class RunFolder:
         """Give back a folder in which nothing was learned."""
         for path in (self.spec, self.classes, self.journal, self.path / PROGRESS, self.path / ".lock"):
             path.unlink(missing_ok=True)
-        for folder in (self.path / "path", self.teacher, self.begin, self.logs):
+        for folder in (self.path / "path", self.teacher, self.begin, self.best, self.logs):
             shutil.rmtree(folder, ignore_errors=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()

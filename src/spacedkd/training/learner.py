@@ -138,12 +138,11 @@ def _sum(losses: Losses) -> Tensor:
 
 def _mean(found: Sequence[Losses], shares: Sequence[float]) -> Losses:
     """The losses of a whole batch from those of its parts."""
-    names = dict.fromkeys(name for losses in found for name in losses)
-    whole = sum(shares)
-    return {
-        name: torch.stack([one[name].detach() * (s / whole) for one, s in zip(found, shares, strict=True)]).sum()
-        for name in names
-    }
+    whole: dict[str, Tensor] = {}
+    for losses, share in zip(found, shares, strict=True):
+        for name, loss in losses.items():
+            whole[name] = whole.get(name, 0) + loss.detach() * (share / sum(shares))
+    return whole
 
 
 def _needs_gradients_alone(optimizer: torch.optim.Optimizer) -> bool:

@@ -177,9 +177,8 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     seen = batches(setup.stream, views, plan.spec.engine.workers)
 
     def losses(turn: Turn, batch: Batch, part: int) -> Losses:
-        who, when = masked_by(turn, plan.spec.frozen_mode)
-        of_part = (part,) if part else ()
-        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", who, when, fabric.global_rank, *of_part))
+        masks: list[str | int] = [*masked_by(turn, plan.spec.frozen_mode), fabric.global_rank]
+        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, *([part] if part else [])))
         recorder.cost.part(setup.stream.size(turn.step), part, plan.spec.accumulate)
         return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather, part))
 
