@@ -6,6 +6,7 @@ python -m scripts.release_check dist      # what `make release-check` does after
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -70,9 +71,20 @@ def try_out(wheel: Path, folder: Path) -> None:
     )
     (folder / "mine.py").write_text(USER_FILE)
     checked = _run(folder, folder / "venv" / "bin" / "mypy", "--strict", "mine.py", check=False)
-    for said in ('Revealed type is "builtins.float"', 'has incompatible type "str"'):
-        if said not in checked:
-            raise SystemExit(f"mypy does not see the package's types; it says:\n{checked}")
+    if not sees_types(checked):
+        raise SystemExit(f"mypy does not see the package's types; it says:\n{checked}")
+
+
+def sees_types(checked: str) -> bool:
+    """Whether mypy knows what the user's file gets, and what is wrong with it.
+
+    >>> sees_types('mine.py:4: note: Revealed type is "Any"')
+    False
+    >>> sees_types('note: Revealed type is "float"; error: "RunSpec" has incompatible type "str"; expected "float"')
+    True
+    """
+    revealed = re.search(r'Revealed type is "(builtins\.)?float"', checked)
+    return revealed is not None and 'incompatible type "str"; expected "float"' in checked
 
 
 def _python(folder: Path, *words: str | Path) -> str:

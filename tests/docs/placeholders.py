@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from spacedkd import KD, MethodSpec, RunSpec, Spaced, train
+from spacedkd import KD, RunSpec, Spaced, train
+from spacedkd.cli import main
 from tests.conftest import TINY
 from tests.data import on_disk
 
@@ -58,14 +59,13 @@ def run(place: str, **changes: Any) -> None:
 
 def demo(place: str = "runs/demo") -> None:
     """A comparison of an earlier day."""
-    from spacedkd import compare
-
-    if not Path(place).exists():
-        arms = {"no KD": TINY_ALONE, "online KD": TINY, "spaced KD": replace(TINY, schedule=Spaced("1ep"))}
-        compare(arms, place, seeds=2, jobs=1)
-
-
-TINY_ALONE: RunSpec = replace(TINY, method=MethodSpec("none"))
+    if Path(place).exists():
+        return
+    for label, schedule in (("online KD", None), ("spaced KD", Spaced("1ep"))):
+        for seed in (0, 1):
+            one = replace(TINY, epochs=1, schedule=schedule, seed=seed, label=label)
+            train(one, Path(place, label.replace(" ", "-"), f"seed{seed}"))
+    main(["report", place, "--against", "online KD"])
 
 
 def photos(place: str = "photos") -> None:
