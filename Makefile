@@ -41,7 +41,7 @@ pytest: .venv/installed-for-tests
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
 
 faults: .venv/installed-for-tests
-	EVERY_KILL_POINT=1 $(BIN)/pytest --numprocesses 0 tests/faults
+	EVERY_KILL_POINT=1 $(BIN)/pytest --numprocesses auto --dist worksteal tests/faults
 
 soak: .venv/installed-for-tests
 	$(BIN)/python -m tests.faults.soak --kills 1000 --out soak.json

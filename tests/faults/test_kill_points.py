@@ -14,6 +14,8 @@ from tests.faults.kinds import KINDS
 EVERY = bool(os.environ.get("EVERY_KILL_POINT"))
 """`make faults` tries the first, the middle and the last of every name in every kind of run; `make test` a few"""
 SOME = 1
+PARTS = 4 if EVERY else 1
+"""in which the points of a kind are tried, so that all cores have something to do"""
 pytestmark = pytest.mark.xdist_group("faults")  # a server that has imported everything forks a process for each run
 
 Whole = Callable[[str], tuple[Path, list[Point]]]
@@ -57,10 +59,11 @@ def chosen(kind: str, points: Iterable[Point]) -> list[Point]:
     return [middles[(first + number * step) % len(middles)] for number in range(SOME)]
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if EVERY or KINDS[kind].tested])
-def test_killed_at_a_point_and_taken_up(tmp_path: Path, whole: Whole, kind: str) -> None:
+def test_killed_at_a_point_and_taken_up(tmp_path: Path, whole: Whole, kind: str, part: int) -> None:
     expected, points = whole(kind)
-    for point in chosen(kind, points):
+    for point in chosen(kind, points)[part::PARTS]:
         folder = tmp_path / str(point).replace("/", "-")
         assert killed(kind, folder, point) or kind in SEVERAL, f"{point} was not reached"
         finished(kind, folder)
