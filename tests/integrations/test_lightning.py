@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from tests.training.two_processes import finished, started, torchrun_variables
 pytest.importorskip("lightning.pytorch")
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import FSDPStrategy
 
 from spacedkd.integrations.lightning import SnapshotCallback, TeacherCallback
 
@@ -148,6 +149,12 @@ def test_accumulated_gradients(tmp_path: Path) -> None:
 def test_a_part_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="^Module has no part 'model'; it has: network.$"):
         fit(Module(), SnapshotCallback(Snapshots(tmp_path, 7), part="model"))
+
+
+def test_weights_that_are_spread(tmp_path: Path) -> None:
+    trainer = SimpleNamespace(strategy=FSDPStrategy(), global_step=0)
+    with pytest.raises(UserError, match="^FSDPStrategy spreads the weights that a snapshot must hold whole"):
+        leaving(tmp_path).on_train_start(trainer, Module())
 
 
 def test_two_processes(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ except ModuleNotFoundError:
         ) from None
 
 
+SPREADING = ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy")
+"""strategies under which no process has whole weights"""
+
+
 class SnapshotCallback(Callback):
     """Leaves the snapshots of a teacher's run: every so many updates, and after the last one.
 
@@ -38,6 +42,8 @@ class SnapshotCallback(Callback):
         self._updates = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if (strategy := type(trainer.strategy).__name__) in SPREADING:
+            raise UserError(f"{strategy} spreads the weights that a snapshot must hold whole: use strategy='ddp'.")
         self._network(pl_module)  # a wrong name is said before anything is trained
         self._updates = trainer.global_step
 
