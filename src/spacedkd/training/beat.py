@@ -28,6 +28,8 @@ class Beat:
     def __init__(self, run: Path) -> None:
         self._path = run / PROGRESS
         self._known: dict[str, Any] = {}
+        self._ends = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def tell(self, moment: Moment) -> None:
         """Where the run is."""
@@ -41,27 +43,33 @@ class Beat:
     def beating(self, turn: int, turns: int, roles: Sequence[str]) -> Iterator[None]:
         """While the run is trained, from this turn on; the file then says how it ended, if it is not finished."""
         self._known = {"began": time.time(), "saved": turn, "turn": turn, "turns": turns, "roles": [*roles]}
-        ends, ended = threading.Event(), {"ended": "stopped"}
-
-        def beat() -> None:
-            while not ends.wait(BEAT_SECONDS):
-                self._write()
-
+        ended = {"ended": "stopped"}
         self._write()
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
         try:
             yield
         except BaseException as error:
             ended = {"ended": _kind(error), "said": _line(error)}
             raise
         finally:
-            ends.set()
-            thread.join()
-            if self._path.with_name("result.json").exists():
-                self._path.unlink(missing_ok=True)
-            else:
+            self._stop()
+            if not self._path.with_name("result.json").exists():
                 self._write(ended)
+
+    def remove(self) -> None:
+        """The run is about to be finished, after which there is no such file, wherever a kill comes."""
+        self._stop()
+        self._path.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while not self._ends.wait(BEAT_SECONDS):
+            self._write()
+
+    def _stop(self) -> None:
+        self._ends.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def _write(self, more: Mapping[str, Any] | None = None) -> None:
         """Replaced whole, but not forced to disk: after a power cut nobody trains. A full disk ends nothing here."""

@@ -254,5 +254,6 @@ class Recorder:
                 facts["skipped_updates"] = skipped(read_journal(self.folder.journal))
             machine = describe(setup.fabric, plan.spec)
             cost = self.cost.summary(self.following.costs())
+            self._beat.remove()
             write_json(self.folder.result, result(self.folder.path, cost, self.position.seconds, facts, machine))
         setup.fabric.barrier()
