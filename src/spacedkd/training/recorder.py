@@ -24,6 +24,7 @@ from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
 from spacedkd.training.mending import saved_models, write_students
 from spacedkd.training.path import Entry, Recording
+from spacedkd.training.plan import Plan
 from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
 from spacedkd.training.sharding import is_sharding
@@ -39,6 +40,8 @@ class Beginning(NamedTuple):
     """what is there begins again"""
     extend: RunFolder | None = None
     """the run that it goes on from"""
+    planned: Callable[[Plan], None] = lambda plan: None
+    """hears what will be done, once the folder is held"""
 
 
 class Recorder:
