@@ -25,6 +25,7 @@ WITHOUT_A_FLAG = {
     "schedule": "--interval, --ahead, --window and --tail",
     "label": "the name of an arm",
     "objects": "what train() was given",
+    **dict.fromkeys(("extends.epochs", "extends.turn", "extends.how"), "--extend RUN --epochs NUMBER"),
     "processes_before": "--resume RUN --devices COUNT",
     "network.options": "--width, --set network.NAME",
     "method.options": "--set method.NAME",

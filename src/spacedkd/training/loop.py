@@ -120,8 +120,7 @@ def train_run(
         check_same_data(folder, plan.data, begins_again=restart)
         if not restart and folder.finished() and mend(plan, folder):
             return read_run(folder.path)
-    planned(plan)
-    begins = Beginning(not resume, restart, extend)
+    begins = Beginning(not resume, restart, extend, planned)
     if not plan.spec.engine.pipeline:
         return _train(plan, folder, callback, stop, begins, logs)
     check_pipeline(plan, folder.teacher)
@@ -148,6 +147,7 @@ def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, begins
     setup = set_up(plan)
     recorder = Recorder(setup, folder, loggers)
     with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
+        begins.planned(plan)
         with Agreement(setup.fabric, stop) as stops:
             for moment in learn(setup, recorder, stops):
                 recorder.beats(moment)

@@ -27,6 +27,7 @@ from spacedkd.training.loggers import Loggers
 from spacedkd.training.mending import saved_models, write_students
 from spacedkd.training.moment import Moment
 from spacedkd.training.path import Entry, Recording
+from spacedkd.training.plan import Plan
 from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
 from spacedkd.training.sharding import is_sharding
@@ -42,6 +43,8 @@ class Beginning(NamedTuple):
     """what is there begins again"""
     extend: RunFolder | None = None
     """the run that it goes on from"""
+    planned: Callable[[Plan], None] = lambda plan: None
+    """hears what will be done, once the folder is held"""
 
 
 class Recorder:
