@@ -88,7 +88,7 @@ def _no_work() -> Iterator[None]:
     parsed = {name: _parsed(verb) for name, verb in VERBS.items() if name not in LOOKED_INTO}
     with (
         patch.dict(VERBS, parsed),
-        patch("spacedkd.training.loop.train", lambda spec, *_, **__: _understood(spec)),
+        patch("spacedkd.training.loop.train_run", lambda spec, *_, **__: _understood(spec)),
         patch("spacedkd.experiments.runner.compare", lambda arms, *_, **__: _understood(*arms.values())),
         patch.object(RunFolder, "taken_up", lambda self, spec: spec),
         ExitStack() as stack,
