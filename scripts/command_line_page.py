@@ -28,7 +28,7 @@ class Flag(NamedTuple):
 def page() -> str:
     """All of it in Markdown."""
     about = (
-        "Read off the command's own help, `spacedkd VERB --help`. `spacedkd --version` says which version it is, "
+        "Read off the command's own help, `spacedkd VERB --help-all`. `spacedkd --version` says which version it is, "
         "[Runs](runs.md#stopping-a-run-and-going-on) what its exit codes mean."
     )
     lines, seen = ["# Command line", "", about, ""], dict[str, str]()
@@ -39,7 +39,7 @@ def page() -> str:
 
 def help_of(verb: str) -> str:
     """What the command prints when it is asked for help, in a terminal that is wide enough for all names."""
-    command = [sys.executable, "-m", "spacedkd", verb, "--help"]
+    command = [sys.executable, "-m", "spacedkd", verb, "--help-all"]
     settings = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(command, check=True, capture_output=True, encoding="utf-8", env=settings).stdout
 

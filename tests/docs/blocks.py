@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 SHELL = ("", "sh")
-KINDS = (*SHELL, "python", "bash", "text", "json")
+KINDS = (*SHELL, "python", "bash", "text", "json", "yaml")
 _FENCE = re.compile(r"( *)```(\w*)")
 _COMMENT = re.compile(r"<!--\s*([\w ]+):\s*(.*?)\s*-->", re.DOTALL)
 _INDENTED = re.compile(r" {4,}(?:spacedkd|torchrun) ")

@@ -73,7 +73,7 @@ def check_ours(words: Sequence[str]) -> None:
         return
     assert words[0] in VERBS, words
     for flag, place in pairwise(words):
-        if flag in ("--resume", "--spec"):
+        if flag in ("--resume", "--spec", "--extend"):
             _begun(Path(place))
     with _no_work():
         try:
@@ -90,6 +90,7 @@ def _no_work() -> Iterator[None]:
         patch.dict(VERBS, parsed),
         patch("spacedkd.training.loop.train_run", lambda spec, *_, **__: _understood(spec)),
         patch("spacedkd.experiments.runner.compare", lambda arms, *_, **__: _understood(*arms.values())),
+        patch("spacedkd.cli.verbs.extended", lambda spec, *_: spec),
         patch.object(RunFolder, "taken_up", lambda self, spec: spec),
         ExitStack() as stack,
     ):
