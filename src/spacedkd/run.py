@@ -111,9 +111,9 @@ class Run:
             return 0 if len(self.roles) == 1 and self.variant == "plain" else None
         asked = (self.spec.schedule, self.spec.extends, self.steps_per_epoch, self.total_steps)
         schedule = with_extensions(*asked)
-        parts = {*schedule.parts} if isinstance(schedule, Anew) else {schedule}
-        found = {steps_of(part.interval) for part in parts if isinstance(part, Spaced)}
-        return found.pop() if len(found) == len(parts) == 1 else None
+        parts = schedule.parts if isinstance(schedule, Anew) else (schedule,)
+        found = {steps_of(part.interval) if isinstance(part, Spaced) else None for part in parts}
+        return found.pop() if len(found) == 1 else None
 
     @cached_property
     def all_but_spacing(self) -> str:

@@ -12,7 +12,7 @@ from spacedkd.cli.flags import GROUPS
 from spacedkd.cli.help import FIRST, about
 
 FLAGS = {one.name: one for flags in GROUPS.values() for one in flags}
-SCREEN = 64
+SCREEN = 72
 """lines"""
 
 

@@ -33,7 +33,7 @@ def list_(
         str, flag("of networks and runs those that match, with wildcards; of methods all about one", "all", "NAME")
     ] = "",
 ) -> None:
-    """List data sets, networks, methods, schedules, recipes and runs.
+    """List runs, data sets, networks, methods, recipes and more.
 
     Example: spacedkd list networks --pattern 'resnet*'
     """

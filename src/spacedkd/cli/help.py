@@ -24,7 +24,7 @@ FIRST = {
 """of the flags of a run those that people need first, and where they stand"""
 _OF_RUNS = ("train", "compare")
 """verbs that take the flags of a run"""
-_LATER = ("restart", "equal_cost", "no_sharing", "ray")
+_LATER = ("restart", "extend", "equal_cost", "no_sharing", "ray")
 """of the flags of a verb itself those that can wait"""
 
 

@@ -28,7 +28,7 @@ def status(
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", "runs", "RUN ...")
     ] = (RUNS,),
 ) -> None:
-    """Say of every run what it is doing, how far it is, how long it will still take, and how to go on with it.
+    """Say how far runs are, how long still, and how to go on.
 
     Folders that contain runs are those of comparisons, too, and the store of reproductions.
 
