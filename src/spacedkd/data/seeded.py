@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from spacedkd.data.augmentations import generators_kept
 from spacedkd.data.items import Collate, MapStyle, check_map_style, drawn, seed_collate
-from spacedkd.data.stream import Order
+from spacedkd.data.order import Order
 from spacedkd.errors import UserError, shown
 from spacedkd.seeds import seed_for
 

@@ -5,7 +5,7 @@ A network's first weights depend on the seed and its spec, not on the method.
 
 from torch import nn
 
-from spacedkd.data.stream import too_small
+from spacedkd.data.order import too_small
 from spacedkd.errors import UserError
 from spacedkd.methods.method import Ingredients
 from spacedkd.models import build

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +10,30 @@ import torch
 from torch import nn
 
 from spacedkd.data.sources import Library
-from spacedkd.data.stream import Batch, batches
+from spacedkd.data.stream import batches
 from spacedkd.errors import UserError
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.method import Method
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
-from spacedkd.seeds import seed_for
 from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, Stopped, never
-from spacedkd.training import engine, following
+from spacedkd.training import following
+from spacedkd.training.beginning import Beginning
 from spacedkd.training.extension import extended
 from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.learner import Losses, Part
 from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
 from spacedkd.training.mending import mend
 from spacedkd.training.moment import Callback, LossValues, Moment, Moments
 from spacedkd.training.objects import Objects
+from spacedkd.training.parts import Parts
 from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
 from spacedkd.training.plan import Plan, fill_in, make_plan
-from spacedkd.training.recorder import Beginning, Recorder
+from spacedkd.training.recorder import Recorder
 from spacedkd.training.same_data import check_same_data
 from spacedkd.training.setup import Setup, measured, set_up
 from spacedkd.training.together import Agreement, together
-from spacedkd.training.turns import masked_by
 
 
 def train(
@@ -170,25 +168,12 @@ def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects, stop: Sto
 def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> Iterator[Moment]:
     """Take the turns that are left, one after the other, or those until it is to stop."""
     stops = stops or Agreement(setup.fabric, never)
-    plan, fabric, position = setup.plan, setup.fabric, recorder.position
-    gather = partial(engine.gather_rows, fabric)
+    plan, position = setup.plan, recorder.position
     here = (turn for turn in plan.turns.after(position.turns) if turn.role not in setup.followed)
     views = (plan.views(one) for turn in here for one in (plan.turns.looks.get(turn), turn) if one is not None)
     seen = batches(setup.stream, views, plan.spec.engine.workers)
 
-    def losses(turn: Turn, batch: Batch, part: int) -> Losses:
-        masks: list[str | int] = [*masked_by(turn, plan.spec.frozen_mode), fabric.global_rank]
-        engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, *([part] if part else [])))
-        recorder.cost.part(setup.stream.size(turn.step), part, plan.spec.accumulate)
-        return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, gather, part))
-
-    def parts(turn: Turn) -> list[Part]:
-        batch, size = next(seen).to(fabric.device, setup.channels_last), setup.stream.size(turn.step)
-        # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
-        shares = ((part, len(part.labels) * fabric.world_size / size) for part in batch.parts(plan.spec.accumulate))
-        return [Part(partial(losses, turn, part, number), share) for number, (part, share) in enumerate(shares)]
-
-    moment = Moments(plan, position, setup.followed)
+    moment, parts = Moments(plan, position, setup.followed), Parts(setup, recorder.cost)
     learning, watch, rest = None, Watch(setup), (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
         role, step = turn
@@ -213,9 +198,9 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
         moment.speed.begin()
         if (look := plan.turns.looks.get(turn)) is not None:
             with recorder.cost.passes(look.role, setup.stream.size(look.step)), torch.no_grad():
-                for part in parts(look):
+                for part in parts(look, next(seen)):
                     part.compute()
-        batch, lr, size = parts(turn), plan.lr(turn), setup.stream.size(step)
+        batch, lr, size = parts(turn, next(seen)), plan.lr(turn), setup.stream.size(step)
         undo = watch.before(role)
         with recorder.cost.turn(role, plan.method.learners[role], size):
             found = setup.learner(role).update(batch, lr)

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
@@ -12,14 +12,13 @@ from spacedkd.errors import UserError
 from spacedkd.files import read_journal, write_json
 from spacedkd.run import result
 from spacedkd.schedule import Turn
-from spacedkd.spec import read_spec
 from spacedkd.training import checkpoint
 from spacedkd.training.beat import Beat
+from spacedkd.training.beginning import Beginning
 from spacedkd.training.best import Best
 from spacedkd.training.checkpoint import Position
 from spacedkd.training.cost import Cost
 from spacedkd.training.engine import describe
-from spacedkd.training.extension import go_back, hand_on
 from spacedkd.training.finite import skipped
 from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
@@ -27,24 +26,10 @@ from spacedkd.training.loggers import Loggers
 from spacedkd.training.mending import saved_models, write_students
 from spacedkd.training.moment import Moment
 from spacedkd.training.path import Entry, Recording
-from spacedkd.training.plan import Plan
 from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
 from spacedkd.training.sharding import is_sharding
 from spacedkd.training.together import check_shared
-
-
-class Beginning(NamedTuple):
-    """How a run takes its folder."""
-
-    new: bool = False
-    """the folder must be free"""
-    restart: bool = False
-    """what is there begins again"""
-    extend: RunFolder | None = None
-    """the run that it goes on from"""
-    planned: Callable[[Plan], None] = lambda plan: None
-    """hears what will be done, once the folder is held"""
 
 
 class Recorder:
@@ -73,7 +58,7 @@ class Recorder:
             is_new = False
             if fabric.is_global_zero:
                 stack.enter_context(self.folder.lock())  # before anything is written: others may begin here as well
-                is_new = self._take(begins or Beginning())
+                is_new = (begins or Beginning()).take(self.folder, self.setup, self.following)
             fabric.barrier()
             check_shared(fabric, self.folder.spec)
             latest, first = self.folder.checkpoint, self.folder.first_checkpoint
@@ -116,33 +101,6 @@ class Recorder:
     def beats(self, moment: Moment) -> None:
         """The run goes on."""
         self._beat.tell(moment)
-
-    def _take(self, begins: Beginning) -> bool:
-        """Make the folder this run's, which is held; says whether it is the first to be there."""
-        folder, spec = self.folder, self.setup.plan.spec
-        is_new = not folder.spec.exists()
-        if is_new:
-            if begins.extend is not None:
-                hand_on(begins.extend, folder, self.setup.plan)
-            folder.create(spec)
-        elif begins.new:
-            folder.check_free()
-        else:
-            folder.check_holds(spec)
-            held = read_spec(folder.path)
-            if (held.processes_before, held.log) != (spec.processes_before, spec.log):
-                folder.create(spec)  # from here on it is a run on another number of processes, or with other loggers
-        if begins.restart:
-            self.following.check_there(folder.path)
-            folder.begin_again()
-        self.following.go_on(folder.passed)
-        write_json(folder.classes, self.setup.plan.data.describe())
-        if checkpoint.generations(folder.checkpoint):
-            length = folder.journal.stat().st_size if folder.journal.exists() else 0
-            checkpoint.settle(folder.checkpoint, length, self.setup.modules())
-        elif folder.first_checkpoint.exists():
-            go_back(folder)
-        return is_new
 
     def _end_saving(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Whatever ends a run lets a save end first; what went wrong in it must not hide what went wrong before."""
