@@ -124,6 +124,8 @@ def test_one_parabola_through_rows_of_different_heights_is_that_of_least_squares
         ((-0.02, -0.01), (0.2, 1.1), "disagrees"),
         ((0.01, 0.02), (0.0, 2.0), "disagrees"),
         ((-0.02, 0.01), (1.2, 1.6), "cannot tell"),
+        ((1e-17, 2e-17), (0.0, 2.0), "cannot tell"),
+        ((-2e-17, -1e-17), (1.2, 1.6), "cannot tell"),
         ((None, None), (None, None), "cannot tell"),
     ],
 )

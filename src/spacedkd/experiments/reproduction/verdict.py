@@ -33,6 +33,9 @@ FIT_RULE = (
 NO_GAIN = 0.0138 / 2
 """half of what the paper reports of spacing for ResNet-18 on CIFAR-100: a gain beside it that is none"""
 
+ROUNDING = 1e-9
+"""a bend that the arithmetic alone may leave behind, where all values are equal"""
+
 
 class Judged(NamedTuple):
     """A verdict, and why."""
@@ -76,9 +79,9 @@ def judge_fit(found: Mapping[str, Any], paper: Mapping[str, Any] | None) -> Judg
     low, high = found["bend"]["low"], found["bend"]["high"]
     if low is None or high is None:
         return Judged("cannot tell", "one seed has no interval")
-    if low > 0:
+    if low > ROUNDING:
         return Judged("disagrees", "it bends up")
-    if high >= 0:
+    if high >= -ROUNDING:
         return Judged("cannot tell", "it may bend either way")
     if paper is None or found["low"] <= paper["optimum"] <= found["high"]:
         return Judged(
