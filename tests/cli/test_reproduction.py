@@ -64,6 +64,8 @@ def test_what_it_will_take(made: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["loss", "--seeds", "0"], "--seeds must be at least 1"),
         (["loss", "--max-hours", "-1"], "--max-hours"),
         (["loss", "--scale", "cpu", "--root", "nowhere"], "nowhere"),
+        (["loss", "--numbers", "store"], "another folder than --store"),
+        (["loss", "--numbers", "/dev/null/numbers", "--scale", "smoke"], "give --numbers another name"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -71,6 +71,10 @@ def reproduce(
     check_count("--jobs", jobs, least=64)
     if max_hours is not None and not max_hours >= 0:
         raise UserError(f"--max-hours must be 0 or more, got {max_hours:g}.")
+    if numbers is not None and numbers.resolve() == store.resolve():
+        raise UserError(
+            f"--numbers leaves out what the runs in {store} are made of: give it another folder than --store."
+        )
 
     from spacedkd.experiments.reproduction.scales import scale_of
 
@@ -81,6 +85,7 @@ def reproduce(
 
     from spacedkd.experiments.reproduction.reproduce import Reproduction, chosen
     from spacedkd.experiments.reproduction.store import Store
+    from spacedkd.training.folder import make_folder
 
     wanted = chosen(names)
     chosen_seeds = range(first_seed, first_seed + (seeds or size.seeds))
@@ -93,6 +98,8 @@ def reproduce(
         if any(one.name == THEORY for one in wanted):
             say("theory is measured anew each time, in a few minutes at scale cpu; it trains nothing that is kept.")
         return
+    if numbers is not None:
+        make_folder(numbers, "--numbers")  # a bad place shows before hours of training, not after them
     for name in found.without_rows:
         say(f"{name} has no row like {only!r}, and is left out.")
     if found.cells:

@@ -24,7 +24,7 @@ def copy_numbers(store: Path, runs: Iterable[Run], tables: Iterable[Path], to: P
     for run in runs:
         place = run.folder.relative_to(store)
         make_folder(to / place, "--numbers")
-        write_json(to / place / "spec.json", _without_places(run.folder, store))
+        write_json(to / place / "spec.json", _without_places(run.folder))
         write_text(to / place / "journal.jsonl", "".join(_accuracies(run.folder)))
         _copy(store, to, str(place / "result.json"), str(place / EVALUATION))
     for table in tables:
@@ -44,9 +44,9 @@ def _accuracies(run: Path) -> Iterable[str]:
     return (json.dumps(line) + "\n" for line in lines if line["event"] == "accuracy")
 
 
-def _without_places(run: Path, store: Path) -> dict[str, Any]:
+def _without_places(run: Path) -> dict[str, Any]:
     """A run's spec, with the run whose teacher it followed named as the store has it."""
     spec: dict[str, Any] = json.loads((run / "spec.json").read_text(encoding="utf-8"))
     if spec["teacher_path"] is not None:
-        spec["teacher_path"] = Path(spec["teacher_path"]).relative_to(store.resolve()).as_posix()
+        spec["teacher_path"] = Path("runs", *Path(spec["teacher_path"]).parts[-2:]).as_posix()  # wherever it was then
     return spec
