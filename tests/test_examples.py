@@ -66,6 +66,18 @@ class Cut(Exception):
     """The end of a run that was not to end."""
 
 
+class Counting:
+    """Counts what begins, and cuts the run off after the most it may."""
+
+    def __init__(self, most: int) -> None:
+        self.begun, self.most = 0, most
+
+    def begin(self, *_: Any, **__: Any) -> None:
+        if self.begun == self.most:
+            raise Cut
+        self.begun += 1
+
+
 # Lightning's own, with this version of torch, and when it goes on.
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
@@ -73,22 +85,16 @@ def test_snapshots_lightning_stopped_and_started_again(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     assert len((EXAMPLES / "snapshots_lightning.py").read_text().splitlines()) < 80
 
-    class Counting(lightning.Callback):  # type: ignore[misc, name-defined]
-        def __init__(self, most: int) -> None:
-            self.batches, self.most = 0, most
-
-        def on_train_batch_start(self, *_: Any) -> None:
-            if self.batches == self.most:
-                raise Cut
-            self.batches += 1
+    class Batches(Counting, lightning.Callback):  # type: ignore[misc, name-defined]
+        on_train_batch_start = Counting.begin
 
     main = example("snapshots_lightning")["main"]
     with pytest.raises(Cut):
-        main(tmp_path, Counting(285 + 120))
-    again = Counting(1000)
+        main(tmp_path, Batches(285 + 120))
+    again = Batches(1000)
     accuracy = main(tmp_path, again)
     # Both go on from their last checkpoints, one every 50 steps; what the teacher leaves twice must be the same bits.
-    assert again.batches == (285 - 250) + (285 - 100)
+    assert again.begun == (285 - 250) + (285 - 100)
     assert min(accuracy.values()) > 0.85
 
 
@@ -96,21 +102,15 @@ def test_snapshots_transformers_stopped_and_started_again(tmp_path: Path) -> Non
     transformers = pytest.importorskip("transformers")
     assert len((EXAMPLES / "snapshots_transformers.py").read_text().splitlines()) < 80
 
-    class Counting(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
-        def __init__(self, most: int) -> None:
-            self.steps, self.most = 0, most
-
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            if self.steps == self.most:
-                raise Cut
-            self.steps += 1
+    class Steps(Counting, transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        on_step_begin = Counting.begin
 
     main = example("snapshots_transformers")["main"]
     with pytest.raises(Cut):
-        main(tmp_path, Counting(220 + 120))
-    again = Counting(1000)
+        main(tmp_path, Steps(220 + 120))
+    again = Steps(1000)
     accuracy = main(tmp_path, again)
-    assert again.steps == 220 - 100
+    assert again.begun == 220 - 100
     assert min(accuracy.values()) > 0.6, (
         "always saying the most frequent part would be right less than half of the time"
     )

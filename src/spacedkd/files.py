@@ -175,6 +175,15 @@ def cache_folder(*parts: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "spacedkd", *parts)
 
 
+def read_small_json(path: Path) -> dict[str, Any]:
+    """What a small file says; nothing where there is none, or only part of one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """What happened in a run, line by line."""
     try:

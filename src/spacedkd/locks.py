@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.errors import UserError
-from spacedkd.files import HOST, is_alive, naming, write_json
+from spacedkd.files import HOST, is_alive, naming, read_small_json, write_json
 
 POLL_SECONDS = 0.05
 BEAT_SECONDS = 5.0
@@ -103,13 +103,13 @@ class _Heartbeat:
     def _beat(self) -> None:
         while not self._ends.wait(BEAT_SECONDS):
             with suppress(OSError):
-                if _read(self.path).get("token") == self.token:
+                if read_small_json(self.path).get("token") == self.token:
                     write_json(self.path, _record(self.token))
 
     def release(self) -> None:
         self._ends.set()
         self._thread.join()
-        if _read(self.path).get("token") == self.token:
+        if read_small_json(self.path).get("token") == self.token:
             self.path.unlink(missing_ok=True)
 
 
@@ -126,7 +126,7 @@ def _heartbeat(lock: Path) -> _Heartbeat | None:
     else:
         with open(opened, "w", encoding="utf-8") as file:  # noqa: PTH123, it is open already
             json.dump(_record(token), file)
-    return _Heartbeat(path, token) if _read(path).get("token") == token else None
+    return _Heartbeat(path, token) if read_small_json(path).get("token") == token else None
 
 
 def _beside(lock: Path) -> Path:
@@ -137,14 +137,6 @@ def _record(token: str) -> dict[str, Any]:
     return {"host": HOST, "process": os.getpid(), "time": time.time(), "token": token}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _beats(lock: Path) -> bool:
     """Whether there is a heartbeat of a process that lives, as far as can be seen from here."""
     path = _beside(lock)
@@ -152,12 +144,12 @@ def _beats(lock: Path) -> bool:
         age = time.time() - path.stat().st_mtime
     except OSError:
         return False
-    found = _read(path)
+    found = read_small_json(path)
     if age > STALE_SECONDS:
         return False
     return found.get("host") != HOST or is_alive(int(found.get("process", 0)))
 
 
 def _whose(lock: Path) -> str:
-    found = _read(_beside(lock))
+    found = read_small_json(_beside(lock))
     return f" ({found['process']} on {found['host']})" if {"process", "host"} <= found.keys() else ""

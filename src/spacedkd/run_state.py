@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.errors import UserError
-from spacedkd.files import HOST, is_alive
+from spacedkd.files import HOST, is_alive, read_small_json
 from spacedkd.locks import STALE_SECONDS, is_held
 from spacedkd.result_form import measured
 from spacedkd.run import read_run, summarise
@@ -89,7 +89,7 @@ def _finished(folder: Path, spec: RunSpec) -> RunState:
 
 
 def _unfinished(folder: Path, spec: RunSpec) -> RunState:
-    progress, lines = _plain(_read(folder / PROGRESS)), _lines(folder / "journal.jsonl")
+    progress, lines = _plain(read_small_json(folder / PROGRESS)), _lines(folder / "journal.jsonl")
     scores, _ = summarise(measured(json.loads(line) for line in lines if line.startswith(b'{"event": "accuracy"')))
     if "turn" not in progress and lines:  # of a version that had no such file
         progress = _plain({**json.loads(lines[-1]), **progress})
@@ -111,7 +111,7 @@ def _unfinished(folder: Path, spec: RunSpec) -> RunState:
 
 
 def _state(folder: Path, progress: Mapping[str, Any]) -> tuple[str, str]:
-    diverged = _read(folder / "diverged.json")
+    diverged = read_small_json(folder / "diverged.json")
     if _is_trained(folder, progress):
         return "training", str(progress.get("waiting", ""))
     if diverged:
@@ -128,15 +128,6 @@ def _is_trained(folder: Path, progress: Mapping[str, Any]) -> bool:
     if progress["host"] != HOST:
         return time.time() - (folder / PROGRESS).stat().st_mtime < STALE_SECONDS
     return is_alive(int(progress.get("process", 0))) and is_held(folder / ".lock")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What a small file says; nothing where there is none, or only part of one."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _plain(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,9 +34,7 @@ from it; of one with exits that learns once more in the replay"""
 def passes(spec: RunSpec) -> tuple[float, float]:
     """Forward passes of a step through the student's network and through the teacher's."""
     name = spec.method.name
-    if name == "none":
-        return LEARNS, 0
-    if name in ("self-kd", "dlb", "ps-kd") and spec.schedule is None:
+    if name == "none" or (name in ("self-kd", "dlb", "ps-kd") and spec.schedule is None):
         return LEARNS, 0
     if name == "self-kd":
         return LEARNS + REPLAYS, 0

@@ -7,7 +7,7 @@ from spacedkd.report.axes import Panel, Point, domain, dot, rounded, ticks
 from spacedkd.report.markup import Markup
 from spacedkd.report.numbers import Found, percent_tick
 from spacedkd.report.reproduced.cells import unit
-from spacedkd.report.reproduced.panels import CURVE, Line
+from spacedkd.report.reproduced.panels import Line, parabola
 from spacedkd.report.reproduced.words import optimum
 
 Picture = tuple[str, str, Markup]
@@ -19,10 +19,10 @@ def all_rows(found: Found) -> Iterator[Picture]:
     for fit in (one for one in found["fits"] if len(one["rows"]) > 1):
         lines = [Line(found, row) for row in fit["rows"]]
         dots = [(line.row, *point) for line in lines for point in _away(line)]
-        low, high = lines[0].axis.order[0], lines[0].axis.order[-1]
-        curves = {"fit": _curve(fit, low, high)} | ({"paper": _curve(fit["paper"], low, high)} if fit["paper"] else {})
+        axis = lines[0].axis
+        curves = {"fit": parabola(fit, axis)} | ({"paper": parabola(fit["paper"], axis)} if fit["paper"] else {})
         heights = [y for _, _, y in dots] + [y for curve in curves.values() for _, y in curve]
-        area = Panel(lines[0].axis.range, rounded(*domain(heights, -inf, inf)), left=40, right=42)
+        area = Panel(axis.range, rounded(*domain(heights, -inf, inf)), left=40, right=42)
         frame = area.frame(
             lines[0].axis.ticks, ticks(*area.y, percent_tick), lines[0].axis.title, "from a row's mean, %"
         )
@@ -37,9 +37,3 @@ def _away(line: Line) -> list[Point]:
     values = [cell["estimate"]["mean"] * unit(cell).factor / 100 for cell in line.finished]
     centre = sum(values) / len(values)
     return [(line.axis.of(cell), value - centre) for cell, value in zip(line.finished, values, strict=True)]
-
-
-def _curve(fit: Found, low: float, high: float) -> list[Point]:
-    a, b, c = fit["coefficients"]
-    places = (low + (high - low) * piece / CURVE for piece in range(CURVE + 1))
-    return [(x, a + b * x + c * x**2) for x in places]

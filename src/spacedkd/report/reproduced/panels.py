@@ -1,6 +1,6 @@
 """The picture of a row over the axis of its table: ours with intervals, the paper's beside it, a fitted parabola."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -75,7 +75,7 @@ class Line:
             for cell in self.cells
             if key(cell) in self.shifts
         ]
-        curve = [*self._parabola()]
+        curve = [] if self.fit is None else parabola(self.fit, self.axis)
         values = [y for _, y in (*mine, *others, *theirs, *curve)]
         values += [v for cell in self.finished for v in (*bounds(cell["estimate"]), *cell["values"].values())]
         area = Panel(self.axis.range, rounded(*domain(values, -inf, inf)), left=40, right=42)
@@ -119,13 +119,6 @@ class Line:
         title = f"{cell['column']}: {ours(cell)}"
         return area.estimate(self.axis.of(cell), cell["estimate"], title, 4.2, by_seed, unit(cell).ours)
 
-    def _parabola(self) -> Iterator[Point]:
-        if self.fit is None:
-            return
-        (a, b, c), low, high = self.fit["coefficients"], self.axis.order[0], self.axis.order[-1]
-        for s in (low + (high - low) * piece / CURVE for piece in range(CURVE + 1)):
-            yield self.axis.place(s), a + b * s + c * s**2
-
     def _optimum(self, area: Panel) -> Markup:
         """A mark at the floor, with its interval as far as the picture goes."""
         if self.fit is None or not has_optimum(self.fit):
@@ -148,3 +141,10 @@ class Line:
             for cell in self.cells
         )
         return f"{self.row} over {self.axis.title}. {said}."
+
+
+def parabola(fit: Found, axis: Axis) -> list[Point]:
+    """A fitted parabola from one end of an axis to the other."""
+    (a, b, c), low, high = fit["coefficients"], axis.order[0], axis.order[-1]
+    places = (low + (high - low) * piece / CURVE for piece in range(CURVE + 1))
+    return [(axis.place(s), a + b * s + c * s**2) for s in places]
