@@ -14,8 +14,8 @@ from torchvision import datasets as torchvision_sets
 from spacedkd.data.below import files_below
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose, refuse_unread
 from spacedkd.data.limits import read_text
-from spacedkd.data.stored import Stored, first_line
-from spacedkd.errors import UserError
+from spacedkd.data.stored import Stored
+from spacedkd.errors import UserError, first_line
 from spacedkd.spec import DataSpec
 
 

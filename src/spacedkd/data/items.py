@@ -17,8 +17,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from spacedkd.data.augmentations import generators_kept, seed_generators
 from spacedkd.data.inputs import Inputs, tensors
-from spacedkd.data.stored import first_line
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
 from spacedkd.seeds import seed_for
 
 Collate = Callable[[list[Any]], Any]

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from spacedkd.data.images import Fit
 from spacedkd.data.parallel import tell
-from spacedkd.data.stored import Stored, first_line
+from spacedkd.data.stored import Stored
+from spacedkd.errors import first_line
 from spacedkd.files import cache_folder, remove_leftovers, write_json, write_whole
 
 MANY = 2000

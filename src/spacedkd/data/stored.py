@@ -17,7 +17,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
 from spacedkd.data.limits import ENCODED, PIXELS, open_ordinary
-from spacedkd.errors import first_line as first_line
+from spacedkd.errors import first_line
 
 
 class BadImage(Exception):

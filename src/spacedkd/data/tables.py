@@ -15,8 +15,8 @@ from spacedkd.data.found import TEST, TRAIN, Found, Part, choose
 from spacedkd.data.hub import asked_briefly
 from spacedkd.data.limits import check_fits
 from spacedkd.data.parallel import tell
-from spacedkd.data.stored import Stored, first_line
-from spacedkd.errors import UserError, unknown
+from spacedkd.data.stored import Stored
+from spacedkd.errors import UserError, first_line, unknown
 from spacedkd.spec import DataSpec
 
 IN_MEMORY = 4 << 30

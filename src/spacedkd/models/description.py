@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spacedkd.data.stored import first_line
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
 from spacedkd.own_code import marked
 
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from spacedkd.data.inputs import Inputs, Normalisation, Shown, call, count
-from spacedkd.data.stored import first_line
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
 from spacedkd.models.description import described
 from spacedkd.models.heads import Classifier, looking, understood
 from spacedkd.models.input_size import Renormalise, show_through

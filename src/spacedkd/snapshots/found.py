@@ -20,8 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from spacedkd.data.stored import first_line
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError, first_line, unknown
 from spacedkd.training import tensor_file
 from spacedkd.training.following import parsed
 from spacedkd.training.path import file_of, path_file, place_of

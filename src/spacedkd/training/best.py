@@ -1,6 +1,5 @@
 """The student of its best epoch, kept beside the last where held-out images choose it; test images never do."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from spacedkd.files import sync_folder, write_json
+from spacedkd.files import read_small_json, sync_folder, write_json
 from spacedkd.run import accuracies
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.mending import saved_models, write_student
@@ -95,11 +94,7 @@ def best_line(folder: Path, student: str) -> Mapping[str, Any] | None:
 
 def read_measured(folder: RunFolder) -> dict[str, Any] | None:
     """What `best/` says of itself; None where it is not there whole."""
-    try:
-        found = json.loads((folder.best / "measured.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    return read_small_json(folder.best / "measured.json") or None
 
 
 def is_kept(folder: RunFolder, line: Mapping[str, Any]) -> bool:

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from spacedkd.data.stored import first_line
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
 from spacedkd.training.sharding import blocks
 
 BACKEND = "inductor"

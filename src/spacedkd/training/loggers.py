@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spacedkd.data.parallel import tell
-from spacedkd.data.stored import first_line
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
 from spacedkd.json_form import to_json
 from spacedkd.logger_names import LOGGERS, check_installed
 from spacedkd.spec import RunSpec

@@ -6,8 +6,7 @@ import torch
 from timm.optim import create_optimizer_v2
 from torch import nn
 
-from spacedkd.data.stored import first_line
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
 from spacedkd.own_code import is_own, load_object
 from spacedkd.spec import OptimizerSpec
 from spacedkd.training.objects import MakeOptimizer

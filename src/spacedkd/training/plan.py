@@ -15,10 +15,9 @@ from torch import Tensor
 from spacedkd import learning_rate
 from spacedkd.data.sources import Library
 from spacedkd.data.splits import RunData, of_datasets
-from spacedkd.data.stored import first_line
 from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError, first_line, unknown
 from spacedkd.extends import with_extensions
 from spacedkd.learning_rate import LearningRate
 from spacedkd.machine import check_count, check_threads
