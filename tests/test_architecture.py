@@ -129,9 +129,17 @@ def test_pages_and_tables_come_from_files_and_never_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
 
 
-def test_only_training_touches_the_distributed_engine() -> None:
-    users = {path.relative_to(SOURCE).parts[0] for path in ALL_FILES if "lightning_fabric" in outside(path)}
-    assert users == {"training"}
+def test_only_training_touches_the_distributed_engine_and_imports_it_in_one_place() -> None:
+    users = {path.relative_to(SOURCE).as_posix() for path in ALL_FILES if "lightning_fabric" in outside(path)}
+    assert users == {"training/fabric.py", "training/log_files.py"}  # which nobody imports without the other
+
+
+def test_a_run_imports_nothing_of_other_trainers() -> None:
+    """Fabric would import torchmetrics to know its version, and that transformers; afterwards it is as it was."""
+    code = (
+        "import sys, spacedkd.training.loop; assert not {'torchmetrics', 'transformers', 'lightning'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=lambda path: str(path.relative_to(SOURCE)))

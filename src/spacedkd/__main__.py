@@ -1,5 +1,7 @@
 """Where the command begins: what it needs takes a while to import, and may be interrupted, too."""
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -11,6 +13,8 @@ if not sys.flags.safe_path and Path(sys.path[0]) != Path(__file__).parent.parent
 
 def main() -> None:
     """The command line."""
+    gc.set_threshold(10_000)  # hardly anything that is imported is garbage
+    atexit.register(gc.freeze)  # what is left at the end goes with the process, and need not be looked through
     usual = signal.getsignal(signal.SIGINT)
     if usual is signal.default_int_handler:  # not ignored, as in the background
         signal.signal(signal.SIGINT, _at_once)

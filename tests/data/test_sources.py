@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torchvision import datasets as torchvision_sets
 
 from spacedkd import AugmentSpec, DataSpec, UserError
@@ -37,9 +38,10 @@ def test_digits_are_the_real_ones() -> None:
     assert splits.train.pixels.shape == (899, 1, 8, 8)
     assert splits.test.pixels.shape == (898, 1, 8, 8)
     assert splits.train.pixels.dtype == torch.uint8
-    # scikit-learn's first image is a zero: dark in the middle, bright around it.
-    assert splits.train.labels[0] == 0
-    assert splits.train.pixels[0, 0, 3:5, 3].max() < splits.train.pixels[0, 0, 3:5, 2].min()
+    for part, first in ((splits.train, 0), (splits.test, 1)):  # every other image is for testing
+        images, labels = load_digits(return_X_y=True)
+        assert part.labels.tolist() == labels[first::2].tolist()
+        assert (part.pixels[:, 0].numpy() == np.rint(images[first::2].reshape(-1, 8, 8) * 255 / 16)).all()
 
 
 def test_an_npz_gives_back_its_images(tmp_path: Path) -> None:

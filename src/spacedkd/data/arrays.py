@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
@@ -17,9 +18,11 @@ ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 def digits(spec: DataSpec) -> Found:
     """1797 real handwritten digits that come with scikit-learn; every other image is for testing."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
+    package = find_spec("sklearn")  # found and not imported, which takes longer than a small run
+    assert package is not None, "a dependency"
+    file = Path(str(package.origin)).with_name("datasets") / "data" / "digits.csv.gz"
+    table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+    images, labels = table[:, :-1], table[:, -1]
     pixels = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
     return Found(
         "digits", Part("training", pixels[::2], labels[::2]), Part("test", pixels[1::2], labels[1::2]), "0123456789"

@@ -5,11 +5,6 @@ import os
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.precision.double import DoublePrecision
-from lightning_fabric.strategies.ddp import DDPStrategy
-from lightning_fabric.strategies.strategy import Strategy
-from lightning_fabric.wrappers import _FabricModule
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,6 +14,7 @@ from spacedkd.errors import UserError
 from spacedkd.spec import EngineSpec, RunSpec
 from spacedkd.started import check_processes
 from spacedkd.stopping import STARTED_BY, end_with_first_rank
+from spacedkd.training.fabric import DDPStrategy, DoublePrecision, Fabric, Strategy, _FabricModule
 from spacedkd.training.sharding import is_sharding, shard, sharding
 from spacedkd.training.together import joining
 

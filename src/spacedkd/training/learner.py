@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from spacedkd.errors import UserError, unknown
 from spacedkd.spec import OptimizerSpec
 from spacedkd.training import engine
+from spacedkd.training.fabric import Fabric
 from spacedkd.training.objects import MakeOptimizer
 from spacedkd.training.optimizers import make_optimizer
 from spacedkd.training.sharding import is_sharding

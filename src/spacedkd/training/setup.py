@@ -6,7 +6,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -19,6 +18,7 @@ from spacedkd.own_code import is_own
 from spacedkd.training import engine, path
 from spacedkd.training.building import build_models
 from spacedkd.training.compiling import compile_blocks
+from spacedkd.training.fabric import Fabric
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import RecordedPath
 from spacedkd.training.layout import can_be_channels_last, pad_before

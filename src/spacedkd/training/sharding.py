@@ -7,12 +7,12 @@ one, can read it.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lightning_fabric import Fabric
-from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+from spacedkd.training.fabric import Fabric, ModelParallelStrategy
 
 
 def sharding(processes: int) -> ModelParallelStrategy:

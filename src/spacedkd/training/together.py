@@ -18,12 +18,12 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import distributed
 
 from spacedkd import started
 from spacedkd.errors import UserError
 from spacedkd.stopping import Stop
+from spacedkd.training.fabric import Fabric
 
 GRACE = 2.0
 """seconds in which the thread that trains can find out itself, before it is taken to hang in an operation"""
