@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spacedkd.cli import main
+from spacedkd.experiments.reproduction.reproduce import Reproduction
 
 ONLY = ["--scale", "smoke", "--only", "l1", "--seeds", "2", "--jobs", "1"]
 
@@ -47,6 +48,14 @@ def test_the_tables_of_what_is_finished_alone(made: Path, capsys: pytest.Capture
     main(["reproduce", "loss", *ONLY, "--first-seed", "1", "--store", str(made), "--max-hours", "0"])
     assert json.loads((made / "smoke" / "loss" / "results.json").read_text())["missing"] == 2  # of seeds 1 and 2
     assert "Page:" in capsys.readouterr().out
+
+
+def test_numbers_alone_cannot_be_measured(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Reproduction, "numbers_alone", lambda self: [made])
+    main(["reproduce", "loss", *ONLY, "--store", str(made), "--max-hours", "0"])
+    assert f"Of 1 run in {made} the numbers alone were kept" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_it_will_take(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,6 +117,7 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
     """Train and measure what is not there yet, until the time is up."""
     from spacedkd.experiments import runner
     from spacedkd.experiments.instruments import evaluate
+    from spacedkd.report.numbers import counted
 
     accelerator = next(iter(found.arms.values())).spec.engine.accelerator
     at_once = runner.jobs_at_once(jobs, accelerator)
@@ -141,6 +142,11 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
                 say("The time is up, and everything is saved. Go on with: the same command")
         for error in diverged.values():
             say_error(str(error))
+    if alone := found.numbers_alone():
+        say(
+            f"Of {counted(len(alone), 'run')} in {found.store.folder} the numbers alone were kept, which cannot be "
+            "measured: another --store trains them again."
+        )
     todo = [] if max_hours == 0 else found.to_measure()
     for place, (folder, instruments) in enumerate(todo, 1):
         if end is not None and time.monotonic() > end:

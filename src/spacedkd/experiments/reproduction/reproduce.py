@@ -111,15 +111,23 @@ class Reproduction:
 
     def to_measure(self) -> list[tuple[Path, Plan]]:
         """The finished runs whose table needs instruments that were not used on them yet, and those."""
-        todo: dict[tuple[Path, Instruments], None] = {}
+        return [
+            (folder, plan_of(needed)) for folder, needed in self._unmeasured() if RunFolder(folder).student.exists()
+        ]
+
+    def numbers_alone(self) -> list[Path]:
+        """The runs that were not measured, and cannot be, because no network was kept of them."""
+        return [*dict.fromkeys(folder for folder, _ in self._unmeasured() if not RunFolder(folder).student.exists())]
+
+    def _unmeasured(self) -> Iterable[tuple[Path, Instruments]]:
+        found: dict[tuple[Path, Instruments], None] = {}
         evaluated = cache(numbers.evaluated)
         for named in self.named:
-            for cell in self.cells.get(named.name, ()):
-                for run in self.runs(cell).values() if named.table.instruments != Instruments() else ():
-                    has_network = RunFolder(run.folder).student.exists()  # not where its numbers alone were kept
-                    if has_network and cell.metric not in evaluated(run.folder):
-                        todo[run.folder, named.table.instruments] = None
-        return [(folder, plan_of(instruments)) for folder, instruments in todo]
+            for cell in self.cells.get(named.name, ()) if named.table.instruments != Instruments() else ():
+                for run in self.runs(cell).values():
+                    if cell.metric not in evaluated(run.folder):
+                        found[run.folder, named.table.instruments] = None
+        return found
 
     def results(self, name: str) -> Found:
         """What a table's finished runs say, with where that comes from."""
