@@ -69,6 +69,8 @@ def _trained(kind: str, folder: Path, log: str | None, point: Point | None) -> N
     for moment, (module, attribute) in MOMENTS.items():
         _tell(found, moment, module, attribute)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    fork = multiprocessing.get_context("fork")  # of whatever it starts, which need not import everything either
+    multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
     try:
         KINDS[kind].trained(folder)
     except UserError as error:  # what it started was killed, and it said so

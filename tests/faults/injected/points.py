@@ -94,6 +94,7 @@ def install(**settings: Any) -> Points:
     points = Points(**settings)
     sys.addaudithook(points.hear)
     os.fsync = points.fsync  # type: ignore[assignment]
+    os.register_at_fork(after_in_child=points.counts.clear)  # each process counts its own
     return points
 
 
