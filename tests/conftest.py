@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 
 import spacedkd.models  # noqa: F401  before anything imports timm or torchvision
 from spacedkd import DataSpec, Duration, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
+from tests.forked import get_context
 
 torch.set_num_threads(1)
 # A job in the background, or under nohup, starts with these ignored, and the command leaves ignored signals so.
@@ -33,6 +35,14 @@ TINY = RunSpec(
     engine=EngineSpec(threads=1),
 )
 """Five steps an epoch, fifteen in all."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked() -> Iterator[None]:
+    """Processes that runs start here begin at once; those of commands in processes of their own are as ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", get_context)
+        yield
 
 
 @pytest.fixture

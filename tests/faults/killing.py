@@ -23,6 +23,7 @@ from spacedkd.errors import UserError
 from tests.conftest import assert_same_bits
 from tests.faults.injected import points
 from tests.faults.kinds import KINDS
+from tests.forked import context
 
 SECONDS = 300
 """after which a run is taken to hang"""
@@ -48,9 +49,7 @@ class Point(NamedTuple):
 
 def started(kind: str, folder: Path, log: Path | None = None, point: Point | None = None) -> ForkServerProcess:
     """A process that trains this kind of run in a folder, and dies at a point."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.faults.server"])
-    process = context.Process(target=_trained, args=(kind, folder, log and str(log), point))
+    process = context().Process(target=_trained, args=(kind, folder, log and str(log), point))
     process.start()
     return process
 

@@ -1,5 +1,6 @@
-"""What the server that forks a process for each run has done: everything but a backward pass, which starts threads."""
+"""What the server that forks processes has done: everything but a backward pass, which starts threads."""
 
+from spacedkd.experiments import local_pool as local_pool
 from spacedkd.training.plan import make_plan
 from spacedkd.training.setup import set_up
 from tests.faults import killing as killing

@@ -1,0 +1,41 @@
+"""Processes that are forked by a server which has imported everything, in place of those that are spawned.
+
+They begin in no time, where a process that is spawned imports torch first. What a test starts by a command spawns.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
+
+_get_context: Callable[[str | None], BaseContext] = multiprocessing.get_context
+
+
+class _Process(ForkServerProcess):
+    """Has the environment of the moment it is started in, as a spawned one does."""
+
+    def start(self) -> None:
+        self._environment = dict(os.environ)
+        super().start()
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self._environment)
+        super().run()
+
+
+class _Context(ForkServerContext):
+    Process = _Process
+
+
+def context() -> ForkServerContext:
+    found = _Context()
+    found.set_forkserver_preload(["tests.server"])
+    return found
+
+
+def get_context(method: str | None = None) -> BaseContext:
+    """In place of multiprocessing's."""
+    return context() if method == "spawn" else _get_context(method)
