@@ -64,8 +64,12 @@ def test_one_role_has_no_leader_and_two_may_be_one_network(tmp_path: Path) -> No
 def test_a_run_that_is_not_finished_is_said_how_to_finish(tmp_path: Path) -> None:
     folder, _ = write_runs(tmp_path, [ARM])
     (folder / "result.json").unlink()
-    with pytest.raises(UserError, match=f"there is no result.json. Finish it with: .* --resume {folder}"):
+    with pytest.raises(
+        UserError, match=f"The run in {folder} is not finished. Go on with: spacedkd train --resume {folder}"
+    ):
         read_run(folder)
+    with pytest.raises(UserError, match="There is no run in .*: it has no spec.json. Name the folder of one run."):
+        read_run(folder.parent)
 
 
 @pytest.mark.parametrize(

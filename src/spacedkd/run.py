@@ -132,10 +132,10 @@ def read_run(folder: Path | str) -> Run:
     """The finished run of a folder."""
     folder = Path(folder)
     path = folder / "result.json"
+    if not path.exists() and not (folder / "spec.json").exists():
+        raise UserError(f"There is no run in {folder}: it has no spec.json. Name the folder of one run.")
     if not path.exists():
-        raise UserError(
-            f"{folder} has no finished run: there is no result.json. Finish it with: spacedkd train --resume {folder}"
-        )
+        raise UserError(f"The run in {folder} is not finished. Go on with: spacedkd train --resume {folder}")
     spec = read_spec(folder)
     try:
         written = json.loads(path.read_text(encoding="utf-8"))

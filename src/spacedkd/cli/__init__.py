@@ -13,7 +13,7 @@ from spacedkd.cli import commands, listing, verbs, watching
 from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.export import export
 from spacedkd.cli.flags import flag
-from spacedkd.cli.help import DESCRIPTION, helped
+from spacedkd.cli.help import DESCRIPTION, helped, wrapped
 from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console, let_go, say
 from spacedkd.cli.reproduction import reproduce
@@ -106,9 +106,10 @@ def _dispatch(words: Sequence[str]) -> None:
 
 def _call(words: Sequence[str]) -> None:
     commands.WORDS.set(words)
-    tyro.extras.subcommand_cli_from_dict(
-        VERBS,
-        args=helped(words, VERBS),
-        prog="spacedkd",
-        description=DESCRIPTION,
-    )
+    with wrapped(words):
+        tyro.extras.subcommand_cli_from_dict(
+            VERBS,
+            args=helped(words, VERBS),
+            prog="spacedkd",
+            description=DESCRIPTION,
+        )

@@ -1,15 +1,19 @@
 """Help that fits a screen: what there is, and the flags that people need first; --help-all shows every flag."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_type_hints
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from typing import Any, TextIO, get_type_hints
 
 import tyro
+from rich.text import Text
 
 from spacedkd.cli.flags import GROUPS, flag_class
-from spacedkd.cli.progress import say
+from spacedkd.cli.progress import console, say
 
-DESCRIPTION = "Train image classifiers with a teacher that learns ahead of them in time (Spaced KD)."
+DESCRIPTION = "Train image classifiers with a teacher that learns ahead of them (Spaced KD)."
 Verbs = Mapping[str, Callable[..., None]]
 SHORT, LONG = ("-h", "--help"), ("-H", "--help-all")
 FIRST = {
@@ -39,6 +43,35 @@ def helped(words: Sequence[str], verbs: Verbs) -> Sequence[str]:
     elif words[0] in _OF_RUNS:
         _show_first(words[0], verbs[words[0]])
     return words
+
+
+@contextmanager
+def wrapped(words: Sequence[str]) -> Iterator[None]:
+    """Where help is asked for, what is printed meanwhile is broken between words, as wide as the terminal."""
+    if not any(word in (*SHORT, *LONG) for word in words):
+        yield
+        return
+    printed = _Kept(sys.stdout)
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        console.print(Text.from_ansi(printed.getvalue()), end="")
+
+
+class _Kept(StringIO):
+    """Kept text that is to look as it would have on another stream: its colours, and the lines of its boxes."""
+
+    def __init__(self, other: TextIO) -> None:
+        super().__init__()
+        self._other = other
+
+    def isatty(self) -> bool:
+        return self._other.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._other.encoding
 
 
 def about(verb: Callable[..., None]) -> str:

@@ -96,7 +96,8 @@ def line(moment: Moment, now: datetime) -> str:
     parts += [in_words(moment.losses)] if moment.losses else []
     parts += [] if moment.lr is None else [f"lr {moment.lr:.3g}"]
     parts += [] if moment.images_per_second is None else [f"{_rate(moment.images_per_second)} images/s"]
-    parts += [] if moment.seconds_left is None else [f"{duration(max(moment.seconds_left, 1.0))} left"]
+    if moment.seconds_left is not None and moment.turn < moment.turns:
+        parts.append(f"{duration(max(moment.seconds_left, 1.0))} left")
     return f"{now:%H:%M:%S} {', '.join(parts)}"
 
 

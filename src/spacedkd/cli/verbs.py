@@ -42,8 +42,8 @@ def train(
 ) -> None:
     """Train a network with a teacher that learns ahead of it.
 
-    Example: spacedkd train --data digits --width 16 --interval 1.5ep
-    --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003 --rate cosine --out runs/mine
+    Example: spacedkd train --data digits --width 16 --interval 1.5ep --epochs 12
+    --batch-size 32 --optimizer adamw --lr 0.003 --rate cosine --out runs/mine
     """
     typed = given(run)
     run_asked = asked(typed, out, resume, restart, extend)
@@ -116,11 +116,13 @@ def compare(
     as they are; ones that were stopped go on. A teacher that several arms have is trained once for all of them, which
     changes no bit. One that diverges is reported, and the command ends with 3.
 
-    Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003
-    --rate cosine --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep' --against online
+    Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32
+    --optimizer adamw --lr 0.003 --rate cosine --arm 'online: --method kd'
+    --arm 'spaced: --method kd --interval 1.5ep' --against online
 
-    Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32 --optimizer adamw --lr 0.003
-    --rate cosine --methods kd dkd self-kd --interval 1.5ep
+    Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32
+    --optimizer adamw --lr 0.003 --rate cosine --methods kd dkd self-kd
+    --interval 1.5ep
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}.")
