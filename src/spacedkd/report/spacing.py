@@ -41,7 +41,8 @@ def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
     shared = words.only_shared(comparison["arms"])
     yield note(
         f"Accuracies in percent after the last epoch{shared}. {corrected}Costs are those of the spaced run as a "
-        "multiple of the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does not count as spaced."
+        "multiple of the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does "
+        "not count as spaced."
     )
     place = {arm.label: place for place, arm in enumerate(arms)}
     compared = [

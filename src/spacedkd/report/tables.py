@@ -173,8 +173,8 @@ def spacing(comparison: Found) -> Table:
         "what spacing did, percent",
         columns,
         rows,
-        f"last epoch, paired by seed{only_shared(comparison['arms'])}, p not corrected for the number of methods; costs "
-        "as multiples of unspaced",
+        f"last epoch, paired by seed{only_shared(comparison['arms'])}, p not corrected for the number of methods; "
+        "costs as multiples of unspaced",
         name="What spacing did",
         least_width=8,
         unbroken=True,
