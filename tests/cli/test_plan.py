@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +10,11 @@ from typing import cast
 
 import pytest
 
-from spacedkd import ComparisonForecast, Forecast
+from spacedkd import ComparisonForecast, Forecast, RunSpec
 from spacedkd.cli import main
+from spacedkd.cli.plans import say_comparison, say_planned
+from spacedkd.report.numbers import THIN_SPACE
+from spacedkd.training.plan import Plan
 from tests.cli.test_cli import TINY
 from tests.training.test_forecast import contents
 
@@ -28,6 +32,7 @@ def test_a_run_before_it_and_on_its_way(
     assert re.search(r"parameters\s+teacher 19.8 k, student 21.9 k", said)
     assert re.search(r"teacher 1F 1B\s+teacher 1F, student 1F 1B", said)
     assert "time left" in said
+    assert "three of them while one is written" in " ".join(said.split())
 
     main(["train", *TINY, "--interval", "1ep", "--out", "run"])
     before = contents(tmp_path)
@@ -38,6 +43,43 @@ def test_a_run_before_it_and_on_its_way(
     with pytest.raises(SystemExit):
         main(["train", *TINY, "--interval", "1ep", "--out", "run", "--plan"])
     assert "already holds a run" in capsys.readouterr().err
+
+
+def test_three_checkpoints_lie_there_while_one_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last two stay until the new one is whole."""
+    most, replace_file = list[int](), os.replace
+
+    def counted(source: str, target: str) -> None:
+        most.append(len([*(tmp_path / "run/checkpoint").glob("*")]))
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", counted)
+    monkeypatch.setattr(Path, "replace", lambda self, target: counted(str(self), str(target)))
+    main(["train", *TINY, "--save-every", "1st", "--out", str(tmp_path / "run")])
+    assert max(most) == 3
+
+
+def test_numbers_of_one_line_are_written_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    data = SimpleNamespace(count=16_000)
+    plan = SimpleNamespace(
+        spec=RunSpec(epochs=1),
+        turns=range(4000),
+        steps_per_epoch=2000,
+        data=data,
+        updates=lambda turns: {"student": turns},
+    )
+    say_planned(cast(Plan, plan))
+    said = capsys.readouterr().out.replace(THIN_SPACE, "_")
+    assert said == "4_000 turns (student 4_000): 1 epoch of 16_000 images, 2_000 steps each.\n"
+
+
+def test_epochs_of_a_comparison_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    say_comparison({"a": RunSpec(epochs=1)}, seeds=2)
+    say_comparison({"a": RunSpec(epochs=1), "b": RunSpec(epochs=2.5)}, seeds=1)
+    assert capsys.readouterr().out.splitlines() == [
+        "2 runs: 1 arm of 2 seeds each, 1 epoch; --plan says what they take.",
+        "2 runs: 2 arms of 1 seed each, 1 and 2.5 epochs; --plan says what they take.",
+    ]
 
 
 def test_a_comparison_that_is_half_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

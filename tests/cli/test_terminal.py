@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -19,11 +20,15 @@ PLAIN = FakeArm("plain", [0.7], "self-kd", "plain", roles=("student",))
 LIVE = FakeArm("live", [0.8], "self-kd", "live", schedule=Spaced("2ep"))
 
 
-def printed(root: Path, *arms: FakeArm) -> list[list[str]]:
-    """The words of every line."""
+def text(root: Path, *arms: FakeArm) -> str:
     console = Console(width=80, record=True, file=StringIO())
     console.print(*map(shown, comparison_tables(compare(write_runs(root, arms)))))
-    return [line.split() for line in console.export_text().splitlines()]
+    return console.export_text()
+
+
+def printed(root: Path, *arms: FakeArm) -> list[list[str]]:
+    """The words of every line."""
+    return [line.split() for line in text(root, *arms).splitlines()]
 
 
 def test_what_spacing_did_is_a_line_for_each_pair(tmp_path: Path) -> None:
@@ -55,3 +60,35 @@ def test_the_leader_is_called_what_the_arms_call_it(tmp_path: Path) -> None:
     assert headings[0] == ["arm", "last", "epoch", "best", "mentor", "vs", "own", "p"]
     headings = [line for line in printed(tmp_path / "both", mentor, ONLINE) if line[:1] == ["arm"]]
     assert headings[0] == ["arm", "last", "epoch", "best", "teacher", "vs", "own", "p"]
+
+
+def test_names_of_arms_are_whole_words_however_long_they_are(tmp_path: Path) -> None:
+    """The widest numbers there are, and a name that is longer than any column."""
+    wild = replace(ONLINE, label="online KD, settings of the paper", accuracies=[0.05, 0.99, 0.3])
+    other = replace(SPACED, label="spaced KD, settings of the paper", accuracies=[0.5, 0.02, 0.99])
+    lines = text(tmp_path, wild, other).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    table = lines[: lines.index(next(line for line in lines if line.startswith("deepest head")))]
+    for row in (wild, other):
+        assert any(line.strip().startswith(" ".join(row.label.split()[:2])) for line in table)
+    assert any("50.3 ± 120.5" in line and "+5.7 ± 222.9" in line and "0.923" in line for line in table)
+    heads = next(line.split() for line in table if line.split()[:1] == ["arm"])
+    assert heads == ["arm", "last", "epoch", "best", "teacher", "difference", "p"]
+    assert "differences to online KD, settings of the paper" in " ".join(" ".join(lines).split())
+
+
+def test_a_short_name_stands_above_the_differences(tmp_path: Path) -> None:
+    found = text(tmp_path, ONLINE, PLAIN)
+    assert "vs online" in found
+    assert "differences to" not in found
+
+
+def test_a_pair_is_compared_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    """Over seeds 0 and 1: 70.5 and 81.0; the third seed of the unspaced arm would make it 77.0."""
+    more = replace(ONLINE, accuracies=[0.70, 0.71, 0.90])
+    two = replace(SPACED, accuracies=[0.80, 0.82])
+    said = text(tmp_path / "apart", more, two)
+    pair = next(line.split() for line in said.splitlines() if line.split()[:1] == ["kd"])
+    assert pair[:4] == ["kd", "70.5", "81.0", "+10.5"]
+    assert " ".join(said.split()).count("paired by seed, over the seeds that both arms have") == 1
+    assert "seeds that both" not in text(tmp_path / "same", ONLINE, SPACED)

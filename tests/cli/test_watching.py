@@ -18,6 +18,7 @@ from rich.console import Console
 from spacedkd import Diverged, Duration, Moment, OptimizerSpec, RunSpec, Spaced, Stopped, train
 from spacedkd.cli import main
 from spacedkd.cli.run_progress import RoleBars, in_words, line
+from spacedkd.cli.watching import listed
 from spacedkd.files import HOST
 from spacedkd.run_state import PROGRESS, state_of
 from tests.report.fake_runs import FakeArm, write_runs
@@ -53,6 +54,33 @@ def test_runs_that_are_finished_have_a_line_each(tmp_path: Path, capsys: pytest.
     assert count == "3 finished."
 
 
+def test_a_list_fits_into_its_terminal(tmp_path: Path) -> None:
+    """What is said of no row any more is said once of all of them, or named as lost."""
+    online = FakeArm("online", [0.70, 0.71])
+    first, *_ = write_runs(tmp_path, [online, replace(online, schedule=Spaced("1.5ep"))])
+    os.utime(first / "result.json", (1e9, 1e9))
+    whole = [*listed(tmp_path)]
+    assert len(whole) == 5
+    assert max(map(len, whole)) > 80
+    heads, *rows, alike = listed(tmp_path, width=80)
+    assert max(map(len, (heads, *rows, alike))) <= 80
+    assert heads.split() == "run method interval seed last best state date".split()
+    assert [row.split()[2:5] for row in rows] == [
+        ["online", "0", "70.0"],
+        ["online", "1", "71.0"],
+        ["1.5ep", "0", "70.0"],
+        ["1.5ep", "1", "71.0"],
+    ]
+    assert alike == "In every row: data digits, epochs 4, network resnet18_small/8."
+    heads, *rows = listed(tmp_path, width=40)
+    assert max(map(len, (heads, *rows))) <= 40
+    assert heads.split() == "run interval last state".split()
+    assert " ".join(rows[-4:]) == (
+        "In every row: data digits, epochs 4, network resnet18_small/8, method kd. "
+        "No room for date, best, seed: a wider terminal shows all."
+    )
+
+
 def test_a_run_that_was_stopped_says_how_to_go_on(
     tmp_path: Path, tiny: RunSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,6 +91,11 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
     assert re.match(r"a run  stopped  teacher 1\.4 of 3 epochs, 43 %  \d+ s left  student \d+\.\d %, teacher", row)
     assert count == "1 stopped."
     assert way == f"'{run}': Go on from turn 13 of 30: spacedkd train --resume '{run}'"
+    with pytest.raises(SystemExit):
+        main(["report", str(run)])
+    assert f"No finished run in {run}. Go on with: spacedkd train --resume '{run}'" in " ".join(
+        capsys.readouterr().err.split()
+    )
     train(tiny, run, resume=True)
     assert not (run / PROGRESS).exists()
     assert state_of(run).state == "finished"

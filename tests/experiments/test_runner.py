@@ -161,7 +161,7 @@ def test_runs_are_found_below_folders(compared: tuple[Path, list[Job]], tmp_path
     assert unfinished == []
     with pytest.raises(UserError, match="There is no folder"):
         find_runs([tmp_path / "nowhere"])
-    with pytest.raises(UserError, match="No finished run"):
+    with pytest.raises(UserError, match="No finished run.*Train one with: spacedkd train$"):
         find_runs([tmp_path])
 
 

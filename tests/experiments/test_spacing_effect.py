@@ -117,6 +117,14 @@ def test_only_shared_seeds_count_and_costs_are_ratios(tmp_path: Path) -> None:
     assert found["cost_ratio"] == {"updates": 2.0, "forward_images": 2.0, "seconds": 2.0}
 
 
+def test_accuracies_are_over_the_seeds_of_the_difference(tmp_path: Path) -> None:
+    """Of 70, 72 and 71 the first two have a partner: 71, and 74.5 of 74 and 75."""
+    (found,) = effects(tmp_path, ONLINE, replace(SPACED, accuracies=[0.74, 0.75]))
+    means = {form: found["accuracy"][form]["mean"] for form in ("unspaced", "spaced")}
+    assert means == pytest.approx({"unspaced": 0.71, "spaced": 0.745})
+    assert means["spaced"] - means["unspaced"] == pytest.approx(found["difference"]["mean"])
+
+
 def test_names_are_as_short_as_tells_them_apart(tmp_path: Path) -> None:
     longer = replace(SPACED, label="longer", schedule=Spaced("2ep"))
     snapshot = replace(LIVE, label="snapshot", variant="snapshot")

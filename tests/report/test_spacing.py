@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,3 +75,22 @@ def test_the_section_appears_only_where_there_is_a_group(tmp_path: Path) -> None
     assert "intervals" in [attributes["id"] for attributes in with_group.all("h2")]
     assert "intervals" not in [attributes["id"] for attributes in without.all("h2")]
     assert "Accuracy against interval" not in without.text
+
+
+def picture(root: Path, *arms: FakeArm) -> tuple[list[str], int]:
+    """Of the picture of accuracy against interval: what stands below its x axis, and how many points its line has."""
+    html = page_of(root, *arms)
+    drawn = html[html.index('id="intervals"') :]
+    drawn = drawn[drawn.index("<svg") : drawn.index("</svg>")]
+    below = re.findall(r'<text class="tick" [^>]*text-anchor="middle">([^<]*)<', drawn)
+    (line,) = re.findall(r'<path d="M([^"]*)" class="all student"', drawn)
+    return below[:-1], line.count("L") + 1
+
+
+def test_equal_intervals_are_one_place(tmp_path: Path) -> None:
+    """With 5 steps an epoch 1.5 epochs are 7 steps, as typed by somebody else."""
+    online, spaced = replace(ONLINE, steps_per_epoch=5), replace(SPACED, steps_per_epoch=5)
+    steps = replace(spaced, label="steps", schedule=Spaced("7st"))
+    assert picture(tmp_path / "one", online, spaced, steps) == (["1 step", "1.5 = 7 steps"], 2)
+    near = replace(spaced, label="near", schedule=Spaced("1.6ep"))
+    assert picture(tmp_path / "two", online, spaced, steps, near) == (["1 step", "1.5", "1.6"], 3)

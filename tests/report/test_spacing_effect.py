@@ -115,6 +115,15 @@ def test_the_page_says_what_spacing_did(tmp_path: Path) -> None:
     assert "\u00d72.0" in text
 
 
+def test_a_row_adds_up_where_arms_have_different_seeds(tmp_path: Path) -> None:
+    more, one = replace(ONLINE, accuracies=[0.70, 0.71, 0.90]), replace(SPACED, accuracies=[0.8])
+    text = Page(page_of(tmp_path, more, one)).text
+    assert "spaced KD vs online KD" + "70.0 " + "80.0 " + "+10.0" in text
+    assert "after the last epoch, over the seeds that both arms have." in text
+    assert "Differences are paired by seed, over the seeds that both arms have." in text
+    assert "epoch, over the seeds" not in Page(page_of(tmp_path / "same", ONLINE, SPACED)).text
+
+
 def test_without_a_pair_there_is_no_such_section(tmp_path: Path) -> None:
     page = Page(page_of(tmp_path, ONLINE, LIVE, replace(SPACED, epochs=5)))
     assert "spacing" not in [attributes["id"] for attributes in page.all("h2")]

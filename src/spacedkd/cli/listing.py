@@ -1,6 +1,7 @@
 """What there is to choose from: a function for each listing, whose docstring is what the list of them says."""
 
 import fnmatch
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from spacedkd.cli import watching
+from spacedkd.cli.progress import console
 from spacedkd.errors import UserError, unknown
 from spacedkd.quirks import QUIRKS
 from spacedkd.recipes import RECIPES
@@ -97,7 +99,8 @@ def recipes(pattern: str) -> Table:
 
 def runs(pattern: str, folder: Path = watching.RUNS) -> str:
     """runs in `runs`, or in the folder that is named after this word, and what they reached"""
-    return "\n".join(watching.listed(folder, pattern))
+    width = console.width if console.is_terminal else sys.maxsize  # a pipe has room for everything
+    return "\n".join(watching.listed(folder, pattern, width))
 
 
 _EVERY: tuple[Callable[[str], RenderableType], ...] = (data, augmentations, networks, methods, schedules, recipes, runs)

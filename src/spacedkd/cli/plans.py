@@ -30,19 +30,20 @@ def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
 
 def say_planned(plan: Plan) -> None:
     """What will be done, before it is."""
-    from spacedkd.report.numbers import counted
+    from spacedkd.report.numbers import count, counted
 
-    roles = ", ".join(f"{role} {number}" for role, number in plan.updates(len(plan.turns)).items())
+    roles = ", ".join(f"{role} {count(number)}" for role, number in plan.updates(len(plan.turns)).items())
     epochs = f"{counted(plan.spec.epochs, 'epoch')} of {counted(plan.data.count, 'image')}"
     say(f"{counted(len(plan.turns), 'turn')} ({roles}): {epochs}, {counted(plan.steps_per_epoch, 'step')} each.")
 
 
 def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:
     """The same of a comparison."""
-    from spacedkd.report.numbers import counted, listed
+    from spacedkd.report.numbers import counted, listed, plain
 
-    epochs = listed([f"{length:g}" for length in sorted({spec.epochs for spec in arms.values()})])
-    of_each = f"{counted(len(arms), 'arm')} of {counted(seeds, 'seed')} each, {epochs} epochs"
+    *shorter, longest = sorted({spec.epochs for spec in arms.values()})
+    epochs = listed([*map(plain, shorter), counted(longest, "epoch")])
+    of_each = f"{counted(len(arms), 'arm')} of {counted(seeds, 'seed')} each, {epochs}"
     say(f"{counted(len(arms) * seeds, 'run')}: {of_each}; --plan says what they take.")
 
 

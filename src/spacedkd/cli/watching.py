@@ -3,10 +3,12 @@
 import fnmatch
 import os
 import shlex
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated
 
 import tyro
@@ -21,6 +23,8 @@ from spacedkd.spec_words import describe_schedule
 
 RUNS = Path("runs")
 NOTHING = "-"
+GIVE_WAY = ("date", "best", "data", "seed", "epochs", "network", "method", "interval")
+"""the columns of a list of runs that a narrow terminal may lack, the least important first"""
 
 
 def status(
@@ -45,14 +49,37 @@ def status(
             say(line)
 
 
-def listed(folder: Path, pattern: str = "") -> Iterator[str]:
-    """A line for each run in a folder, by its name there; of those that match the pattern."""
+def listed(folder: Path, pattern: str = "", width: int = sys.maxsize) -> Iterator[str]:
+    """A line for each run in a folder, by its name there, that fits into the width; of those that match the pattern."""
     found = {os.path.relpath(run, folder): run for run in find_runs([folder])}
     names = fnmatch.filter(found, pattern) if pattern else [*found]
     if not names:
         raise UserError(f"No run in {folder} matches {pattern!r}. Use wildcards: --pattern '*spaced*'")
     heads = ("run", "method", "interval", "network", "data", "seed", "epochs", "last", "best", "state", "date")
-    yield from aligned([heads, *((name, *_listed_row(state_of(found[name]))) for name in names)])
+    rows = [(name, *_listed_row(state_of(found[name]))) for name in names]
+    yield from _fitted(dict(zip(heads, zip(*rows, strict=True), strict=True)), width)
+
+
+def _fitted(columns: Mapping[str, Sequence[str]], width: int) -> Iterator[str]:
+    """Columns as lines; where they are too wide, those that say the same of all runs become a line; then others go."""
+    kept, alike, lost = dict(columns), list[str](), list[str]()
+    for head in sorted(GIVE_WAY, key=lambda head: len({*columns[head]}) > 1):
+        if max(map(len, _lines(kept))) <= width:
+            break
+        words = {*kept.pop(head)}
+        if len(words) == 1:
+            alike.append(f"{head} {words.pop()}")
+        else:
+            lost.append(head)
+    yield from _lines(kept)
+    if alike:
+        yield from wrap(f"In every row: {', '.join(alike)}.", width)
+    if lost:
+        yield from wrap(f"No room for {', '.join(lost)}: a wider terminal shows all.", width)
+
+
+def _lines(columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    return aligned([tuple(columns), *zip(*columns.values(), strict=True)])
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:

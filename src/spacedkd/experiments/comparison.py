@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -63,11 +64,13 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
             raise UserError(f"There is no folder {path}. Give run folders, or folders that contain some.")
         folders += sorted(spec.parent for spec in path.rglob("spec.json"))
     folders = [folder for folder in folders if not (folder.parent / "spec.json").exists()]  # a pipeline's teacher
-    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
-    finished = [folder for folder in folders if RunFolder(folder).finished()]
+    as_given = {folder.resolve(): folder for folder in folders}
+    finished = [folder for folder in as_given if RunFolder(folder).finished()]
     if not finished:
-        raise UserError(f"No finished run in {', '.join(str(p) for p in paths)}. Train one with: spacedkd train")
-    return finished, [folder for folder in folders if folder not in finished]
+        go_on = [f"Go on with: spacedkd train --resume {shlex.quote(str(folder))}" for folder in as_given.values()]
+        way = next(iter(go_on), "Train one with: spacedkd train")
+        raise UserError(f"No finished run in {', '.join(str(p) for p in paths)}. {way}")
+    return finished, [folder for folder in as_given if folder not in finished]
 
 
 def compare(folders: Sequence[Path], against: str | None = None, unfinished: Sequence[Path] = ()) -> dict[str, Any]:

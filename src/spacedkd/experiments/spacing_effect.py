@@ -7,7 +7,7 @@ the next begins, is the paper's other baseline and not counted; nor is a teacher
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spacedkd.evaluation.confidence import difference, holm
+from spacedkd.evaluation.confidence import confidence_interval, difference, holm
 from spacedkd.json_form import to_json
 from spacedkd.run import Run
 
@@ -20,6 +20,7 @@ def spacing_effects(arms: Mapping[str, Sequence[Run]], numbers: Sequence[Mapping
 
     The partner is the same arm at interval one step or, where there is none, the method's plain variant: self KD and
     its like have one role unspaced, so there the difference is that of spacing and of the second role together.
+    Accuracies are means over the seeds that both have, as the difference is.
     """
     first = {label: runs[0] for label, runs in arms.items()}
     said = dict(zip(arms, numbers, strict=True))
@@ -37,12 +38,22 @@ def spacing_effects(arms: Mapping[str, Sequence[Run]], numbers: Sequence[Mapping
             "unspaced": unspaced,
             "unspaced_form": _kind(first[unspaced]),
             "interval": said[spaced]["schedule"],
+            "accuracy": {
+                "unspaced": _over(by_seed[unspaced], by_seed[spaced]),
+                "spaced": _over(by_seed[spaced], by_seed[unspaced]),
+            },
             "difference": to_json(gain),
             "p_holm": p,
             "cost_ratio": _ratios(said[spaced], said[unspaced]),
         }
         for name, (spaced, unspaced), gain, p in zip(names, pairs, gains, corrected, strict=True)
     ]
+
+
+def _over(mine: Mapping[int, float], theirs: Mapping[int, float]) -> Any:
+    """The mean over the seeds that both have; None where they share none."""
+    shared = [mine[seed] for seed in sorted(mine.keys() & theirs.keys())]
+    return to_json(confidence_interval(shared)) if shared else None
 
 
 def _ratios(spaced: Mapping[str, Any], unspaced: Mapping[str, Any]) -> dict[str, float | None]:

@@ -7,7 +7,7 @@ from itertools import count, pairwise
 from typing import NamedTuple, TypeVar
 
 from spacedkd.report.markup import Markup, join, pixels, tag
-from spacedkd.report.numbers import Found, Write, bounds, percent, percent_tick, plain
+from spacedkd.report.numbers import Found, Write, bounds, percent, percent_tick, tick
 
 Point = tuple[float, float]
 Tick = tuple[float, str]
@@ -44,7 +44,7 @@ def tick_values(low: float, high: float, most: int = 6, whole: bool = False, out
     raise AssertionError("steps grow until they fit")
 
 
-def ticks(low: float, high: float, write: Write = plain, most: int = 6, whole: bool = False) -> list[Tick]:
+def ticks(low: float, high: float, write: Write = tick, most: int = 6, whole: bool = False) -> list[Tick]:
     return [(value, write(value)) for value in tick_values(low, high, most, whole)]
 
 
@@ -88,6 +88,13 @@ class Panel:
     right: float = 38
     top: float = 22
     bottom: float = 38
+    letters: float = 12
+    """the largest size that ticks and titles have, on any screen"""
+
+    @property
+    def letter(self) -> float:
+        """The width of one, in most fonts at most."""
+        return 0.64 * self.letters
 
     @property
     def to_x(self) -> Scale:
@@ -113,13 +120,13 @@ class Panel:
         parts = []
         for y, words in ((self.to_y(value), words) for value, words in y_ticks):
             parts.append(tag("line", class_="grid", x1=self.left, x2=end, y1=y, y2=y))
-            parts.append(label(words, self.left - 6, y + 4, "end"))
+            parts.append(label(words, self.left - 6, y + self.letters / 3, "end"))
         for x, words in ((self.to_x(value), words) for value, words in x_ticks):
             parts.append(tag("line", class_="axis", x1=x, x2=x, y1=floor, y2=floor + 4))
-            parts.append(label(words, x, floor + 16, "middle"))
+            parts.append(label(words, x, floor + 4 + self.letters, "middle"))
         parts.append(tag("line", class_="axis", x1=self.left, x2=end, y1=floor, y2=floor))
-        titles = label(x_title, (self.left + end) / 2, self.height - 5, "middle"), label(y_title, 2, 11)
-        return join(*parts, *titles)
+        parts.append(label(x_title, (self.left + end) / 2, self.height - 5, "middle"))
+        return join(*parts, label(y_title, 2, self.letters - 1))
 
     def percent_ticks(self) -> list[Tick]:
         """Of a y axis of accuracies."""

@@ -1,18 +1,23 @@
 """Several lines on one axis, with the table of their numbers, which the page's script reads them from."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from spacedkd.report.axes import Panel, Point, Tick, rounded, thinned, ticks
 from spacedkd.report.markup import Markup, join, numbers, tag
-from spacedkd.report.numbers import DASH, Write, decimals, plain
+from spacedkd.report.numbers import DASH, Write, decimals, tick
 
 MOST_POINTS = 160
 """of a line"""
 MOST_NUMBERS = 2400
 """of all lines of a chart together, as long as that leaves each a shape"""
 FEWEST_POINTS = 24
+WIDE_LETTERS = 17
+"""their size in a wide picture on a phone, which look.css says; elsewhere they are smaller"""
+GAP = 10
+"""between the edge and the y axis, besides the letters"""
 
 
 class Line(NamedTuple):
@@ -33,7 +38,7 @@ class Axis(NamedTuple):
 
     title: str
     write: Write = decimals(2)
-    tick: Write = plain
+    tick: Write = tick
     least: float = float("-inf")
     most: float = float("inf")
     zero: bool = False
@@ -83,9 +88,12 @@ def _area(lines: Sequence[Line], y: Axis, settled: float, wide: bool) -> Panel:
     room = 0.03 * (high - low)
     if high - low < 1e-9 + 1e-6 * abs(high):  # as good as equal: no ticks would lie between them
         room = 0.05 * abs(high) if abs(high) > 1e-6 else 1.0
-    size = {"width": 540, "height": 330, "left": 42, "right": 12} if wide else {"left": 38, "right": 12}
     ends = max(x for line in lines for x, _ in line.points)
-    return Panel((0, ends), rounded(max(low - room, y.least), min(high + room, y.most)), **size)
+    span = rounded(max(low - room, y.least), min(high + room, y.most))
+    widest = max(len(words) for _, words in ticks(*span, y.tick))
+    size = {"width": 540, "height": 340, "top": 34, "bottom": 46, "letters": WIDE_LETTERS} if wide else {}
+    area = Panel((0, ends), span, right=12, **size)
+    return replace(area, left=GAP + widest * area.letter)
 
 
 def _places(scale: tuple[float, ...]) -> str:

@@ -60,8 +60,8 @@ def of_run(found: Forecast) -> Table:
         ("memory, peak", f"process {amount(memory.process, 'B')}{device}"),
         (
             "disk",
-            f"{amount(disk.needed, 'B')}: checkpoint {amount(disk.checkpoint, 'B')}, twice while it is replaced, "
-            f"students {amount(disk.students, 'B')}, journal {amount(disk.journal, 'B')}"
+            f"{amount(disk.needed, 'B')}: checkpoint {amount(disk.checkpoint, 'B')}, three of them while one is "
+            f"written, students {amount(disk.students, 'B')}, journal {amount(disk.journal, 'B')}"
             + (f", recorded path {amount(disk.path, 'B')}" if disk.path else ""),
         ),
         ("time left", _time(found)),

@@ -1,15 +1,18 @@
 """Accuracy against interval, where arms differ in nothing else."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress, product
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress, pairwise, product
+from statistics import fmean
+from typing import NamedTuple, TypeVar
 
 from spacedkd.duration import Duration
 from spacedkd.report import Arm, words
-from spacedkd.report.axes import Panel, can_be_told_apart, domain, rounded
+from spacedkd.report.axes import Panel, Tick, can_be_told_apart, domain, rounded
 from spacedkd.report.markup import Markup, grid, join, numbers
 from spacedkd.report.numbers import DASH, bounds, counted, estimate, percent
 from spacedkd.schedule import Spaced
+
+T = TypeVar("T")
 
 
 class Group(NamedTuple):
@@ -107,15 +110,37 @@ def _picture(group: Group, alike: Sequence[Group]) -> Markup:
     written = [*map(typed, group.arms)]
     placed = [(place, arm, arm.numbers["last"]) for place, arm in zip(places, group.arms, strict=True)]
     said = ", ".join(f"{name}: {estimate(last)} %" for name, (_, _, last) in zip(written, placed, strict=True))
-    ticks = [*zip(places, written, strict=True)]
+    ticks = _ticks(area, _gathered(places, written))
+    means = _gathered(places, [last["mean"] for _, _, last in placed])
     title = f"Accuracy against interval, {group.title}. {said}."
     picture = area.draw(
         title,
         area.frame(ticks, area.percent_ticks(), "interval, epochs", "accuracy, %"),
-        area.line([(place, last["mean"]) for place, _, last in placed], "all student"),
+        area.line([(place, fmean(at_once)) for place, at_once in means.items()], "all student"),
         *(area.estimate(place, last, arm.label, 4.5, arm.by_seed) for place, arm, last in placed),
     )
     return join(picture, _numbers(title, group))
+
+
+def _ticks(area: Panel, names: Mapping[float, Sequence[str]]) -> list[Tick]:
+    """All names of each interval; where neighbours would touch, the shortest of each."""
+    ticks = [(place, " = ".join(dict.fromkeys(found))) for place, found in names.items()]
+    for (place, one), (following, other) in pairwise(ticks):
+        if area.to_x(following) - area.to_x(place) < area.letter * (len(one) + len(other) + 1) / 2:
+            return [(place, min(found, key=len)) for place, found in names.items()]
+    return ticks
+
+
+def _gathered(places: Iterable[float], values: Iterable[T]) -> dict[float, list[T]]:
+    """What lies at each place: intervals that were typed in several ways may be the same.
+
+    >>> _gathered([0.2, 1.4, 1.4], "abc")
+    {0.2: ['a'], 1.4: ['b', 'c']}
+    """
+    found: dict[float, list[T]] = {}
+    for place, value in zip(places, values, strict=True):
+        found.setdefault(place, []).append(value)
+    return found
 
 
 def _numbers(title: str, group: Group) -> Markup:

@@ -97,12 +97,21 @@ def three_digits(near: float) -> int:
 
 
 def plain(value: float) -> str:
-    """A number as short as it can be, for epochs and ticks.
+    """A number as short as it can be, for epochs.
 
     >>> plain(1.5), plain(12.0)
     ('1.5', '12')
     """
     return count(value) if value == round(value) else f"{value:.3g}".replace("-", MINUS)
+
+
+def tick(value: float) -> str:
+    """A round number on an axis, with all its digits.
+
+    >>> tick(1.5885), tick(2.0)
+    ('1.5885', '2')
+    """
+    return count(value) if value == round(value) else f"{value:.10g}".replace("-", MINUS)
 
 
 def percent_tick(part: float, signed: bool = False) -> str:
@@ -111,7 +120,7 @@ def percent_tick(part: float, signed: bool = False) -> str:
     >>> percent_tick(0.05, signed=True)
     '+5'
     """
-    return ("+" if signed and part > 0 else "") + plain(round(100 * part, 6))
+    return ("+" if signed and part > 0 else "") + tick(round(100 * part, 6))
 
 
 def ratio(value: float) -> str:

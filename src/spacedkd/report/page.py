@@ -125,6 +125,8 @@ def _results(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
         said += "The ensemble is the mean of all heads. "
     if any(arm.numbers["leader"] for arm in arms):
         said += f"The {words.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
+    if shared := words.only_shared(comparison["arms"]):
+        said += f"Differences are paired by seed{shared}. "
     yield note(said + words.best_epoch(comparison["best_chosen_on"]))
     numbers, reached = html_table(tables.results(comparison)), plots.accuracies(arms, against)
     gained = _gains(arms, against, words.REFERENCE) if comparison["spacing"] else Markup()

@@ -38,9 +38,11 @@ def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
     yield from map(note, (one_role(pairs), caution(pairs)))
     yield html_table(tables.spacing(comparison))
     corrected = f"p, Holm is corrected for all {len(pairs)} tests at once. " if len(pairs) > 1 else ""
+    shared = words.only_shared(comparison["arms"])
     yield note(
-        f"Accuracies in percent after the last epoch. {corrected}Costs are those of the spaced run as a multiple of "
-        "the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does not count as spaced."
+        f"Accuracies in percent after the last epoch{shared}. {corrected}Costs are those of the spaced run as a "
+        "multiple of the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does "
+        "not count as spaced."
     )
     place = {arm.label: place for place, arm in enumerate(arms)}
     compared = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spacedkd.report.numbers import DASH, TIMES, Found, bare_p, count, estimate, percent, points, ratio, with_p
-from spacedkd.report.words import how, leader_name, verdict
+from spacedkd.report.words import how, leader_name, only_shared, verdict
 from spacedkd.run import Run
 
 COSTS = {
@@ -20,6 +20,10 @@ COSTS = {
     "seconds": ("Seconds", "seconds"),
 }
 """what they are called on a page and in a terminal"""
+LONGEST_HEAD = 12
+"""letters of the name of an arm that still fit above a column of differences in a terminal"""
+LEAST_NAME = 12
+"""letters of an arm's name that a terminal shows in one line, where it has as many"""
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,9 @@ def results(comparison: Found) -> Table:
         "leader": (leader.capitalize(), leader),
     }
     shown = [Column(title if any(arm[key] for arm in arms) else None, short) for key, (title, short) in names.items()]
-    several = len(arms) > 1
-    compared = [Column(f"Difference vs {against}, points", f"vs {against}"), Column(None, "p")] if several else []
+    several, fits = len(arms) > 1, len(against) <= LONGEST_HEAD
+    head = f"vs {against}" if fits else "difference"
+    compared = [Column(f"Difference vs {against}, points", head), Column(None, "p")] if several else []
     seeds = sorted({arm["last"]["n"] for arm in arms})
     rows = []
     for arm in arms:
@@ -98,9 +103,11 @@ def results(comparison: Found) -> Table:
         [Column("Arm", "arm", left=True), *shown, *compared, Column("Seeds", None)],
         rows,
         f"deepest head; ± half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the "
-        f"paired t-test; best epoch chosen on {', '.join(comparison['best_chosen_on'])} images",
+        f"paired t-test{only_shared(arms)}; best epoch chosen on {', '.join(comparison['best_chosen_on'])} images"
+        + (f"; differences to {against}" if several and not fits else ""),
         name="Results",
         marked=[arm["label"] == against for arm in arms],
+        least_width=min(LEAST_NAME, max(len(arm["label"]) for arm in arms)),
         unbroken=True,
     )
 
@@ -140,12 +147,12 @@ def sharing(comparison: Found, before: str = "") -> str:
 
 def spacing(comparison: Found) -> Table:
     """Every spaced arm beside its unspaced partner, with what the difference is and how much more it took."""
-    pairs, arms = comparison["spacing"], {arm["label"]: arm for arm in comparison["arms"]}
+    pairs = comparison["spacing"]
     ratios = {name: COSTS[name] for name in pairs[0]["cost_ratio"]}
     rows = [
         [
             Cell(pair["name"], below=f"{pair['spaced']} vs {pair['unspaced']}"),
-            *(_estimate(arms[pair[form]]["last"]) for form in ("unspaced", "spaced")),
+            *(_estimate(pair["accuracy"][form]) for form in ("unspaced", "spaced")),
             _difference(pair["difference"]),
             _p(pair["difference"]),
             Cell(DASH if pair["p_holm"] is None else bare_p(pair["p_holm"])),
@@ -166,7 +173,8 @@ def spacing(comparison: Found) -> Table:
         "what spacing did, percent",
         columns,
         rows,
-        "last epoch, paired by seed, p not corrected for the number of methods; costs as multiples of unspaced",
+        f"last epoch, paired by seed{only_shared(comparison['arms'])}, p not corrected for the number of methods; "
+        "costs as multiples of unspaced",
         name="What spacing did",
         least_width=8,
         unbroken=True,

@@ -152,7 +152,7 @@ def _picture(table: Timetable, alike: Sequence[Timetable]) -> Markup:
     per_epoch = run.steps_per_epoch
     epochs = tick_values(0, panel.y[1] / per_epoch, whole=panel.y[1] > 2 * per_epoch)
     frame = panel.frame(
-        ticks(*panel.x, count, most=4),
+        ticks(*panel.x, most=4, whole=True),
         [(epoch * per_epoch, plain(epoch)) for epoch in epochs],
         "turn (one optimizer update)",
         "step, in epochs",

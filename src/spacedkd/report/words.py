@@ -55,6 +55,12 @@ def leader_name(arms: Sequence[Found]) -> str:
     return names.pop() if len(names) == 1 else "teacher"
 
 
+def only_shared(arms: Sequence[Found]) -> str:
+    """Where arms have different seeds: over which of them they are compared."""
+    seeds = {frozenset(run["seed"] for run in arm["runs"]) for arm in arms}
+    return ", over the seeds that both arms have" if len(seeds) > 1 else ""
+
+
 def finding(pair: str, difference: Found | None) -> str:
     """How far one arm is from another, with everything needed to judge it."""
     if difference is None:

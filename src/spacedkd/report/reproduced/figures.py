@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from spacedkd.report.markup import Markup, grid, legend, note, tag
-from spacedkd.report.numbers import Found, listed, plain
+from spacedkd.report.numbers import Found, listed, tick
 from spacedkd.report.plots import GAINS, Row, Writing, forest
 from spacedkd.report.reproduced.all_rows import all_rows
 from spacedkd.report.reproduced.cells import (
@@ -102,4 +102,4 @@ def _writing(cells: Sequence[Found]) -> Writing:
     if cells[0]["unit"] == "percent":
         return Writing(Unit(100, PAPER_DIGITS).our_difference, GAINS.tick, -1, 1)
     digits = max(unit(cell).digits for cell in cells)
-    return Writing(Unit(1, digits).our_difference, lambda value: ("+" if value > 0 else "") + plain(value), -inf, inf)
+    return Writing(Unit(1, digits).our_difference, lambda value: ("+" if value > 0 else "") + tick(value), -inf, inf)

@@ -7,7 +7,7 @@ from math import inf
 
 from spacedkd.report.axes import Panel, Point, domain, dot, label, rounded, ticks
 from spacedkd.report.markup import Markup, join, tag
-from spacedkd.report.numbers import Found, Write, bounds, percent_tick, plain
+from spacedkd.report.numbers import Found, Write, bounds, percent_tick, tick
 from spacedkd.report.reproduced.cells import Key, cells_of, key, ours, paper, reference, unit
 from spacedkd.report.reproduced.shifts import Axis, shifts
 from spacedkd.report.reproduced.words import VERDICTS, has_optimum, optimum, tally
@@ -95,7 +95,7 @@ class Line:
 
     @property
     def _write(self) -> Write:
-        return percent_tick if self._in_percent else plain
+        return percent_tick if self._in_percent else tick
 
     @property
     def _in_percent(self) -> bool:
