@@ -75,6 +75,45 @@ def test_a_loader_goes_on_from_the_state_of_another(workers: int) -> None:
         assert_batches([*second], range(taken, taken + STEPS_PER_EPOCH - taken % STEPS_PER_EPOCH))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_is_the_step_of_the_batch_that_comes_next(workers: int) -> None:
+    """Whatever a loader was told before, one that takes over its state has the batches it would have had."""
+    loader = seeded_loader(Noisy(), 4, 7, masked, num_workers=workers)
+
+    def comes_next(expected: int) -> None:
+        assert loader.state_dict() == {"step": expected}
+        other = seeded_loader(Noisy(), 4, 7, masked)
+        other.load_state_dict(loader.state_dict())
+        assert other.state_dict() == {"step": expected}, "it was not asked for a batch yet"
+        assert_batches([next(iter(other))], range(expected, expected + 1))
+
+    comes_next(0)
+    loader.load_state_dict({"step": 2})
+    comes_next(2)
+    loader.batch_sampler.set_epoch(0)  # as Lightning does, which leaves it there
+    comes_next(2)
+    begun = iter(loader)
+    comes_next(2)
+    assert_batches([next(begun)], range(2, 3))
+    comes_next(3)
+    loader.batch_sampler.set_step(6)
+    comes_next(6)
+    assert_batches([*loader], range(6, 8))
+    comes_next(8)
+    loader.batch_sampler.set_step(1)
+    comes_next(1)
+    loader.batch_sampler.set_epoch(2)
+    comes_next(8)
+
+
+def test_the_state_within_given_steps() -> None:
+    loader = seeded_loader(Noisy(), 4, 7, masked, steps=range(3, 11))
+    assert loader.state_dict() == {"step": 3}
+    begun = iter(loader)
+    assert_batches([next(begun) for _ in range(2)], range(3, 5))
+    assert loader.state_dict() == {"step": 5}
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_have_slices(ranks: int) -> None:
     for rank in range(ranks):

@@ -60,6 +60,7 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         super().__init__(count, batch_size, seed, drop_last, rank, ranks, "items", least=1)
         self.steps, self.drop_last = steps, drop_last
         self._next = 0
+        self.reached: int | None = None  # by a loader, which samplers run ahead of; None since it was put somewhere
 
     @property
     def sampler(self) -> SeededBatchSampler:
@@ -77,10 +78,11 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
             raise UserError(f"set_step does not matter with steps={self.steps}: give steps=range(step, total) instead.")
         if step < 0:
             raise UserError(f"A step counts from 0 up, got {step}.")
-        self._next = step
+        self._next, self.reached = step, None
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, counted from 0."""
+        self.reached = None
         if self.steps is None and self._next // self.steps_per_epoch != epoch:
             self._next = epoch * self.steps_per_epoch
 
@@ -159,17 +161,17 @@ class SeededLoader(DataLoader[Any]):
     """
 
     batch_sampler: SeededBatchSampler
-    _step = 0
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._step = self.batch_sampler.next_step
-        for batch in super().__iter__():
-            self._step += 1
+        begin = self.batch_sampler.next_step
+        for done, batch in enumerate(super().__iter__(), 1):
+            self.batch_sampler.reached = begin + done
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """The step whose batch comes next."""
-        return {"step": self._step}
+        """The step whose batch comes next: in the iteration that goes on, or in the one that is to begin."""
+        reached = self.batch_sampler.reached
+        return {"step": self.batch_sampler.next_step if reached is None else reached}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Begin with that batch."""
