@@ -157,6 +157,18 @@ def test_two_resumes_one_after_the_other(expected: dict[str, dict[str, Tensor]],
     assert_same_bits(teacher.network.state_dict(), expected["teacher"])
 
 
+def test_checkpoints_of_lightning_are_snapshots(expected: dict[str, dict[str, Tensor]], tmp_path: Path) -> None:
+    """And where they end before the run does, it is said, and mended as frameworks.md says."""
+    saving = ModelCheckpoint(tmp_path, every_n_train_steps=INTERVAL, save_top_k=-1)
+    trained = fit(Module(), saving, enable_checkpointing=True)
+    teacher = SnapshotTeacher(tmp_path, INTERVAL, network, total=STEPS, prefix="network.")
+    assert [teacher.seek(step).updates for step in (6, 13)] == [7, 14]
+    with pytest.raises(UserError, match="after 20 updates, .* Save the teacher at the end of its run too"):
+        teacher.seek(14)
+    trained.trainer.save_checkpoint(tmp_path / "step=20.ckpt")
+    assert_same_bits(teacher.seek(14).network.state_dict(), expected["teacher"])
+
+
 def test_accumulated_gradients(tmp_path: Path) -> None:
     """Three batches an update, and what is left of an epoch: 4 updates for 10 batches, 8 in all."""
     options = {"max_steps": 8, "accumulate_grad_batches": 3}
