@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from spacedkd.data.augmentations import generators_kept
 from spacedkd.data.items import Collate, MapStyle, check_map_style, drawn, seed_collate
 from spacedkd.data.order import Order
-from spacedkd.errors import UserError, shown
+from spacedkd.errors import UserError, shown, whole_number
 from spacedkd.seeds import seed_for
 
 
@@ -55,8 +55,13 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         ranks: int = 1,
     ) -> None:
         """`count` is how many items the dataset has; `batch_size` is that of all ranks together."""
-        if not 0 <= rank < ranks:
+        count, batch_size = whole_number("count", count, 1), whole_number("batch_size", batch_size, 1)
+        seed, rank, ranks = whole_number("seed", seed), whole_number("rank", rank), whole_number("ranks", ranks, 1)
+        if rank >= ranks:
             raise UserError(f"rank must be from 0 to {ranks - 1}, as there are {ranks}; got {rank}.")
+        if not isinstance(steps, range | None):
+            raise UserError(f"steps must be a range, such as range(0, 300) for the first 300; got {shown(steps)}.")
+        _check_batches(count, batch_size, drop_last, ranks)
         super().__init__(count, batch_size, seed, drop_last, rank, ranks, "items", least=1)
         self.steps, self.drop_last = steps, drop_last
         self._next = 0
@@ -76,9 +81,7 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         """The next iteration begins here and ends with the epoch; `set_epoch` of the same epoch leaves it so."""
         if self.steps is not None:
             raise UserError(f"set_step does not matter with steps={self.steps}: give steps=range(step, total) instead.")
-        if step < 0:
-            raise UserError(f"A step counts from 0 up, got {step}.")
-        self._next, self.reached = step, None
+        self._next, self.reached = whole_number("step", step), None
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, counted from 0."""
@@ -103,6 +106,25 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         rows, mine, seed = self.places(step)
         places = mine.tolist()
         return [Draw(row, seed_for(seed, place)) for row, place in zip(rows[mine].tolist(), places, strict=True)]
+
+
+def _check_batches(count: int, batch_size: int, drop_last: bool, ranks: int) -> None:
+    """Refuse epochs without a batch, and batches of which a rank would have nothing."""
+    if drop_last and count < batch_size:
+        raise UserError(
+            f"{count} items do not fill one batch of {batch_size}, and drop_last=True drops the rest: give a "
+            f"batch_size of {count} at most."
+        )
+    if batch_size < ranks:
+        raise UserError(
+            f"A batch of {batch_size} cannot be shared by {ranks} ranks: give a batch_size of {ranks} or more."
+        )
+    last = count % batch_size
+    if 0 < last < ranks and not drop_last:
+        raise UserError(
+            f"The last batch of an epoch has {last} of {count} items, which {ranks} ranks cannot share: give "
+            "drop_last=True, or another batch_size."
+        )
 
 
 class Drawn(list[Any]):
@@ -194,9 +216,10 @@ def seeded_loader(
 
     `steps`, `rank` and `ranks` are those of `SeededBatchSampler`; all other options are torch's (num_workers, ...).
     """
+    seeded = SeededDataset(dataset)
     sampler = SeededBatchSampler(
         len(dataset), batch_size, seed, steps=steps, drop_last=drop_last, rank=rank, ranks=ranks
     )
     # torch seeds workers by a number it draws when an iteration begins: from a generator that is nobody else's.
     options = {"generator": torch.Generator(), **options}
-    return SeededLoader(SeededDataset(dataset), batch_sampler=sampler, collate_fn=SeededCollate(collate), **options)
+    return SeededLoader(seeded, batch_sampler=sampler, collate_fn=SeededCollate(collate), **options)
