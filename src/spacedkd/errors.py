@@ -54,6 +54,15 @@ def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
     return number
 
 
+def counted(number: float, noun: str) -> str:
+    """A number of things in a message.
+
+    >>> counted(1.0, "epoch"), counted(2.5, "epoch"), counted(3_000_000, "update")
+    ('1 epoch', '2.5 epochs', '3000000 updates')
+    """
+    return f"{int(number) if number == int(number) else f'{number:g}'} {noun}{'s' * (number != 1)}"
+
+
 def shown(value: object) -> str:
     """A value in a message: a number in a few digits, anything long cut.
 

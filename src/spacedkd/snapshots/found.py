@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from spacedkd.errors import UserError, first_line, unknown
+from spacedkd.errors import UserError, counted, first_line, unknown
 from spacedkd.training import tensor_file
 from spacedkd.training.following import parsed
 from spacedkd.training.path import file_of, path_file, place_of
@@ -66,8 +66,8 @@ class Files:
                     updates, others = int(match[1]), found.setdefault(kind, {})
                     if updates in others:
                         raise UserError(
-                            f"{self.folder} has two snapshots after {counted(updates)}, {others[updates].name} and "
-                            f"{path.name}: remove one of them."
+                            f"{self.folder} has two snapshots after {counted(updates, 'update')}, "
+                            f"{others[updates].name} and {path.name}: remove one of them."
                         )
                     others[updates] = path
         if len(found) > 1:
@@ -122,15 +122,6 @@ def some(numbers: Iterable[int]) -> str:
     """
     known = [str(number) for number in sorted(numbers)]
     return ", ".join(known if len(known) <= 6 else [*known[:3], "...", known[-1]]) or "none"
-
-
-def counted(updates: int) -> str:
-    """So many updates, in words.
-
-    >>> counted(1), counted(2)
-    ('1 update', '2 updates')
-    """
-    return f"{updates} update{'s' * (updates != 1)}"
 
 
 def _weights_in(folder: Path) -> list[Path]:

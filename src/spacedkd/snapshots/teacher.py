@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spacedkd.data.parallel import tell
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, check_between
+from spacedkd.errors import UserError, check_between, counted
 from spacedkd.schedule import Schedule
 from spacedkd.snapshots import fitting, found
 from spacedkd.snapshots.found import Recorded, Source
@@ -141,7 +141,7 @@ class SnapshotTeacher(nn.Module):
 
     def _snapshot(self, updates: int, step: int) -> tuple[Path, dict[str, Tensor]]:
         """The file of these weights and what is in it, as soon as it is there whole."""
-        for _ in self._waiting(f"its snapshot after {found.counted(updates)}"):
+        for _ in self._waiting(f"its snapshot after {counted(updates, 'update')}"):
             why = self._source.never(updates)  # before looking: what comes in between is there
             there, damaged = self._source.there(), None
             if updates in there:
@@ -154,7 +154,7 @@ class SnapshotTeacher(nn.Module):
         if damaged is not None:
             raise damaged
         raise UserError(
-            f"{self.folder} has no snapshot after {found.counted(updates)}, which step {step} needs; it has those "
+            f"{self.folder} has no snapshot after {counted(updates, 'update')}, which step {step} needs; it has those "
             f"after {found.some(there)}: {why or self._way_out(updates) + self._over()}."
         )
 
