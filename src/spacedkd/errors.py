@@ -2,7 +2,9 @@
 
 import difflib
 import math
+import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 
 class UserError(ValueError):
@@ -39,6 +41,26 @@ def check_between(name: str, value: float | None, least: float, most: float = ma
     if value is not None and not (least <= value <= most and value != math.inf):  # written so that NaN fails too
         limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g} and finite"
         raise UserError(f"{name} must be {limit}, got {shown(value)}.")
+
+
+def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
+    """A count as an int, also where numpy or torch counted; anything else is refused."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise UserError(f"{name} must be a whole number from {least} up, got {value!r}.")
+    return number
+
+
+def counted(number: float, noun: str) -> str:
+    """A number of things in a message.
+
+    >>> counted(1.0, "epoch"), counted(2.5, "epoch"), counted(3_000_000, "update")
+    ('1 epoch', '2.5 epochs', '3000000 updates')
+    """
+    return f"{int(number) if number == int(number) else f'{number:g}'} {noun}{'s' * (number != 1)}"
 
 
 def shown(value: object) -> str:

@@ -75,6 +75,45 @@ def test_a_loader_goes_on_from_the_state_of_another(workers: int) -> None:
         assert_batches([*second], range(taken, taken + STEPS_PER_EPOCH - taken % STEPS_PER_EPOCH))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_is_the_step_of_the_batch_that_comes_next(workers: int) -> None:
+    """Whatever a loader was told before, one that takes over its state has the batches it would have had."""
+    loader = seeded_loader(Noisy(), 4, 7, masked, num_workers=workers)
+
+    def comes_next(expected: int) -> None:
+        assert loader.state_dict() == {"step": expected}
+        other = seeded_loader(Noisy(), 4, 7, masked)
+        other.load_state_dict(loader.state_dict())
+        assert other.state_dict() == {"step": expected}, "it was not asked for a batch yet"
+        assert_batches([next(iter(other))], range(expected, expected + 1))
+
+    comes_next(0)
+    loader.load_state_dict({"step": 2})
+    comes_next(2)
+    loader.batch_sampler.set_epoch(0)  # as Lightning does, which leaves it there
+    comes_next(2)
+    begun = iter(loader)
+    comes_next(2)
+    assert_batches([next(begun)], range(2, 3))
+    comes_next(3)
+    loader.batch_sampler.set_step(6)
+    comes_next(6)
+    assert_batches([*loader], range(6, 8))
+    comes_next(8)
+    loader.batch_sampler.set_step(1)
+    comes_next(1)
+    loader.batch_sampler.set_epoch(2)
+    comes_next(8)
+
+
+def test_the_state_within_given_steps() -> None:
+    loader = seeded_loader(Noisy(), 4, 7, masked, steps=range(3, 11))
+    assert loader.state_dict() == {"step": 3}
+    begun = iter(loader)
+    assert_batches([next(begun) for _ in range(2)], range(3, 5))
+    assert loader.state_dict() == {"step": 5}
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_have_slices(ranks: int) -> None:
     for rank in range(ranks):
@@ -122,7 +161,31 @@ def test_what_does_not_fit_is_said() -> None:
         (lambda: SeededCollate()([1, 2]), "items of a SeededDataset"),
         (lambda: sampler.set_step(2), r"steps=range\(0, 3\)"),
         (lambda: SeededBatchSampler(14, 4, 7, rank=2, ranks=2), "rank must be from 0 to 1"),
-        (lambda: SeededBatchSampler(14, 4, 7).set_step(-1), "counts from 0 up"),
+        (lambda: SeededBatchSampler(14, 4, 7).set_step(-1), "step must be a whole number from 0 up, got -1"),
+        (lambda: seeded_loader(Noisy(), 4, 7).load_state_dict({"step": "1"}), "step must be a whole number"),  # type: ignore[dict-item]
+        (lambda: seeded_loader([], 4, 0), "^The dataset has no items: its length is 0.$"),
+        (lambda: seeded_loader([], 4, 0, drop_last=True), "^The dataset has no items: its length is 0.$"),
+        (
+            lambda: seeded_loader(Noisy(), 15, 0, drop_last=True),
+            "^14 items do not fill one batch of 15, and drop_last=True drops the rest: give a batch_size of 14 "
+            "at most.$",
+        ),
+        (
+            lambda: seeded_loader(Noisy(), 4, 0, ranks=3),
+            "^The last batch of an epoch has 2 of 14 items, which 3 ranks cannot share: give drop_last=True, or "
+            "another batch_size.$",
+        ),
+        (
+            lambda: seeded_loader(Noisy(), 2, 0, ranks=3),
+            "^A batch of 2 cannot be shared by 3 ranks: give a batch_size of",
+        ),
+        (lambda: seeded_loader(Noisy(), 4, 0, steps=5), r"^steps must be a range, such as range\(0, 300\) .*; got 5.$"),
+        (lambda: seeded_loader(Noisy(), 4, None), "^seed must be a whole number from 0 up, got None.$"),
+        (lambda: seeded_loader(Noisy(), 4.0, 0), "^batch_size must be a whole number from 1 up, got 4.0.$"),
+        (lambda: seeded_loader(Noisy(), 4, 0, ranks=0), "^ranks must be a whole number from 1 up, got 0.$"),
+        (lambda: seeded_loader(Noisy(), 4, 0, rank="0"), "^rank must be a whole number from 0 up, got '0'.$"),
+        (lambda: SeededBatchSampler(0, 4, 0), "^count must be a whole number from 1 up, got 0.$"),
+        (lambda: DatasetStream(Noisy(), 4, 0, ranks=3), "and each needs one: use --drop-last True"),
         (lambda: SeededDataset(iter([1])), "map-style"),
     ):
         with pytest.raises(UserError, match=part):

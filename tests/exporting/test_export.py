@@ -135,6 +135,7 @@ def test_onnx_says_what_torch_says(trained: Path, tmp_path: Path, capsys: pytest
     assert "normalised" in said["input"]
     card = (tmp_path / "out/README.md").read_text()
     assert "The moving average of a student" in card
+    assert f"On random images its logits differ from torch's by {float(difference[1]):.1g} at most." in card
     accuracy = read_run(trained / "run").accuracy["average"]["test"]["final"]["last"]
     front = yaml.safe_load(card.split("---")[1])
     assert front["model-index"][0]["results"][0]["metrics"][0]["value"] == round(accuracy, 6)

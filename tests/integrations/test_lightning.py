@@ -135,6 +135,40 @@ def test_a_resume_changes_no_bit(
     assert len(group["params"]) == len([*network().parameters()])
 
 
+class SavedAtTheStart(Callback):
+    """A run that is saved, and stopped, before its first batch."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        trainer.save_checkpoint(self.file)
+        raise Stop
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+def test_two_resumes_one_after_the_other(expected: dict[str, dict[str, Tensor]], tmp_path: Path) -> None:
+    """The second from a checkpoint that was written before the first had taken a batch."""
+    first = cut_off(Module(), tmp_path / "teacher", leaving(tmp_path / "left"), 3)
+    second = tmp_path / "second.ckpt"
+    with pytest.raises(Stop):
+        fit(Module(), SavedAtTheStart(second), resume=first)
+    teacher = fit(Module(), leaving(tmp_path / "left"), resume=second)
+    assert_same_bits(teacher.network.state_dict(), expected["teacher"])
+
+
+def test_checkpoints_of_lightning_are_snapshots(expected: dict[str, dict[str, Tensor]], tmp_path: Path) -> None:
+    """And where they end before the run does, it is said, and mended as frameworks.md says."""
+    saving = ModelCheckpoint(tmp_path, every_n_train_steps=INTERVAL, save_top_k=-1)
+    trained = fit(Module(), saving, enable_checkpointing=True)
+    teacher = SnapshotTeacher(tmp_path, INTERVAL, network, total=STEPS, prefix="network.")
+    assert [teacher.seek(step).updates for step in (6, 13)] == [7, 14]
+    with pytest.raises(UserError, match="after 20 updates, .* Save the teacher at the end of its run too"):
+        teacher.seek(14)
+    trained.trainer.save_checkpoint(tmp_path / "step=20.ckpt")
+    assert_same_bits(teacher.seek(14).network.state_dict(), expected["teacher"])
+
+
 def test_accumulated_gradients(tmp_path: Path) -> None:
     """Three batches an update, and what is left of an epoch: 4 updates for 10 batches, 8 in all."""
     options = {"max_steps": 8, "accumulate_grad_batches": 3}

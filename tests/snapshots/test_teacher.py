@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -148,14 +149,35 @@ def test_a_sharded_checkpoint_of_transformers_with_tied_weights(tmp_path: Path) 
 def test_pickles_are_never_run(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[Any, ...]:
-            return Path.touch, (tmp_path / "run",)
+            return os.makedirs, (str(tmp_path / "run"),)
 
     folder = tmp_path / "runs"
     folder.mkdir()
     torch.save({"state_dict": numbered(2).state_dict(), "hyper_parameters": Trap()}, folder / "step=2.ckpt")
-    with pytest.raises(UserError, match="holds more than weights"):
-        SnapshotTeacher(folder, 2, linear).seek(0)
+    with pytest.raises(UserError) as error:
+        SnapshotTeacher(folder, 2, linear, wait=60).seek(0)
+    assert str(error.value) == (
+        f"{folder}/step=2.ckpt holds more than weights (it names os.makedirs), and reading that could run code. Save "
+        "it with save_weights_only=True, or keep objects out of its hyperparameters."
+    )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("write", [as_hugging_face, as_lightning])
+def test_a_snapshot_that_is_being_written_is_waited_for(tmp_path: Path, write: Write) -> None:
+    runs = tmp_path / "runs"
+    write(runs, 2, numbered(2).state_dict())
+    file = next(path for path in runs.rglob("*") if path.name.endswith(("step=2.ckpt", "model.safetensors")))
+    whole = file.read_bytes()
+    prefix = "" if file.suffix == ".safetensors" else "model."
+    for length in (0, 3, 20, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        with pytest.raises(UserError, match=f"{file.name} cannot be read: .* Make it again"):
+            SnapshotTeacher(runs, 2, linear, prefix=prefix, wait=0.3).seek(0)
+        writer = threading.Timer(0.3, file.write_bytes, [whole])
+        writer.start()
+        assert says(SnapshotTeacher(runs, 2, linear, prefix=prefix, wait=30).seek(0)) == 2
+        writer.join()
 
 
 @pytest.mark.parametrize(
@@ -180,12 +202,16 @@ def test_names_that_do_not_fit(tmp_path: Path, names: dict[str, str], prefix: st
 
 
 def test_what_is_missing_is_said(folder: Path, tmp_path: Path) -> None:
-    step, part = 0, ""
+    step: Any = 0
+    part = ""
     for make, step, part in (
         (lambda: SnapshotTeacher(tmp_path / "none", 3, linear), 0, "has no snapshots: neither step-N.safetensors"),
         (lambda: SnapshotTeacher(folder, 3), 0, "give network=, a function that makes it"),
         (lambda: SnapshotTeacher(folder, 2, linear), 0, "no snapshot after 2 updates, which step 0 needs"),
         (lambda: SnapshotTeacher(folder, 3, linear), 6, "after 9 updates, .* or total= if it ends"),
+        (lambda: SnapshotTeacher(folder, 3, linear, total=7), 6, "after 7 updates, .*: it is that of the last block"),
+        (lambda: SnapshotTeacher(folder, 1, linear), 0, "no snapshot after 1 update, which"),
+        (lambda: SnapshotTeacher(folder, 3, linear), 1.0, "step must be a whole number"),
         (lambda: SnapshotTeacher(folder, 3, linear, role="teacher"), 0, "role= names a network of a run"),
         (lambda: SnapshotTeacher(folder, 3, int), 0, "must be an nn.Module"),
         (lambda: SnapshotTeacher(folder, 3, linear, wait=-1), 0, "wait must be at least 0"),
@@ -238,8 +264,12 @@ def test_a_recorded_run_says_what_its_own_teacher_said(tmp_path: Path, tiny: Run
             (expected,) = own.predict("teacher")(images)
         assert torch.equal(teacher(images), expected.logits)
     assert_same_bits(own.models["teacher"].state_dict(), dict(teacher.network.model.state_dict()))
-    with pytest.raises(UserError, match="no snapshot after 3 updates.*: record it with --record and this interval"):
+    with pytest.raises(UserError) as error:
         SnapshotTeacher(run, 3, wait=60).seek(0)
+    assert str(error.value) == (
+        f"{run} has no snapshot after 3 updates, which step 0 needs; it has those after 2, 4, 6, ..., 15: "
+        "record it with --record and this interval."
+    )
     with pytest.raises(UserError, match="leave prefix= out"):
         SnapshotTeacher(run, 2, prefix="model.")
 

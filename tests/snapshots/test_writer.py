@@ -40,6 +40,22 @@ def test_every_interval_and_the_end(tmp_path: Path) -> None:
     assert names(tmp_path / "open") == ["step-4.safetensors"]
 
 
+def test_updates_are_whole_numbers(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path, 2)
+    assert snapshots.due(torch.tensor(2))  # type: ignore[arg-type]
+    snapshots.after(torch.tensor(2), network())  # type: ignore[arg-type]
+    snapshots.save(torch.tensor(3), network())  # type: ignore[arg-type]
+    assert names(tmp_path) == ["step-2.safetensors", "step-3.safetensors"]
+    for ask in (
+        snapshots.due,
+        lambda updates: snapshots.after(updates, network()),
+        lambda n: snapshots.save(n, network()),
+    ):
+        for wrong in (2.0, "2", -1):
+            with pytest.raises(UserError, match=f"^updates must be a whole number from 0 up, got {wrong!r}.$"):
+                ask(wrong)  # type: ignore[operator]
+
+
 def test_a_restart_leaves_equal_bits_and_refuses_others(tmp_path: Path) -> None:
     model, snapshots = network(), Snapshots(tmp_path, 3)
     path = snapshots.save(3, model)

@@ -146,6 +146,8 @@ def test_what_no_longer_run_contains_is_refused(tmp_path: Path) -> None:
     refused("trains its own teacher: leave out what records or follows", tmp_path / "run", record=("1ep",))
     with pytest.raises(UserError, match="give one of them"):
         train(replace(SHORT, epochs=3), tmp_path / "longer", extend=tmp_path / "run", resume=True)
+    train(replace(SHORT, epochs=1), tmp_path / "one")
+    refused("has 1 epoch already: give more with --epochs", tmp_path / "one", epochs=1)
     with pytest.raises(UserError, match="name that run with --extend RUN"):
         train(replace(SHORT, epochs=3, extends=(Extends(2, 20, "exact"),)), tmp_path / "longer")
     with pytest.raises(UserError, match="epochs must be more with each extension, got 2, 2"):
@@ -173,6 +175,19 @@ def test_losses_that_depend_on_the_length_are_no_longer_runs(tmp_path: Path) -> 
     assert [one.how for one in run.spec.extends] == ["warm"]
 
 
+def test_one_epoch_is_said_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(replace(SHORT, epochs=0.4, schedule=Spaced("1st")), "runs/exact")
+    train(replace(SHORT, epochs=1, rate=RateSpec("cosine")), "runs/warm")
+    main("train --extend runs/exact --epochs 1".split())
+    main("train --extend runs/warm --epochs 2".split())
+    told = capsys.readouterr().out
+    assert "the bits are those of 1 epoch in one go." in told
+    assert "was that of 1 epoch; from here on it is that of 2 epochs." in " ".join(told.split())
+
+
 def test_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +200,12 @@ def test_from_the_command_line(
     spec = read_run("runs/mine-3ep").spec
     assert (spec.epochs, spec.extends) == (3, (Extends(2, 20, "exact"),))
     assert forecast(spec, seconds=0.01).turns_left == 10
+    for plan in ([], ["--dry-run"]):
+        with pytest.raises(SystemExit):
+            main(["train", "--spec", "runs/mine-3ep/spec.json", "--out", "runs/new", *plan])
+        assert "name that run with --extend RUN" in capsys.readouterr().err
+    main("train --resume runs/mine-3ep --dry-run".split())
+    main("train --extend runs/mine-3ep --epochs 4 --dry-run".split())
     for words in ("--epochs 4 --lr 1", "", "--epochs 4 --resume runs/mine"):
         with pytest.raises(SystemExit):
             main(["train", "--extend", "runs/mine", *words.split()])

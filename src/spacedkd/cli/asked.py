@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spacedkd.cli.changes import folder_name, to_spec
 from spacedkd.cli.progress import say
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, counted
 from spacedkd.spec import RunSpec, read_spec
 
 if TYPE_CHECKING:
     from spacedkd.data.sources import Library
 
 HOW = {
-    "exact": "the bits are those of {epochs:g} epochs in one go.",
-    "warm": "so far what depends on the length of a run, such as its learning rate, was that of {before:g} epochs; "
-    "from here on it is that of {epochs:g}. No run in one go has these bits.",
-    "anew": "its schedule had come to an end that {epochs:g} epochs do not have there, and begins anew. No run in one "
-    "go has these bits.",
+    "exact": "the bits are those of {epochs} in one go.",
+    "warm": "so far what depends on the length of a run, such as its learning rate, was that of {before}; from "
+    "here on it is that of {epochs}. No run in one go has these bits.",
+    "anew": "its schedule had come to an end that a run of {epochs} does not have there, and begins anew. No run in "
+    "one go has these bits.",
 }
 """how a run goes on where another ended"""
 
@@ -78,5 +78,6 @@ def extended(spec: RunSpec, run: Path, library: Library) -> RunSpec:
 
     spec = extension.extended(spec, run, library=library)
     last = spec.extends[-1]
-    say(f"Goes on from turn {last.turn} of {run}: {HOW[last.how].format(epochs=spec.epochs, before=last.epochs)}")
+    epochs, before = counted(spec.epochs, "epoch"), counted(last.epochs, "epoch")
+    say(f"Goes on from turn {last.turn} of {run}: {HOW[last.how].format(epochs=epochs, before=before)}")
     return spec

@@ -53,7 +53,8 @@ def export(
     found = write(asked, about, trust_code=trust_code)
     say(f"Exported to {found.folder}: {', '.join(found.files)}")
     if found.onnx_difference is not None:
-        say(f"ONNX and torch agree: the largest difference of their logits is {found.onnx_difference:.1g}")
+        difference = f"{found.onnx_difference:.1g}"
+        say(f"ONNX and torch agree on random images: the largest difference of their logits is {difference}")
     for place, value in found.local_places.items():
         say(f"Mind that spec.json names a place on this machine: {place} is {value}")
     say(f"On the hub: {found.address}" if found.address else f"To the hub: hf upload OWNER/NAME {found.folder}")

@@ -52,7 +52,7 @@ def train(
     from spacedkd.cli import terminal
     from spacedkd.data.sources import Library
     from spacedkd.report import tables
-    from spacedkd.training import loop
+    from spacedkd.training import extension, loop
     from spacedkd.training.folder import RunFolder
     from spacedkd.training.objects import Objects
 
@@ -65,6 +65,7 @@ def train(
     if extend is not None:
         RunFolder(folder).check_free()
         spec = extended(spec, extend, library)
+    extension.check_named(spec, extend, RunFolder(folder))
     if plan:
         plans.show_plan(spec, folder, resume is not None)
         return

@@ -12,12 +12,12 @@ ORDERS_KEPT = 8
 """epochs whose order is remembered: enough for several roles at different places, whatever the interval"""
 
 
-def too_small(smallest: int, items: str, batch_size: int, ranks: int) -> UserError:
+def too_small(smallest: int, items: str, batch_size: int, ranks: int, least: int = 2) -> UserError:
     """What is wrong with a last batch of so few items."""
     return UserError(
         f"The last batch of an epoch has {smallest} {items.removesuffix('s')}(s) for {ranks} device(s), and "
-        "BatchNorm needs two on each: use "
-        f"{'a larger' if batch_size < 2 * ranks else '--drop-last True or another'} --batch-size."
+        f"{'BatchNorm needs two on each' if least > 1 else 'each needs one'}: use "
+        f"{'a larger' if batch_size < least * ranks else '--drop-last True or another'} --batch-size."
     )
 
 
@@ -42,7 +42,7 @@ class Order:
             )
         smallest = self.size(self.steps_per_epoch - 1)
         if smallest < least * ranks:
-            raise too_small(smallest, items, batch_size, ranks)
+            raise too_small(smallest, items, batch_size, ranks, least)
 
     @staticmethod
     @lru_cache(maxsize=ORDERS_KEPT)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from spacedkd.data.augmentations import generators_kept
 from spacedkd.data.items import Collate, MapStyle, check_map_style, drawn, seed_collate
 from spacedkd.data.order import Order
-from spacedkd.errors import UserError, shown
+from spacedkd.errors import UserError, shown, whole_number
 from spacedkd.seeds import seed_for
 
 
@@ -55,11 +55,17 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         ranks: int = 1,
     ) -> None:
         """`count` is how many items the dataset has; `batch_size` is that of all ranks together."""
-        if not 0 <= rank < ranks:
+        count, batch_size = whole_number("count", count, 1), whole_number("batch_size", batch_size, 1)
+        seed, rank, ranks = whole_number("seed", seed), whole_number("rank", rank), whole_number("ranks", ranks, 1)
+        if rank >= ranks:
             raise UserError(f"rank must be from 0 to {ranks - 1}, as there are {ranks}; got {rank}.")
+        if not isinstance(steps, range | None):
+            raise UserError(f"steps must be a range, such as range(0, 300) for the first 300; got {shown(steps)}.")
+        _check_batches(count, batch_size, drop_last, ranks)
         super().__init__(count, batch_size, seed, drop_last, rank, ranks, "items", least=1)
         self.steps, self.drop_last = steps, drop_last
         self._next = 0
+        self.reached: int | None = None  # by a loader, which samplers run ahead of; None since it was put somewhere
 
     @property
     def sampler(self) -> SeededBatchSampler:
@@ -75,12 +81,11 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         """The next iteration begins here and ends with the epoch; `set_epoch` of the same epoch leaves it so."""
         if self.steps is not None:
             raise UserError(f"set_step does not matter with steps={self.steps}: give steps=range(step, total) instead.")
-        if step < 0:
-            raise UserError(f"A step counts from 0 up, got {step}.")
-        self._next = step
+        self._next, self.reached = whole_number("step", step), None
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, counted from 0."""
+        self.reached = None
         if self.steps is None and self._next // self.steps_per_epoch != epoch:
             self._next = epoch * self.steps_per_epoch
 
@@ -101,6 +106,25 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         rows, mine, seed = self.places(step)
         places = mine.tolist()
         return [Draw(row, seed_for(seed, place)) for row, place in zip(rows[mine].tolist(), places, strict=True)]
+
+
+def _check_batches(count: int, batch_size: int, drop_last: bool, ranks: int) -> None:
+    """Refuse epochs without a batch, and batches of which a rank would have nothing."""
+    if drop_last and count < batch_size:
+        raise UserError(
+            f"{count} items do not fill one batch of {batch_size}, and drop_last=True drops the rest: give a "
+            f"batch_size of {count} at most."
+        )
+    if batch_size < ranks:
+        raise UserError(
+            f"A batch of {batch_size} cannot be shared by {ranks} ranks: give a batch_size of {ranks} or more."
+        )
+    last = count % batch_size
+    if 0 < last < ranks and not drop_last:
+        raise UserError(
+            f"The last batch of an epoch has {last} of {count} items, which {ranks} ranks cannot share: give "
+            "drop_last=True, or another batch_size."
+        )
 
 
 class Drawn(list[Any]):
@@ -159,17 +183,17 @@ class SeededLoader(DataLoader[Any]):
     """
 
     batch_sampler: SeededBatchSampler
-    _step = 0
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._step = self.batch_sampler.next_step
-        for batch in super().__iter__():
-            self._step += 1
+        begin = self.batch_sampler.next_step
+        for done, batch in enumerate(super().__iter__(), 1):
+            self.batch_sampler.reached = begin + done
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """The step whose batch comes next."""
-        return {"step": self._step}
+        """The step whose batch comes next: in the iteration that goes on, or in the one that is to begin."""
+        reached = self.batch_sampler.reached
+        return {"step": self.batch_sampler.next_step if reached is None else reached}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Begin with that batch."""
@@ -192,9 +216,10 @@ def seeded_loader(
 
     `steps`, `rank` and `ranks` are those of `SeededBatchSampler`; all other options are torch's (num_workers, ...).
     """
+    seeded = SeededDataset(dataset)
     sampler = SeededBatchSampler(
         len(dataset), batch_size, seed, steps=steps, drop_last=drop_last, rank=rank, ranks=ranks
     )
     # torch seeds workers by a number it draws when an iteration begins: from a generator that is nobody else's.
     options = {"generator": torch.Generator(), **options}
-    return SeededLoader(SeededDataset(dataset), batch_sampler=sampler, collate_fn=SeededCollate(collate), **options)
+    return SeededLoader(seeded, batch_sampler=sampler, collate_fn=SeededCollate(collate), **options)

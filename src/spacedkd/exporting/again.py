@@ -24,19 +24,60 @@ def again(run: Run) -> str:
 
 
 def _command(spec: RunSpec) -> str:
-    if spec.objects:
-        given = ", ".join(f"{name}=..." for name in spec.objects)
-        names = ", ".join(f"`{one['name']}`" for one in spec.objects.values())
-        return (
-            f"The run was given objects in Python ({names}), which it needs again:\n\n```python\n"
-            f'from spacedkd import read_spec, train\n\ntrain(read_spec("spec.json"), "runs/again", {given})\n```'
+    runs = _runs(spec)
+    several = ""
+    if len(runs) > 1:
+        several = (
+            "It goes on where shorter runs had ended, or were stopped (`extends` in spec.json says at which turn). "
+            "They are trained one after the other.\n\n"
         )
-    words = ["spacedkd train --spec spec.json --out runs/again"]
+    if spec.objects:
+        names = ", ".join(f"`{one['name']}`" for one in spec.objects.values())
+        needs = f"The run was given objects in Python ({names}), which it needs again:"
+        return f"{several}{needs}\n\n```python\n{_in_python(spec, runs)}\n```"
+    return f"{several}```\n{_typed(spec, runs)}\n```"
+
+
+def _runs(spec: RunSpec) -> list[tuple[str, str]]:
+    """Folder and epochs of the runs that have to be trained for it, each of which extends the one before.
+
+    What was extended to the bits of a run in one go is trained in one go.
+    """
+    before = [_plain(one.epochs) for one in spec.extends if one.how != "exact"]
+    return [*((f"runs/again-{epochs}ep", epochs) for epochs in before), ("runs/again", _plain(spec.epochs))]
+
+
+def _plain(epochs: float) -> str:
+    return str(epochs).removesuffix(".0")
+
+
+def _typed(spec: RunSpec, runs: list[tuple[str, str]]) -> str:
+    trusted = " --trust-code" if any(NAME.fullmatch(text) for text in _texts(to_json(spec))) else ""
+    (folder, epochs), *longer = runs
+    first = f"spacedkd train --spec spec.json --out {folder}"
     if spec.teacher_path is not None:  # its teacher was trained elsewhere, to the same bits
-        words.append("--set teacher_path=null")
-    if any(NAME.fullmatch(text) for text in _texts(to_json(spec))):
-        words.append("--trust-code")
-    return f"```\n{' '.join(words)}\n```"
+        first += " --set teacher_path=null"
+    if spec.extends:
+        first += " --set 'extends=[]'"
+    if longer:
+        first += f" --epochs {epochs}"
+    lines = [first]
+    for (before, _), (folder, epochs) in zip(runs, longer, strict=False):
+        lines.append(f"spacedkd train --extend {before} --epochs {epochs} --out {folder}")
+    return "\n".join(line + trusted for line in lines)
+
+
+def _in_python(spec: RunSpec, runs: list[tuple[str, str]]) -> str:
+    given = ", ".join(f"{name}=..." for name in spec.objects)
+    if not spec.extends:
+        return f'from spacedkd import read_spec, train\n\ntrain(read_spec("spec.json"), "runs/again", {given})'
+    lines = ["from dataclasses import replace\n", "from spacedkd import read_spec, train\n"]
+    lines.append('spec = replace(read_spec("spec.json"), extends=())')
+    extend = ""
+    for folder, epochs in runs:
+        lines.append(f'train(replace(spec, epochs={epochs}), "{folder}", {extend}{given})')
+        extend = f'extend="{folder}", '
+    return "\n".join(lines)
 
 
 def local_places(spec: RunSpec) -> dict[str, str]:

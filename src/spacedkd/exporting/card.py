@@ -156,7 +156,7 @@ def _onnx(subject: Subject) -> str:
     return (
         f"## ONNX\n\n`{onnx_file.NAME}` takes `images` [batch, channels, height, width], float32, prepared and "
         "normalised as below, and gives `logits` [batch, classes]; its metadata holds mean, deviation and the names of "
-        f"the classes. Its logits were compared with torch's: they differ by {subject.onnx:.1g} at most."
+        f"the classes. On random images its logits differ from torch's by {subject.onnx:.1g} at most."
     )
 
 

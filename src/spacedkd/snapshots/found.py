@@ -20,10 +20,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from spacedkd.errors import UserError, first_line, unknown
+from spacedkd.errors import UserError, counted, first_line, unknown
 from spacedkd.training import tensor_file
 from spacedkd.training.following import parsed
 from spacedkd.training.path import file_of, path_file, place_of
+from spacedkd.training.tensor_file import Damaged
 
 INDEX = "model.safetensors.index.json"
 
@@ -65,8 +66,8 @@ class Files:
                     updates, others = int(match[1]), found.setdefault(kind, {})
                     if updates in others:
                         raise UserError(
-                            f"{self.folder} has two snapshots after {updates} updates, {others[updates].name} and "
-                            f"{path.name}: remove one of them."
+                            f"{self.folder} has two snapshots after {counted(updates, 'update')}, "
+                            f"{others[updates].name} and {path.name}: remove one of them."
                         )
                     others[updates] = path
         if len(found) > 1:
@@ -98,7 +99,7 @@ class Recorded:
 
     def never(self, updates: int) -> str | None:
         if updates not in self._versions:
-            return f"record it with --record and this interval: it records {some(self._versions)}"
+            return "record it with --record and this interval"
         if (self.run / "result.json").exists():
             return "it was recorded, and removed"
         return None
@@ -140,7 +141,10 @@ def _weights_in(folder: Path) -> list[Path]:
 
 
 def read(snapshot: Path) -> dict[str, Tensor]:
-    """The weights and statistics of a snapshot, in the CPU's memory; of pickles too nothing but tensors is read."""
+    """The weights and statistics of a snapshot, in the CPU's memory; of pickles too nothing but tensors is read.
+
+    One that is still being written is `Damaged`.
+    """
     if snapshot.is_dir():
         return {name: value for file in _weights_in(snapshot) for name, value in _safetensors(file).items()}
     return _lightning(snapshot) if snapshot.suffix == ".ckpt" else _safetensors(snapshot)
@@ -153,7 +157,7 @@ def _safetensors(file: Path) -> dict[str, Tensor]:
             if "checksum" not in words and "digest" not in words:
                 return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  it is no mapping
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read: {first_line(error)}. Make it again.") from None
+        raise Damaged(f"{file} cannot be read: {first_line(error)}. Make it again.") from None
     return tensor_file.read(file, words.keys() - {"checksum", "digest"})[1]
 
 
@@ -161,12 +165,15 @@ def _lightning(file: Path) -> dict[str, Tensor]:
     try:
         whole: Any = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        refused = re.search(r"GLOBAL (\S+)", str(error))  # the rest of torch's text says how to read it all the same
+        if refused is None:
+            raise Damaged(f"{file} cannot be read: it is cut off, or holds more than weights. Make it again.") from None
         raise UserError(
-            f"{file} holds more than weights, and reading that could run code ({first_line(error)}). Save it with "
-            "save_weights_only=True, or keep objects out of its hyperparameters."
+            f"{file} holds more than weights (it names {refused[1]}), and reading that could run code. Save it "
+            "with save_weights_only=True, or keep objects out of its hyperparameters."
         ) from None
     except (OSError, RuntimeError, EOFError, BadZipFile) as error:
-        raise UserError(f"{file} cannot be read: {first_line(error)}. Make it again.") from None
+        raise Damaged(f"{file} cannot be read: {first_line(error)}. Make it again.") from None
     found = whole.get("state_dict") if isinstance(whole, dict) else None
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise UserError(f"{file} holds no weights: it must have a state_dict of tensors, as Lightning writes it.")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spacedkd.data.parallel import tell
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, check_between
+from spacedkd.errors import UserError, check_between, counted
 from spacedkd.schedule import Schedule
 from spacedkd.snapshots import fitting, found
 from spacedkd.snapshots.found import Recorded, Source
@@ -21,6 +21,7 @@ from spacedkd.spec import OptimizerSpec, RateSpec, check_folder, read_spec
 from spacedkd.training.building import build_models
 from spacedkd.training.plan import make_plan
 from spacedkd.training.saved import Logits
+from spacedkd.training.tensor_file import Damaged
 
 POLL_SECONDS = 0.2
 
@@ -97,8 +98,8 @@ class SnapshotTeacher(nn.Module):
         """Have the weights that belong to this step of the student, counted from 0."""
         updates = self.version(step)
         if updates != self.updates:
-            file = self._file(updates, step)
-            fitting.load(self._fitted, found.read(file), self._prefix, file)
+            file, weights = self._snapshot(updates, step)
+            fitting.load(self._fitted, weights, self._prefix, file)
             self.updates = updates
         return self
 
@@ -138,19 +139,32 @@ class SnapshotTeacher(nn.Module):
             f"is no run with --record. Train the teacher first, or give wait=SECONDS while it is trained{self._over()}."
         )
 
-    def _file(self, updates: int, step: int) -> Path:
-        why, there = None, self._source.there()
-        for _ in self._waiting(f"its snapshot after {updates} updates"):
-            there = self._source.there()
+    def _snapshot(self, updates: int, step: int) -> tuple[Path, dict[str, Tensor]]:
+        """The file of these weights and what is in it, as soon as it is there whole."""
+        for _ in self._waiting(f"its snapshot after {counted(updates, 'update')}"):
+            why = self._source.never(updates)  # before looking: what comes in between is there
+            there, damaged = self._source.there(), None
             if updates in there:
-                return there[updates]
-            if why := self._source.never(updates):
+                try:
+                    return there[updates], found.read(there[updates])
+                except Damaged as error:  # or it is still being written
+                    damaged = error
+            elif why:
                 break
-        way_out = "train the teacher on with this interval, give wait=SECONDS while it is trained, or total= if it ends"
+        if damaged is not None:
+            raise damaged
         raise UserError(
-            f"{self.folder} has no snapshot after {updates} updates, which step {step} needs; it has those after "
-            f"{found.some(there)}: {why or way_out + self._over()}."
+            f"{self.folder} has no snapshot after {counted(updates, 'update')}, which step {step} needs; it has those "
+            f"after {found.some(there)}: {why or self._way_out(updates) + self._over()}."
         )
+
+    def _way_out(self, updates: int) -> str:
+        if updates == self.version.total:
+            return (
+                "it is that of the last block, which may be shorter than the interval. Save the teacher at the end of "
+                "its run too, or give wait=SECONDS while it is trained"
+            )
+        return "train the teacher on with this interval, give wait=SECONDS while it is trained, or total= if it ends"
 
     def _waiting(self, what: str) -> Iterator[None]:
         """Once, and then again and again while there is time."""

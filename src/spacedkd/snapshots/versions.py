@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from spacedkd.duration import Duration, in_steps, steps_of
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, whole_number
 from spacedkd.schedule import Schedule, Spaced, as_schedule
 
 ENDLESS = 10**15
@@ -24,9 +24,8 @@ class Versions:
     def __init__(
         self, interval: Schedule | Duration | str | int, steps_per_epoch: int | None = None, total: int | None = None
     ) -> None:
-        for name, count in (("steps_per_epoch", steps_per_epoch), ("total", total)):
-            if count is not None and (not isinstance(count, int) or count < 1):
-                raise UserError(f"{name} must be a whole number from 1 up, got {count!r}.")
+        steps_per_epoch = None if steps_per_epoch is None else whole_number("steps_per_epoch", steps_per_epoch, 1)
+        total = None if total is None else whole_number("total", total, 1)
         if isinstance(interval, Duration | int):
             interval = Spaced(interval)
         schedule = as_schedule(interval, "interval")
@@ -44,9 +43,11 @@ class Versions:
         self._seen: Sequence[int] = () if self._simple else _walked(schedule, total or 0)
 
     def __call__(self, step: int) -> int:
-        if step < 0 or (self.total is not None and step >= self.total):
-            limit = "" if self.total is None else f" to {self.total - 1}, as total={self.total} says"
-            raise UserError(f"A step of this run is from 0{limit}; got {step}.")
+        step = whole_number("step", step)
+        if self.total is not None and step >= self.total:
+            raise UserError(
+                f"A step of this run is from 0 to {self.total - 1}, as total={self.total} says; got {step}."
+            )
         if self._simple:
             return min(-(-(step + 1) // self._interval) * self._interval, self.total or ENDLESS)
         if self._seen[step] < 0:

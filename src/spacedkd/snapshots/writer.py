@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd import started
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, whole_number
 from spacedkd.files import make_durable, naming
 from spacedkd.schedule import Spaced
 from spacedkd.snapshots import found
@@ -48,6 +48,7 @@ class Snapshots:
 
     def due(self, updates: int) -> bool:
         """Whether a student of this interval looks at the network after so many updates."""
+        updates = whole_number("updates", updates)
         return updates > 0 and self._seen(updates - 1) == updates
 
     def after(self, updates: int, network: nn.Module) -> Path | None:
@@ -56,6 +57,7 @@ class Snapshots:
 
     def save(self, updates: int, network: nn.Module) -> Path:
         """Keep the network as it is, whether that is due or not: at the end of a run whose length was not known."""
+        updates = whole_number("updates", updates)
         file = self.folder / f"step-{updates}.safetensors"
         if not _writes():
             return file

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from spacedkd.data.sources import Library
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, counted
 from spacedkd.extends import Extends
 from spacedkd.files import make_durable, naming, write_folder, write_whole
 from spacedkd.schedule import Ahead, Spaced
@@ -50,23 +50,34 @@ def extended(spec: RunSpec, run: Path | str, objects: Objects | None = None, lib
     try:
         new = make_plan(longer("anew"), objects, library)
     except UserError as error:
-        added = f"{spec.epochs - held.epochs:g}"
-        raise UserError(f"--extend: what {run} had begun does not fit into the {added} epochs added: {error}") from None
+        added = counted(spec.epochs - held.epochs, "epoch")
+        raise UserError(f"--extend: what {run} had begun does not fit into the {added} added: {error}") from None
     if not _same_turns(old, new, turns):
         raise _other_turns(folder, spec.epochs)
     return longer("anew")
+
+
+def check_named(spec: RunSpec, run: Path | RunFolder | None, folder: RunFolder) -> None:
+    """Refuse a spec that goes on from another run, if nobody says which, and this folder has not begun with it."""
+    if spec.extends and run is None and not folder.begin.exists():
+        raise UserError(
+            "This spec goes on where another run ended: name that run with --extend RUN, or extend=RUN. To train all "
+            "of it in one go give --set 'extends=[]', or replace(spec, extends=())."
+        )
 
 
 def _before(spec: RunSpec, held: RunSpec, folder: RunFolder, objects: Objects, library: Library) -> RunSpec:
     """The spec of the run that is extended, with whatever of this one decides no bits."""
     objects.check(held.objects, str(folder.path), "spacedkd.train(spec, folder, extend=RUN, {}=...)")
     if not spec.epochs > held.epochs:
-        raise UserError(f"--extend: {folder.path} has {held.epochs:g} epochs already: give more with --epochs.")
+        raise UserError(
+            f"--extend: {folder.path} has {counted(held.epochs, 'epoch')} already: give more with --epochs."
+        )
     if held.teacher_path is not None or held.engine.pipeline:
         whose = "in another process" if held.engine.pipeline else f"in {held.teacher_path}"
         raise UserError(
             f"--extend: the teacher of {folder.path} learned {whose}, and how it would go on was not kept here. Train "
-            f"all {spec.epochs:g} epochs in a new folder."
+            f"all {counted(spec.epochs, 'epoch')} in a new folder."
         )
     if spec.record or spec.teacher_path is not None or spec.engine.pipeline:
         raise UserError("--extend: a run that is extended trains its own teacher: leave out what records or follows.")
@@ -114,17 +125,18 @@ def _check_ended(old: Plan, turns: int, folder: RunFolder, epochs: float) -> Non
     """Refuse a run whose schedule cannot begin anew where it is."""
     if turns < len(old.turns):
         raise UserError(
-            f"--extend: {folder.path} was stopped within turns that a run of {epochs:g} epochs does not have. "
-            f"Finish it first: spacedkd train --resume {folder.path}"
+            f"--extend: {folder.path} was stopped within turns that a run of {counted(epochs, 'epoch')} does not "
+            f"have. Finish it first: spacedkd train --resume {folder.path}"
         )
     if not isinstance(old.spec.schedule, Spaced | Ahead):
         raise _other_turns(folder, epochs)
 
 
 def _other_turns(folder: RunFolder, epochs: float) -> UserError:
+    length = counted(epochs, "epoch")
     return UserError(
-        f"--extend: a run of {epochs:g} epochs has other turns than {folder.path} long before its end (lengths in "
-        f"percent, or a window), so it is no part of one. Train all {epochs:g} epochs in a new folder."
+        f"--extend: a run of {length} has other turns than {folder.path} long before its end (lengths in percent, or a "
+        f"window), so it is no part of one. Train all {length} in a new folder."
     )
 
 

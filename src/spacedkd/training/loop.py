@@ -20,7 +20,7 @@ from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training import following
 from spacedkd.training.beginning import Beginning
-from spacedkd.training.extension import extended
+from spacedkd.training.extension import check_named, extended
 from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
@@ -97,8 +97,7 @@ def train_run(
 ) -> Run:
     """The same, of a spec as `extended` gives it; a `library` keeps the data for others, `planned` hears the plan."""
     library = library or Library()
-    if spec.extends and extend is None and not folder.begin.exists():
-        raise UserError("This spec goes on where another run ended: name that run with --extend RUN, or extend=RUN.")
+    check_named(spec, extend, folder)
     if not resume:
         folder.check_free()
     elif folder.spec.exists():
