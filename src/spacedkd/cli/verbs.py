@@ -121,9 +121,7 @@ def compare(
     --optimizer adamw --lr 0.003 --rate cosine --arm 'online: --method kd'
     --arm 'spaced: --method kd --interval 1.5ep' --against online
 
-    Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32
-    --optimizer adamw --lr 0.003 --rate cosine --methods kd dkd self-kd
-    --interval 1.5ep
+    Example: spacedkd compare --data digits --methods kd dkd self-kd --interval 1.5ep
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}.")
