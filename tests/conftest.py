@@ -16,7 +16,7 @@ from torch import Tensor
 
 import spacedkd.models  # noqa: F401  before anything imports timm or torchvision
 from spacedkd import DataSpec, Duration, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
-from tests.forked import get_context
+from tests.forked import get_context, start
 
 torch.set_num_threads(1)
 # A job in the background, or under nohup, starts with these ignored, and the command leaves ignored signals so.
@@ -40,6 +40,7 @@ TINY = RunSpec(
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> Iterator[None]:
     """Processes that runs start here begin at once; those of commands in processes of their own are as ever."""
+    start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiprocessing, "get_context", get_context)
         yield

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 
+SERVER = "tests.server"
 _get_context: Callable[[str | None], BaseContext] = multiprocessing.get_context
 
 
@@ -21,6 +24,7 @@ class _Process(ForkServerProcess):
         super().start()
 
     def run(self) -> None:
+        assert SERVER in sys.modules, "the server has imported nothing"
         os.environ.clear()
         os.environ.update(self._environment)
         super().run()
@@ -30,10 +34,14 @@ class _Context(ForkServerContext):
     Process = _Process
 
 
+def start() -> None:
+    """Start the server, from where it finds what it is to import; it says nothing of what it does not find."""
+    multiprocessing.set_forkserver_preload([SERVER])
+    forkserver.ensure_running()
+
+
 def context() -> ForkServerContext:
-    found = _Context()
-    found.set_forkserver_preload(["tests.server"])
-    return found
+    return _Context()
 
 
 def get_context(method: str | None = None) -> BaseContext:

@@ -23,7 +23,7 @@ from spacedkd.errors import UserError
 from tests.conftest import assert_same_bits
 from tests.faults.injected import points
 from tests.faults.kinds import KINDS
-from tests.forked import context
+from tests.forked import context, start
 
 SECONDS = 300
 """after which a run is taken to hang"""
@@ -49,6 +49,7 @@ class Point(NamedTuple):
 
 def started(kind: str, folder: Path, log: Path | None = None, point: Point | None = None) -> ForkServerProcess:
     """A process that trains this kind of run in a folder, and dies at a point."""
+    start()
     process = context().Process(target=_trained, args=(kind, folder, log and str(log), point))
     process.start()
     return process
