@@ -225,3 +225,4 @@ def test_a_log_file_has_the_same_facts() -> None:
         "03:04:05 teacher step 586 of 31280, epoch 1.5 of 80, accuracy 73.0 %, label 1.250, lr 0.1, "
         "12346 images/s, 90 min left"
     )
+    assert line(TEACHER._replace(turn=TEACHER.turns), datetime(2026, 1, 2)).endswith("images/s"), "nothing is left"
