@@ -19,8 +19,9 @@ from PIL import Image
 from safetensors.torch import load_file
 from timm.data import create_transform, resolve_model_data_config
 
-from spacedkd import DataSpec, RunSpec, UserError, export, load_student, read_run
+from spacedkd import DataSpec, Duration, RunSpec, UserError, export, load_student, read_run, train
 from spacedkd.cli import main
+from spacedkd.data import sources
 from spacedkd.data.augmentations import named
 from spacedkd.data.images import to_bytes
 from spacedkd.exporting import asked, onnx_file
@@ -100,6 +101,30 @@ def test_what_the_card_says_to_type_works(exported: Path, trained: Path, capsys:
     with torch.no_grad():
         assert torch.equal(wrapper(images).logits, there["model"](images))
     assert wrapper.config.id2label == {0: "cat", 1: "dog", 2: "eel"}
+
+
+def test_the_best_epoch_has_its_own_numbers(tmp_path: Path, tiny: RunSpec) -> None:
+    spec = replace(tiny, data=replace(tiny.data, holdout=0.3), evaluate_every=Duration(1, "st"), method="none")
+    run = train(spec, tmp_path / "run")
+    chosen = json.loads((tmp_path / "run/best/measured.json").read_text())
+    assert chosen["epoch"] < 3, "it is another epoch than the last"
+    main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "out"), "--best"])
+    assert_same_bits(*(load_file(tmp_path / place / "model.safetensors") for place in ("run/best", "out")))
+    card = (tmp_path / "out/README.md").read_text()
+    test = sources.load(spec.data).test
+    about = json.loads((tmp_path / "out/config.json").read_text())["pretrained_cfg"]
+    with torch.no_grad():
+        logits = load_student(tmp_path / "out").eval()((test.pixels / 255 - about["mean"][0]) / about["std"][0])
+    right = (logits.argmax(1) == test.labels).double().mean().item()
+    value = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"][0]["metrics"][0]["value"]
+    assert value == pytest.approx(right, abs=1e-6)
+    assert f"| {100 * chosen['accuracy']['test']:.1f} % |" in card
+    assert f"last epoch (3); not these weights | {100 * run.student():.1f} % |" in card
+    with pytest.raises(UserError, match="export one of them"):
+        export(tmp_path / "run", tmp_path / "new", best=True, average=True)
+    train(replace(tiny, method="none", epochs=0.2), tmp_path / "without")
+    with pytest.raises(UserError, match="trained without --holdout"):
+        export(tmp_path / "without", tmp_path / "new", best=True)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,9 @@ def export(
     average: Annotated[
         tyro.conf.FlagCreatePairsOff[bool], flag("take the moving average of the student's weights (--ema)")
     ] = False,
+    best: Annotated[
+        tyro.conf.FlagCreatePairsOff[bool], flag("take the student of the epoch that held-out images chose (--holdout)")
+    ] = False,
     onnx: Annotated[
         tyro.conf.FlagCreatePairsOff[bool],
         flag("add model.onnx, compared with torch; needs pip install 'spacedkd[onnx]'"),
@@ -45,7 +48,7 @@ def export(
 
     from spacedkd.exporting.asked import Asked
 
-    asked = Asked(run, to, license, average, onnx, push, private)
+    asked = Asked(run, to, license, average, best, onnx, push, private)
     about = asked.checked()
 
     from spacedkd.exporting.export import write

@@ -20,6 +20,7 @@ class Asked:
     to: Path
     license: str | None = None
     average: bool = False
+    best: bool = False
     onnx: bool = False
     push: str | None = None
     private: bool = False
@@ -28,6 +29,8 @@ class Asked:
         """The run it is about, if all of it is possible."""
         if self.private and self.push is None:
             raise UserError("--private is about --push OWNER/NAME: add it, or leave --private out.")
+        if self.average and self.best:
+            raise UserError("--average and --best are two students: export one of them.")
         if self.license is not None and not re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*", self.license):
             raise UserError(
                 "--license wants the hub's name of one, such as apache-2.0, mit, cc-by-4.0 or other; "
@@ -42,6 +45,8 @@ class Asked:
         run = read_run(self.run)
         if self.average and "average" not in run.accuracy:
             raise UserError(f"{self.run} has no moving average: it was trained without --ema. Leave --average out.")
+        if self.best and "best" not in run.plan:
+            raise UserError(f"{self.run} has no student of its best epoch: it was trained without --holdout.")
         if self.push is not None:
             hub.check_possible(self.push)
         return run

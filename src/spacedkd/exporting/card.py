@@ -43,8 +43,8 @@ def metadata(subject: Subject) -> dict[str, Any]:
     named["metrics"] = ["accuracy"]
     metric = {
         "type": "accuracy",
-        "value": round(float(subject.scores["last"]), 6),
-        "name": f"top-1 accuracy, last epoch, deepest head, seed {spec.seed}, "
+        "value": round(subject.accuracy, 6),
+        "name": f"top-1 accuracy, {'last' if subject.best is None else 'best'} epoch, deepest head, seed {spec.seed}, "
         f"{subject.run.plan['test_images']} test images",
     }
     result = {
@@ -80,9 +80,11 @@ def _numbers(subject: Subject) -> str:
 def _rows(subject: Subject) -> Iterator[tuple[str, str]]:
     run, spec, scores = subject.run, subject.spec, subject.scores
     chosen = {"test": "the test images themselves, so it flatters", "holdout": "images held out of training"}
-    yield f"top-1 accuracy after the last epoch ({spec.epochs:g}), which these weights are of", _percent(scores["last"])
-    best = f"best epoch ({scores['best_epoch']:g}), chosen on {chosen[run.best_chosen_on]}; not these weights"
-    if scores["best_epoch"] != spec.epochs:
+    yield f"top-1 accuracy after {subject.epoch}, which these weights are of", _percent(subject.accuracy)
+    if subject.best is not None:
+        yield f"last epoch ({spec.epochs:g}); not these weights", _percent(scores["last"])
+    elif scores["best_epoch"] != spec.epochs:
+        best = f"best epoch ({scores['best_epoch']:g}), chosen on {chosen[run.best_chosen_on]}; not these weights"
         yield best, _percent(scores["best"])
     student = run.roles[-1]
     if subject.role == "average":

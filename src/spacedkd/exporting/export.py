@@ -48,6 +48,7 @@ def export(
     *,
     license: str | None = None,
     average: bool = False,
+    best: bool = False,
     onnx: bool = False,
     push: str | None = None,
     private: bool = False,
@@ -56,20 +57,21 @@ def export(
 ) -> Exported:
     """Write a finished run's student into a new folder that is ready for the Hugging Face hub.
 
-    `average` takes the moving average of the student's weights, `onnx` adds model.onnx, and `push` uploads the folder
-    to OWNER/NAME. A network of one's own is made, for ONNX, by `network` or, with `trust_code`, by the function that
-    its config.json names; without ONNX nothing of it is imported.
+    `average` takes the moving average of the student's weights, `best` the student of the epoch that held-out images
+    chose. `onnx` adds model.onnx, and `push` uploads the folder to OWNER/NAME. A network of one's own is made, for
+    ONNX, by `network` or, with `trust_code`, by the function that its config.json names; without ONNX nothing of it is
+    imported.
     """
     for what, path in {"The run": run, "The folder to export to": to}.items():
         check_folder(what, path)
-    asked = Asked(Path(run), Path(to), license, average, onnx, push, private)
+    asked = Asked(Path(run), Path(to), license, average, best, onnx, push, private)
     return write(asked, asked.checked(), network, trust_code)
 
 
 def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code: bool = False) -> Exported:
     """Do what was asked for and found possible."""
     folder = RunFolder(asked.run)
-    source = folder.average if asked.average else folder.student
+    source = folder.average if asked.average else folder.best if asked.best else folder.student
     known = _known(source, run.spec, asked.license, trust_code)
     with naming(asked.to):
         make_durable(asked.to.parent)
@@ -83,6 +85,7 @@ def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code:
             run=run,
             known=known,
             role="average" if asked.average else run.roles[-1],
+            best=run.plan["best"] if asked.best else None,
             training_images=_training_images(folder.classes),
             parameters=None if made is None else sum(one.numel() for one in made.parameters()),
             license=asked.license,

@@ -29,6 +29,8 @@ class Subject:
     """config.json"""
     role: str
     """whose weights these are: the student's role, or "average" """
+    best: Mapping[str, Any] | None = None
+    """what is known of the student's best epoch, where these weights are of it and not of the last"""
     training_images: int | None = None
     parameters: int | None = None
     license: str | None = None
@@ -54,6 +56,17 @@ class Subject:
     def name(self) -> str:
         network = PurePath(self.spec.network.name.rpartition(":")[2]).name
         return (self.repository or f"{network}-{data_name(self.spec)}").rpartition("/")[2]
+
+    @property
+    def accuracy(self) -> float:
+        """Of these weights: the deepest head on the test images."""
+        return float(self.scores["last"] if self.best is None else self.best["accuracy"]["test"])
+
+    @property
+    def epoch(self) -> str:
+        """Which these weights are of."""
+        last, best = f"the last epoch ({self.spec.epochs:g})", self.best
+        return last if best is None else f"epoch {best['epoch']:g}, the best on images held out of training"
 
     @property
     def scores(self) -> Mapping[str, Any]:
