@@ -37,6 +37,14 @@ TINY = RunSpec(
 """Five steps an epoch, fifteen in all."""
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests of a module that share what is made once are one worker's, so that it is."""
+    made: dict[str, Any] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    shared = any(one.scope == "module" for found in made.values() for one in found)
+    if shared and item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> Iterator[None]:
     """Processes that runs start here begin at once; those of commands in processes of their own are as ever."""

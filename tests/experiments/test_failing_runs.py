@@ -26,7 +26,6 @@ from spacedkd.stopping import Stopped
 from tests.conftest import TINY
 from tests.experiments.processes import holder
 
-pytestmark = pytest.mark.xdist_group("failing runs")
 BASE = (
     "--data digits --train-limit 40 --width 4 --epochs 2 --batch-size 8 --lr 0.02 --precision 32-true --threads 1 "
     "--log-every 1st --save-every 2st"

@@ -30,7 +30,6 @@ from spacedkd.training.folder import RunFolder
 from tests.conftest import TINY, tensors
 from tests.data.on_disk import class_folders
 
-pytestmark = pytest.mark.xdist_group("runner")  # its runs are trained once, for all of its tests
 QUICK = replace(TINY, epochs=2)
 ARMS = {
     "no KD": replace(QUICK, method=MethodSpec("none")),

@@ -23,7 +23,6 @@ from spacedkd.training.building import build_models
 from spacedkd.training.plan import make_plan
 from tests.conftest import TINY, of_model
 
-pytestmark = pytest.mark.xdist_group("sharing")  # its runs are trained once, for all of its tests
 ARMS = {
     "no KD": replace(TINY, method=MethodSpec("none")),
     "half": replace(TINY, schedule=Spaced("0.5ep")),

@@ -13,10 +13,8 @@ from tests.faults.kinds import KINDS
 
 EVERY = bool(os.environ.get("EVERY_KILL_POINT"))
 """`make faults` tries the first, the middle and the last of every name in every kind of run; `make test` a few"""
-SOME = 1
 PARTS = 4 if EVERY else 1
 """in which the points of a kind are tried, so that all cores have something to do"""
-pytestmark = pytest.mark.xdist_group("faults")  # a server that has imported everything forks a process for each run
 
 Whole = Callable[[str], tuple[Path, list[Point]]]
 
@@ -47,16 +45,14 @@ SEVERAL = ("comparison", "pipeline", "two ranks")
 
 
 def chosen(kind: str, points: Iterable[Point]) -> list[Point]:
-    """Every name of plain KD, once; of other kinds a few, other ones for each."""
+    """Every third name of plain KD; of other kinds one, another one for each."""
     named = by_name(points)
     if EVERY:
         return sorted({one for same in named.values() for one in (same[0], same[len(same) // 2], same[-1])})
     middles = [same[len(same) // 2] for same in named.values()]
     if kind == "kd":
-        return middles
-    first = [*KINDS].index(kind)
-    step = max(1, len(middles) // SOME)
-    return [middles[(first + number * step) % len(middles)] for number in range(SOME)]
+        return middles[::3]
+    return [middles[[*KINDS].index(kind) % len(middles)]]
 
 
 @pytest.mark.parametrize("part", range(PARTS))

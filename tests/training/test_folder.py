@@ -26,7 +26,6 @@ from spacedkd.training.folder import Journal, RunFolder
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_until
 
-pytestmark = pytest.mark.xdist_group("folder")  # its runs are trained once, for all of its tests
 SPEC = replace(TINY, method=MethodSpec("none"))
 """Fifteen turns; all is saved after every fourth, and at the end."""
 

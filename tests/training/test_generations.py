@@ -20,7 +20,6 @@ from spacedkd.training.tensor_file import Damaged
 from tests.conftest import TINY, assert_same_bits
 from tests.training.stopping import assert_same_run, train_until
 
-pytestmark = pytest.mark.xdist_group("generations")  # its runs are trained once, for all of its tests
 LATEST, PREVIOUS = "checkpoint/latest.safetensors", "checkpoint/previous.safetensors"
 
 

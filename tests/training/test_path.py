@@ -41,7 +41,6 @@ from spacedkd.training.tensor_file import digest
 from tests.conftest import TINY, assert_same_bits, of_model
 from tests.training.stopping import Stopped, train_in_parts
 
-pytestmark = pytest.mark.xdist_group("path")  # its runs are trained once, for all of its tests
 Make = Callable[..., RunSpec]
 SCHEDULES: dict[str, Schedule] = {
     "online": Online(),
