@@ -61,7 +61,7 @@ docs-site: .venv/installed-for-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 docs-test: .venv/installed-for-tests
-	SPACEDKD_DOCS=1 $(BIN)/pytest --numprocesses 0 tests/docs
+	SPACEDKD_DOCS=1 $(BIN)/pytest --numprocesses auto tests/docs
 
 release-check: .venv/installed-for-tests
 	rm -rf build dist

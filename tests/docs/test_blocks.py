@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from spacedkd import NetworkSpec
+from tests.docs import placeholders
 from tests.docs.blocks import KINDS, PAGES, ROOT, SHELL, Block, blocks
 from tests.docs.commands import STARTERS, check
 
@@ -19,8 +21,8 @@ ALL = bool(os.environ.get("SPACEDKD_DOCS"))
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 OURS = ("spacedkd", "python examples/", *STARTERS)
 LONG = tuple(f"spacedkd {verb}" for verb in ("train", "compare", "theory"))
-LESS = {"docs/methods": "--width 4 --epochs 5 --train-limit 16 --batch-size 8"}
-"""how blocks of generated pages are shortened"""
+LESS = {"docs/methods": "--width 4 --epochs 36 --train-limit 16 --batch-size 8 --set evaluate_every=100%"}
+"""how blocks of generated pages are shortened; whatever they train has a folder of its own"""
 with_python = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 with_commands = [page for page in PAGES if any(block.language in SHELL for block in blocks(page))]
 
@@ -95,8 +97,11 @@ def run_commands(block: Block) -> None:
     less = block.notes.get("shortened by", LESS.get(name(block.page.parent), ""))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     settings = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-    for command in block.commands:
+    if name(block.page.parent) in LESS and "runs/teacher" in block.text:
+        placeholders.run("runs/teacher", network=NetworkSpec("resnet18_small", {"width": 4}))
+    for number, command in enumerate(block.commands):
         if command.startswith(OURS):
             line = f"{command} {less}" if command.startswith(LONG) else command
+            line += f" --out runs/{number}" if name(block.page.parent) in LESS and "train" in command else ""
             done = subprocess.run(line, shell=True, env=settings, capture_output=True, text=True)
             assert done.returncode == 0, f"{block}: {line}\n{done.stderr}"

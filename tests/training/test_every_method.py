@@ -138,6 +138,6 @@ def four_digits(tmp_path_factory: pytest.TempPathFactory) -> DataSpec:
 def test_it_learns(tmp_path: Path, tiny: RunSpec, four_digits: DataSpec, name: str, schedule: Schedule | None) -> None:
     """One in four is right by chance."""
     once = Duration(100, "%")
-    easy = replace(tiny, data=four_digits, batch_size=10, optimizer=OptimizerSpec("adamw", lr=0.01))
-    spec = asked(easy, name, schedule, epochs=5, evaluate_every=once, save_every=once)
+    easy = replace(tiny, data=four_digits, batch_size=20, optimizer=OptimizerSpec("adamw", lr=0.01))
+    spec = asked(easy, name, schedule, epochs=4, evaluate_every=once, save_every=once)
     assert train(spec, tmp_path / "run").student() > 0.5
