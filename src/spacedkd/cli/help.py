@@ -89,7 +89,7 @@ def _show_verbs(verbs: Verbs) -> None:
         return stub
 
     _shown(
-        "Example: spacedkd train --data digits --width 16 --interval 1.5ep\nFlags of a verb: spacedkd VERB --help",
+        "Example: spacedkd train --data digits --width 16. Flags: spacedkd VERB --help",
         lambda: tyro.extras.subcommand_cli_from_dict(
             {name: named(verb) for name, verb in verbs.items()},
             args=["--help"],
