@@ -91,8 +91,8 @@ def test_a_comparison_that_is_half_done(tmp_path: Path, capsys: pytest.CaptureFi
     main(["compare", *TINY, *arms, "--seeds", "2", "--out", str(tmp_path), "--dry-run"])
     said = capsys.readouterr().out
     assert contents(tmp_path) == before
-    assert re.search(r"alone\s+20 of 20\s+20\s+20\s+20 ", said), "the other seed is the teacher of kd"
-    assert re.search(r"kd\s+0 of 40\s+40\s+60\s+40 ", said)
+    assert re.search(r"alone\s+[\d.]+ k\s+20 of 20\s+20\s+20\s+20 ", said), "the other seed is the teacher of kd"
+    assert re.search(r"kd\s+[\d.]+ k\s+0 of 40\s+40\s+60\s+40 ", said)
     assert re.search(r"alone\s+1 of 2 ", said)
     assert "1 of 4 runs" in said
 

@@ -153,12 +153,16 @@ class RayPool:
         """Let every run end its turn, and save."""
         for handle in self._numbers:
             ray.cancel(handle)  # to the task this is an interrupt
-        if self._numbers:
-            ray.wait([*self._numbers], num_returns=len(self._numbers), timeout=SAVED_SECONDS)
+        self._going_on(SAVED_SECONDS)
 
     def end(self) -> None:
-        for handle in self._numbers:
+        for handle in self._going_on(0):
             ray.cancel(handle, force=True)
+
+    def _going_on(self, seconds: float) -> list[Any]:
+        """Tasks that have not ended within so many seconds. To force the end of one that has would end this process."""
+        handles = [*self._numbers]
+        return ray.wait(handles, num_returns=len(handles), timeout=seconds)[1] if handles else []
 
 
 def _alive() -> list[Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spacedkd.report.numbers import amount, count, duration
@@ -87,28 +88,26 @@ def of_comparison(found: ComparisonForecast) -> list[Table]:
         turns = sum(run.turns for run in runs)
         passes = [sum(run.cost[name] for run in runs) for name in ("updates", "forward_passes", "backward_passes")]
         parameters = sum(runs[0].parameters.values())
-        done.append([label, _of(turns - sum(run.turns_left for run in runs), turns), *map(count, passes)])
+        turns_done = _of(turns - sum(run.turns_left for run in runs), turns)
+        done.append([label, amount(parameters, ""), turns_done, *map(count, passes)])
         takes.append(
             [
                 label,
                 _of(sum(run.finished for run in runs), len(runs)),
-                amount(parameters, ""),
                 amount(sum(run.flops for run in runs), "FLOP"),
                 amount(max(run.memory.process for run in runs), "B"),
                 amount(sum(run.disk.needed for run in runs), "B"),
                 duration(sum(run.seconds_left for run in runs)),
             ]
         )
-    names = ("arm", "turns done", "updates", "forward", "backward")
-    others = ("arm", "runs done", "parameters", "FLOPs", "memory", "disk", "time left")
+    names = ("arm", "params", "turns done", "updates", "forward", "backward")
+    others = ("arm", "runs done", "FLOPs", "memory", "disk", "time left")
     caption = "memory is the peak of one run's process; time as if one run followed the other"
     what = "forward and backward passes of whole batches, as of each run alone"
     if any(run.follows for runs in found.arms.values() for run in runs):
         what += "; turns of a teacher that another run trains count as done"
-    return [
-        in_words("all runs of each arm", names, done, what),
-        in_words("what they take", others, takes, caption),
-    ]
+    tables = in_words("all runs of each arm", names, done, what), in_words("what they take", others, takes, caption)
+    return [replace(table, unbroken=True) for table in tables]
 
 
 def _of(done: int, whole: int) -> str:
