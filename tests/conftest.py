@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from spacedkd import DataSpec, Duration, EngineSpec, MethodSpec, NetworkSpec, Op
 from tests.forked import get_context, start
 
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # so too in processes that tests start: all share the cores
 # A job in the background, or under nohup, starts with these ignored, and the command leaves ignored signals so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
