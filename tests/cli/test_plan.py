@@ -68,9 +68,11 @@ def test_numbers_of_one_line_are_written_alike(capsys: pytest.CaptureFixture[str
         data=data,
         updates=lambda turns: {"student": turns},
     )
-    say_planned(cast(Plan, plan))
-    said = capsys.readouterr().out.replace(THIN_SPACE, "_")
-    assert said == "4_000 turns (student 4_000): 1 epoch of 16_000 images, 2_000 steps each.\n"
+    for done in (0, 1234):
+        say_planned(cast(Plan, plan), done)
+    said = capsys.readouterr().out.replace(THIN_SPACE, "_").splitlines()
+    first = "4_000 turns (student 4_000): 1 epoch of 16_000 images, 2_000 steps each."
+    assert said == [first, f"{first} Going on after turn 1_234."]
 
 
 def test_epochs_of_a_comparison_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

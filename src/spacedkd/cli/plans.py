@@ -28,13 +28,15 @@ def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
     say(f"Nothing was trained. The run's folder: {folder}")
 
 
-def say_planned(plan: Plan) -> None:
-    """What will be done, before it is."""
+def say_planned(plan: Plan, done: int) -> None:
+    """What will be done, before it is, and how many turns of it are."""
     from spacedkd.report.numbers import count, counted
 
     roles = ", ".join(f"{role} {count(number)}" for role, number in plan.updates(len(plan.turns)).items())
     epochs = f"{counted(plan.spec.epochs, 'epoch')} of {counted(plan.data.count, 'image')}"
-    say(f"{counted(len(plan.turns), 'turn')} ({roles}): {epochs}, {counted(plan.steps_per_epoch, 'step')} each.")
+    steps = counted(plan.steps_per_epoch, "step")
+    going_on = f" Going on after turn {count(done)}." if done else ""
+    say(f"{counted(len(plan.turns), 'turn')} ({roles}): {epochs}, {steps} each.{going_on}")
 
 
 def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:

@@ -12,6 +12,9 @@ from spacedkd.training.following import Following
 from spacedkd.training.plan import Plan
 from spacedkd.training.setup import Setup
 
+Planned = Callable[[Plan, int], None]
+"""hears what will be done, and how many turns of it are"""
+
 
 class Beginning(NamedTuple):
     """How a run begins."""
@@ -22,8 +25,8 @@ class Beginning(NamedTuple):
     """what is there begins again"""
     extend: RunFolder | None = None
     """the run that it goes on from"""
-    planned: Callable[[Plan], None] = lambda plan: None
-    """hears what will be done, once the folder is held"""
+    planned: Planned = lambda plan, done: None
+    """called once the folder is held"""
 
     def take(self, folder: RunFolder, setup: Setup, following: Following) -> bool:
         """Make the folder this run's, which is held; says whether it is the first to be there."""

@@ -19,7 +19,7 @@ from spacedkd.schedule import Turn
 from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training import following
-from spacedkd.training.beginning import Beginning
+from spacedkd.training.beginning import Beginning, Planned
 from spacedkd.training.extension import check_named, extended
 from spacedkd.training.finite import Watch
 from spacedkd.training.folder import RunFolder
@@ -92,7 +92,7 @@ def train_run(
     restart: bool = False,
     stop: Stop = never,
     extend: RunFolder | None = None,
-    planned: Callable[[Plan], None] = lambda plan: None,
+    planned: Planned = lambda plan, done: None,
     loggers: Sequence[RunLogger] = (),
 ) -> Run:
     """The same, of a spec as `extended` gives it; a `library` keeps the data for others, `planned` hears the plan."""
@@ -144,7 +144,7 @@ def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, begins
     setup = set_up(plan)
     recorder = Recorder(setup, folder, loggers)
     with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
-        begins.planned(plan)
+        begins.planned(plan, recorder.position.turns)
         with Agreement(setup.fabric, stop) as stops:
             for moment in learn(setup, recorder, stops):
                 recorder.beats(moment)
