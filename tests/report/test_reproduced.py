@@ -208,9 +208,10 @@ def test_the_list_of_what_can_be_reproduced() -> None:
     table = listing_table([row])
     (line,) = [[cell.in_short for cell in cells] for cells in table.rows]
     assert line == [
-        "critical-period", "Late is better.\nResNet-18; CIFAR-100", "42\n(36 shared)",
-        "smoke 1 min\ncpu 4 h\npaper 12 d", "3 of 42",
-    ]  # fmt: skip
+        "critical-period",
+        "Late is better.\nResNet-18; CIFAR-100\n"
+        "42 runs (36 shared): smoke 1 min, cpu 4 h, paper 12 d\nfinished: 3 of 42",
+    ]
     assert table.least_width == len("critical-period")
     assert listing_table([]).rows == []
 

@@ -1,9 +1,10 @@
 """The tables about a reproduced table: in the paper's layout, its differences, its other metrics, what was lost."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from spacedkd.report.markup import Markup, join, tag
-from spacedkd.report.numbers import DASH, PLUS_MINUS, Found, bare_p
+from spacedkd.report.numbers import DASH, PLUS_MINUS, Found, bare_p, counted
 from spacedkd.report.reproduced.cells import (
     Key,
     cells_of,
@@ -140,20 +141,19 @@ def result_tables(found: Found) -> list[Table]:
 
 
 def listing_table(rows: Sequence[Found]) -> Table:
-    """What can be reproduced: the claim over what it is about, what it takes at each scale, how much is there."""
+    """What can be reproduced: the claim, what it is about, what it takes at each scale, how much is there."""
     lines = []
     for row in rows:
+        shared = f" ({row['shared']} shared)" if row["shared"] else ""
+        costs = ", ".join(f"{scale} {cost}" for scale, cost in row["cost"].items())
+        takes = f"{counted(row['runs'], 'run')}{shared}: {costs}"
         about = "; ".join(filter(None, (row["networks"], row["data"])))
-        what = "\n".join(filter(None, (row["claim"], about)))
-        runs = f"{row['runs']}\n({row['shared']} shared)" if row["shared"] else str(row["runs"])
-        costs = "\n".join(f"{scale} {cost}" for scale, cost in row["cost"].items())
-        lines.append([row["name"], what, runs, costs, row["finished"]])
-    columns = ("name", "what the paper claims; networks and data", "runs", "cost at each scale", "finished")
-    named_columns = [Column(None, column, place in (0, 1, 3)) for place, column in enumerate(columns)]
-    widest = max((len(row["name"]) for row in rows), default=None)
-    return Table(
-        "tables and figures of the paper",
-        named_columns,
-        [[Cell(text) for text in line] for line in lines],
-        least_width=widest,
+        finished = f"finished: {row['finished']}" if row["finished"] else ""
+        lines.append([row["name"], "\n".join(filter(None, (row["claim"], about, takes, finished)))])
+    columns = ("name", "what the paper claims; networks and data; runs of a seed, cost at each scale")
+    caption = (
+        "shared: runs that other tables need as well. Costs are of all seeds, each run trained alone: a guess for two "
+        "cores, at the paper's scale for one large GPU; --plan measures"
     )
+    listing = in_words("tables and figures of the paper", columns, lines, caption, left=2)
+    return replace(listing, least_width=max((len(row["name"]) for row in rows), default=None))
