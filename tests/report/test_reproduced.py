@@ -188,15 +188,16 @@ def shown(found: Found) -> list[list[str]]:
 def test_the_terminal_has_a_line_for_each_cell() -> None:
     found = intervals()
     lines = shown(found)
-    assert len(lines) == len(found["cells"])
-    assert [line[0] for line in lines] == [R18, *[""] * 6, R50, *[""] * 6, DEIT, ""]
-    one, line = found["cells"][2], lines[2]
-    assert line[1] == "w/ 0.5"
-    assert line[2].startswith(f"{100 * one['estimate']['mean']:.2f} \u00b1 ")
-    assert line[3] == "72.02"
-    assert line[4].startswith(f"+{100 * one['difference']['mean']:.2f} \u00b1 ")
-    assert line[5:] == ["+0.97", "agrees"]
-    assert lines[12][2:] == ["not finished", "73.28", "", "", ""]
+    assert len(lines) == 3 + len(found["cells"])
+    above = {place: line[0] for place, line in enumerate(lines) if line[1:] == [""] * 5}
+    assert above == {0: R18, 8: R50, 16: DEIT}
+    one, line = found["cells"][2], lines[3]
+    assert line[0] == "  w/ 0.5"
+    assert line[1].startswith(f"{100 * one['estimate']['mean']:.2f} \u00b1 ")
+    assert line[2] == "72.02"
+    assert line[3].startswith(f"+{100 * one['difference']['mean']:.2f} \u00b1 ")
+    assert line[4:] == ["+0.97", "agrees"]
+    assert lines[14][1:] == ["not finished", "73.28", "", "", ""]
     assert [table.name for table in result_tables(found)] == ["", "Diverged"]
 
 
@@ -232,4 +233,4 @@ def test_a_table_of_which_nothing_is_finished() -> None:
     assert "no finished seed" in markdown(found)
     assert [unescaped(row)[1:] for row in body(latex(found))[1:]] == [["--", "--"], ["70.00", "71.00"]]
     assert len(csv_text(found).splitlines()) == 3
-    assert shown(found)[0][2] == "not finished"
+    assert shown(found)[1][1] == "not finished"

@@ -120,7 +120,7 @@ _DIVERGED = ("Row", "Column", "Seed", "Step")
 
 
 def result_tables(found: Found) -> list[Table]:
-    """What a terminal shows: a line for each cell, with the name of a row on its first; and what diverged."""
+    """What a terminal shows: the name of each row over a line for each of its cells; and what diverged."""
     rows: list[list[str]] = []
     above = None
     for cell in found["cells"]:
@@ -131,13 +131,15 @@ def result_tables(found: Found) -> list[Table]:
             width = half(cell, difference)
             mine = of.our_difference(difference["mean"]) + ("" if width is None else f" {PLUS_MINUS} {width}")
         reached = ours(cell) if cell["estimate"] else "not finished"
-        name, above = "" if cell["row"] == above else cell["row"], cell["row"]
-        rows.append([name, cell["column"], reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""])
-    columns = ("row", "column", "ours", "paper", "difference", "paper's", "verdict")
+        if cell["row"] != above:
+            above = cell["row"]
+            rows.append([above, *[""] * 5])
+        rows.append([f"  {cell['column']}", reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""])
+    columns = ("", "ours", "paper", "difference", "paper's", "verdict")
     said = f"{measured(found)}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
-    shown = in_words(f"{found['title']} ({found['reference']})", columns, rows, caption, left=2)
-    return [shown, *([diverged(found)] if found.get("diverged") else [])]
+    shown = in_words(f"{found['title']} ({found['reference']})", columns, rows, caption)
+    return [replace(shown, unbroken=True, least_width=12), *([diverged(found)] if found.get("diverged") else [])]
 
 
 def listing_table(rows: Sequence[Found]) -> Table:
