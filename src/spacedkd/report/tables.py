@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spacedkd.report.numbers import DASH, TIMES, Found, bare_p, count, estimate, percent, points, ratio, with_p
+from spacedkd.report.numbers import DASH, TIMES, Found, bare_p, count, counted, estimate, percent, points, ratio, with_p
 from spacedkd.report.words import how, leader_name, only_shared, verdict
 from spacedkd.run import Run
 
@@ -91,7 +91,8 @@ def results(comparison: Found) -> Table:
     several, fits = len(arms) > 1, len(against) <= LONGEST_HEAD
     head = f"vs {against}" if fits else "difference"
     compared = [Column(f"Difference vs {against}, points", head), Column(None, "p")] if several else []
-    seeds = sorted({arm["last"]["n"] for arm in arms})
+    *fewer, most = sorted({arm["last"]["n"] for arm in arms})
+    seeds = " or ".join([*map(str, fewer), counted(most, "seed")])
     rows = []
     for arm in arms:
         absent = "reference" if arm["label"] == against else "no shared seed"
@@ -102,7 +103,7 @@ def results(comparison: Found) -> Table:
         "accuracy of the student on the test images, percent",
         [Column("Arm", "arm", left=True), *shown, *compared, Column("Seeds", None)],
         rows,
-        f"deepest head; ± half of the 95 % interval over {' or '.join(map(str, seeds))} seed(s); p of the "
+        f"deepest head; ± half of the 95 % interval over {seeds}; p of the "
         f"paired t-test{only_shared(arms)}; best epoch chosen on {', '.join(comparison['best_chosen_on'])} images"
         + (f"; differences to {against}" if several and not fits else ""),
         name="Results",
