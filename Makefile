@@ -16,19 +16,18 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 .PHONY: demo evaluation test lint pytest faults soak fuzz benchmark docs docs-site docs-test release-check clean
 
 demo: .venv/installed
-	$(BIN)/spacedkd compare --out runs/demo --against "online KD" --seeds 4 \
+	$(BIN)/spacedkd compare --out runs/demo --against "no KD" --seeds 6 \
 		--data digits --train-limit 200 --network resnet18_small --width 8 \
-		--epochs 40 --batch-size 16 --lr 0.01 --rate cosine --precision 32-true \
-		--set evaluate_every=2ep --set save_every=10ep \
+		--epochs 100 --batch-size 32 --lr 0.03 --rate cosine --precision 32-true \
+		--set evaluate_every=4ep --set save_every=20ep \
 		--arm "no KD: --method none" \
 		--arm "online KD: --method kd" \
 		--arm "spaced KD: --method kd --interval 1.5ep" \
-		--arm "self KD: --method self-kd" \
-		--arm "spaced self KD: --method self-kd --interval 4ep"
+		--arm "offline KD: --method kd --interval offline"
 
 evaluation: demo
 	$(BIN)/spacedkd evaluate runs/demo --all --grid runs/demo/corruptions.png
-	$(BIN)/spacedkd report runs/demo --against "online KD"
+	$(BIN)/spacedkd report runs/demo --against "no KD"
 
 test: lint pytest
 
