@@ -105,8 +105,9 @@ def test_unlike_settings_are_not_put_side_by_side(runs: Path, capsys: pytest.Cap
     capsys.readouterr()
     main(["evaluate", *(str(runs / "kd" / seed) for seed in "01"), str(runs / "spaced" / "0")])
     said = capsys.readouterr().out
-    lines = [line.split() for line in said.splitlines() if line.startswith(("  kd/", "  spaced/"))]
-    assert [line[-1].endswith("*") for line in lines] == [False, False, True]
+    table = [line.split() for line in said.splitlines() if line.startswith(("  kd ", "  spaced ", "    0 ", "    1 "))]
+    assert [line[0] for line in table] == ["kd", "0", "1", "spaced", "0"]
+    assert [line[-1].endswith("*") for line in table if len(line) > 1] == [False, False, True]
     assert "* measured with other settings" in " ".join(said.split())
 
 

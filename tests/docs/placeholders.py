@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from spacedkd import KD, RunSpec, Spaced, train
+from spacedkd import KD, MethodSpec, RunSpec, Spaced, train
 from spacedkd.cli import main
 from tests.conftest import TINY
 from tests.data import on_disk
@@ -61,11 +61,12 @@ def demo(place: str = "runs/demo") -> None:
     """A comparison of an earlier day."""
     if Path(place).exists():
         return
-    for label, schedule in (("online KD", None), ("spaced KD", Spaced("1ep"))):
+    arms = {"no KD": ("none", None), "online KD": ("kd", None), "spaced KD": ("kd", Spaced("1ep"))}
+    for label, (method, schedule) in arms.items():
         for seed in (0, 1):
-            one = replace(TINY, epochs=1, schedule=schedule, seed=seed, label=label)
+            one = replace(TINY, epochs=1, method=MethodSpec(method), schedule=schedule, seed=seed, label=label)
             train(one, Path(place, label.replace(" ", "-"), f"seed{seed}"))
-    main(["report", place, "--against", "online KD"])
+    main(["report", place, "--against", "no KD"])
 
 
 def photos(place: str = "photos") -> None:

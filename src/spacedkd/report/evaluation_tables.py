@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spacedkd.experiments.evaluation_file import metrics, of_student, usual
 from spacedkd.report.numbers import Found, estimate, percent
-from spacedkd.report.tables import Table, in_words
+from spacedkd.report.tables import Table, grouped, in_words
 
 SUMMARY = {
     "accuracy/top1": "top-1",
@@ -158,15 +158,16 @@ def of_many(everything: Mapping[Path, Found]) -> Table:
     columns = {key: [numbers[key] for numbers in by_folder.values() if key in numbers] for key in SUMMARY}
     settings = {key: usual(column).settings for key, column in columns.items() if column}
     above = Path(os.path.commonpath([folder.resolve().parent for folder in by_folder]))
-    rows = []
+    lines = []
     for folder, numbers in by_folder.items():
         unlike = {key: "*" for key, usually in settings.items() if key in numbers and numbers[key].settings != usually}
         cells = [numbers[key].written() + unlike.get(key, "") if key in numbers else "" for key in settings]
-        rows.append([str(folder.resolve().relative_to(above)), *cells])
+        place = folder.resolve().relative_to(above)
+        lines.append(("" if place.parent == Path() else str(place.parent), [place.name, *cells]))
     notes = []
     if {"corruptions/mean", "adversarial/mean", "weight_noise/mean"} & settings.keys():
         notes.append("mean accuracy, percent: on corrupted images, under attack, with noise on the weights (shaken)")
-    if any(cell.endswith("*") for row in rows for cell in row[1:]):
+    if any(cell.endswith("*") for _, cells in lines for cell in cells[1:]):
         notes.append("* measured with other settings or images, so not to be compared")
     named = ("run", *(SUMMARY[key] for key in settings))
-    return replace(in_words("the students, deepest head", named, rows, "; ".join(notes)), least_width=12)
+    return replace(in_words("the students, deepest head", named, grouped(lines), "; ".join(notes)), least_width=12)

@@ -4,7 +4,7 @@ A page and a terminal show the same table. A terminal has less room, so that a c
 columns are on one of the two only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,6 +74,22 @@ def in_words(
     """A table for the terminal alone; the first columns hold words."""
     named = [Column(None, name, place < left) for place, name in enumerate(columns)]
     return Table(title, named, [[Cell(text) for text in row] for row in rows], caption)
+
+
+def grouped(lines: Iterable[tuple[str, Sequence[str]]]) -> list[list[str]]:
+    """Each line under the name of its group, which has a line to itself.
+
+    >>> grouped([("a", ["one", "1"]), ("a", ["two", "2"]), ("", ["three", "3"])])
+    [['a', ''], ['  one', '1'], ['  two', '2'], ['three', '3']]
+    """
+    rows: list[list[str]] = []
+    above = ""
+    for group, (name, *cells) in lines:
+        if group not in ("", above):
+            rows.append([group, *[""] * len(cells)])
+        above = group
+        rows.append([f"  {name}" if group else name, *cells])
+    return rows
 
 
 def results(comparison: Found) -> Table:

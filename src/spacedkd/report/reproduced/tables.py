@@ -21,7 +21,7 @@ from spacedkd.report.reproduced.cells import (
     unit,
 )
 from spacedkd.report.reproduced.words import few_seeds, measured, metric_of, metrics, seeds, unfinished
-from spacedkd.report.tables import Cell, Column, Table, in_words
+from spacedkd.report.tables import Cell, Column, Table, grouped, in_words
 
 
 def layout(found: Found) -> Table:
@@ -121,8 +121,7 @@ _DIVERGED = ("Row", "Column", "Seed", "Step")
 
 def result_tables(found: Found) -> list[Table]:
     """What a terminal shows: the name of each row over a line for each of its cells; and what diverged."""
-    rows: list[list[str]] = []
-    above = None
+    lines = []
     for cell in found["cells"]:
         difference = cell["difference"]
         mine = theirs = ""
@@ -131,14 +130,12 @@ def result_tables(found: Found) -> list[Table]:
             width = half(cell, difference)
             mine = of.our_difference(difference["mean"]) + ("" if width is None else f" {PLUS_MINUS} {width}")
         reached = ours(cell) if cell["estimate"] else "not finished"
-        if cell["row"] != above:
-            above = cell["row"]
-            rows.append([above, *[""] * 5])
-        rows.append([f"  {cell['column']}", reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""])
+        line = [cell["column"], reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""]
+        lines.append((cell["row"], line))
     columns = ("", "ours", "paper", "difference", "paper's", "verdict")
     said = f"{measured(found)}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
-    shown = in_words(f"{found['title']} ({found['reference']})", columns, rows, caption)
+    shown = in_words(f"{found['title']} ({found['reference']})", columns, grouped(lines), caption)
     return [replace(shown, unbroken=True, least_width=12), *([diverged(found)] if found.get("diverged") else [])]
 
 
