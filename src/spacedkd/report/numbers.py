@@ -34,13 +34,14 @@ def decimals(places: int) -> Write:
 
 
 def points(part: float) -> str:
-    """A difference of accuracies in percentage points, always with its sign.
+    """A difference of accuracies in percentage points, with its sign; what is written as zero has none.
 
-    >>> points(0.0052), points(0.0)
-    ('+0.5', '0.0')
+    >>> points(0.0052), points(0.0), points(-0.0004)
+    ('+0.5', '0.0', '0.0')
     """
-    sign = "+" if part > 0 else MINUS if part < 0 else ""
-    return f"{sign}{abs(100 * part):.1f}"
+    written = f"{abs(100 * part):.1f}"
+    sign = "" if float(written) == 0 else "+" if part > 0 else MINUS
+    return f"{sign}{written}"
 
 
 def estimate(value: Found, write: Write = percent) -> str:
