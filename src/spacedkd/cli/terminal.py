@@ -10,7 +10,7 @@ from rich.text import Text
 
 from spacedkd.json_form import to_json
 from spacedkd.report.numbers import MINUS
-from spacedkd.report.tables import Table
+from spacedkd.report.table import Table
 from spacedkd.spec import RunSpec
 
 

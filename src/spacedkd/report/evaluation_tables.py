@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spacedkd.experiments.evaluation_file import metrics, of_student, usual
 from spacedkd.report.numbers import Found, estimate, percent
-from spacedkd.report.tables import Table, grouped, in_words
+from spacedkd.report.table import Table, grouped, in_words
 
 SUMMARY = {
     "accuracy/top1": "top-1",

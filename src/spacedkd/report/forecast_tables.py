@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spacedkd.report.numbers import amount, count, duration
-from spacedkd.report.tables import Table, in_words
+from spacedkd.report.table import Table, in_words
 
 if TYPE_CHECKING:
     from spacedkd.experiments.forecast import ComparisonForecast

@@ -8,7 +8,7 @@ from spacedkd.report import Arm
 from spacedkd.report.axes import Panel, domain, rounded
 from spacedkd.report.markup import Markup, grid, html_table, join, numbers, tag
 from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, Found, bounds, count, percent, plain, points, three_digits
-from spacedkd.report.tables import Cell, Column, Table
+from spacedkd.report.table import Cell, Column, Table
 from spacedkd.report.words import how, verdict
 
 LEVELS = "Solid: mean of the arm over seeds, with its 95 % interval. Dashed: mean of {}. Levels are evenly spread."

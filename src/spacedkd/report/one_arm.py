@@ -8,7 +8,7 @@ from spacedkd.report.evaluation import evaluation_sections
 from spacedkd.report.making import Command, making, typed_by
 from spacedkd.report.markup import Markup, grid, html_table, join, legend, note, paragraph, tag
 from spacedkd.report.numbers import Found, count, counted, duration, estimate, spread
-from spacedkd.report.tables import Cell, Column, Table
+from spacedkd.report.table import Cell, Column, Table
 
 COUNTS = ("updates", "forward passes", "backward passes", "forward images", "backward images")
 

@@ -12,7 +12,7 @@ from spacedkd.report import Arm, all_colours, colours
 from spacedkd.report.axes import Panel, Point, label, tick_values, ticks
 from spacedkd.report.markup import Markup, Titled, folded, grid, html_table, legend, note, tag
 from spacedkd.report.numbers import DASH, count, counted, listed, plain
-from spacedkd.report.tables import Cell, Column, Table
+from spacedkd.report.table import Cell, Column, Table
 from spacedkd.run import Run
 from spacedkd.schedule import NamedSchedule, Schedule, Segment, Spaced, Window, segments
 

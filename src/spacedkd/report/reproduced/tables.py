@@ -21,7 +21,7 @@ from spacedkd.report.reproduced.cells import (
     unit,
 )
 from spacedkd.report.reproduced.words import few_seeds, measured, metric_of, metrics, seeds, unfinished
-from spacedkd.report.tables import Cell, Column, Table, grouped, in_words
+from spacedkd.report.table import Cell, Column, Table, grouped, in_words
 
 
 def layout(found: Found) -> Table:
