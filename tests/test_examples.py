@@ -105,12 +105,13 @@ def test_snapshots_transformers_stopped_and_started_again(tmp_path: Path) -> Non
     class Steps(Counting, transformers.TrainerCallback):  # type: ignore[misc, name-defined]
         on_step_begin = Counting.begin
 
-    main = example("snapshots_transformers")["main"]
+    module = example("snapshots_transformers")
+    main, steps = module["main"], module["STEPS"]
     with pytest.raises(Cut):
-        main(tmp_path, Steps(220 + 120))
+        main(tmp_path, Steps(steps + 120))
     again = Steps(1000)
     accuracy = main(tmp_path, again)
-    assert again.begun == 220 - 100
+    assert again.begun == steps - 100
     assert min(accuracy.values()) > 0.6, (
         "always saying the most frequent part would be right less than half of the time"
     )
