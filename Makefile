@@ -2,7 +2,7 @@
 # make evaluation   the same arms with every instrument: calibration, robustness, flatness
 # make test   everything that guards the project: make lint and make pytest
 # make docs-site   the documentation as a site in site/, warnings are errors
-# make docs-test   every command and every piece of Python in the documentation is run; half an hour on two cores
+# make docs-test   every command and every piece of Python in the documentation is run; a quarter of an hour on two cores
 # make release-check   build wheel and sdist into dist/, and try the wheel in an empty environment
 # make faults   runs of every kind, killed at every operation on a file and taken up again; up to an hour on two cores
 # make soak   a thousand random kills

@@ -2,12 +2,11 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from spacedkd.experiments.evaluation_file import metrics, of_student, usual
 from spacedkd.report.numbers import Found, estimate, percent
-from spacedkd.report.table import Table, grouped, in_words
+from spacedkd.report.table import LEAST_NAME, Table, grouped, in_words
 
 SUMMARY = {
     "accuracy/top1": "top-1",
@@ -170,4 +169,5 @@ def of_many(everything: Mapping[Path, Found]) -> Table:
     if any(cell.endswith("*") for _, cells in lines for cell in cells[1:]):
         notes.append("* measured with other settings or images, so not to be compared")
     named = ("run", *(SUMMARY[key] for key in settings))
-    return replace(in_words("the students, deepest head", named, grouped(lines), "; ".join(notes)), least_width=12)
+    caption = "; ".join(notes)
+    return in_words("the students, deepest head", named, grouped(lines), caption, least_width=LEAST_NAME)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spacedkd.report.numbers import amount, count, duration
@@ -106,8 +105,10 @@ def of_comparison(found: ComparisonForecast) -> list[Table]:
     what = "forward and backward passes of whole batches, as of each run alone"
     if any(run.follows for runs in found.arms.values() for run in runs):
         what += "; turns of a teacher that another run trains count as done"
-    tables = in_words("all runs of each arm", names, done, what), in_words("what they take", others, takes, caption)
-    return [replace(table, unbroken=True) for table in tables]
+    return [
+        in_words("all runs of each arm", names, done, what, unbroken=True),
+        in_words("what they take", others, takes, caption, unbroken=True),
+    ]
 
 
 def _of(done: int, whole: int) -> str:

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+LEAST_NAME = 12
+"""letters of the name of an arm, a row or a run that a terminal shows in one line, where it has as many"""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -52,11 +55,24 @@ class Table:
 
 
 def in_words(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", left: int = 1
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    caption: str = "",
+    left: int = 1,
+    least_width: int | None = None,
+    unbroken: bool = False,
 ) -> Table:
     """A table for the terminal alone; the first columns hold words."""
     named = [Column(None, name, place < left) for place, name in enumerate(columns)]
-    return Table(title, named, [[Cell(text) for text in row] for row in rows], caption)
+    return Table(
+        title,
+        named,
+        [[Cell(text) for text in row] for row in rows],
+        caption,
+        least_width=least_width,
+        unbroken=unbroken,
+    )
 
 
 def grouped(lines: Iterable[tuple[str, Sequence[str]]]) -> list[list[str]]:

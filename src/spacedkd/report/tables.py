@@ -1,7 +1,7 @@
 """The tables of accuracies, costs and what spacing did: their columns, and what every cell says."""
 
 from spacedkd.report.numbers import DASH, TIMES, Found, bare_p, count, counted, estimate, percent, points, ratio, with_p
-from spacedkd.report.table import Cell, Column, Table, in_words
+from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, in_words
 from spacedkd.report.words import how, leader_name, only_shared, verdict
 from spacedkd.run import Run
 
@@ -15,8 +15,6 @@ COSTS = {
 """what they are called on a page and in a terminal"""
 LONGEST_HEAD = 12
 """letters of the name of an arm that still fit above a column of differences in a terminal"""
-LEAST_NAME = 12
-"""letters of an arm's name that a terminal shows in one line, where it has as many"""
 
 
 def results(comparison: Found) -> Table:

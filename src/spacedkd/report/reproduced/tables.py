@@ -1,7 +1,6 @@
 """The tables about a reproduced table: in the paper's layout, its differences, its other metrics, what was lost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from spacedkd.report.markup import Markup, join, tag
 from spacedkd.report.numbers import DASH, PLUS_MINUS, Found, bare_p, counted
@@ -21,7 +20,7 @@ from spacedkd.report.reproduced.cells import (
     unit,
 )
 from spacedkd.report.reproduced.words import few_seeds, measured, metric_of, metrics, seeds, unfinished
-from spacedkd.report.table import Cell, Column, Table, grouped, in_words
+from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, grouped, in_words
 
 
 def layout(found: Found) -> Table:
@@ -135,8 +134,9 @@ def result_tables(found: Found) -> list[Table]:
     columns = ("", "ours", "paper", "difference", "paper's", "verdict")
     said = f"{measured(found)}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
-    shown = in_words(f"{found['title']} ({found['reference']})", columns, grouped(lines), caption)
-    return [replace(shown, unbroken=True, least_width=12), *([diverged(found)] if found.get("diverged") else [])]
+    title = f"{found['title']} ({found['reference']})"
+    shown = in_words(title, columns, grouped(lines), caption, least_width=LEAST_NAME, unbroken=True)
+    return [shown, *([diverged(found)] if found.get("diverged") else [])]
 
 
 def listing_table(rows: Sequence[Found]) -> Table:
@@ -154,5 +154,5 @@ def listing_table(rows: Sequence[Found]) -> Table:
         "shared: runs that other tables need as well. Costs are of all seeds, each run trained alone: a guess for two "
         "cores, at the paper's scale for one large GPU; --plan measures"
     )
-    listing = in_words("tables and figures of the paper", columns, lines, caption, left=2)
-    return replace(listing, least_width=max((len(row["name"]) for row in rows), default=None))
+    widest = max((len(row["name"]) for row in rows), default=None)
+    return in_words("tables and figures of the paper", columns, lines, caption, left=2, least_width=widest)
