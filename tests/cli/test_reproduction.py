@@ -58,6 +58,15 @@ def test_numbers_alone_cannot_be_measured(
     assert f"Of 1 run in {made} the numbers alone were kept" in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_index_of_numbers_names_the_tables_that_are_there(made: Path, tmp_path: Path) -> None:
+    main(["reproduce", "interval", "--scale", "smoke", "--store", str(made), "--max-hours", "0"])
+    main(["reproduce", "loss", *ONLY, "--store", str(made), "--max-hours", "0", "--numbers", str(tmp_path / "kept")])
+    assert "interval/table.md" in (made / "smoke" / "index.md").read_text()
+    index = (tmp_path / "kept" / "smoke" / "index.md").read_text()
+    assert "loss/table.md" in index
+    assert "interval/table.md" not in index
+
+
 def test_what_it_will_take(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["reproduce", "loss", *ONLY, "--store", str(made), "--plan"])
     assert "4 of 4 runs" in capsys.readouterr().out

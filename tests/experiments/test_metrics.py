@@ -81,4 +81,7 @@ def test_which_way_is_better_and_how_fine_a_number_is() -> None:
     assert found["accuracy/agreement/teacher"].better is None
     assert (found["accuracy/top1"].resolution, found["corruptions/fog"].resolution) == (1 / 200, 1 / 400)
     assert found["accuracy/class/7"].resolution == 1 / 20
+    assert found["weight_noise/clean/accuracy"].resolution == 1 / 100
+    assert found["weight_noise/relative/0.1/accuracy"].resolution == pytest.approx(1 / 300)  # three draws
+    assert found["weight_noise/mean"].resolution == pytest.approx(1 / 600)  # of two levels
     assert (found["accuracy/top1"].written(), found["curvature/trace"].written()) == ("80.0", "400")

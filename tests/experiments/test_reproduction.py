@@ -1,6 +1,7 @@
 """Tables made again at the smallest scale: every run is kept once, and the tables say what the runs' folders say."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,16 @@ def test_rows_are_chosen_with_those_they_are_measured_against() -> None:
     }
     with pytest.raises(UserError, match="No row is like 'vgg\\*'"):
         _ = reproduction(Path("unused"), "noise", only="vgg*").cells
+
+
+def test_a_row_with_runs_comes_with_the_row_it_is_measured_against(made: Reproduction, tmp_path: Path) -> None:
+    spaced = made.store.arm(next(cell for cell in made.cells["ahead"] if cell.column == "spaced 1.5").spec)
+    alone = tmp_path / "runs" / spaced.fingerprint
+    shutil.copytree(made.store.folder / "runs" / spaced.fingerprint, alone)
+    found = reproduction(tmp_path, "hyperparameters", only="self KD, learning*").results("hyperparameters")
+    reached = {(cell["row"], cell["column"]): cell["runs"] for cell in found["cells"]}
+    assert reached["online KD w/ ours, learning rate", "lr 0.01"] == 2
+    assert reached["online KD, learning rate", "lr 0.01"] == 0
 
 
 def test_unknown_tables_list_the_known() -> None:

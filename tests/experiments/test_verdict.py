@@ -9,6 +9,7 @@ import scipy.stats
 from spacedkd.evaluation.confidence import Difference
 from spacedkd.experiments.reproduction.fit import around_their_means, parabola
 from spacedkd.experiments.reproduction.verdict import detectable, judge, judge_fit, sentence, sign_flip
+from spacedkd.report.reproduced.words import optimum
 
 GAINS = [0.012, 0.003, -0.004, 0.021, 0.009, 0.015]
 
@@ -31,13 +32,13 @@ def test_fewer_than_six_seeds_cannot_reach_five_percent() -> None:
     assert all_of_one_sign == [2 / 16, 2 / 32, 2 / 64, 2 / 128]
 
 
-def test_what_could_have_been_shown_is_found_four_times_of_five() -> None:
-    smallest = detectable(GAINS, 0.0)
+@pytest.mark.parametrize("n", [2, 3, 6])
+def test_what_could_have_been_shown_is_found_four_times_of_five(n: int) -> None:
+    smallest = detectable(GAINS[:n], 0.0)
     assert smallest is not None
-    n, scatter = len(GAINS), np.std(GAINS, ddof=1)
-    noncentral = scipy.stats.nct(n - 1, smallest / (scatter / math.sqrt(n)))
+    noncentral = scipy.stats.nct(n - 1, smallest / (np.std(GAINS[:n], ddof=1) / math.sqrt(n)))
     power = 1 - noncentral.cdf(scipy.stats.t(n - 1).ppf(0.975))
-    assert power == pytest.approx(0.8, abs=0.03)
+    assert power == pytest.approx(0.8, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,8 @@ def test_what_could_have_been_shown_is_found_four_times_of_five() -> None:
         (0.001, 0.02, None, "gain", "agrees"),
         (-0.02, -0.001, None, "gain", "disagrees"),
         (None, None, 0.01, "gain", "cannot tell"),
+        (0.001, 0.02, 0.0, "gain", "agrees"),
+        (0.001, 0.02, -0.0, "gain", "agrees"),
         (-0.01, 0.006, -0.003, "no gain", "agrees"),
         (-0.01, 0.007, -0.003, "no gain", "cannot tell"),
         (-0.02, -0.01, -0.003, "no gain", "agrees"),
@@ -95,14 +98,24 @@ def test_the_optimum_lies_within_what_was_measured() -> None:
     assert parabola({0: {0: 1.0}, 1: {1: 1.0}, 2: {0: 1.0}}) is None
 
 
-def test_the_interval_of_an_optimum_is_as_wide_as_few_seeds_make_it() -> None:
+@pytest.mark.parametrize("optima", [[0.99, 1.01], [0.95, 1.0, 1.1], [0.9, 1.0, 1.1, 1.2]])
+def test_the_interval_of_an_optimum_is_as_wide_as_few_seeds_make_it(optima: list[float]) -> None:
     """Of a parabola whose bend is known the optimum is a mean, whose interval is Student's."""
-    x, optima = (0.0, 1.0, 2.0), [0.9, 1.0, 1.1, 1.2]
+    x = (0.0, 1.0, 2.0)
     found = parabola({place: {seed: -0.01 * (place - best) ** 2 for seed, best in enumerate(optima)} for place in x})
     assert found is not None
-    low, high = scipy.stats.t.interval(0.95, 3, np.mean(optima), scipy.stats.sem(optima))
+    low, high = scipy.stats.t.interval(0.95, len(optima) - 1, np.mean(optima), scipy.stats.sem(optima))
     assert (found["low"], found["high"]) == pytest.approx((low, high), abs=0.03)
-    assert found["optimum"] == pytest.approx(1.05)
+    assert found["optimum"] == pytest.approx(np.mean(optima))
+
+
+def test_a_parabola_through_equal_values_opens_nowhere() -> None:
+    level = parabola({x: {seed: 0.3 + 0.1 * seed for seed in range(2)} for x in (0, 0.5, 1, 1.5, 2)})
+    assert level is not None
+    assert level["opens"] == "nowhere"
+    assert optimum({**level, "paper": None, "verdict": None}) == (
+        "the fitted parabola is a straight line and has no optimum"
+    )
 
 
 def test_one_parabola_through_rows_of_different_heights_is_that_of_least_squares() -> None:

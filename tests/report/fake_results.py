@@ -140,14 +140,14 @@ def intervals(seeds: int = 6) -> Found:
         mine = [] if column in ("w/ 2.0", "w/ max") else values(0.56 - 0.006 * place, 0.5, seeds, 2 * place)
         cells.append(cell(R50, column, mine, paper, None if column == "online" else (R50, "online")))
     cells += [cell(DEIT, column, {0: 0.42, 1: 0.43}) for column in ("online", "w/ 1.5")]
-    theirs = {"coefficients": [0.71, 0.013, -0.005], "optimum": 1.3}
+    theirs = {"opens": "down", "coefficients": [0.71, 0.013, -0.005], "optimum": 1.3}
     fit = {
-        "row": R18, "rows": [R18], "coefficients": [0.533, 0.016, -0.0055], "optimum": 1.4545, "low": 0.9, "high": 3.1,
-        "paper": theirs, "verdict": "agrees", "why": "it bends down",
+        "row": R18, "rows": [R18], "opens": "down", "coefficients": [0.533, 0.016, -0.0055], "optimum": 1.4545,
+        "low": 0.9, "high": 3.1, "paper": theirs, "verdict": "agrees", "why": "it bends down",
     }  # fmt: skip
     together = {
-        "row": "all 2 rows", "rows": [R18, R50], "coefficients": [-0.004, 0.01, -0.004], "optimum": 1.25, "low": None,
-        "high": None, "paper": theirs, "verdict": None, "why": "",
+        "row": "all 2 rows", "rows": [R18, R50], "opens": "down", "coefficients": [-0.004, 0.01, -0.004],
+        "optimum": 1.25, "low": None, "high": None, "paper": theirs, "verdict": None, "why": "",
     }  # fmt: skip
     return results(
         "interval", cells, axis={"title": "interval s, epochs", "values": INTERVALS}, fits=[fit, together], missing=12,

@@ -151,7 +151,7 @@ def test_markdown_says_it_all() -> None:
     assert "12 runs are not finished" in text
     assert found["rule"] in text
     assert "```\nspacedkd reproduce interval --scale cpu\n```" in text
-    assert "42 runs, 36 of them with a teacher that another run had trained; 4 h 6 min of computing" in text
+    assert "42 runs, 36 of them from a teacher that another run had trained; 4 h 6 min by the clock" in text
     assert "torch 2.13.0" in text
 
 

@@ -104,7 +104,7 @@ def test_what_is_lost_and_how_it_was_made(tmp_path: Path) -> None:
     assert "12 runs are not finished" in text
     assert f"{R50}w/ 1.031234" in text
     assert (
-        "42 runs, 36 of them with a teacher that another run had trained; 4 h 6 min of computing, 123\u2009456 opt"
+        "42 runs, 36 of them from a teacher that another run had trained; 4 h 6 min by the clock, 123\u2009456 opt"
         in text
     )
     for words in ("spacedkd reproduce interval --scale cpu", "2026-11-16", "2 cores, 8 GB", "torch 2.13.0"):

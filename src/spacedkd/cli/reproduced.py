@@ -69,15 +69,25 @@ def write_theory(found: Reproduction) -> None:
 
 
 def write_index(folder: Path) -> None:
-    """One page over all tables that were made at a scale."""
-    from spacedkd.experiments.paper import tables
+    """One page over all tables that were made at a scale, and the same as Markdown."""
+    from spacedkd.report import reproduced
+
+    write_index_markdown(folder)
+    reproduced.write_index_page(folder / "index.html", _all_made(folder))
+    say(f"All tables: {folder}/index.html")
+
+
+def write_index_markdown(folder: Path) -> None:
     from spacedkd.files import write_text
     from spacedkd.report import reproduced
 
-    made = [found for name in tables() if (found := _made(folder / name / "results.json")) is not None]
-    reproduced.write_index_page(folder / "index.html", made)
-    write_text(folder / "index.md", reproduced.index_markdown(made))
-    say(f"All tables: {folder}/index.html")
+    write_text(folder / "index.md", reproduced.index_markdown(_all_made(folder)))
+
+
+def _all_made(folder: Path) -> list[dict[str, Any]]:
+    from spacedkd.experiments.paper import tables
+
+    return [found for name in tables() if (found := _made(folder / name / "results.json")) is not None]
 
 
 def _made(path: Path) -> dict[str, Any] | None:

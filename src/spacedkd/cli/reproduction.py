@@ -13,7 +13,7 @@ import tyro
 from spacedkd.cli.flags import flag
 from spacedkd.cli.plans import say_left
 from spacedkd.cli.progress import console, jobs_progress, say, work_progress
-from spacedkd.cli.reproduced import THEORY, write_index, write_tables, write_theory
+from spacedkd.cli.reproduced import THEORY, write_index, write_index_markdown, write_tables, write_theory
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.errors import UserError, check_between
 from spacedkd.machine import check_count
@@ -110,6 +110,7 @@ def reproduce(
     write_index(store / size.folder)
     if numbers is not None and found.cells:
         found.copy_numbers(numbers)
+        write_index_markdown(numbers / size.folder)  # of the tables that are there
         say(f"Numbers: {numbers}")
 
 

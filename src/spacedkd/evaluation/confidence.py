@@ -53,6 +53,11 @@ class Difference:
     p: float | None
     n: int
 
+    def turned(self) -> "Difference":
+        """The same of numbers of which the lower ones are better."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return Difference(-self.mean, low, high, self.p, self.n)
+
 
 def difference(arm: Mapping[int, float], reference: Mapping[int, float], resolution: float = 0.0) -> Difference | None:
     """How much better an arm is than the reference, over the seeds both have; None where they share none.
@@ -73,17 +78,20 @@ def difference(arm: Mapping[int, float], reference: Mapping[int, float], resolut
     return Difference(mean, mean - half, mean + half, p, n)
 
 
-def holm(ps: Sequence[float | None]) -> list[float | None]:
+def holm(ps: Sequence[float | None], tests: int = 0) -> list[float | None]:
     """The p-values of tests that are looked at together (Holm): the k-th smallest of m times m - k + 1, never falling.
 
-    Tests without a p do not count.
+    Tests without a p do not count, unless `tests` says how many there will be.
 
     >>> [p and round(p, 3) for p in holm([0.01, None, 0.04, 0.03])]
     [0.03, None, 0.06, 0.06]
+    >>> [p and round(p, 3) for p in holm([0.01, None, 0.04, 0.03], tests=4)]
+    [0.04, None, 0.09, 0.09]
     """
     order = sorted((p, place) for place, p in enumerate(ps) if p is not None)
+    count = max(tests, len(order))
     corrected: list[float | None] = [None] * len(ps)
     least = 0.0
     for rank, (p, place) in enumerate(order):
-        corrected[place] = least = max(least, min(1.0, (len(order) - rank) * p))
+        corrected[place] = least = max(least, min(1.0, (count - rank) * p))
     return corrected

@@ -59,7 +59,7 @@ class Metric(NamedTuple):
     title: str
     value: float
     resolution: float
-    """accuracies are multiples of one image"""
+    """accuracies are multiples of one image, or of its part where they are means"""
     settings: str
     """numbers with other settings cannot be compared"""
     better: Literal["high", "low"] | None = "high"
@@ -162,10 +162,11 @@ def _weight_noise(found: Found) -> Named:
     yield "clean/loss", _number("Training loss", found["loss"], shared)
     mean = sum(one["accuracy"]["mean"] for one in levels) / len(levels)
     named = ", ".join(f"{one['kind']} {one['level']:g}" for one in levels)
-    yield "mean", Metric("Mean over noise levels", mean, 0.0, f"{shared}, {named}")
+    step = 1 / images / found["draws"]
+    yield "mean", Metric("Mean over noise levels", mean, step / len(levels), f"{shared}, {named}")
     for one in levels:
         key, title = f"{one['kind']}/{one['level']:.12g}", f"{one['kind']} noise {one['level']:g}"
-        yield f"{key}/accuracy", Metric(f"Accuracy, {title}", one["accuracy"]["mean"], 0.0, shared)
+        yield f"{key}/accuracy", Metric(f"Accuracy, {title}", one["accuracy"]["mean"], step, shared)
         if one["loss"] is not None:
             yield f"{key}/loss", _number(f"Loss, {title}", one["loss"]["mean"], shared)
 

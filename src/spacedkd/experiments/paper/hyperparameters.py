@@ -17,6 +17,8 @@ from spacedkd.spec import RunSpec
 
 RATES = (0.001, 0.005, 0.01, 0.05, 0.1)
 BATCH_SIZES = (32, 64, 128, 256, 512)
+SAME = "batch 128"
+SAME_NOTE = "the runs of lr 0.01, which are judged there"
 ARMS: dict[str, Arm] = {
     "online KD": online,
     "online KD w/ ours": spaced,
@@ -48,8 +50,8 @@ def cells(scale: Scale) -> Iterator[Cell]:
             for column, setting in settings.items():
                 spec = make("resnet18", "cifar100", partial(_both, arm=arm, setting=setting))
                 against = None if label == base else (f"{base}, {changed}", column)
-                judged = column not in ("batch 32", "batch 64")
-                yield Cell(f"{label}, {changed}", column, spec, against=against, judged=judged)
+                judged, note = column not in ("batch 32", "batch 64", SAME), SAME_NOTE if column == SAME else ""
+                yield Cell(f"{label}, {changed}", column, spec, against=against, note=note, judged=judged)
 
 
 def _both(run: RunSpec, arm: Arm, setting: Arm) -> RunSpec:

@@ -38,7 +38,7 @@ TABLE = Table(
     also=(),
     notes=(
         "The paper shows a figure without numbers and does not say how its noise is scaled; here it is a part of each "
-        "tensor's root mean square, on 2000 training images that are not varied.",
+        "tensor's root mean square, on at most 2000 training images that are not varied.",
         "Of losses, in nats, the lower one is better. evaluation.json of every run has absolute noise as well.",
     ),
 )

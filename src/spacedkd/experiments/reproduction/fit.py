@@ -5,19 +5,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
 
 from spacedkd.evaluation.confidence import confidence_interval
 from spacedkd.json_form import to_json
 
-DRAWS = 2000
+DRAWS = 20_000
+ROUNDING = 1e-9
+"""a bend that the arithmetic alone may leave behind, where all values are equal"""
 
 BySeed = Mapping[float, Mapping[int, float]]
 """values at each x, by seed"""
 
 
 def parabola(by_seed: BySeed) -> dict[str, Any] | None:
-    """Least squares through all seeds' values at each x; the optimum's interval is a bootstrap over seeds.
+    """Least squares through all seeds' values at each x; the optimum's interval is a bootstrap.
 
     An optimum exists where the parabola opens downwards; it is looked for within the x that were measured. `bend` is
     the coefficient of x^2 with the interval of its mean over seeds. None where fewer than three x, or no seed, have
@@ -34,8 +35,8 @@ def parabola(by_seed: BySeed) -> dict[str, Any] | None:
     return {
         "coefficients": each.mean(0).tolist(),
         "bend": to_json(confidence_interval(each[:, 2].tolist())),
-        "opens": "down" if each[:, 2].mean() < 0 else "up",
-        "optimum": _optimum(x, each.mean(0)),
+        "opens": _opens(each[:, 2].mean()),
+        "optimum": float(_optima(x, each.mean(0, keepdims=True))[0]),
         "low": low,
         "high": high,
     }
@@ -56,24 +57,30 @@ def around_their_means(rows: Sequence[BySeed]) -> BySeed:
 
 
 def _interval(x: np.ndarray, each: np.ndarray) -> tuple[float | None, float | None]:
-    """95 % of the optima of seeds drawn again and again; one seed has no interval.
+    """95 % of the optima of parabolas drawn as uncertain as the mean one is; one seed has no interval.
 
-    Drawing from few seeds scatters less than few seeds do, so their distances from the mean are widened as far as makes
-    the interval of a mean Student's.
+    A parametric bootstrap: coefficients from the multivariate t that few seeds leave of their mean, so that the
+    interval of a mean would be Student's. Seeds drawn again from two or three would give a handful of means.
     """
     n = len(each)
     if n < 2:
         return None, None
-    wider = math.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.975) / ndtri(0.975)
-    widened = each.mean(0) + wider * (each - each.mean(0))
-    draws = np.random.default_rng(0).integers(n, size=(DRAWS, n))
-    low, high = np.quantile([_optimum(x, widened[rows].mean(0)) for rows in draws], (0.025, 0.975))
+    chance = np.random.default_rng(0)
+    normal = chance.standard_normal((DRAWS, n)) @ (each - each.mean(0)) / math.sqrt(n * (n - 1))
+    drawn = each.mean(0) + normal / np.sqrt(chance.chisquare(n - 1, (DRAWS, 1)) / (n - 1))
+    low, high = np.quantile(_optima(x, drawn), (0.025, 0.975))
     return float(low), float(high)
 
 
-def _optimum(x: np.ndarray, coefficients: Sequence[float] | np.ndarray) -> float:
-    """Where a + b x + c x^2 is highest, among the x from the least to the greatest."""
-    a, b, c = coefficients
-    ends = [float(x[0]), float(x[-1])]
-    inside = [-b / (2 * c)] if c < 0 and ends[0] <= -b / (2 * c) <= ends[1] else []
-    return float(max(ends + inside, key=lambda at: a + b * at + c * at**2))
+def _opens(bend: float) -> str:
+    return "nowhere" if abs(bend) <= ROUNDING else "down" if bend < 0 else "up"
+
+
+def _optima(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """Where each a + b x + c x^2 is highest, among the x from the least to the greatest."""
+    a, b, c = coefficients.T
+    vertex = np.divide(-b, 2 * c, out=np.full_like(b, x[0]), where=c < 0)
+    places = np.stack([np.full_like(b, x[0]), np.full_like(b, x[-1]), vertex.clip(x[0], x[-1])])
+    highest = (a + b * places + c * places**2).argmax(0, keepdims=True)
+    best: np.ndarray = np.take_along_axis(places, highest, 0)[0]
+    return best

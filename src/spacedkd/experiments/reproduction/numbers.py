@@ -39,7 +39,8 @@ def number(run: Run, metric: str, evaluated: Callable[[Path], Mapping[str, Metri
     """One number of a run by its name; `evaluated` knows what was measured of it."""
     image = 1 / run.plan["test_images"]
     if metric == "late":
-        return Metric(title(metric), late(run), image, "")
+        values = _late(run)
+        return Metric(title(metric), sum(values) / len(values), image / len(values), "")
     if metric.startswith("at/"):
         return Metric(title(metric), _at(run, float(metric[3:])), image, "")
     if metric in TITLES:
@@ -61,13 +62,11 @@ def evaluated(folder: Path) -> dict[str, Metric]:
     return evaluation_file.metrics(found)
 
 
-def late(run: Run) -> float:
-    """The mean accuracy of the student over the evaluations of its last epochs."""
+def _late(run: Run) -> list[float]:
+    """The accuracies of the student at the evaluations of its last epochs."""
     curve = run.curves[run.roles[-1]]
-    end = max(curve)
-    least = end - min(LATE, run.spec.epochs / 4)
-    values = [value for epoch, value in curve.items() if epoch > least + 1e-9]
-    return sum(values) / len(values)
+    least = max(curve) - min(LATE, run.spec.epochs / 4)
+    return [value for epoch, value in curve.items() if epoch > least + 1e-9]
 
 
 def _at(run: Run, epoch: float) -> float:

@@ -29,8 +29,7 @@ def copy_numbers(store: Path, runs: Iterable[Run], tables: Iterable[Path], to: P
         _copy(store, to, str(place / "result.json"), str(place / EVALUATION))
     for table in tables:
         make_folder(to / table.relative_to(store), "--numbers")
-        names = [str(table.relative_to(store) / name) for name in TABLES]
-        _copy(store, to, *names, str(table.parent.relative_to(store) / "index.md"))
+        _copy(store, to, *(str(table.relative_to(store) / name) for name in TABLES))
 
 
 def _copy(store: Path, to: Path, *names: str) -> None:

@@ -103,10 +103,11 @@ class Reproduction:
         return self.store.runs(self.store.arm(cell.spec))
 
     def shown(self, named: Named) -> list[Cell]:
-        """The rows of a table that are asked for, and those of which there are runs from before."""
+        """The rows of a table that are asked for, those of which there are runs, and what they are measured against."""
         asked = {cell.key for cell in self.cells.get(named.name, ())}
         every = [*named.table.cells(self.scale)]
         rows = {cell.row for cell in every if cell.key in asked or self.runs(cell)}
+        rows |= {cell.against[0] for cell in every if cell.row in rows and cell.against is not None}
         return [cell for cell in every if cell.row in rows]
 
     def to_measure(self) -> list[tuple[Path, Plan]]:
@@ -149,8 +150,8 @@ class Reproduction:
         different = {run.folder: run for by_seed in runs.values() for run in by_seed.values()}
         arms = [self.store.arm(cell.spec).fingerprint for cell in cells]
         found = results(named, cells, read)
-        for written, fingerprint in zip(found["cells"], arms, strict=True):
-            written["fingerprint"] = fingerprint
+        for cell, written, fingerprint in zip(cells, found["cells"], arms, strict=True):
+            written |= {"fingerprint": fingerprint, "runs": len(runs[cell.key])}
         return (
             found
             | self.origin()
@@ -163,7 +164,7 @@ class Reproduction:
                     "hours": sum(run.seconds for run in different.values()) / 3600,
                     "updates": sum(run.computed["updates"] for run in different.values()),
                 },
-                "diverged": [*self._diverged(cells)],
+                "diverged": [*self._diverged(cells, seeds)],
             }
         )
 
@@ -182,9 +183,9 @@ class Reproduction:
         write_grid(place / GRID, of_images(data.test, "Corruptions"), instruments.corruptions, instruments.severities)
         return [GRID]
 
-    def _diverged(self, cells: Sequence[Cell]) -> Iterator[Found]:
+    def _diverged(self, cells: Sequence[Cell], seeds: Sequence[int]) -> Iterator[Found]:
         for cell in cells:
-            for seed in self.seeds:
+            for seed in seeds:
                 error = read_diverged(self.store.run_folder(self.store.arm(cell.spec), seed))
                 if error is not None:
                     yield {"row": cell.row, "column": cell.column, "seed": seed, "step": error.step}

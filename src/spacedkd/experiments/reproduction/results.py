@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from spacedkd.evaluation.confidence import Difference, confidence_interval, difference, holm
+from spacedkd.evaluation.confidence import confidence_interval, difference, holm
 from spacedkd.experiments.evaluation_file import Metric
 from spacedkd.experiments.reproduction import numbers, verdict
 from spacedkd.experiments.reproduction.fit import BySeed, around_their_means, parabola
@@ -22,7 +22,8 @@ def results(named: Named, cells: Sequence[Cell], read: Read) -> Found:
     numbers_of = {cell.key: read(cell, cell.metric) for cell in cells}
     by_key = {cell.key: cell for cell in cells}
     written = [_cell(cell, table, numbers_of, by_key, read) for cell in cells]
-    corrected = holm([_p(one) for one in written])
+    judged = sum(cell.judged and cell.against is not None for cell in cells)  # finished or not
+    corrected = holm([_p(one) for one in written], judged)
     for one, p in zip(written, corrected, strict=True):
         if one["difference"] is not None:
             one["difference"]["holm_p"] = p
@@ -81,13 +82,15 @@ def _effect(cell: Cell, base: Cell, table: Table, numbers_of: Mapping[Key, Numbe
     ours, theirs = ({seed: one.value for seed, one in numbers_of[one.key].items()} for one in (cell, base))
     resolution = max((one.resolution for one in numbers_of[cell.key].values()), default=0.0)
     both = cell.paper is not None and base.paper is not None
-    paper = round(cell.paper - base.paper, 2) if both else None  # type: ignore[operator]
+    paper = round(cell.paper - base.paper, 9) if both else None  # type: ignore[operator]
     gain = difference(ours, theirs, resolution)
     judged = None
     if gain is not None and cell.judged:
-        if any(one.better == "low" for one in numbers_of[cell.key].values()):
-            gain = Difference(-gain.mean, gain.high and -gain.high, gain.low and -gain.low, gain.p, gain.n)
-        judged = verdict.judge(gain, None if paper is None else paper / 100, table.claims)
+        metric = next(iter(numbers_of[cell.key].values()))
+        theirs_as_ours = None if paper is None else paper / (100 if metric.unit == "percent" else 1)
+        if metric.better == "low":
+            gain, theirs_as_ours = gain.turned(), theirs_as_ours and -theirs_as_ours
+        judged = verdict.judge(gain, theirs_as_ours, table.claims)
     return {
         "against": [base.row, base.column],
         "difference": verdict.effect(ours, theirs, resolution),

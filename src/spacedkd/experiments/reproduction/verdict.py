@@ -5,9 +5,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from scipy.special import stdtrit
+from scipy.special import nctdtrinc, stdtrit
 
 from spacedkd.evaluation.confidence import Difference, difference, standard_error
+from spacedkd.experiments.reproduction.fit import ROUNDING
 from spacedkd.json_form import to_json
 
 POWER = 0.8
@@ -33,9 +34,6 @@ FIT_RULE = (
 NO_GAIN = 0.0138 / 2
 """half of what the paper reports of spacing for ResNet-18 on CIFAR-100: a gain beside it that is none"""
 
-ROUNDING = 1e-9
-"""a bend that the arithmetic alone may leave behind, where all values are equal"""
-
 
 class Judged(NamedTuple):
     """A verdict, and why."""
@@ -50,7 +48,7 @@ def judge(found: Difference, paper: float | None, claims: str) -> Judged:
         return Judged("cannot tell", "one seed has no interval")
     if claims == "no gain":
         return _no_gain(found.low, found.high)
-    side = 1.0 if paper is None else math.copysign(1.0, paper)
+    side = math.copysign(1.0, paper or 1.0)
     low, high = (found.low, found.high) if side > 0 else (-found.high, -found.low)
     if low > 0:
         beyond = "" if paper is None or low <= abs(paper) <= high else _beside(low > abs(paper))
@@ -100,7 +98,7 @@ def effect(arm: Mapping[int, float], reference: Mapping[int, float], resolution:
 
 
 def sign_flip(gains: Sequence[float]) -> float | None:
-    """The exact p-value of the mean when every gain could as well have had the other sign.
+    """The p-value of the mean when every gain could as well have had the other sign: exact, of many seeds drawn.
 
     >>> sign_flip([1.0, 2.0, 3.0, 0.5, 1.5, 0.1]) == 2 / 2**6
     True
@@ -126,7 +124,7 @@ def detectable(gains: Sequence[float], resolution: float) -> float | None:
     if n < 2:
         return None
     error = max(standard_error(gains), resolution / math.sqrt(6 * n))
-    return float(stdtrit(n - 1, 0.975) + stdtrit(n - 1, POWER)) * error
+    return float(nctdtrinc(n - 1, 1 - POWER, stdtrit(n - 1, 0.975))) * error  # of the noncentral t
 
 
 def sentence(verdicts: Sequence[Verdict]) -> str:

@@ -54,6 +54,15 @@ def unit(cell: Found) -> Unit:
     return Unit(1, three_digits(max(near, default=0)))
 
 
+def difference_unit(cell: Found) -> Unit:
+    """Of a cell's difference, which may be much smaller than the numbers it is of."""
+    of, found = unit(cell), cell["difference"]
+    if cell["unit"] == "percent" or not found:
+        return of
+    largest = max(abs(value) for value in (found["mean"], *bounds(found)))
+    return Unit(of.factor, max(of.digits, three_digits(largest)))
+
+
 def in_points(cell: Found) -> str:
     """The unit of a difference, as it follows a number."""
     return " points" if cell["unit"] == "percent" else ""
@@ -87,15 +96,17 @@ def reference_name(cell: Found) -> str:
     return str(row) if column == cell["column"] else f"{row}: {column}"
 
 
-def half(cell: Found, value: Found) -> str | None:
-    """Half the width of an interval of a cell; None where one seed gives none."""
-    return unit(cell).ours((value["high"] - value["low"]) / 2) if bounds(value) else None
+def half(of: Unit, value: Found) -> str | None:
+    """Half the width of an interval; None where one seed gives none."""
+    return of.ours((value["high"] - value["low"]) / 2) if bounds(value) else None
 
 
 def ours(cell: Found, value: Found | None = None) -> str:
-    """The estimate of a cell, or another of its metrics, with half its 95 % interval."""
+    """The estimate of a cell, or another of its metrics, with half its 95 % interval; or why there is none."""
     shown = value or cell["estimate"]
-    width = half(cell, shown)
+    if shown is None:
+        return "not measured" if cell.get("runs") else "not finished"
+    width = half(unit(cell), shown)
     return unit(cell).ours(shown["mean"]) + ("" if width is None else f" {PLUS_MINUS} {width}")
 
 
@@ -104,7 +115,7 @@ def paper(cell: Found) -> str | None:
 
 
 def paper_difference(cell: Found) -> str | None:
-    return None if cell["paper_difference"] is None else unit(cell).signed(cell["paper_difference"])
+    return None if cell["paper_difference"] is None else difference_unit(cell).signed(cell["paper_difference"])
 
 
 def our_sign(cell: Found) -> str | None:

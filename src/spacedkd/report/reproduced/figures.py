@@ -13,6 +13,7 @@ from spacedkd.report.reproduced.cells import (
     by_seed,
     cells_of,
     compared,
+    difference_unit,
     reference,
     reference_name,
     unit,
@@ -101,5 +102,5 @@ def _title(pairs: set[tuple[str, str]]) -> str:
 def _writing(cells: Sequence[Found]) -> Writing:
     if cells[0]["unit"] == "percent":
         return Writing(Unit(100, PAPER_DIGITS).our_difference, GAINS.tick, -1, 1)
-    digits = max(unit(cell).digits for cell in cells)
+    digits = max(difference_unit(cell).digits for cell in cells)
     return Writing(Unit(1, digits).our_difference, lambda value: ("+" if value > 0 else "") + tick(value), -inf, inf)

@@ -75,7 +75,7 @@ def latex(found: Found) -> str:
 def _caption(found: Found) -> str:
     parts = [
         found["title"],
-        f"Ours: {words.measured(found)}, mean over {words.seeds(found)} ± half of the 95 % interval",
+        f"Ours: {words.measured(found)}, {words.averaged(found)}",
         words.capital(words.scale(found)),
         f"Beneath: the paper's numbers ({found['reference']})",
         words.BOLD,
@@ -106,7 +106,7 @@ def _ours(cell: Found, strong: bool, mark: str | None) -> str:
     if cell["estimate"] is None:
         return f"--{raised}"
     mean = escaped(unit(cell).ours(cell["estimate"]["mean"]))
-    width = half(cell, cell["estimate"])
+    width = half(unit(cell), cell["estimate"])
     return (rf"\textbf{{{mean}}}" if strong else mean) + (rf" $\pm$ {width}" if width else "") + raised
 
 

@@ -64,7 +64,7 @@ def _table(found: Found) -> Iterator[str]:
     if not found["cells"]:
         return
     yield note(
-        f"Ours: {words.measured(found)}, mean over {words.seeds(found)} ± half of the 95 % interval. Below: "
+        f"Ours: {words.measured(found)}, {words.averaged(found)}. Below: "
         "the paper's number as printed, the sign of the effect in both (unclear where the interval of ours includes "
         f"zero), and whether they agree. {words.BOLD}"
     )

@@ -136,10 +136,7 @@ class Line:
 
     @property
     def _described(self) -> str:
-        said = ", ".join(
-            f"{cell['column']}: {ours(cell) if cell['estimate'] else 'not finished'} (paper {paper(cell) or 'none'})"
-            for cell in self.cells
-        )
+        said = ", ".join(f"{cell['column']}: {ours(cell)} (paper {paper(cell) or 'none'})" for cell in self.cells)
         return f"{self.row} over {self.axis.title}. {said}."
 
 

@@ -8,6 +8,7 @@ from spacedkd.report.reproduced.cells import (
     Key,
     cells_of,
     compared,
+    difference_unit,
     footnotes,
     half,
     key,
@@ -19,7 +20,7 @@ from spacedkd.report.reproduced.cells import (
     signs,
     unit,
 )
-from spacedkd.report.reproduced.words import few_seeds, measured, metric_of, metrics, seeds, unfinished
+from spacedkd.report.reproduced.words import averaged, few_seeds, measured, metric_of, metrics, unfinished
 from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, grouped, in_words
 
 
@@ -46,8 +47,8 @@ def _cell(cell: Found | None, best: set[Key], marks: Mapping[str, str], absent: 
         judged(cell),
     ]
     if cell["estimate"] is None:
-        return Cell(join("not finished", mark), below=join(*lines))
-    value, width = unit(cell).ours(cell["estimate"]["mean"]), half(cell, cell["estimate"])
+        return Cell(join(ours(cell), mark), below=join(*lines))
+    value, width = unit(cell).ours(cell["estimate"]["mean"]), half(unit(cell), cell["estimate"])
     quiet = join("" if width is None else f" {PLUS_MINUS} {width}", mark)
     return Cell(value, half=quiet, strong=key(cell) in best, below=join(*lines))
 
@@ -62,7 +63,7 @@ def differences(found: Found) -> Table:
     """Every difference with its tests and the paper's: a line for each."""
     rows = []
     for cell in compared(found):
-        difference, of = cell["difference"], unit(cell)
+        difference, of = cell["difference"], difference_unit(cell)
         rows.append(
             [
                 Cell(cell["row"], below=f"{cell['column']} vs {reference_name(cell)}"),
@@ -125,14 +126,13 @@ def result_tables(found: Found) -> list[Table]:
         difference = cell["difference"]
         mine = theirs = ""
         if difference:
-            of, theirs = unit(cell), paper_difference(cell) or ""
-            width = half(cell, difference)
+            of, theirs = difference_unit(cell), paper_difference(cell) or ""
+            width = half(of, difference)
             mine = of.our_difference(difference["mean"]) + ("" if width is None else f" {PLUS_MINUS} {width}")
-        reached = ours(cell) if cell["estimate"] else "not finished"
-        line = [cell["column"], reached, paper(cell) or "", mine, theirs, cell["verdict"] or ""]
+        line = [cell["column"], ours(cell), paper(cell) or "", mine, theirs, cell["verdict"] or ""]
         lines.append((cell["row"], line))
     columns = ("", "ours", "paper", "difference", "paper's", "verdict")
-    said = f"{measured(found)}; mean over {seeds(found)} ± half of the 95 % interval; differences paired by seed"
+    said = f"{measured(found)}; {averaged(found)}; differences paired by seed"
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
     title = f"{found['title']} ({found['reference']})"
     shown = in_words(title, columns, grouped(lines), caption, least_width=LEAST_NAME, unbroken=True)

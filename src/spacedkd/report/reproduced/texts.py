@@ -11,6 +11,7 @@ from spacedkd.report.reproduced import words
 from spacedkd.report.reproduced.cells import (
     cells_of,
     compared,
+    difference_unit,
     footnotes,
     in_points,
     key,
@@ -20,7 +21,6 @@ from spacedkd.report.reproduced.cells import (
     reference_name,
     shown_best,
     signs,
-    unit,
 )
 
 SPAN = ("mean", "low", "high", "n")
@@ -32,7 +32,7 @@ def markdown(found: Found) -> str:
     if not found["cells"]:
         return _without_cells(found)
     said = escaped(
-        f"Ours: {words.measured(found)}, mean over {words.seeds(found)} ± half of the 95 % interval, at the "
+        f"Ours: {words.measured(found)}, {words.averaged(found)}, at the "
         f"{words.scale(found)}. In brackets: the paper's number. {words.BOLD}"
     )
     blocks = [
@@ -73,10 +73,10 @@ def _ending(found: Found) -> Iterator[str]:
 def escaped(text: str) -> str:
     r"""Text that Markdown shows as it is, in a table too.
 
-    >>> print(escaped("a|b *c*"))
-    a\|b \*c\*
+    >>> print(escaped("a|b *c* & &copy;"))
+    a\|b \*c\* & \&copy;
     """
-    return re.sub(r"([\\`*_<>|\[\]#~])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_<>|\[\]#~]|&(?=#?\w+;))", r"\\\1", " ".join(text.split()))
 
 
 def fenced(text: str) -> str:
@@ -103,8 +103,7 @@ def _layout(found: Found) -> Iterator[list[str]]:
             if cell is None:
                 line.append("")
                 continue
-            mine = ours(cell) if cell["estimate"] else "not finished"
-            strong = f"**{mine}**" if key(cell) in best else mine
+            strong = f"**{ours(cell)}**" if key(cell) in best else ours(cell)
             theirs = "" if cell["paper"] is None else f" ({paper(cell)})"
             line.append(strong + theirs + (f" <sup>{marks[cell['note']]}</sup>" if cell["note"] else ""))
         yield line
@@ -120,7 +119,7 @@ def _differences(found: Found) -> Iterator[str]:
     )  # fmt: skip
     rows = []
     for cell in compared(found):
-        of, difference = unit(cell), cell["difference"]
+        of, difference = difference_unit(cell), cell["difference"]
         ps = [DASH if difference[name] is None else escaped(bare_p(difference[name])) for name in DIFFERENCE[4:7]]
         least = DASH if difference["detectable"] is None else of.ours(difference["detectable"])
         verdict = f"**{cell['verdict']}**: {escaped(cell['why'])}" if cell["verdict"] else DASH

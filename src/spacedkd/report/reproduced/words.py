@@ -9,13 +9,15 @@ VERDICTS = ("agrees", "disagrees", "cannot tell")
 LEAST_SEEDS = 6
 """with fewer, the exact sign-flip test cannot reach p < 0.05: its smallest p is 2 / 2^n"""
 TESTS = (
-    "Differences are paired by seed, over the seeds that both cells have, with the 95 % interval of Student's t. "
-    "p, paired t is its test; p, Holm is that p corrected for all judged differences of this table at once; p, "
-    "sign-flip is exact: of all ways to swap the two cells within seeds, the share that differ at least as much. "
-    "Detectable is the smallest difference that so many seeds, scattering as these do, would show with a power of 80 %."
+    "Differences are paired by seed, over the seeds that both cells have, with the 95 % interval of Student's t, whose "
+    "standard error is never less than that of counting whole images. p, paired t is its test; p, Holm is that p "
+    "corrected for all judged differences of this table at once; p, sign-flip is, of all ways to swap the two cells "
+    "within seeds, the share that differ at least as much: exact up to 16 seeds, drawn beyond. Detectable is the "
+    "smallest difference that so many seeds, scattering as these do, would show with a power of 80 %."
 )
 BOLD = (
-    "Bold is the best of a cell and all that are compared with it, where the paired 95 % interval shows the difference."
+    "Bold is the best mean of a cell and all that are compared with it, where the paired 95 % interval of its "
+    "difference to that cell leaves out zero; it need not be shown to be better than the others."
 )
 
 
@@ -35,6 +37,12 @@ def seeds(found: Found) -> str:
     if not numbers:
         return "no finished seed"
     return f"{spread(numbers)} {'seed' if max(numbers) == 1 else 'seeds'}"
+
+
+def averaged(found: Found) -> str:
+    """What a number and the one behind it are; one seed has no interval."""
+    several = any(cell["estimate"]["n"] > 1 for cell in found["cells"] if cell["estimate"])
+    return f"mean over {seeds(found)}" + (" ± half of the 95 % interval" if several else "")
 
 
 def scale(found: Found) -> str:
@@ -67,12 +75,12 @@ def unfinished(found: Found) -> str | None:
 
 
 def cost(found: Found) -> str | None:
-    """Of all runs; None where there are none, as for a claim that is a theorem."""
+    """Of all runs, paused or not; None where there are none, as for a claim that is a theorem."""
     of = found.get("cost")
     if not of:
         return None
-    shared = f", {count(of['shared'])} of them with a teacher that another run had trained" if of["shared"] else ""
-    said = f"{counted(of['runs'], 'run')}{shared}; {duration(3600 * of['hours'])} of computing"
+    shared = f", {count(of['shared'])} of them from a teacher that another run had trained" if of["shared"] else ""
+    said = f"{counted(of['runs'], 'run')}{shared}; {duration(3600 * of['hours'])} by the clock"
     return f"{said}, {count(of['updates'])} optimizer updates." if of.get("updates") is not None else f"{said}."
 
 
@@ -105,7 +113,8 @@ def metric_of(found: Found, cell: Found) -> str:
 
 def optimum(fit: Found) -> str:
     """Where a fitted parabola has its highest point, and whether that is the paper's."""
-    said = "the fitted parabola opens upwards and has no optimum"
+    how = "opens upwards" if fit["opens"] == "up" else "is a straight line"
+    said = f"the fitted parabola {how} and has no optimum"
     if has_optimum(fit):
         interval = "" if fit["low"] is None else f" (95 % interval {fit['low']:.2f} to {fit['high']:.2f})"
         said = f"fit: best at {fit['optimum']:.2f}{interval}"
@@ -115,7 +124,7 @@ def optimum(fit: Found) -> str:
 
 
 def has_optimum(fit: Found) -> bool:
-    return fit["optimum"] is not None and fit["coefficients"][2] < 0
+    return bool(fit["opens"] == "down")
 
 
 def overall(all_found: Sequence[Found]) -> str:
