@@ -1,5 +1,6 @@
 """The paper's tables as they are declared: its own numbers, and the runs that stand beside them."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import cast
@@ -153,3 +154,11 @@ def test_a_larger_teacher_costs_more() -> None:
     images = 50_000 * 80
     assert found["ResNet-101", "online"] == pytest.approx((3 * 1.11 + 4 * 5.02) * images)
     assert found["ResNet-101", "baseline"] == pytest.approx(3 * 5.02 * images)
+
+
+def test_no_interval_of_the_smallest_scale_is_another_one() -> None:
+    smoke = SCALES["smoke"]
+    for data in smoke.data.values():
+        steps = math.ceil((data.train_limit or 0) / smoke.batch_size)
+        intervals = [1, *(round(epochs * steps) for epochs in (0.5, 1, 1.5, 2)), round(smoke.epochs * steps)]
+        assert intervals == sorted({*intervals})

@@ -161,8 +161,8 @@ SMOKE = Scale(
         for name, limit in {"cifar100": 40, "tiny-imagenet": 50, "imagenet-100": 60, "imagenet-1k": 70}.items()
     },
     epochs=16,
-    batch_size=20,
-    evaluate_every=Duration(4, "ep"),
+    batch_size=10,  # half an epoch is more than a step, so that no interval is another one
+    evaluate_every=Duration(2, "ep"),
 )
 _SMALL = DataSpec(augmentation="small", augment=AugmentSpec(crop=2, flip=True), image_size=16, class_limit=25)
 CPU = Scale(
