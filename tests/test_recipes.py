@@ -92,6 +92,7 @@ def test_what_the_quirks_do() -> None:
         ("cnn", "1.5ep", "teacher first", "train", False, False, "own", "drop"),
         ("cnn", "offline", "teacher first", "eval", False, False, "own", "teach"),
         ("cnn", "80ep", "teacher first", "eval", False, False, "own", "teach"),
+        ("cnn", "100%+", "teacher first", "eval", False, False, "own", "teach"),
         ("vit", "online", "student first", "shared", False, False, "own", "teach"),
         ("vit", "0.5ep", "teacher first", "train", True, True, "leader", "drop"),
         ("vit", "offline", "teacher first", "train", False, False, "own", "teach"),
@@ -291,7 +292,14 @@ TINY = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --threads 1 --p
 
 @pytest.mark.parametrize("name", ["paper-self", "official-self"])
 @pytest.mark.parametrize(
-    "words", ["--interval online", "--set method.variant=plain", "--interval online --set method.variant=plain"]
+    "words",
+    [
+        "--interval online",
+        "--interval online --tail drop",
+        "--set schedule=null",
+        "--set method.variant=plain",
+        "--interval online --set method.variant=plain",
+    ],
 )
 def test_unspaced_self_kd_is_one_joint_update_for_each_batch(name: str, words: str) -> None:
     """The paper's Algorithm 3: no batch is lost, and none is learned twice."""
@@ -304,6 +312,32 @@ def test_two_updates_for_each_batch_of_self_kd_can_still_be_asked_for() -> None:
     words = [*TINY, "--recipe", "paper-self", "--interval", "online", "--set", "method.variant=live"]
     turns = [*make_plan(to_spec(parse(words))).turns.after(0)]
     assert turns == [(role, step) for step in range(10) for role in ("teacher", "student")]
+
+
+def test_unspaced_self_kd_may_be_asked_for_in_python() -> None:
+    spec = recipe("official-self", change=lambda spec: replace(spec, schedule=None))
+    assert (spec.method.options["variant"], spec.schedule) == ("plain", None)
+
+
+@pytest.mark.parametrize("name", ["paper-self", "official-self"])
+def test_a_plain_variant_with_the_recipes_own_interval_is_refused_where_it_is_typed(name: str) -> None:
+    with pytest.raises(UserError, match="Nobody leads in plain self-kd, so --interval spaces nothing"):
+        to_spec(parse([*TINY, "--recipe", name, "--interval", "4ep", "--set", "method.variant=plain"]))
+
+
+@pytest.mark.parametrize(("name", "mode"), [("paper-cnn", "eval"), ("official-cnn", "eval"), ("official-vit", "train")])
+def test_a_trained_teacher_is_the_released_offline_mode(name: str, mode: str) -> None:
+    spec = to_spec(parse(["--recipe", name, "--teacher", "resnet18", "--teacher-weights", "timm"]))
+    assert (spec.schedule, spec.frozen_mode, spec.follower_first, spec.redraw_replay) == (None, mode, False, False)
+    learns = ["--set", "method.teacher_learns=true"]
+    kept = to_spec(parse(["--recipe", name, "--teacher", "resnet18", "--teacher-weights", "timm", *learns]))
+    assert value_at(kept, "schedule.interval") == Duration(1.5, "ep", up=name == "official-vit")
+
+
+def test_an_overridden_schedule_is_said_in_words() -> None:
+    words = parse(["--recipe", "official-self", "--tail", "drop"])
+    overridden = of_quirks("official-self", (), to_spec(words))["overridden"]
+    assert overridden == "negative_counter, by schedule='spaced 4ep, tail dropped'"
 
 
 def test_a_plain_variant_with_an_interval_is_refused() -> None:

@@ -177,7 +177,9 @@ def test_an_interval_of_nothing_is_refused(interval: str | int) -> None:
 
 
 def test_an_interval_longer_than_the_run_is_refused() -> None:
-    with pytest.raises(UserError, match=r"2ep is longer than the run of 10 steps \(1 epochs\): use at most 10st"):
+    with pytest.raises(
+        UserError, match=r"Interval 2ep is longer than the run of 10 steps \(1 epochs\): use at most 10st"
+    ):
         in_steps(Spaced("2ep"), 10, 10)
 
 

@@ -86,16 +86,19 @@ def in_steps(plan: T, steps_per_epoch: int, total: int) -> T:
     Duration(amount=586, unit='st')
     """
 
-    def convert(value: Any) -> Any:
+    def convert(value: Any, name: str) -> Any:
         if isinstance(value, Duration):
-            return Duration(value.in_steps(steps_per_epoch, total), "st")
+            try:
+                return Duration(value.in_steps(steps_per_epoch, total), "st")
+            except UserError as error:
+                raise UserError(f"{name.capitalize()} {error}") from None
         if isinstance(value, tuple):
-            return tuple(convert(item) for item in value)
+            return tuple(convert(item, name) for item in value)
         if is_dataclass(value) and not isinstance(value, type):
-            return replace(value, **{f.name: convert(getattr(value, f.name)) for f in fields(value) if f.init})
+            return replace(value, **{f.name: convert(getattr(value, f.name), f.name) for f in fields(value) if f.init})
         return value
 
-    converted: T = convert(plan)
+    converted: T = convert(plan, "")
     return converted
 
 

@@ -4,6 +4,7 @@ A recipe is a spec; an official recipe is the paper's settings with a list of qu
 alone. A quirk belongs to the modes in which the released code has it: its online KD is not its spaced KD by one step.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,8 +13,9 @@ from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.places import value_at, with_changes
 from spacedkd.quirks import QUIRKS
-from spacedkd.schedule import Online, Spaced
+from spacedkd.schedule import Schedule, Spaced, is_online
 from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
+from spacedkd.spec_words import describe_schedule
 
 
 class Recipe(NamedTuple):
@@ -87,26 +89,30 @@ def mode_of(spec: RunSpec) -> str:
     """
     if spec.method.name == "none":
         return "alone"
-    if spec.schedule is None or spec.schedule == Online():
+    if value_at(spec, "method.teacher_learns") is False:  # it is trained already
+        return "offline"
+    if is_online(spec.schedule):
         return "online"
     if not isinstance(spec.schedule, Spaced):
         return "spaced"
     interval = Duration.parse(spec.schedule.interval)
-    whole = interval == Duration(100, "%") or (interval.unit == "ep" and interval.amount >= spec.epochs)
-    return "offline" if whole else "spaced"
+    whole = {"%": 100, "ep": spec.epochs, "st": math.inf}[interval.unit]  # how many steps there are is not known yet
+    return "offline" if interval.amount >= whole else "spaced"
 
 
 def _plain_where_unspaced(spec: RunSpec, own: RunSpec, asked_for: Collection[str]) -> RunSpec:
     """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
 
-    So both online in place of the recipe's `own` interval and plain in place of its `own` variant ask for it.
+    So both online, or nothing, in place of the recipe's `own` interval and plain in place of its `own` variant ask for
+    it.
     """
     if own.method.name != "self-kd" or spec.method.name != own.method.name:
         return spec
     variant, usual = (one.method.options.get("variant") for one in (spec, own))
     left_open = variant == usual and "method.variant" not in asked_for
-    asked = variant == "plain" or (left_open and spec.schedule == Online())
-    if asked and spec.schedule in (own.schedule, Online()):
+    unspaced = is_online(spec.schedule)
+    asked = variant == "plain" or (left_open and unspaced)
+    if asked and (unspaced or spec.schedule == own.schedule):
         plain = replace(spec.method, options={**spec.method.options, "variant": "plain"})
         return replace(spec, method=plain, schedule=None)
     return spec
@@ -125,7 +131,7 @@ def recipe(
 
     >>> recipe("official-cnn", without=["prob_kl"]).frozen_mode
     'train'
-    >>> recipe("official-cnn", change=lambda spec: replace(spec, schedule=Online())).frozen_mode
+    >>> recipe("official-cnn", change=lambda spec: replace(spec, schedule="online")).frozen_mode
     'shared'
     """
     base = _chosen(name, without).spec
@@ -150,13 +156,17 @@ def of_quirks(name: str, without: Collection[str], spec: RunSpec) -> dict[str, s
     on, lost = [], []
     for quirk in dict.fromkeys(quirk for quirk, _, _ in settings):
         own = [(place, value, value_at(spec, place)) for one, place, value in settings if one == quirk]
-        others = [f"{place}={found}" for place, value, found in own if found != value]
+        others = [f"{place}={_in_words(found)}" for place, value, found in own if found != value]
         if others:
             lost.append(f"{quirk}{' in part' if len(others) < len(own) else ''}, by {' '.join(others)}")
         else:
             on.append(quirk)
     lines = {"quirks": ", ".join(on), "overridden": "; ".join(lost), "left out": ", ".join(without)}
     return {what: line for what, line in lines.items() if line}
+
+
+def _in_words(value: Any) -> Any:
+    return f"'{describe_schedule(value)}'" if isinstance(value, Schedule) else value
 
 
 def _settings(name: str, without: Collection[str], spec: RunSpec) -> Iterator[tuple[str, str, Any]]:

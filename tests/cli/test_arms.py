@@ -14,9 +14,15 @@ from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import Given
 from spacedkd.json_form import to_json
 from spacedkd.methods import METHODS
-from spacedkd.training.plan import method_and_schedule
+from spacedkd.training.plan import fill_in, method_and_schedule
 
 BASE = {"interval": "2ep", "epochs": 6.0}
+WITHOUT = {  # what is about another method than those
+    "paper-cnn": (),
+    "official-cnn": ("prob_kl",),
+    "paper-self": (),
+    "official-self": ("live_teacher", "exits_run_along", "skip_head3_feature"),
+}
 
 
 def test_a_method_is_there_unspaced_and_spaced() -> None:
@@ -43,6 +49,27 @@ def test_a_method_is_there_unspaced_and_spaced() -> None:
         "none": None,
     }
     assert (meant["dkd"][1], meant["self-kd"][1]) == (Online(), None)
+
+
+@pytest.mark.parametrize("recipe", ["paper-cnn", "official-cnn", "paper-self", "official-self"])
+def test_unspaced_is_unspaced_whatever_a_recipe_says(recipe: str) -> None:
+    arms = make_arms([], ["kd", "self-kd"], {"recipe": recipe, "interval": "2ep", "without": WITHOUT[recipe]})
+    meant = {label: method_and_schedule(spec) for label, spec in arms.items()}
+    assert (meant["kd"][1], meant["self-kd"][1]) == (Online(), None)
+    assert meant["self-kd"][0].variant == "plain"  # type: ignore[attr-defined]
+    assert all(len(meant[f"{name} spaced"][0].roles) == 2 for name in ("kd", "self-kd"))
+    assert all(meant[f"{name} spaced"][1] not in (None, Online()) for name in ("kd", "self-kd"))
+
+
+def test_unspaced_is_unspaced_whatever_a_spec_says(tmp_path: Path) -> None:
+    for method, variant in (("kd", None), ("self-kd", "live")):
+        spec = fill_in(to_spec({"interval": "2ep", "method": method, "data": "digits"}))
+        assert spec.method.options.get("variant") == variant
+        (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
+        arms = make_arms([], [method], {"spec": tmp_path, "interval": "1ep", "set": ("schedule.tail=drop",)})
+        assert arms[method].schedule is None
+        assert len(method_and_schedule(arms[method])[0].roles) == (2 if method == "kd" else 1)
+        assert arms[f"{method} spaced"].schedule == Spaced("1ep", tail="drop")
 
 
 def test_all_are_all() -> None:

@@ -412,6 +412,16 @@ def test_timms_form_opens_by_itself(tmp_path: Path) -> None:
         load_student(tmp_path, mlp)
 
 
+def test_a_network_of_timms_with_weights_in_two_places_is_saved(tmp_path: Path) -> None:
+    spec = NetworkSpec("coat_lite_tiny", {"img_size": 32, "embed_dims": (8, 8, 8, 8)})
+    shown = Shown(torch.randn(2, 3, 32, 32, generator=CHANCE), CLASSES, ((0.5,) * 3, (0.2,) * 3))
+    network = build(spec, shown, seed=5).eval()
+    places = [value.data_ptr() for value in network.state_dict().values()]
+    assert len({*places}) < len(places)
+    save(network, spec, shown, tmp_path / "student")
+    assert torch.equal(load_student(tmp_path)(shown.sample), network(shown.sample))
+
+
 DAMAGED = ("", "[]", "null", "{}", "{" * 99_999, '{"architecture": 3}', '{"architecture": "no"}', '{"made_by": []}')
 OPTIONS = ('{"architecture": "resnet18_small", "model_args": "wide"}', '{"made_by": "os:getcwd", "options": 3}')
 

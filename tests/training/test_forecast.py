@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from spacedkd import DataSpec, Duration, Forecast, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, forecast, train
+from spacedkd.experiments.reproduction.scales import scale_of
 from spacedkd.training import checkpoint
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.forecast import forecasts
@@ -150,7 +151,16 @@ def test_time_is_about_what_it_takes(tmp_path: Path, tiny_with: Make) -> None:
     assert run.seconds / 5 < found.seconds_left - found.start_seconds < 5 * run.seconds
 
 
+def test_a_network_whose_blocks_take_tuples_has_a_forecast(tiny: RunSpec) -> None:
+    """PiT's pass on a pair of tokens, where torch's tracker of modules fails."""
+    network = scale_of("smoke").networks["pit_tiny"]
+    assert forecast(replace(tiny, network=network, epochs=1), seconds=AT_ONCE).roles[0].step.flops > 0
+
+
 def test_what_training_refuses_is_refused(tmp_path: Path, tiny: RunSpec) -> None:
+    for asked_for in ({"record": (Spaced("1ep"),)}, {"engine": replace(tiny.engine, pipeline=True)}):
+        with pytest.raises(UserError, match="With frozen_mode=train the teacher moves while others learn"):
+            forecast(replace(tiny, schedule=Spaced("1ep"), frozen_mode="train", **asked_for))
     train(replace(tiny, epochs=1), tmp_path / "run")
     with pytest.raises(UserError, match="holds another run"):
         forecast(replace(tiny, epochs=2), tmp_path / "run")

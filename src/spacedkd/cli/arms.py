@@ -65,7 +65,9 @@ def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
     """
     from spacedkd.training.plan import method_and_schedule
 
+    sets = tuple(one for one in base.get("set", ()) if not one.startswith("schedule"))
     never = {key: value for key, value in base.items() if key not in SCHEDULE_FLAGS}
+    never["set"] = (*sets, "schedule=null")  # nor does a recipe or a spec space it
     unspaced = dict([parse_arm(f"{name}: --method {name}", never)])
     if name == "none":
         return unspaced
@@ -73,5 +75,5 @@ def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
     alone, _ = method_and_schedule(unspaced[name])
     together, _ = method_and_schedule(spaced[f"{name} spaced"])
     if len(alone.roles) == 1 and len({*together.learners.values()}) > 1:
-        unspaced |= dict([parse_arm(f"{name} online: --method {name} --interval online", never)])
+        unspaced |= dict([parse_arm(f"{name} online: --method {name} --interval online", {**never, "set": sets})])
     return unspaced | spaced

@@ -15,9 +15,9 @@ from spacedkd.cli.meanings import make_schedule, with_networks
 from spacedkd.cli.typed import assignments
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError
-from spacedkd.places import with_changes
+from spacedkd.places import value_at, with_changes
 from spacedkd.recipes import recipe
-from spacedkd.schedule import Online
+from spacedkd.schedule import Online, by_name, is_online
 from spacedkd.spec import AugmentSpec, MethodSpec, OptimizerSpec, RateSpec, RunSpec, read_spec
 from spacedkd.spec_words import describe
 
@@ -37,7 +37,12 @@ def to_spec(given: Given) -> RunSpec:
         raise UserError("--spec and --recipe both fill everything in: give one of them.")
     without = given.get("without", ())
     if "recipe" in given:
-        return recipe(given["recipe"], without, lambda spec: changed(spec, given), typed_places(given))
+        spec = recipe(given["recipe"], without, lambda spec: changed(spec, given), typed_places(given))
+        if spec.schedule is None and not is_online(by_name(given.get("interval", "online"))):
+            raise UserError(
+                f"Nobody leads in plain {spec.method.name}, so --interval spaces nothing: leave out either."
+            )
+        return spec
     if without:
         raise UserError("--without leaves a quirk out of a --recipe: name the recipe too.")
     base = read_spec(given["spec"], given.get("trust_code", False)) if "spec" in given else RunSpec()
@@ -63,6 +68,8 @@ def changed(base: RunSpec, given: Given) -> RunSpec:
     if any(name in given for name in SCHEDULE_FLAGS):
         changes.append(("schedule", make_schedule(base.schedule, *(given.get(name) for name in SCHEDULE_FLAGS))))
     spec = with_changes(spec, [*changes, *assignments(given.get("set", ()))])
+    if "teacher_weights" in given and not _says_a_schedule(given) and value_at(spec, "method.teacher_learns") is False:
+        spec = replace(spec, schedule=None)  # whose interval is of a teacher that learns
     return _varied(spec, {name: given[name] for name in _VARIED if name in given})
 
 
@@ -73,7 +80,7 @@ def _without_what_belonged_to_others(base: RunSpec, given: Given) -> RunSpec:
         spec = replace(spec, method=MethodSpec(given["method"]))
         if given["method"] == "none" or base.schedule == Online():  # online is what a run has that asked for nothing
             spec = replace(spec, schedule=None)
-    elif base.schedule is None and any(name in given for name in SCHEDULE_FLAGS):
+    elif (base.schedule is None and any(name in given for name in SCHEDULE_FLAGS)) or _is_unspaced(given):
         spec = replace(spec, method=_open_to_spacing(base.method))
     if given.get("optimizer", base.optimizer.name) != base.optimizer.name:
         usual = OptimizerSpec(given["optimizer"])
@@ -84,8 +91,17 @@ def _without_what_belonged_to_others(base: RunSpec, given: Given) -> RunSpec:
     return spec
 
 
+def _says_a_schedule(given: Given) -> bool:
+    typed = [place.partition(".")[0] for place, _ in assignments(given.get("set", ()))]
+    return "schedule" in typed or any(name in given for name in SCHEDULE_FLAGS)
+
+
+def _is_unspaced(given: Given) -> bool:
+    return any(place == "schedule" and value is None for place, value in assignments(given.get("set", ())))
+
+
 def _open_to_spacing(method: MethodSpec) -> MethodSpec:
-    """A method without the options that spacing implies, so that the core chooses them."""
+    """A method without the options that spacing, or its absence, implies, so that the core chooses them."""
     if not method.options or ":" in method.name:
         return method
     from spacedkd.methods import METHODS

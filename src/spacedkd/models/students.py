@@ -33,6 +33,7 @@ def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made
     network they say which function made it, `made_by` or the spec's name.
     """
     network = deepcopy(network).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    network.register_state_dict_post_hook(_cloned)
     known: dict[str, Any] = {"label_names": [*shown.classes]}
     if made_by is not None or is_own(spec.name):
         known |= {"made_by": made_by or spec.name, "options": dict(spec.options)}
@@ -48,6 +49,11 @@ def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made
     if shown.normalisation is not None:
         described |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
     save_for_hf(network, folder, known, described_by, safe_serialization=True)
+
+
+def _cloned(network: nn.Module, weights: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+    """Some networks have one weight in two places, which safetensors does not write."""
+    weights |= {key: value.clone() for key, value in weights.items()}
 
 
 def _is_rebuilt_by_timm(network: nn.Module, shown: Shown) -> bool:
@@ -67,9 +73,7 @@ def _save_own(network: nn.Module, known: dict[str, Any], shown: Shown, folder: P
     mean, std = shown.normalisation or (None, None)
     known = {**known, "mean": mean, "std": std}
     folder.mkdir(parents=True, exist_ok=True)
-    # Cloned, because some networks have one weight in two places.
-    weights = {key: value.clone() for key, value in network.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    save_file(network.state_dict(), folder / "model.safetensors", {"format": "pt"})
     write_json(folder / "config.json", known)
 
 

@@ -143,6 +143,8 @@ def forecasts(
     for spec, folder in runs:
         _check(spec, folder, objects, library)
     asked = make_plan(runs[0][0], objects, library)
+    for role in asked.roles[:-1] if asked.spec.engine.pipeline else path.leaders(asked):
+        path.check_path(asked, role)
     setup = set_up(replace(asked, spec=replace(asked.spec, record=(), teacher_path=None)))
     start = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as place:
