@@ -13,7 +13,7 @@ from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.places import value_at, with_changes
 from spacedkd.quirks import QUIRKS
-from spacedkd.schedule import Schedule, Spaced, is_online
+from spacedkd.schedule import Schedule, Spaced
 from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 from spacedkd.spec_words import describe_schedule
 
@@ -79,6 +79,16 @@ for _name, _by_modes in _OFFICIAL.items():
     _quirks = {quirk: modes.split() for modes, quirks in _by_modes.items() for quirk in quirks.split()}
     _about = f"paper-{_name} as its released code does it"
     RECIPES[f"official-{_name}"] = Recipe(_about, RECIPES[f"paper-{_name}"].spec, _quirks)
+
+
+def is_online(schedule: Schedule | None) -> bool:
+    """Whether teacher and student take turns at every step, which is also what a run has that asks for nothing.
+
+    >>> is_online(Spaced("1st", tail="drop")), is_online(Spaced("2st"))
+    (True, False)
+    """
+    spaced = isinstance(schedule, Spaced) and Duration.parse(schedule.interval)
+    return schedule is None or spaced == Duration(1, "st")
 
 
 def mode_of(spec: RunSpec) -> str:

@@ -75,16 +75,6 @@ def Online() -> Spaced:
     return Spaced("1st")
 
 
-def is_online(schedule: Schedule | None) -> bool:
-    """Whether teacher and student take turns at every step, which is also what a run has that asks for nothing.
-
-    >>> is_online(Spaced("1st", tail="drop")), is_online(Spaced("2st"))
-    (True, False)
-    """
-    spaced = isinstance(schedule, Spaced) and Duration.parse(schedule.interval)
-    return schedule is None or spaced == Duration(1, "st")
-
-
 def Offline() -> Spaced:
     """The teacher learns the whole run, then the student does."""
     return Spaced("100%")

@@ -16,8 +16,8 @@ from spacedkd.cli.typed import assignments
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError
 from spacedkd.places import value_at, with_changes
-from spacedkd.recipes import recipe
-from spacedkd.schedule import Online, by_name, is_online
+from spacedkd.recipes import is_online, recipe
+from spacedkd.schedule import Online, by_name
 from spacedkd.spec import AugmentSpec, MethodSpec, OptimizerSpec, RateSpec, RunSpec, read_spec
 from spacedkd.spec_words import describe
 
