@@ -32,8 +32,8 @@ def with_lr(run: RunSpec, lr: float) -> RunSpec:
 
 
 def with_batches(run: RunSpec, size: int) -> RunSpec:
-    """Of this size beside the paper's 128; of a smaller scale the same part of its own."""
-    return replace(run, batch_size=max(2, size * run.batch_size // 128))
+    """Of this size beside the paper's 128; of a smaller scale the same part of its own, but enough for BatchNorm."""
+    return replace(run, batch_size=max(4, size * run.batch_size // 128))
 
 
 SETTINGS: dict[str, dict[str, Arm]] = {
