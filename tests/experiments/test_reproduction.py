@@ -15,7 +15,7 @@ from spacedkd.experiments.reproduction.reproduce import Reproduction, chosen, so
 from spacedkd.experiments.reproduction.scales import SMOKE
 from spacedkd.experiments.reproduction.store import Store
 
-SMALLEST = replace(SMOKE, epochs=8, evaluate_every=Duration(2, "ep"))
+SMALLEST = replace(SMOKE, epochs=8, batch_size=20, evaluate_every=Duration(2, "ep"))
 
 
 def reproduction(store: Path, *names: str, seeds: Sequence[int] = (0, 1), only: str | None = None) -> Reproduction:
