@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from spacedkd import Duration, UserError, read_run
+from spacedkd.experiments import evaluation_file
 from spacedkd.experiments.paper import tables
 from spacedkd.experiments.reproduction import numbers
 from spacedkd.experiments.reproduction.reproduce import Reproduction, chosen, some
 from spacedkd.experiments.reproduction.scales import SMOKE
 from spacedkd.experiments.reproduction.store import Store
+from spacedkd.experiments.reproduction.table import Instruments
+from tests.report.fake_evaluations import evaluation
 
 SMALLEST = replace(SMOKE, epochs=8, batch_size=20, evaluate_every=Duration(2, "ep"))
 
@@ -78,6 +81,17 @@ def test_instruments_are_used_where_a_table_needs_them(made: Reproduction) -> No
     found = made.results("adversarial")
     first = next(cell for cell in found["cells"] if cell["values"])
     assert [*first["values"].values()] == [numbers.evaluated(folder)[first["metric"]].value]
+
+
+def test_a_loss_that_is_not_finite_is_measured(tmp_path: Path) -> None:
+    evaluation_file.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
+    assert "weight_noise/relative/0.1/loss" not in numbers.evaluated(tmp_path)
+    assert numbers.is_measured(tmp_path, Instruments(noise=(0.1,)))
+    assert numbers.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 5)))
+    assert not numbers.is_measured(tmp_path, Instruments(noise=(0.1, 0.2)))
+    assert not numbers.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 3)))
+    assert not numbers.is_measured(tmp_path, Instruments(epsilons=(7.0,)))
+    assert not numbers.is_measured(tmp_path / "none", Instruments(noise=(0.1,)))
 
 
 def test_numbers_alone_give_the_same_table_and_are_not_trained_again(made: Reproduction, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """The single numbers of a finished run that tables are made of."""
 
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from spacedkd.experiments import evaluation_file
 from spacedkd.experiments.evaluation_file import Metric
+from spacedkd.experiments.reproduction.table import Instruments
 from spacedkd.run import Run
 
 LATE = 10.0
@@ -56,10 +59,27 @@ def number(run: Run, metric: str, evaluated: Callable[[Path], Mapping[str, Metri
 
 def evaluated(folder: Path) -> dict[str, Metric]:
     """What was measured of a run after its last epoch."""
+    return {} if (found := _evaluation(folder)) is None else evaluation_file.metrics(found)
+
+
+def is_measured(folder: Path, instruments: Instruments) -> bool:
+    """Whether these were used on a run after its last epoch; a loss that was not finite is measured, too."""
+    if (found := _evaluation(folder)) is None:
+        return False
+    used = {name: found["instruments"].get(name, {}) for name in ("corruptions", "adversarial", "weight_noise")}
+    corrupted = {(one["name"], one["severity"]) for one in used["corruptions"].get("found", ())}
+    attacks = [one["attack"] for one in used["adversarial"].get("attacks", ())]
+    noise = {one["level"] for one in used["weight_noise"].get("levels", ()) if one["kind"] == "relative"}
+    return (
+        corrupted.issuperset(product(instruments.corruptions, instruments.severities))
+        and {one["epsilon"] for one in attacks if one["name"] == "bim"}.issuperset(instruments.epsilons)
+        and noise.issuperset(instruments.noise)
+    )
+
+
+def _evaluation(folder: Path) -> dict[str, Any] | None:
     found = evaluation_file.read(folder)
-    if found is None or found["origin"].get("epochs") is None:
-        return {}
-    return evaluation_file.metrics(found)
+    return None if found is None or found["origin"].get("epochs") is None else found
 
 
 def _late(run: Run) -> list[float]:

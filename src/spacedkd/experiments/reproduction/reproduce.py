@@ -121,14 +121,11 @@ class Reproduction:
         return [*dict.fromkeys(folder for folder, _ in self._unmeasured() if not RunFolder(folder).student.exists())]
 
     def _unmeasured(self) -> Iterable[tuple[Path, Instruments]]:
-        found: dict[tuple[Path, Instruments], None] = {}
-        evaluated = cache(numbers.evaluated)
-        for named in self.named:
-            for cell in self.cells.get(named.name, ()) if named.table.instruments != Instruments() else ():
-                for run in self.runs(cell).values():
-                    if cell.metric not in evaluated(run.folder):
-                        found[run.folder, named.table.instruments] = None
-        return found
+        for named in (one for one in self.named if one.table.instruments != Instruments()):
+            cells = self.cells.get(named.name, ())
+            for folder in dict.fromkeys(run.folder for cell in cells for run in self.runs(cell).values()):
+                if not numbers.is_measured(folder, named.table.instruments):
+                    yield folder, named.table.instruments
 
     def results(self, name: str) -> Found:
         """What a table's finished runs say, with where that comes from."""
