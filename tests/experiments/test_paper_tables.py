@@ -95,7 +95,8 @@ def test_the_arms_at_the_papers_scale_are_the_recipe_with_one_thing_changed() ->
     assert leads == [Online(), *(Ahead(f"{lead}ep") for lead in ("0.5", "1", "1.5", "2", "2.5")), Spaced("1.5ep")]
     windows = {cell.key: cell.spec.schedule for cell in cells("critical-period")}
     inside = (Spaced("1.5ep"), Online())
-    assert windows["for 10 epochs", "70"] == Window(*inside, "70ep", length="10ep")
+    assert windows["for 10 epochs", "60"] == Window(*inside, "60ep", length="10ep")
+    assert windows["for 10 epochs", "70"] == windows["to the end", "70"] == Window(*inside, "70ep", stop="80ep")
     assert windows["to the end", "30"] == Window(*inside, "30ep", stop="80ep")
     assert windows["to the end", "0"] == Spaced("1.5ep")
 
