@@ -72,22 +72,19 @@ def write_index(folder: Path) -> None:
     """One page over all tables that were made at a scale, and the same as Markdown."""
     from spacedkd.report import reproduced
 
-    write_index_markdown(folder)
-    reproduced.write_index_page(folder / "index.html", _all_made(folder))
+    reproduced.write_index_page(folder / "index.html", write_index_markdown(folder))
     say(f"All tables: {folder}/index.html")
 
 
-def write_index_markdown(folder: Path) -> None:
+def write_index_markdown(folder: Path) -> list[dict[str, Any]]:
+    """One line for each table that was made at a scale; gives what they say."""
+    from spacedkd.experiments.paper import tables
     from spacedkd.files import write_text
     from spacedkd.report import reproduced
 
-    write_text(folder / "index.md", reproduced.index_markdown(_all_made(folder)))
-
-
-def _all_made(folder: Path) -> list[dict[str, Any]]:
-    from spacedkd.experiments.paper import tables
-
-    return [found for name in tables() if (found := _made(folder / name / "results.json")) is not None]
+    made = [found for name in tables() if (found := _made(folder / name / "results.json")) is not None]
+    write_text(folder / "index.md", reproduced.index_markdown(made))
+    return made
 
 
 def _made(path: Path) -> dict[str, Any] | None:
