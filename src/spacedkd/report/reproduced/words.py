@@ -6,8 +6,6 @@ from spacedkd.report.numbers import Found, count, counted, duration, listed, spr
 from spacedkd.report.reproduced.cells import compared
 
 VERDICTS = ("agrees", "disagrees", "cannot tell")
-LEAST_SEEDS = 6
-"""with fewer, the exact sign-flip test cannot reach p < 0.05: its smallest p is 2 / 2^n"""
 TESTS = (
     "Differences are paired by seed, over the seeds that both cells have, with the 95 % interval of Student's t, whose "
     "standard error is never less than that of counting whole images. p, paired t is its test; p, Holm is that p "
@@ -56,14 +54,14 @@ def capital(sentence: str) -> str:
 def few_seeds(found: Found) -> str | None:
     """What so few seeds cannot show, whatever their numbers are; None where they are enough."""
     numbers = [cell["difference"]["n"] for cell in compared(found)]
-    if not numbers or min(numbers) >= LEAST_SEEDS:
+    if not numbers or min(numbers) >= found["fewest_seeds"]:
         return None
     most = min(numbers)
     if most == 1:
         said = "Where one seed alone is finished there is no interval and no test"
     else:
         said = f"With {most} seeds the exact test has {2**most} outcomes and its p is {2 / 2**most:g} at the least"
-    return f"{said}: fewer than {LEAST_SEEDS} seeds can never reach p < 0.05 exactly."
+    return f"{said}: fewer than {found['fewest_seeds']} seeds can never reach p < 0.05 exactly."
 
 
 def unfinished(found: Found) -> str | None:
