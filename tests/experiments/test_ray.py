@@ -43,10 +43,13 @@ def silent(job: Job, moment: Any) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that only directs, two nodes that train, and one session, whose processes serve most tests."""
+    """A head that only directs, two nodes that train, and one session, whose processes serve most tests.
+
+    A lost node is noticed soon, and processes get their share of the cores, which the tests beside them use too.
+    """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    notice_soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
-    head = {**_node(0), "_system_config": notice_soon, "include_dashboard": False}
+    config = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3, "worker_niceness": 0}
+    head = {**_node(0), "_system_config": config, "include_dashboard": False}
     started = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         started.add_node(**_node(1))

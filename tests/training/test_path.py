@@ -263,7 +263,7 @@ def test_what_either_checkpoint_of_a_pipeline_may_ask_for_stays(tmp_path: Path) 
 
 def test_a_path_is_followed_while_it_is_written_and_its_writer_is_killed(tmp_path: Path, tiny: RunSpec) -> None:
     """The student waits, is stopped itself, says that nobody writes, and goes on when the writer does."""
-    spec = replace(tiny, epochs=24, schedule=Spaced("1ep"), evaluate_every="6ep")
+    spec = replace(tiny, epochs=12, schedule=Spaced("1ep"), evaluate_every="6ep")
     (tmp_path / "spec.json").write_text(json.dumps(to_json(replace(spec, record=("1ep",)))))
     started = [sys.executable, "-m", "spacedkd", "train"]
     writer = subprocess.Popen([*started, "--spec", "spec.json", "--out", "teacher"], cwd=tmp_path, stdout=DEVNULL)
