@@ -87,9 +87,11 @@ class Reproduction:
     def arms(self) -> Mapping[str, Arm]:
         """Every arm once, under the name of the first cell that asks for it."""
         found: dict[str, Arm] = {}
+        known: set[str] = set()
         for cell in (cell for cells in self.cells.values() for cell in cells):
             arm = self.store.arm(cell.spec)
-            if all(arm.fingerprint != other.fingerprint for other in found.values()):
+            if arm.fingerprint not in known:
+                known.add(arm.fingerprint)
                 label = f"{cell.row}, {cell.column}"
                 found[f"{label} ({arm.fingerprint[:4]})" if label in found else label] = arm
         return found
