@@ -126,7 +126,7 @@ feature_smooth_l1 = _of_features(F.smooth_l1_loss)
 feature_mse = _of_features(F.mse_loss)
 """The mean squared difference over batch and features."""
 feature_square_sum = _of_features(partial(F.mse_loss, reduction="sum"))
-"""The squared difference summed over batch and features: what the paper's loss table calls MSE (sum)."""
+"""The squared difference summed over batch and features; what the paper's table calls MSE (sum) is `feature_norm`."""
 feature_cross_entropy = _of_features(F.cross_entropy)
 """Student features read as logits, raw teacher features as class weights, as in the paper code's CE option."""
 

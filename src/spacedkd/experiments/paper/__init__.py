@@ -12,7 +12,7 @@ from spacedkd.experiments.reproduction.table import Named
 
 @cache
 def tables() -> dict[str, Named]:
-    """All tables by name, in the order of the paper; the first line of each file's docstring is its claim."""
+    """All tables by name, in the order of their places; the first line of each file's docstring is its claim."""
     modules = [(info.name, import_module(f"{__name__}.{info.name}")) for info in pkgutil.iter_modules(__path__)]
     found = [
         Named(name.strip("_").replace("_", "-"), (module.__doc__ or "").strip().splitlines()[0], module.TABLE)

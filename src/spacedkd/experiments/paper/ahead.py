@@ -31,7 +31,10 @@ TABLE = Table(
     axis=Axis("lead, epochs", {str(lead): lead for lead in NUMBERS}),
     claims="no gain",
     notes=(
-        "Spaced KD, whose teacher stands still, is no part of the paper's table; it shows what a gain would be here.",
+        "Spaced KD, whose teacher stands still, is no part of this table of the paper; it shows what a gain would be "
+        "here, and its number is that of the main table.",
+        "The teacher stops where the run ends, so for as many epochs as its lead the student's last ones have a "
+        "teacher that stands still. The paper does not say how its runs end.",
         "The lead of 2.5 epochs of the paper's table has no interval beside it in the other tables.",
     ),
 )

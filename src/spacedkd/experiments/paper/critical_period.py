@@ -39,7 +39,8 @@ TABLE = Table(
     cells,
     axis=Axis("spaced from this epoch of 80 on", {str(start): start for start in STARTS}),
     notes=(
-        "The paper shows a figure without numbers, so no cell has one of its own.",
+        "The paper shows a figure without numbers, so no cell has one of its own, and its text names neither network, "
+        "data nor starts: these are chosen.",
         "The paper does not say what happens before and after: here it is online KD.",
         "Spaced from 0 to the end is spaced KD itself, and from 70 for 10 epochs is to the end.",
         "Starts of the second half are measured against those 40 epochs before them, which is what the claim is about; "

@@ -1,4 +1,4 @@
-"""Online KD is better than no KD, and a teacher spaced by 1.5 epochs better than online KD, on all networks and data.
+"""Spacing the teacher by 1.5 epochs makes online KD better, on every network and data set.
 
 Fourteen pairs of networks and data sets, three arms each; the runs of CIFAR-100 and Tiny-ImageNet are shared with
 `interval`.
@@ -43,7 +43,14 @@ def cells(scale: Scale) -> Iterator[Cell]:
         for (column, arm), number in zip(ARMS.items(), numbers, strict=True):
             note = OTHER_INTERVALS.get((network, data), "") if column == "spaced 1.5" else ""
             against = (row, AGAINST[column]) if column in AGAINST else None
-            yield Cell(row, column, scale.run(network, data, arm), number, against, note=note)
+            judged = column == "spaced 1.5"  # which is what the claim is about
+            yield Cell(row, column, scale.run(network, data, arm), number, against, note=note, judged=judged)
 
 
-TABLE = Table("Overall performance of online KD", "Tab. main_results", 1, cells)
+TABLE = Table(
+    "Overall performance of online KD",
+    "Tab. main_results",
+    1,
+    cells,
+    notes=("The paper does not say which classes ImageNet-100 has, and the released code has no such data.",),
+)
