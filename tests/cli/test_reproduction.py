@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,50 @@ def test_the_index_of_numbers_names_the_tables_that_are_there(made: Path, tmp_pa
     assert "interval/table.md" not in index
 
 
+def test_a_table_whose_runs_are_elsewhere_is_left_as_it_is(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(made / "smoke", tmp_path / "smoke")
+    before = (tmp_path / "smoke" / "loss" / "results.json").read_bytes()
+    main(["reproduce", "loss", *ONLY, "--store", str(tmp_path), "--max-hours", "0"])
+    assert "the table that is there is left as it is" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "smoke" / "loss" / "results.json").read_bytes() == before
+
+
+def test_the_list_counts_runs_of_all_rows_and_seeds_and_of_this_recipe_alone(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["reproduce", "--store", str(made)])
+    assert "finished: smoke 4 of 20" in capsys.readouterr().out, "five losses, two arms, two seeds"
+    main(["reproduce", "--store", str(made), "--recipe", "official"])
+    assert "finished" not in capsys.readouterr().out
+
+
+def test_theory_is_kept_among_the_numbers_and_is_not_measured_in_no_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", "theory", "--scale", "smoke", "--store", str(tmp_path / "store"), "--numbers"]
+    main([*words, str(tmp_path / "none"), "--max-hours", "0"])
+    assert not (tmp_path / "none" / "smoke" / "theory").exists()
+    main([*words, str(tmp_path / "kept"), "--only", "resnet18*"])
+    text = (tmp_path / "kept" / "smoke" / "theory" / "table.md").read_text()
+    assert "seed" not in text.partition("Made on")[2], "it has one of its own, on its page"
+    assert "theory/table.md" in (tmp_path / "kept" / "smoke" / "index.md").read_text()
+
+
+def test_no_answer_is_no(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def end_of_input(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", end_of_input)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("spacedkd.cli.reproduction._show_plan", lambda *_: None)
+    monkeypatch.setattr(Reproduction, "check_data", lambda self: None)
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "loss", "--only", "l1", "--scale", "paper", "--store", str(tmp_path)])
+    assert (end.value.code, capsys.readouterr().err.strip()) == (2, "spacedkd: Nothing was trained.")
+
+
 def test_what_it_will_take(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["reproduce", "loss", *ONLY, "--store", str(made), "--plan"])
     assert "4 of 4 runs" in capsys.readouterr().out
@@ -82,6 +127,7 @@ def test_what_it_will_take(made: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["loss", "--seeds", "0"], "--seeds must be at least 1"),
         (["loss", "--max-hours", "-1"], "--max-hours"),
         (["loss", "--scale", "cpu", "--root", "nowhere"], "nowhere"),
+        (["interval", "--scale", "cpu", "--root", "nowhere"], "tiny-imagenet"),
         (["loss", "--numbers", "store"], "another folder than --store"),
         (["loss", "--numbers", "/dev/null/numbers", "--scale", "smoke"], "give --numbers another name"),
     ],

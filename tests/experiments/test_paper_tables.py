@@ -3,6 +3,8 @@
 import math
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from spacedkd import DLB, Ahead, MethodSpec, Offline, Online, RunSpec, Spaced, Window, recipe
 from spacedkd.experiments.paper import tables
 from spacedkd.experiments.reproduction.cost import gflop
+from spacedkd.experiments.reproduction.listing import listed
+from spacedkd.experiments.reproduction.reproduce import some
 from spacedkd.experiments.reproduction.scales import SCALES, Scale, scale_of
 from spacedkd.experiments.reproduction.table import Cell
 from spacedkd.training.plan import method_and_schedule
@@ -85,7 +89,7 @@ def test_every_cell_is_one_run_and_is_measured_against_a_cell_that_is_there(name
 
 
 def test_the_arms_at_the_papers_scale_are_the_recipe_with_one_thing_changed() -> None:
-    base = recipe("paper-cnn")
+    base = replace(recipe("paper-cnn"), precision="32-true")  # the released code has no mixed precision
     by_column = {cell.column: cell.spec for cell in cells("interval") if cell.row == "ResNet-18, CIFAR-100"}
     assert by_column["w/ 1.5"] == base
     assert by_column["online"] == replace(base, schedule=Online())
@@ -163,3 +167,32 @@ def test_no_interval_of_the_smallest_scale_is_another_one() -> None:
         steps = math.ceil((data.train_limit or 0) / smoke.batch_size)
         intervals = [1, *(round(epochs * steps) for epochs in (0.5, 1, 1.5, 2)), round(smoke.epochs * steps)]
         assert intervals == sorted({*intervals})
+
+
+def test_the_docstring_of_a_table_states_its_cost_and_its_command() -> None:
+    costs = {row["name"]: row["cost"] for row in listed(Path("nowhere"))}
+    for name in NAMES:
+        module = import_module(f"spacedkd.experiments.paper.{'self_' if name == 'self' else name.replace('-', '_')}")
+        said = " ".join((module.__doc__ or "").split())
+        assert f"spacedkd reproduce {name} --scale cpu" in said
+        cost = costs[name]
+        assert f"Cost of all seeds: {cost['smoke']} at smoke, {cost['cpu']} at cpu, {cost['paper']} at paper." in said
+
+
+@pytest.mark.parametrize("scale", ["smoke", "cpu", "paper"])
+def test_a_run_is_known_by_its_network_and_data(scale: str) -> None:
+    """Whatever they are called at a scale: at smoke all data are digits, and wider networks have the same name."""
+    size = scale_of(scale)
+    for network in size.networks:
+        for data in size.data:
+            assert size.names(size.run(network, data)) == (network, data)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "cpu"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "theory"])
+def test_a_pattern_of_network_and_data_reaches_every_table(name: str, scale: str) -> None:
+    pattern = "resnet18, imagenet-1k" if name == "imagenet" else "resnet18, cifar*"
+    found = some(tables()[name], scale_of(scale), pattern)
+    assert found
+    own = [cell for cell in found if scale_of(scale).names(cell.spec) == tuple(pattern.replace("*", "100").split(", "))]
+    assert {cell.key for cell in found} == {cell.key for cell in own} | {cell.against for cell in own if cell.against}

@@ -13,7 +13,7 @@ from spacedkd.experiments import evaluation_file
 from spacedkd.experiments.paper import tables
 from spacedkd.experiments.reproduction import numbers
 from spacedkd.experiments.reproduction.reproduce import Reproduction, chosen, some
-from spacedkd.experiments.reproduction.scales import SMOKE
+from spacedkd.experiments.reproduction.scales import SMOKE, scale_of
 from spacedkd.experiments.reproduction.store import Store
 from spacedkd.experiments.reproduction.table import Instruments
 from tests.report.fake_evaluations import evaluation
@@ -117,8 +117,7 @@ def test_numbers_alone_give_the_same_table_and_are_not_trained_again(made: Repro
 
 
 def test_rows_are_chosen_with_those_they_are_measured_against() -> None:
-    cells = [*tables()["noise"].table.cells(SMALLEST)]
-    assert {cell.row for cell in some(cells, "resnet18,loss,w/1*")} == {
+    assert {cell.row for cell in some(tables()["noise"], SMALLEST, "resnet18,loss,w/1*")} == {
         "ResNet-18, loss, w/o",
         "ResNet-18, loss, w/ 1.5",
     }
@@ -158,3 +157,31 @@ def test_data_that_is_not_there_is_said_before_anything_is_trained(tmp_path: Pat
     with pytest.raises(UserError, match="cifar100"):
         found.store.train(found.jobs(1), 1, lambda job, moment: None)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_store_has_one_precision_wherever_it_is_taken(tmp_path: Path, precision: str) -> None:
+    Store(tmp_path).begin()
+    written = json.loads((tmp_path / "store.json").read_text())
+    (tmp_path / "store.json").write_text(json.dumps(written | {"precision": precision}))
+    spec = SMALLEST.run("resnet18")
+    assert spec.precision == "auto"
+    assert Store(tmp_path).arm(spec).spec.precision == precision
+    assert Store(tmp_path).arm(replace(spec, precision="64-true")).spec.precision == "64-true"
+    (tmp_path / "store.json").write_text(json.dumps(written | {"precision": "half"}))
+    with pytest.raises(UserError, match=r"store\.json cannot be read"):
+        Store(tmp_path).check()
+
+
+def test_what_was_not_asked_for_is_not_missing(made: Reproduction) -> None:
+    """Two arms of one network, of which there are runs; the columns of the other networks are left out."""
+    found = reproduction(made.store.folder, "corruptions", only="resnet18*").results("corruptions")
+    assert found["columns"] == ["ResNet-18 w/o", "ResNet-18 w/"]
+    assert found["missing"] == 4, "two arms of self KD, two seeds"
+
+
+def test_all_data_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
+    found = Reproduction(chosen(["online"]), scale_of("cpu", root=str(tmp_path)), Store(tmp_path), [0], "*imagenet*")
+    with pytest.raises(UserError, match="tiny-imagenet is not in .* imagenet-100 is not in ") as error:
+        found.check_data()
+    assert len(str(error.value).splitlines()) == 1

@@ -76,7 +76,7 @@ def test_a_claim_is_judged_by_its_effects() -> None:
     assert sentence(["disagrees", "cannot tell"]).startswith("Contradicted in part:")
     assert sentence(["disagrees"]).startswith("Not what the paper says:")
     assert sentence(["cannot tell"]) == (
-        "Cannot be told from these seeds: of 1 effects 0 agree, 0 disagree, 1 cannot be told."
+        "Cannot be told from these seeds: of 1 effect 0 agree, 0 disagree, 1 cannot be told."
     )
 
 

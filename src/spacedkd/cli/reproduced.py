@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spacedkd.cli.progress import console, count_progress, say
+from spacedkd.errors import UserError
 
 if TYPE_CHECKING:
     from spacedkd.experiments.reproduction.reproduce import Reproduction
@@ -24,8 +25,16 @@ def write_tables(found: Reproduction) -> None:
 
     for name in found.cells:
         place = found.store.folder / found.scale.folder / name
+        results = found.results(name)
+        if not results["cost"]["runs"] and _has_numbers(place / "results.json"):
+            say(f"None of the runs of {name} is in {found.store.folder}: the table that is there is left as it is.")
+            continue
         make_folder(place, "--store")
-        results = found.results(name) | {"pictures": found.draw(name, place)}
+        try:
+            results["pictures"] = found.draw(name, place)
+        except UserError as error:  # tables are made without the data, too
+            results["pictures"] = []
+            say(f"No picture of {name}: {error}")
         _write_all(place, results)
         console.print(*(terminal.shown(table) for table in reproduced.result_tables(results)))
         say(f"{results['claim']}\n{results['verdict']['sentence']}\nPage: {place}/index.html")
@@ -81,10 +90,16 @@ def write_index_markdown(folder: Path) -> list[dict[str, Any]]:
     from spacedkd.experiments.paper import tables
     from spacedkd.files import write_text
     from spacedkd.report import reproduced
+    from spacedkd.training.folder import make_folder
 
+    make_folder(folder, "--store")
     made = [found for name in tables() if (found := _made(folder / name / "results.json")) is not None]
     write_text(folder / "index.md", reproduced.index_markdown(made))
     return made
+
+
+def _has_numbers(path: Path) -> bool:
+    return path.exists() and (found := _made(path)) is not None and bool(found.get("cost", {}).get("runs"))
 
 
 def _made(path: Path) -> dict[str, Any] | None:

@@ -104,12 +104,17 @@ def reproduce(
         say(f"{name} has no row like {only!r}, and is left out.")
     if found.cells:
         _train(found, jobs, ray, max_hours, yes)
+    found.store.begin()
+    if found.cells:
         write_tables(found)
     if any(one.name == THEORY for one in wanted):
-        write_theory(found)
+        if max_hours == 0:
+            say("theory has no runs: it is measured anew each time, so not with --max-hours 0.")
+        else:
+            write_theory(found)
     write_index(store / size.folder)
-    if numbers is not None and found.cells:
-        found.copy_numbers(numbers)
+    if numbers is not None:
+        found.copy_numbers(numbers, [one.name for one in wanted])
         write_index_markdown(numbers / size.folder)  # of the tables that are there
         say(f"Numbers: {numbers}")
 
@@ -126,6 +131,7 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
     left = [job for job in every if not job.finished]
     end = None if max_hours is None else time.monotonic() + 3600 * max_hours
     if left and max_hours != 0:
+        found.check_data()
         say(f"{len(every) - len(left)} of {len(every)} runs in {found.store.folder} are finished.")
         if found.scale.name == "paper" and not yes:
             _ask(found, at_once)
@@ -162,7 +168,11 @@ def _ask(found: Reproduction, at_once: int) -> None:
     _show_plan(found, at_once)
     if not sys.stdin.isatty():
         raise UserError("The paper's scale is not begun unasked: add --yes.")
-    if input("Begin? [y/N] ").strip().lower() not in ("y", "yes"):
+    try:
+        answer = input("Begin? [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise UserError("Nothing was trained.")
 
 

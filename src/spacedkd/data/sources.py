@@ -153,11 +153,12 @@ class Library:
         spec = self.filled(spec)
         return _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
 
-    def _find(self, spec: DataSpec) -> Found:
+    def find(self, spec: DataSpec) -> Found:
+        """Where the images of a data set are; none is read."""
         return _recent(self._found, _found_by(spec), lambda: self._source(spec.source).find(spec))
 
     def _kept(self, spec: DataSpec) -> RunData:
-        kept = read_parts(self._find(spec), spec, self.memory_limit)
+        kept = read_parts(self.find(spec), spec, self.memory_limit)
         for line in kept.notes:
             tell(line)
         return kept
@@ -171,7 +172,7 @@ class Library:
             return spec  # without a look at the images
         suits, side, arrays = source.suits, None, False
         if suits is None:  # small pictures are varied at their own size; photographs get what is usual for ImageNet
-            found = self._find(spec)
+            found = self.find(spec)
             size, arrays = _size(found), isinstance(found.train.images, np.ndarray)
             small = max(size) <= SMALL or not _could_be_photographs(found)
             suits, side = ("small", min(size)) if small else ("imagenet", None)
@@ -184,7 +185,7 @@ class Library:
         chosen = augmentations.named(name)
         changes = spec.augment or chosen.augment
         if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:
-            changes = replace(chosen.augment, crop=(own or min(_size(self._find(spec)))) // 8)
+            changes = replace(chosen.augment, crop=(own or min(_size(self.find(spec)))) // 8)
         seen = spec.image_size or chosen.size or own
         return replace(spec, augmentation=name, augment=changes, image_size=seen)
 

@@ -2,6 +2,8 @@
 
 ResNet-18 for 80 epochs and DeiT-Tiny for 300, their accuracy on the way.
 
+Cost of all seeds: 2 min at smoke, 19 h at cpu, 12799 h at paper.
+
     spacedkd reproduce imagenet --scale cpu
 """
 

@@ -3,6 +3,8 @@
 Measured where they are stated, on wide networks with squared error; see docs/theory.md. It has no cells: the numbers
 are those of `spacedkd theory`.
 
+Cost of all seeds: minutes at smoke, minutes at cpu, minutes at paper.
+
     spacedkd reproduce theory --scale cpu
 """
 

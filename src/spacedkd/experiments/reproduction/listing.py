@@ -2,12 +2,14 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from spacedkd.experiments.paper import tables
 from spacedkd.experiments.reproduction.cost import hours
-from spacedkd.experiments.reproduction.scales import SCALES, TITLES, scale_of
+from spacedkd.experiments.reproduction.scales import SCALES, TITLES, Scale, scale_of
+from spacedkd.experiments.reproduction.table import Cell
 from spacedkd.spec import RunSpec
 
 
@@ -29,21 +31,31 @@ def listed(store: Path, recipe: str = "paper", root: str = "data") -> list[dict[
             "data": ", ".join(dict.fromkeys(TITLES[spec.data.source] for spec in specs[named.name].values())),
             "runs": len(specs[named.name]),
             "shared": sum(asked[fingerprint] > 1 for fingerprint in specs[named.name]),
-            "cost": {name: _hours(hours(cells[named.name][name], scale)) for name, scale in scales.items()},
-            "finished": ", ".join(filter(None, (_finished(store, name, named.name) for name in SCALES))),
+            "cost": {name: _cost(cells[named.name][name], scale) for name, scale in scales.items()},
+            "finished": ", ".join(
+                filter(
+                    None,
+                    (_finished(store, scale, named.name, cells[named.name][name]) for name, scale in scales.items()),
+                )
+            ),
         }
         for named in tables().values()
     ]
 
 
-def _finished(store: Path, scale: str, name: str) -> str:
-    """How much of a table was there when it was made last."""
+def _finished(store: Path, scale: Scale, name: str, cells: Sequence[Cell]) -> str:
+    """How many runs of a table there were when it was made last, of all its rows and the usual seeds."""
     try:
-        found = json.loads((store / scale / name / "results.json").read_text(encoding="utf-8"))
-        runs, missing = found["cost"].get("runs", 0), found["missing"]
-        return f"{scale} {runs} of {runs + missing}" if runs + missing else scale
+        found = json.loads((store / scale.folder / name / "results.json").read_text(encoding="utf-8"))
+        runs, every = found["cost"].get("runs", 0), scale.seeds * len({cell.spec.fingerprint() for cell in cells})
+        return f"{scale.name} {runs} of {every}" if every else scale.name
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return ""
+
+
+def _cost(cells: Sequence[Cell], scale: Scale) -> str:
+    """Of all seeds; the theory, which has no runs, is measured in minutes."""
+    return _hours(hours(cells, scale)) if cells else "minutes"
 
 
 def _hours(count: float) -> str:

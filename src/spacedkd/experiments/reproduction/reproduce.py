@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -20,7 +20,7 @@ from spacedkd.experiments.reproduction.numbers_alone import copy_numbers
 from spacedkd.experiments.reproduction.results import Found, results
 from spacedkd.experiments.reproduction.scales import Scale
 from spacedkd.experiments.reproduction.store import Arm, Store, versions
-from spacedkd.experiments.reproduction.table import Cell, Instruments, Named
+from spacedkd.experiments.reproduction.table import Cell, Instruments, Key, Named
 from spacedkd.experiments.sharing import Job, read_diverged
 from spacedkd.run import Run
 from spacedkd.training.folder import RunFolder
@@ -37,21 +37,27 @@ def chosen(names: Sequence[str]) -> list[Named]:
     return [named for name, named in known.items() if name in names or "all" in names]
 
 
-def some(cells: Iterable[Cell], only: str | None) -> list[Cell]:
-    """The cells that match a pattern such as resnet18*, and those they are measured against.
+def some(named: Named, scale: Scale, only: str | None) -> list[Cell]:
+    """The cells of a table that match a pattern such as resnet18*, and those they are measured against.
 
     The pattern is of a row, or of its student's network and data: 'deit*', 'resnet18, cifar*', 'l1'.
     """
-    found = [*cells]
+    found = [*named.table.cells(scale)]
     if only is None:
         return found
-    keys = {cell.key for cell in found if any(fnmatch(name, _plain(only)) for name in _names(cell))}
-    keys |= {cell.against for cell in found if cell.key in keys and cell.against is not None}
-    return [cell for cell in found if cell.key in keys]
+    names = {cell.key: (cell.row, ", ".join(scale.names(cell.spec))) for cell in found}
+    return with_references(
+        found, {key for key, both in names.items() if any(fnmatch(_plain(name), _plain(only)) for name in both)}
+    )
 
 
-def _names(cell: Cell) -> tuple[str, str]:
-    return _plain(cell.row), _plain(f"{cell.spec.network.name}, {cell.spec.data.source}")
+def with_references(cells: Sequence[Cell], keys: Collection[Key]) -> list[Cell]:
+    """Some cells, those they are measured against, those these are measured against, and so on."""
+    kept, further = {*keys}, {*keys}
+    while further:
+        further = {cell.against for cell in cells if cell.key in further and cell.against is not None} - kept
+        kept |= further
+    return [cell for cell in cells if cell.key in kept]
 
 
 def _plain(name: str) -> str:
@@ -72,8 +78,8 @@ class Reproduction:
     @cached_property
     def cells(self) -> Mapping[str, Sequence[Cell]]:
         """Those asked for, of every table that has some."""
-        found = {one.name: some(one.table.cells(self.scale), self.only) for one in self.named}
-        if self.only is not None and not any(found.values()):
+        found = {one.name: some(one, self.scale, self.only) for one in self.named}
+        if self.named and self.only is not None and not any(found.values()):
             rows = dict.fromkeys(cell.row for one in self.named for cell in one.table.cells(self.scale))
             raise UserError(f"No row is like {self.only!r}. There are: {'; '.join(rows)}.")
         return {name: cells for name, cells in found.items() if cells}
@@ -96,6 +102,17 @@ class Reproduction:
                 found[f"{label} ({arm.fingerprint[:4]})" if label in found else label] = arm
         return found
 
+    def check_data(self) -> None:
+        """Look for every data set before anything is trained; what is missing is said at once."""
+        missing = []
+        for data in {arm.spec.data.source: arm.spec.data for arm in self.arms.values()}.values():
+            try:
+                self.store.library.find(data)
+            except UserError as error:
+                missing.append(str(error))
+        if missing:
+            raise UserError(" ".join(missing))
+
     def jobs(self, at_once: int) -> list[Job]:
         """Every run."""
         return self.store.jobs(self.arms, self.seeds, at_once)
@@ -105,12 +122,10 @@ class Reproduction:
         return self.store.runs(self.store.arm(cell.spec))
 
     def shown(self, named: Named) -> list[Cell]:
-        """The rows of a table that are asked for, those of which there are runs, and what they are measured against."""
+        """The cells of a table that are asked for or have runs, and those they are measured against."""
         asked = {cell.key for cell in self.cells.get(named.name, ())}
         every = [*named.table.cells(self.scale)]
-        rows = {cell.row for cell in every if cell.key in asked or self.runs(cell)}
-        rows |= {cell.against[0] for cell in every if cell.row in rows and cell.against is not None}
-        return [cell for cell in every if cell.row in rows]
+        return with_references(every, {cell.key for cell in every if cell.key in asked or self.runs(cell)})
 
     def to_measure(self) -> list[tuple[Path, Plan]]:
         """The finished runs whose table needs instruments that were not used on them yet, and those."""
@@ -167,11 +182,11 @@ class Reproduction:
             }
         )
 
-    def copy_numbers(self, to: Path) -> None:
-        """What the tables are made of, without networks, for another folder."""
+    def copy_numbers(self, to: Path, names: Sequence[str] | None = None) -> None:
+        """What the tables are made of, without networks, for another folder; the tables of these names, or all."""
         runs = {run.folder: run for one in self.named for cell in self.shown(one) for run in self.runs(cell).values()}
-        tables = [self.store.folder / self.scale.folder / one.name for one in self.named]
-        copy_numbers(self.store.folder, runs.values(), tables, to)
+        made = [self.store.folder / self.scale.folder / name for name in names or [one.name for one in self.named]]
+        copy_numbers(self.store.folder, runs.values(), [place for place in made if place.exists()], to)
 
     def draw(self, name: str, place: Path) -> list[str]:
         """The pictures of a table, drawn beside it: one image under every corruption."""

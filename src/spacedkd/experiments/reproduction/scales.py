@@ -44,6 +44,8 @@ class Scale:
     """of every run; None takes the paper's"""
     batch_size: int | None = None
     evaluate_every: Duration = Duration(1, "ep")
+    precision: str = "auto"
+    """where the recipe names none; auto is up to the store"""
     recipe: str = "paper"
     """paper, or official for what its released code does"""
     root: str = "data"
@@ -61,6 +63,12 @@ class Scale:
             return self._run("self", network, data, arm, asked_for=["method.variant"])
         self_kd = MethodSpec("self-kd", {"variant": "live"})
         return self._run("vit", network, data, lambda run: arm(replace(run, method=self_kd)))
+
+    def names(self, spec: RunSpec) -> tuple[str, str]:
+        """What the student's network and the data of one of its runs are called: resnet18, cifar100."""
+        network = next(name for name, one in self.networks.items() if one == spec.network)
+        data = next(name for name, one in self.data.items() if _same_images(one, spec.data))
+        return network, data
 
     @property
     def folder(self) -> str:
@@ -109,8 +117,13 @@ class Scale:
                 rate=rate,
                 batch_size=self.batch_size or run.batch_size,
                 evaluate_every=self.evaluate_every,
+                precision=self.precision if run.precision == "auto" else run.precision,
             )
         )
+
+
+def _same_images(one: DataSpec, other: DataSpec) -> bool:
+    return (one.source, one.train_limit) == (other.source, other.train_limit)
 
 
 def _is_about_another_method(quirk: str, name: str, method: MethodSpec) -> bool:
@@ -185,6 +198,7 @@ PAPER = Scale(
     "the paper's settings",
     seeds=3,
     networks=_PAPER_NETWORKS,
+    precision="32-true",
     data={
         "cifar100": DataSpec("cifar100"),
         "tiny-imagenet": DataSpec("tiny-imagenet"),

@@ -1,6 +1,6 @@
 """Where the runs of all tables are kept: each once, under the fingerprint of what it computes.
 
-STORE/store.json               the versions it is made with
+STORE/store.json               the versions it is made with, and the precision
 STORE/runs/FINGERPRINT/seedN   a run; the fingerprint is that of seed 0, whichever table asked for it first
 STORE/SCALE/NAME/              a table: results.json and its pages
 """
@@ -8,6 +8,7 @@ STORE/SCALE/NAME/              a table: results.json and its pages
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from spacedkd.experiments.sharing import Job
 from spacedkd.files import write_json
 from spacedkd.locks import hold
 from spacedkd.run import Run, read_run
-from spacedkd.spec import RunSpec
+from spacedkd.spec import PRECISIONS, RunSpec
 from spacedkd.stopping import Stop, never
+from spacedkd.training.engine import best_precision
 from spacedkd.training.folder import RunFolder, make_folder
 from spacedkd.training.plan import fill_in
 
@@ -52,16 +54,7 @@ class Store:
 
     def check(self) -> None:
         """Refuse a store that was made with other versions; its numbers would not be comparable to the bit."""
-        path = self.folder / "store.json"
-        if not path.exists():
-            return
-        try:
-            before = dict(json.loads(path.read_text(encoding="utf-8"))["versions"])
-            before = {name: str(before[name]) for name in PACKAGES}
-        except (OSError, ValueError, LookupError, TypeError):
-            raise UserError(
-                f"{path} cannot be read: delete it if the runs were made with {_words(versions())}."
-            ) from None
+        before = self._made_with[0]
         others = {name: text for name, text in before.items() if versions().get(name) != text}
         if others:
             now = {name: versions().get(name, "none") for name in others}
@@ -70,18 +63,40 @@ class Store:
                 "or begin another store with --store FOLDER."
             )
 
+    @cached_property
+    def _made_with(self) -> tuple[dict[str, str], str]:
+        """Versions, none where nothing is there yet, and the precision of runs that name none: one in all of a store.
+
+        A store that was begun on another machine goes on as it began there.
+        """
+        path = self.folder / "store.json"
+        if not path.exists():
+            return {}, best_precision("auto")
+        try:
+            written = json.loads(path.read_text(encoding="utf-8"))
+            before = {name: str(written["versions"][name]) for name in PACKAGES}
+            precision = written.get("precision", best_precision("auto"))
+            if precision not in PRECISIONS:
+                raise ValueError(precision)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(
+                f"{path} cannot be read: delete it if the runs were made with {_words(versions())}."
+            ) from None
+        return before, precision
+
     def begin(self) -> None:
         make_folder(self.folder, "--store")
         self.check()
         if not (self.folder / "store.json").exists():
-            write_json(self.folder / "store.json", {"versions": versions()})
+            write_json(self.folder / "store.json", {"versions": versions(), "precision": self._made_with[1]})
 
     def arm(self, spec: RunSpec) -> Arm:
         """A spec as it will be computed; what is wrong with it, or with its data, is said here."""
         asked = spec.fingerprint()
         if asked in self._arms:
             return self._arms[asked]
-        filled = fill_in(replace(spec, seed=0), library=self.library)
+        precision = self._made_with[1] if spec.precision == "auto" else spec.precision
+        filled = fill_in(replace(spec, seed=0, precision=precision), library=self.library)
         engine = replace(filled.engine, threads=spec.engine.threads)  # how many depends on how many go on at once
         self._arms[asked] = Arm(replace(filled, engine=engine), filled.fingerprint())
         return self._arms[asked]

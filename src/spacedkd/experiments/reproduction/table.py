@@ -25,7 +25,7 @@ class Cell:
     against: Key | None = None
     """the cell that the effect is measured against"""
     metric: str = ACCURACY
-    """late, last, best, ensemble, at/20ep, or a number of evaluation.json such as corruptions/fog/3"""
+    """late, last, best, ensemble, at/20 (an epoch), or a number of evaluation.json such as corruptions/fog/3"""
     note: str = ""
     judged: bool = True
     """whether the paper's claim is about this effect"""

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from scipy.special import nctdtrinc, stdtrit
 
+from spacedkd.errors import counted
 from spacedkd.evaluation.confidence import Difference, difference, standard_error
 from spacedkd.experiments.reproduction.fit import ROUNDING
 from spacedkd.json_form import to_json
@@ -132,12 +133,12 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
     if not verdicts:
         return "Nothing to judge yet."
     count = {kind: verdicts.count(kind) for kind in ("agrees", "disagrees", "cannot tell")}
-    counted = f"of {len(verdicts)} effects {count['agrees']} agree, {count['disagrees']} disagree, "
-    counted += f"{count['cannot tell']} cannot be told"
+    said = f"of {counted(len(verdicts), 'effect')} {count['agrees']} agree, {count['disagrees']} disagree, "
+    said += f"{count['cannot tell']} cannot be told"
     if count["agrees"] and not count["disagrees"]:
         how = "Seen" if count["agrees"] == len(verdicts) else "Seen in part"
     elif count["disagrees"] and not count["agrees"]:
         how = "Not what the paper says" if count["disagrees"] == len(verdicts) else "Contradicted in part"
     else:
         how = "Mixed" if count["agrees"] else "Cannot be told from these seeds"
-    return f"{how}: {counted}."
+    return f"{how}: {said}."

@@ -85,10 +85,13 @@ def cost(found: Found) -> str | None:
 def origin(found: Found) -> str:
     """When, where and with what it was made."""
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    which = "all seeds" if len(found["seeds"]) > 1 else "seed"
-    seeds = listed([str(seed) for seed in found["seeds"]]) if found["seeds"] else "none"
+    if not found["cells"]:  # a claim that is a theorem
+        return f"Made on {found['date']}. Machine: {found['machine']}. Versions: {versions}."
+    finished = sorted({int(seed) for cell in found["cells"] for seed in cell["values"]})
+    which = "seeds" if len(finished) > 1 else "seed"
+    seeds = f"{which} {listed([str(seed) for seed in finished])}" if finished else "no finished seed"
     return (
-        f"Made on {found['date']} with the {found['recipe']} recipe, {which} {seeds}, at the {scale(found)}. "
+        f"Made on {found['date']} with the {found['recipe']} recipe, {seeds}, at the {scale(found)}. "
         f"Machine: {found['machine']}. Versions: {versions}."
     )
 
