@@ -44,8 +44,8 @@ TABLE = Table(
         "The paper shows a figure without numbers, so no cell has one of its own, and its text names neither network, "
         "data nor starts: these are chosen.",
         "The paper does not say what happens before and after: here it is online KD.",
-        "At the scale cpu the window from 70 on is the last 7.5 epochs, and the mean is over the last ten: its first two "
-        "evaluations are before that window, and within the one from 60 on.",
+        "At the scale cpu the window from 70 on is the last 7.5 epochs, and the mean is over the last ten: its first "
+        "two evaluations are before that window, and within the one from 60 on.",
         "Spaced from 0 to the end is spaced KD itself, and from 70 for 10 epochs is to the end.",
         "Starts of the second half are measured against those 40 epochs before them, which is what the claim is about; "
         "those of the first half against online KD.",
