@@ -6,16 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
 
-from spacedkd import Duration, UserError, read_run
+from spacedkd import DataSpec, Duration, UserError, read_run
 from spacedkd.experiments import evaluation_file
+from spacedkd.experiments.instruments import evaluate
 from spacedkd.experiments.paper import tables
 from spacedkd.experiments.reproduction import numbers
 from spacedkd.experiments.reproduction.reproduce import Reproduction, chosen, some
 from spacedkd.experiments.reproduction.scales import SMOKE, scale_of
 from spacedkd.experiments.reproduction.store import Store
 from spacedkd.experiments.reproduction.table import Instruments
+from spacedkd.report.reproduced import result_tables
 from tests.report.fake_evaluations import evaluation
 
 SMALLEST = replace(SMOKE, epochs=8, batch_size=20, evaluate_every=Duration(2, "ep"))
@@ -71,8 +76,6 @@ def test_the_results_are_those_of_the_runs(made: Reproduction) -> None:
 
 
 def test_instruments_are_used_where_a_table_needs_them(made: Reproduction) -> None:
-    from spacedkd.experiments.instruments import evaluate
-
     todo = made.to_measure()
     assert len(todo) == 4  # two arms, two seeds
     folder, plan = todo[0]
@@ -185,3 +188,44 @@ def test_all_data_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tiny-imagenet is not in .* imagenet-100 is not in ") as error:
         found.check_data()
     assert len(str(error.value).splitlines()) == 1
+
+
+ROWS = {
+    "self": "resnet18, cifar*",
+    "methods": "resnet18, cifar100, shake",
+    "teachers": "resnet18x2",
+    "imagenet": "deit*",
+    "hyperparameters": "self kd*, batch size",
+    "noise": "resnet18*",
+    "corruptions": "resnet18*",
+}
+"""of the tables that no other test trains, rows of few runs"""
+
+
+def test_rows_of_the_other_tables_are_trained_measured_and_shown(tmp_path: Path) -> None:
+    """On 24 images, 20 of them to learn from, so that all corruptions of them take a second."""
+    digits = load_digits()
+    images = (digits.images[:24] * 15.9).astype(np.uint8)[..., None].repeat(3, axis=-1)
+    np.savez(
+        tmp_path / "few.npz",
+        x_train=images[:20],
+        y_train=digits.target[:20],
+        x_test=images[20:],
+        y_test=digits.target[20:24],
+    )
+    few = DataSpec(str(tmp_path / "few.npz"), augmentation="none")
+    scale = replace(SMALLEST, data=dict.fromkeys(SMALLEST.data, few), batch_size=10, root=few.root)
+    store = Store(tmp_path / "store")
+    for name, only in ROWS.items():
+        found = Reproduction(chosen([name]), scale, store, [0], only)
+        train(found)
+        for folder, plan in found.to_measure():
+            evaluate(folder, plan)
+        results = found.results(name)
+        assert results["missing"] == 0
+        assert results["cells"]
+        assert all(cell["estimate"]["n"] == 1 for cell in results["cells"]), name
+        assert len(result_tables(results)) > 0
+        assert found.draw(name, tmp_path) == (["corruptions.png"] if name == "corruptions" else [])
+    with Image.open(tmp_path / "corruptions.png") as picture:
+        assert picture.width > 0
