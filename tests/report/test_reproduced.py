@@ -111,6 +111,19 @@ def test_latex_leaves_out_the_line_of_a_paper_that_has_no_number() -> None:
     assert rows[5][1:] == ["", rows[5][2], "", "", rows[5][5], "", ""], "no such cell"
 
 
+def test_latex_of_many_rows_goes_on_in_tables_of_a_page() -> None:
+    many = [cell(f"row {number}", "online", [0.5, 0.6], 70.0) for number in range(40)]
+    text = latex(results("many", many, notes=["A note."]))
+    assert re.findall(r"\\label\{(.*)\}", text) == ["tab:many", "tab:many-2", "tab:many-3"]
+    tables = text.split(r"\end{table}")[:-1]
+    assert [[*map(int, re.findall(r"row (\d+) &", one))] for one in tables] == [
+        [*range(16)],
+        [*range(16, 32)],
+        [*range(32, 40)],
+    ]
+    assert [("continued" in one, "A note." in one) for one in tables] == [(False, False), (True, False), (True, True)]
+
+
 def test_bold_is_what_the_intervals_show() -> None:
     """R18 rises to s = 2; in R50 all spaced cells fall below online, and no KD is above; lower losses are better."""
     assert shown_best(intervals()) == {(R18, "w/ 2.0"), (R50, "w/o KD")}

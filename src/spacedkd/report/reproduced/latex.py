@@ -1,6 +1,6 @@
 """A reproduced table as LaTeX that needs nothing but booktabs: our row with intervals, the paper's beneath it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, THIN_SPACE, TIMES, Found
 from spacedkd.report.reproduced import words
@@ -8,6 +8,8 @@ from spacedkd.report.reproduced.cells import cells_of, footnotes, half, key, pap
 
 MANY_COLUMNS = 5
 """more of them are set in small type"""
+MOST_ROWS = 16
+"""of one table, each of two lines, so that it fits a page; longer ones go on in further tables"""
 _WRITTEN = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -48,28 +50,38 @@ def escaped(text: str) -> str:
 
 
 def latex(found: Found) -> str:
-    """A table environment, ready to be pasted; only a remark where there is no table."""
+    """A table environment, ready to be pasted, or several of a page each; only a remark where there is no table."""
     if not found["cells"]:
         return f"% {found['name']}: no table. {' '.join(found['verdict']['sentence'].split())}\n"
+    rows = found["rows"]
+    parts = [rows[first : first + MOST_ROWS] for first in range(0, len(rows), MOST_ROWS)]
+    lines = [r"% needs \usepackage{booktabs}"]
+    for place, part in enumerate(parts, 1):
+        first, last = place == 1, place == len(parts)
+        caption = _caption(found) if first else rf"{escaped(found['title'])}, continued."
+        label = found["name"] if first else f"{found['name']}-{place}"
+        lines += _environment(found, part, caption, label, _notes(found) if last else ())
+    return "\n".join(lines) + "\n"
+
+
+def _environment(found: Found, rows: Sequence[str], caption: str, label: str, notes: Iterable[str]) -> list[str]:
     columns = found["columns"]
-    lines = [
-        r"% needs \usepackage{booktabs}",
+    return [
         r"\begin{table}[t]",
         r"\centering",
-        rf"\caption{{{_caption(found)}}}",
-        rf"\label{{tab:{found['name']}}}",
+        rf"\caption{{{caption}}}",
+        rf"\label{{tab:{label}}}",
         *([r"\small"] if len(columns) > MANY_COLUMNS else []),
         rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
         r"\toprule",
         _line("", *map(escaped, columns)),
         r"\midrule",
-        *_rows(found),
+        *_rows(found, rows),
         r"\bottomrule",
         r"\end{tabular}",
-        *(rf"\par\smallskip{{\footnotesize {note}\par}}" for note in _notes(found)),
+        *(rf"\par\smallskip{{\footnotesize {note}\par}}" for note in notes),
         r"\end{table}",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _caption(found: Found) -> str:
@@ -87,9 +99,9 @@ def _line(*cells: str) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _rows(found: Found) -> Iterator[str]:
+def _rows(found: Found, rows: Sequence[str]) -> Iterator[str]:
     cells, best, marks = cells_of(found), shown_best(found), footnotes(found)
-    for place, row in enumerate(found["rows"]):
+    for place, row in enumerate(rows):
         mine, theirs = [escaped(row)], [r"\quad paper"]
         for cell in (cells.get((row, column)) for column in found["columns"]):
             mine.append("" if cell is None else _ours(cell, key(cell) in best, marks.get(cell["note"])))
