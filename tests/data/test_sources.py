@@ -134,12 +134,17 @@ def test_cifar_is_read_from_torchvisions_folder(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_cifar_that_cannot_be_downloaded_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*args: Any, **options: Any) -> None:
+    def offline(self: Any) -> None:
+        Path(self.root).mkdir(exist_ok=True)  # as its download does first
         raise OSError("no network\nsecond line")
 
     monkeypatch.setattr(torchvision_sets.CIFAR100, "download", offline)
     with pytest.raises(UserError, match="it cannot be downloaded .no network.. Put the official cifar-100-python"):
         load(DataSpec("cifar100", root=str(tmp_path)))
+    assert tmp_path.exists()
+    with pytest.raises(UserError, match="it cannot be downloaded"):
+        load(DataSpec("cifar100", root=str(tmp_path / "new")))
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

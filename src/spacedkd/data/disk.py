@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,14 @@ def cifar(spec: DataSpec) -> Found:
     """What torchvision has under the root, or gets from the network; it checks digests before it unpickles."""
     kind: Any = {"cifar10": torchvision_sets.CIFAR10, "cifar100": torchvision_sets.CIFAR100}[spec.source]
     folder = f"{spec.root}/{kind.base_folder}"
+    is_new = not Path(spec.root).exists()
     try:
         there = Path(folder).is_dir()
         train, test = kind(spec.root, train=True, download=not there), kind(spec.root, train=False)
     except (OSError, RuntimeError) as error:
+        if is_new:
+            with suppress(OSError):
+                Path(spec.root).rmdir()  # torchvision makes it before it asks the network
         reason = "its files are not the official ones" if there else f"it cannot be downloaded ({first_line(error)})"
         raise UserError(
             f"{spec.source} is not usable from {folder}: {reason}. Put the official {kind.base_folder} folder there, "
