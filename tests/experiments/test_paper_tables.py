@@ -11,6 +11,7 @@ import pytest
 
 from spacedkd import DLB, Ahead, MethodSpec, Offline, Online, RunSpec, Spaced, Window, recipe
 from spacedkd.experiments.paper import tables
+from spacedkd.experiments.paper.self_ import self_kd
 from spacedkd.experiments.reproduction.cost import gflop
 from spacedkd.experiments.reproduction.listing import listed
 from spacedkd.experiments.reproduction.reproduce import some
@@ -179,13 +180,18 @@ def test_the_docstring_of_a_table_states_its_cost_and_its_command() -> None:
         assert f"Cost of all seeds: {cost['smoke']} at smoke, {cost['cpu']} at cpu, {cost['paper']} at paper." in said
 
 
+@pytest.mark.parametrize("recipe", ["paper", "official"])
 @pytest.mark.parametrize("scale", ["smoke", "cpu", "paper"])
-def test_a_run_is_known_by_its_network_and_data(scale: str) -> None:
-    """Whatever they are called at a scale: at smoke all data are digits, and wider networks have the same name."""
-    size = scale_of(scale)
+def test_a_run_is_known_by_its_network_and_data(scale: str, recipe: str) -> None:
+    """Whatever they are called at a scale: at smoke all data are digits, and wider networks have the same name.
+
+    Quirks of the released code add options to its networks.
+    """
+    size = scale_of(scale, recipe)
     for network in size.networks:
         for data in size.data:
             assert size.names(size.run(network, data)) == (network, data)
+            assert size.names(size.self_run(network, data, self_kd)) == (network, data)
 
 
 @pytest.mark.parametrize("scale", ["smoke", "cpu"])

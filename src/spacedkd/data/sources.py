@@ -154,7 +154,7 @@ class Library:
         return _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
 
     def find(self, spec: DataSpec) -> Found:
-        """Where the images of a data set are; none is read."""
+        """What there is of a data set, before its images are read as a run asks for them."""
         return _recent(self._found, _found_by(spec), lambda: self._source(spec.source).find(spec))
 
     def _kept(self, spec: DataSpec) -> RunData:

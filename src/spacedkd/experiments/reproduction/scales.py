@@ -66,7 +66,7 @@ class Scale:
 
     def names(self, spec: RunSpec) -> tuple[str, str]:
         """What the student's network and the data of one of its runs are called: resnet18, cifar100."""
-        network = next(name for name, one in self.networks.items() if one == spec.network)
+        network = next(name for name, one in self.networks.items() if _same_network(one, spec.network))
         data = next(name for name, one in self.data.items() if _same_images(one, spec.data))
         return network, data
 
@@ -120,6 +120,11 @@ class Scale:
                 precision=self.precision if run.precision == "auto" else run.precision,
             )
         )
+
+
+def _same_network(one: NetworkSpec, other: NetworkSpec) -> bool:
+    """Whatever a quirk adds to its options."""
+    return one.name == other.name and {**other.options, **one.options} == other.options
 
 
 def _same_images(one: DataSpec, other: DataSpec) -> bool:

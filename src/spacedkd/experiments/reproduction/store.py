@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from spacedkd.data.sources import Library
 from spacedkd.errors import Diverged, UserError
@@ -34,6 +35,15 @@ def versions() -> dict[str, str]:
     return {package: version(package) for package in PACKAGES}
 
 
+class MadeWith(NamedTuple):
+    """What all runs of a store have in common."""
+
+    versions: dict[str, str]
+    """none where nothing is there yet"""
+    precision: str
+    """of runs that name none"""
+
+
 @dataclass(frozen=True)
 class Arm:
     """A run over seeds, as it will be computed."""
@@ -54,8 +64,7 @@ class Store:
 
     def check(self) -> None:
         """Refuse a store that was made with other versions; its numbers would not be comparable to the bit."""
-        before = self._made_with[0]
-        others = {name: text for name, text in before.items() if versions().get(name) != text}
+        others = {name: text for name, text in self._made_with.versions.items() if versions().get(name) != text}
         if others:
             now = {name: versions().get(name, "none") for name in others}
             raise UserError(
@@ -64,14 +73,11 @@ class Store:
             )
 
     @cached_property
-    def _made_with(self) -> tuple[dict[str, str], str]:
-        """Versions, none where nothing is there yet, and the precision of runs that name none: one in all of a store.
-
-        A store that was begun on another machine goes on as it began there.
-        """
+    def _made_with(self) -> MadeWith:
+        """What store.json says; a store that was begun on another machine goes on as it began there."""
         path = self.folder / "store.json"
         if not path.exists():
-            return {}, best_precision("auto")
+            return MadeWith({}, best_precision("auto"))
         try:
             written = json.loads(path.read_text(encoding="utf-8"))
             before = {name: str(written["versions"][name]) for name in PACKAGES}
@@ -82,20 +88,20 @@ class Store:
             raise UserError(
                 f"{path} cannot be read: delete it if the runs were made with {_words(versions())}."
             ) from None
-        return before, precision
+        return MadeWith(before, precision)
 
     def begin(self) -> None:
         make_folder(self.folder, "--store")
         self.check()
         if not (self.folder / "store.json").exists():
-            write_json(self.folder / "store.json", {"versions": versions(), "precision": self._made_with[1]})
+            write_json(self.folder / "store.json", {"versions": versions(), "precision": self._made_with.precision})
 
     def arm(self, spec: RunSpec) -> Arm:
         """A spec as it will be computed; what is wrong with it, or with its data, is said here."""
         asked = spec.fingerprint()
         if asked in self._arms:
             return self._arms[asked]
-        precision = self._made_with[1] if spec.precision == "auto" else spec.precision
+        precision = self._made_with.precision if spec.precision == "auto" else spec.precision
         filled = fill_in(replace(spec, seed=0, precision=precision), library=self.library)
         engine = replace(filled.engine, threads=spec.engine.threads)  # how many depends on how many go on at once
         self._arms[asked] = Arm(replace(filled, engine=engine), filled.fingerprint())
