@@ -5,19 +5,27 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver, _SubprocessScriptLauncher
 from torch import Tensor, distributed, nn
 
 from spacedkd import UserError
 from spacedkd.schedule import Turn
 from spacedkd.training import together as module
+from spacedkd.training.fabric import without_observer
 from spacedkd.training.following import Following
 from spacedkd.training.together import Agreement, check_shared, joining, together
 
@@ -30,7 +38,7 @@ class Fake:
     def __init__(self, rank: int, lines: list[queue.Queue[Any]]) -> None:
         self.global_rank, self.lines = rank, lines
         environment = SimpleNamespace(main_address="127.0.0.1")
-        self.strategy = SimpleNamespace(cluster_environment=environment, num_nodes=1)
+        self.strategy = SimpleNamespace(cluster_environment=environment, num_nodes=1, launcher=None)
 
     def broadcast(self, value: Any) -> Any:
         if self.global_rank:
@@ -38,6 +46,15 @@ class Fake:
         for line in self.lines:
             line.put(value)
         return value
+
+
+@contextmanager
+def processes(*programs: str) -> Iterator[list[subprocess.Popen[str]]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True))
+            for program in programs
+        ]
 
 
 def ends(*errors: Exception | None) -> list[str]:
@@ -70,6 +87,22 @@ def test_a_mistake_of_one_is_said_by_all() -> None:
 
 def test_what_went_wrong_here_stays_what_it_is() -> None:
     assert ends(KeyError("x"), KeyError("y"), None)[:2] == ["KeyError: 'x'", "KeyError: 'y'"]
+
+
+@pytest.mark.parametrize("relieved", [False, True])
+def test_fabrics_observer_kills_the_first_rank_unless_it_is_relieved(relieved: bool) -> None:
+    """It is Fabric's own, which kills the one that is given as the first rank; a process has ended with an error."""
+    with processes("raise SystemExit(2)", "input()") as (ended, first):
+        ended.wait()
+        launcher = _SubprocessScriptLauncher(LightningEnvironment(), num_processes=2, num_nodes=1)
+        launcher.procs.append(ended)
+        observer = _ChildProcessObserver(first.pid, launcher.procs, sleep_period=0)
+        if relieved:
+            without_observer(SimpleNamespace(strategy=SimpleNamespace(launcher=launcher)))  # type: ignore[arg-type]
+        observer.run()
+        assert launcher.procs == [ended]
+        first.communicate("\n")
+        assert first.returncode == (0 if relieved else -signal.SIGKILL)
 
 
 def test_processes_that_do_not_come_are_waited_for_with_a_word_and_not_for_ever(

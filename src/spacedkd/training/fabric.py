@@ -32,6 +32,19 @@ with _version_alone("torchmetrics"):
     from lightning_fabric import Fabric as Fabric
     from lightning_fabric.plugins.precision.double import DoublePrecision as DoublePrecision
     from lightning_fabric.strategies.ddp import DDPStrategy as DDPStrategy
+    from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy as ModelParallelStrategy
     from lightning_fabric.strategies.strategy import Strategy as Strategy
     from lightning_fabric.wrappers import _FabricModule as _FabricModule
+
+
+def without_observer(fabric: Fabric) -> None:
+    """From now on Fabric does not look whether the processes that it has started live.
+
+    It looks every five seconds, and once one has ended with an error it kills all with SIGKILL: also a first rank that
+    is about to say what happened, or to save.
+    """
+    launcher = fabric.strategy.launcher
+    if isinstance(launcher, _SubprocessScriptLauncher):
+        observed, launcher.procs = launcher.procs, [*launcher.procs]
+        observed.clear()

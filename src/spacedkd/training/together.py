@@ -23,7 +23,7 @@ from torch import distributed
 from spacedkd import started
 from spacedkd.errors import UserError
 from spacedkd.stopping import Stop
-from spacedkd.training.fabric import Fabric
+from spacedkd.training.fabric import Fabric, without_observer
 
 GRACE = 2.0
 """seconds in which the thread that trains can find out itself, before it is taken to hang in an operation"""
@@ -47,6 +47,7 @@ def together(fabric: Fabric, way_on: str) -> Iterator[None]:
         others = {rank: stack.enter_context(line) for rank, line in _connected(fabric).items()}
         watch = _Watch(others, fabric.global_rank, fabric.world_size, way_on)
         watch.start()
+        without_observer(fabric)
         try:
             yield
         except BaseException as error:
