@@ -31,9 +31,18 @@ def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     """
     names = list(dict.fromkeys(available))
     shown = names if len(names) <= 20 else [*names[:6], f"and {len(names) - 6} more"]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6) or [n for n in names if n.startswith(name)][:3]
-    hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    return UserError(f"Unknown {what} {name!r}.{hint} Available: {', '.join(shown)}.")
+    return UserError(f"Unknown {what} {name!r}.{did_you_mean(name, names)} Available: {', '.join(shown)}.")
+
+
+def did_you_mean(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
+    """A question for somebody who typed a name that does not exist, where there are names like it.
+
+    >>> did_you_mean("--epoch", ["--epochs", "--seed"]), did_you_mean("x", ["a", "b"])
+    (" Did you mean '--epochs'?", '')
+    """
+    names = [*dict.fromkeys(names)]
+    near = difflib.get_close_matches(name, names, n=3, cutoff=likeness) or [n for n in names if n.startswith(name)][:3]
+    return f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
 
 
 def check_between(name: str, value: float | None, least: float, most: float = math.inf) -> None:

@@ -14,6 +14,7 @@ from spacedkd.cli.evaluation import evaluate
 from spacedkd.cli.export import export
 from spacedkd.cli.flags import flag
 from spacedkd.cli.help import DESCRIPTION, helped, wrapped
+from spacedkd.cli.mistyped import in_one_line
 from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console, let_go, say
 from spacedkd.cli.reproduction import reproduce
@@ -106,7 +107,7 @@ def _dispatch(words: Sequence[str]) -> None:
 
 def _call(words: Sequence[str]) -> None:
     commands.WORDS.set(words)
-    with wrapped(words):
+    with wrapped(words), in_one_line(words, VERBS):
         tyro.extras.subcommand_cli_from_dict(
             VERBS,
             args=helped(words, VERBS),

@@ -46,10 +46,9 @@ def parse_arm(text: str, base: Given) -> tuple[str, RunSpec]:
     if not colon or not name.strip():
         raise UserError(f"--arm wants 'NAME: FLAGS', for instance --arm 'spaced: --interval 1.5ep'; got {text!r}.")
     try:
-        words = shlex.split(typed)
-    except ValueError as error:
-        raise UserError(f"--arm {text!r} cannot be read: {error}.") from None
-    own = parse(words)
+        own = parse(shlex.split(typed))
+    except ValueError as error:  # a UserError too
+        raise UserError(f"--arm {text!r} cannot be read: {error}") from None
     if "seed" in own:
         raise UserError(f"Arm {name.strip()!r} cannot have a seed of its own: all arms get the same seeds (--seeds).")
     # Where both say something the arm's own wins, except that these are gathered; a chain of assistants is one thing.
