@@ -13,14 +13,15 @@ SAID = {
     (): f"Name a command: {VERB_NAMES}. See spacedkd --help",
     ("tran", "--epochs", "3"): f"Unknown command 'tran'. Did you mean 'train'? Available: {VERB_NAMES}.",
     ("--bogus",): f"Unknown command '--bogus'. Available: {VERB_NAMES}.",
-    ("train", "--bogus", "3"): "train has no flag --bogus. Every flag: spacedkd train --help-all",
+    ("train", "--bogus", "3"): "train has no flag '--bogus'. Every flag: spacedkd train --help-all",
     ("train", "--intervall=3", "--data", "digits"): (
-        "train has no flag --intervall. Did you mean '--interval'? Every flag: spacedkd train --help-all"
+        "train has no flag '--intervall'. Did you mean '--interval'? Every flag: spacedkd train --help-all"
     ),
     ("train", "--epoch", "3"): (
-        "train has no flag --epoch. Did you mean '--epochs' or '--per-epoch'? Every flag: spacedkd train --help-all"
+        "train has no flag '--epoch'. Did you mean '--epochs' or '--per-epoch'? Every flag: spacedkd train --help-all"
     ),
-    ("status", "-x"): "status has no flag -x. Every flag: spacedkd status --help-all",
+    ("train", "--a\nb"): "train has no flag '--a\\nb'. Every flag: spacedkd train --help-all",
+    ("status", "-x"): "status has no flag '-x'. Every flag: spacedkd status --help-all",
     ("train", "digits"): "train does not expect the word 'digits'. Every flag: spacedkd train --help-all",
     ("train", "--epochs"): "--epochs needs a value. See spacedkd train --help-all",
     ("export",): "export needs RUN. See spacedkd export --help",
@@ -30,7 +31,7 @@ SAID = {
     ("evaluate", "run", "--severities", "a", "b"): "--severities must be whole numbers, got 'a', 'b'.",
     ("evaluate", "run", "--epsilon", "a"): "--epsilon must be numbers, got 'a'.",
     ("compare", "--arm", "x: --bogus 3"): (
-        "--arm 'x: --bogus 3' cannot be read: train has no flag --bogus. Every flag: spacedkd train --help-all"
+        "--arm 'x: --bogus 3' cannot be read: train has no flag '--bogus'. Every flag: spacedkd train --help-all"
     ),
     ("compare", "--arm", "x: --epochs"): (
         "--arm 'x: --epochs' cannot be read: --epochs needs a value. See spacedkd train --help-all"

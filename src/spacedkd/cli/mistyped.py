@@ -1,7 +1,7 @@
 """What is wrong with the words of a command, in one line with the way out; tyro itself draws a box of many lines."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from importlib import import_module
 from io import StringIO
@@ -9,14 +9,14 @@ from typing import Any, get_args
 
 import tyro
 
-from spacedkd.errors import UserError, did_you_mean, unknown
+from spacedkd.cli.help import Verbs
+from spacedkd.errors import UserError, did_you_mean, shown, unknown
 
 try:
     _errors: Any = import_module("tyro._errors")  # its own, which another version of it may have changed
 except ImportError:
     _errors = None
 
-Verbs = Mapping[str, Callable[..., None]]
 PROGRAM = "spacedkd"
 _KINDS = {
     tuple[int, ...]: "whole numbers",
@@ -63,8 +63,8 @@ def _refuse(event: Any, words: Sequence[str], verbs: Verbs) -> None:
 def _unrecognized(word: str, name: str, verb: Callable[..., None]) -> UserError:
     flag, way_out = word.partition("=")[0], f"Every flag: {PROGRAM} {name} --help-all"
     if not flag.startswith("-"):
-        return UserError(f"{name} does not expect the word {word!r}. {way_out}")
-    return UserError(f"{name} has no flag {flag}.{did_you_mean(flag, flags_of(verb), likeness=0.75)} {way_out}")
+        return UserError(f"{name} does not expect the word {shown(word)}. {way_out}")
+    return UserError(f"{name} has no flag {shown(flag)}.{did_you_mean(flag, flags_of(verb), likeness=0.75)} {way_out}")
 
 
 def _not_read(name: str, kind: Any, message: str) -> UserError:
