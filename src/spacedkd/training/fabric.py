@@ -1,4 +1,4 @@
-"""Lightning Fabric, imported in half the time where torchmetrics is installed too.
+"""Lightning Fabric, imported in half the time where torchmetrics is installed too, and without its observer.
 
 Fabric compares torchmetrics' version as it is imported, and does so by importing torchmetrics, which imports
 transformers and scipy.signal where they are there: two seconds, in every process, for a number that is in its metadata.
