@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from spacedkd import DataSpec, NetworkSpec, train
 from spacedkd.json_form import to_json
 from spacedkd.training import saved
-from spacedkd.training.layout import can_be_channels_last, pad_before
+from spacedkd.training.layout import can_be_channels_last, mend_strides
 from tests.conftest import TINY
 
 CPU = torch.device("cpu")
@@ -96,14 +96,17 @@ def test_who_is_told_to_use_less_of_the_machine_is_not_trusted(
 
 @pytest.mark.parametrize(("kernel", "stride", "side"), [(3, 2, (1, 1)), (3, 2, (4, 1)), (5, 3, (2, 2)), (7, 4, (3, 3))])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_gradients_of_narrow_maps_are_computed(kernel: int, stride: int, side: tuple[int, int], precision: str) -> None:
+@pytest.mark.parametrize("groups", [1, 16])
+def test_gradients_of_narrow_maps_are_computed(
+    kernel: int, stride: int, side: tuple[int, int], precision: str, groups: int
+) -> None:
     """They were memory as it was found; the truth is float32's."""
     torch.manual_seed(0)
-    exact = nn.Conv2d(16, 32, kernel, stride, kernel // 2, bias=False)
+    exact = nn.Conv2d(16, 32 if groups == 1 else 16, kernel, stride, kernel // 2, bias=False, groups=groups)
     images = torch.randn(4, 16, *side)
     gradient = torch.autograd.grad(exact(images).square().sum(), exact.weight)[0]
     mended = copy.deepcopy(exact)
-    pad_before(mended, CPU, precision)
+    mend_strides(mended, CPU, precision)
     mended = copy.deepcopy(mended)  # as a moving average is made
     if precision == "bf16-true":
         mended, images = mended.bfloat16(), images.bfloat16()
@@ -120,15 +123,60 @@ def test_gradients_of_narrow_maps_are_computed(kernel: int, stride: int, side: t
 def test_maps_that_are_wide_enough_are_padded_as_ever() -> None:
     for precision, kind in (("bf16-mixed", "cuda"), ("32-true", "cpu")):
         untouched = nn.Conv2d(3, 4, 3, 2, 1)
-        pad_before(untouched, torch.device(kind), precision)
+        mend_strides(untouched, torch.device(kind), precision)
         assert not untouched._forward_pre_hooks
     part = nn.Conv2d(3, 4, 3, 2, 1)
     images, narrow = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 1, 1)
     before = part(images), part(narrow)
-    pad_before(part, CPU, "bf16-mixed")
+    mend_strides(part, CPU, "bf16-mixed")
     assert torch.allclose(part(narrow), before[1], atol=1e-6)
     assert torch.equal(part(images), before[0])
     assert part.padding == (1, 1)
+
+
+@pytest.mark.parametrize(("channels", "kernel", "stride", "side"), [(16, 3, 2, 16), (64, 3, 2, 2), (24, 5, (2, 3), 7)])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_depthwise_strides_are_taken_afterwards(
+    channels: int, kernel: int, stride: Any, side: int, precision: str, layout: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    exact = nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=channels).bfloat16().float()
+    maps = torch.randn(8, channels, side, side).bfloat16().float().to(memory_format=layout)
+    mended = copy.deepcopy(exact)
+    mend_strides(mended, CPU, precision)
+    mended = copy.deepcopy(mended)  # as a moving average is made
+
+    def answers(part: nn.Conv2d, shown: Tensor, mixed: bool) -> list[Tensor]:
+        shown = shown.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            found = part(shown)
+        assert found.is_contiguous(memory_format=layout)
+        weights = torch.linspace(-1, 1, found.numel()).reshape(found.shape).bfloat16()
+        return [found.detach(), *torch.autograd.grad((found * weights).float().sum(), [shown, *part.parameters()])]
+
+    mixed, kind = precision == "bf16-mixed", torch.float32 if precision == "bf16-mixed" else torch.bfloat16
+    truths = answers(exact, maps, False)
+    found = answers(mended.to(kind), maps.to(kind), mixed)
+    for one, truth in zip(found, truths, strict=True):
+        assert torch.allclose(one.float(), truth, rtol=0, atol=0.01 * float(truth.abs().max()))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=mixed):  # as a frozen model is asked
+        assert torch.equal(found[0], mended(maps.to(kind)))
+    assert mended.stride == exact.stride
+
+
+def test_depthwise_strides_stay_where_nothing_is_gained() -> None:
+    part = nn.Conv2d(4, 4, 3, 2, 1, groups=4)
+    mend_strides(part, CPU, "bf16-mixed")
+    strides: list[Any] = []
+    part._conv_forward = lambda maps, *rest: strides.append(part.stride) or maps  # type: ignore[assignment, method-assign, func-returns-value]
+    maps = torch.randn(2, 4, 6, 6)
+    part(maps)  # in float32, as curvature is measured
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        part(maps)
+    with torch.autocast("cpu", torch.bfloat16):
+        part(maps)
+    assert strides == [(2, 2), (2, 2), (1, 1)]
 
 
 def test_looking_changes_nothing() -> None:

@@ -26,7 +26,7 @@ from spacedkd.spec import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, read_s
 from spacedkd.training import checkpoint, tensor_file
 from spacedkd.training.building import build_models
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.layout import can_be_channels_last, pad_before
+from spacedkd.training.layout import can_be_channels_last, mend_strides
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import make_plan
 from spacedkd.training.same_data import check_same_data
@@ -197,7 +197,7 @@ def _ready(
         for name, model in models.items()
     }
     for model in ready.values():
-        pad_before(model, device, precision)  # as in training, to the same bits
+        mend_strides(model, device, precision)  # as in training, to the same bits
     origin = {**origin, "weights_digest": tensor_file.digest(ready[student].state_dict()), "precision": precision}
     return Saved(ready, student, data, precision, device, channels_last, origin)
 

@@ -21,7 +21,7 @@ from spacedkd.training.compiling import compile_blocks
 from spacedkd.training.fabric import Fabric
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import RecordedPath
-from spacedkd.training.layout import can_be_channels_last, pad_before
+from spacedkd.training.layout import can_be_channels_last, mend_strides
 from spacedkd.training.learner import Learner, set_mode
 from spacedkd.training.path import Settings
 from spacedkd.training.plan import Plan, stream_of
@@ -132,7 +132,7 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     if channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
     for model in models.values():
-        pad_before(model, fabric.device, spec.precision)
+        mend_strides(model, fabric.device, spec.precision)
     if spec.sync_batchnorm and fabric.world_size > 1:
         for name in names:
             share_batch_norm(models[name])
