@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -223,12 +223,24 @@ def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = 
     """
     teachers, held = {}, 0
     new_ones_last = sorted(jobs, key=lambda job: not job.begun)
-    for job in {job.label: job for job in new_ones_last}.values():
-        made = make_plan(job.spec, library=library)
-        models = build_models(made)
-        teachers[job.label] = teacher_of(made, models) if sharing else None
-        held = max(held, room.held())
+    with _one_thread():
+        for job in {job.label: job for job in new_ones_last}.values():
+            made = make_plan(job.spec, library=library)
+            models = build_models(made)
+            teachers[job.label] = teacher_of(made, models) if sharing else None
+            held = max(held, room.held())
     return share(jobs, teachers), held
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """For work that is too small to be shared: threads that wait for each other on busy cores take 36 times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _open_pool(jobs: Sequence[Job], at_once: int | None, ray: str | None) -> AbstractContextManager[Pool]:
