@@ -214,6 +214,15 @@ def test_the_terminal_has_a_line_for_each_cell() -> None:
     assert [table.name for table in result_tables(found)] == ["", "Diverged"]
 
 
+def test_the_terminal_leaves_out_what_the_paper_does_not_give() -> None:
+    found = intervals()
+    for one in found["cells"]:
+        one["paper"] = one["paper_difference"] = None
+    (table, _) = result_tables(found)
+    assert [column.short for column in table.columns] == ["", "ours", "difference", "verdict"]
+    assert {len(row) for row in table.rows} == {4}
+
+
 def test_the_list_of_what_can_be_reproduced() -> None:
     row = {
         "name": "critical-period", "claim": "Late is better.", "networks": "ResNet-18", "data": "CIFAR-100",

@@ -1,6 +1,7 @@
 """The tables about a reproduced table: in the paper's layout, its differences, its other metrics, what was lost."""
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 from spacedkd.report.markup import Markup, join, tag
 from spacedkd.report.numbers import DASH, PLUS_MINUS, Found, bare_p, counted
@@ -131,7 +132,9 @@ def result_tables(found: Found) -> list[Table]:
             mine = of.our_difference(difference["mean"]) + ("" if width is None else f" {PLUS_MINUS} {width}")
         line = [cell["column"], ours(cell), paper(cell) or "", mine, theirs, cell["verdict"] or ""]
         lines.append((cell["row"], line))
-    columns = ("", "ours", "paper", "difference", "paper's", "verdict")
+    used = [any(texts) for texts in zip(*(line for _, line in lines), strict=True)]  # a figure gives no numbers
+    columns = [*compress(("", "ours", "paper", "difference", "paper's", "verdict"), used)]
+    lines = [(row, [*compress(line, used)]) for row, line in lines]
     said = f"{measured(found)}; {averaged(found)}; differences paired by seed"
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
     title = f"{found['title']} ({found['reference']})"
