@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from spacedkd.experiments.sharing import Job, begun_again, moved, share, teacher
 from spacedkd.logger_names import check_installed
 from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, never
-from spacedkd.training.building import build_models
+from spacedkd.training.building import build_models, one_thread
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.plan import fill_in, make_plan, method_and_schedule
 
@@ -223,24 +223,13 @@ def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = 
     """
     teachers, held = {}, 0
     new_ones_last = sorted(jobs, key=lambda job: not job.begun)
-    with _one_thread():
+    with one_thread():
         for job in {job.label: job for job in new_ones_last}.values():
             made = make_plan(job.spec, library=library)
             models = build_models(made)
             teachers[job.label] = teacher_of(made, models) if sharing else None
             held = max(held, room.held())
     return share(jobs, teachers), held
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """For work that is too small to be shared: threads that wait for each other on busy cores take 36 times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _open_pool(jobs: Sequence[Job], at_once: int | None, ray: str | None) -> AbstractContextManager[Pool]:

@@ -3,6 +3,10 @@
 A network's first weights depend on the seed and its spec, not on the method.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 from torch import nn
 
 from spacedkd.data.order import too_small
@@ -102,3 +106,14 @@ def _check_last_batch(plan: Plan, models: dict[str, nn.Module]) -> None:
             f"The last batch of an epoch has {smallest} images for {ranks * cut} parts (--accumulate {cut} on {ranks} "
             f"device(s)), and each needs one{norm}: use {way_out}."
         )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For work that is too small to be shared: threads that wait for each other on busy cores take 36 times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
