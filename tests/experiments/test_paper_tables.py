@@ -26,7 +26,10 @@ NAMES = (
 # The columns of differences as the paper prints them, from top to bottom.
 PRINTED = {
     ("online", "spaced 1.5"): [1.38, 1.92, 1.19, 1.63, 1.41, 1.56, 2.31, 2.47, 2.38, 2.00, 1.66, 2.65, 2.62, 1.74],
-    ("self", "spaced 4"): [2.44, 3.00, 3.08, 3.02, 1.75, 2.22, 3.44, 3.86, 3.06, 2.96],
+    ("self", "spaced 4"): [
+        *(2.44, 2.44, 3.00, 3.00, 3.08, 3.08, 3.02, 3.02, 1.75, 1.75),  # each beside the deepest head and all heads
+        *(2.22, 2.22, 3.44, 3.44, 3.86, 3.86, 3.06, 3.06, 2.96, 2.96),
+    ],
     ("loss", "w/ 1.5"): [-0.24, 0.49, 0.11, 1.38, 1.66],
     ("adversarial", "w/ 1.5"): [0.11, 0.38, 1.99],
 }
@@ -111,6 +114,18 @@ def test_a_shorter_scale_keeps_the_parts_of_the_run_and_the_intervals_in_epochs(
     assert windows["for 10 epochs", "40"] == Window(Spaced("1.5ep"), Online(), "30ep", length="7.5ep")
     (late,) = [cell for cell in cells("imagenet", "cpu") if cell.key == ("ResNet-18, online KD", "ResNet-18 80")]
     assert late.metric == "at/60"
+
+
+def test_self_kd_is_judged_by_its_deepest_head_and_by_all_heads_of_the_same_runs() -> None:
+    found = {cell.key: cell for cell in cells("self", "cpu") if cell.row.startswith("ResNet-18, CIFAR-100")}
+    deepest, all_heads = "ResNet-18, CIFAR-100", "ResNet-18, CIFAR-100, all heads"
+    judged = [key for key, cell in found.items() if cell.judged and cell.against]
+    assert judged == [(deepest, "spaced 4"), (all_heads, "spaced 4")]
+    assert (all_heads, "w/o KD") not in found
+    for column in ("self KD", "spaced 4", "spaced 4, snapshot", "self KD, 2x epochs"):
+        one, several = found[deepest, column], found[all_heads, column]
+        assert (one.metric, several.metric) == ("late", "ensemble_best")
+        assert (one.spec, one.paper) == (several.spec, several.paper)
 
 
 def test_equal_runs_of_different_tables_are_equal_specs() -> None:

@@ -64,3 +64,19 @@ def test_holm_counts_the_tests_that_are_not_finished_too() -> None:
     assert first["holm_p"] == pytest.approx(3 * first["p"])
     assert second["holm_p"] == pytest.approx(max(3 * first["p"], 2 * second["p"]))
     assert found["2.0"]["difference"]["holm_p"] is None
+
+
+def test_a_cell_of_another_metric_stands_beside_the_run_it_is_of() -> None:
+    """The table is about the first cell's metric, and no metric of a run is listed as another one twice."""
+    cells = [Cell("row", "deepest", RunSpec()), Cell("row", "all heads", RunSpec(), metric="ensemble_best")]
+    accuracy = {"late": 0.5, "last": 0.51, "ensemble_best": 0.6}
+    table = Table("Title", "Tab. 1", 1, lambda scale: cells, also=("last", "ensemble_best"))
+    found = results(
+        Named("name", "claim", table), cells, lambda cell, metric: {0: Metric("", accuracy[metric], 0.01, "")}
+    )
+    deepest, all_heads = found["cells"]
+    assert found["metric"]["name"] == "late"
+    assert deepest["estimate"]["mean"] == 0.5
+    assert all_heads["estimate"]["mean"] == 0.6
+    assert {name: one["mean"] for name, one in deepest["also"].items()} == {"last": 0.51, "ensemble_best": 0.6}
+    assert all_heads["also"] == {}

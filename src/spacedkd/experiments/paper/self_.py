@@ -2,7 +2,8 @@
 
 Ten pairs of networks and data sets. The paper's Algorithm 4 (live) trains the deepest classifier again in every replay,
 so it takes two updates for each batch where self KD takes one: self KD for twice as long is the control at equal cost.
-In the snapshot variant the teacher stands still during a replay.
+In the snapshot variant the teacher stands still during a replay. The claim is judged twice: by the deepest classifier,
+and by all classifiers together at their best epoch, which is what the released code reports.
 
 Cost of all seeds: 7 min at smoke, 92 h at cpu, 2249 h at paper.
 
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 from spacedkd.experiments.reproduction.arms import no_kd, spaced, with_options
 from spacedkd.experiments.reproduction.scales import Scale, title
-from spacedkd.experiments.reproduction.table import Cell, Table
+from spacedkd.experiments.reproduction.table import ACCURACY, Cell, Table
 from spacedkd.spec import RunSpec
 
 NUMBERS = {
@@ -31,6 +32,8 @@ NUMBERS = {
 }
 SAME = "the number of the online table"
 WEAKER = f"{SAME}, whose runs have weaker augmentation in the released code"
+ALL_HEADS = "ensemble_best"
+"""what the released code reports: the best epoch, chosen on the test images, of all classifiers together"""
 NO_KD = {(network, "cifar100"): WEAKER for network in ("resnet18", "resnet50", "resnet101")} | {
     ("deit_tiny", "tiny-imagenet"): "the online table has 50.23",
     ("deit_tiny", "imagenet-100"): "the online table has 70.52",
@@ -52,7 +55,6 @@ def twice_as_long(run: RunSpec) -> RunSpec:
 
 def cells(scale: Scale) -> Iterator[Cell]:
     for (network, data), (alone, unspaced, ours) in NUMBERS.items():
-        row = title(network, data)
         arms = {
             "w/o KD": (no_kd, alone, None, NO_KD.get((network, data), SAME)),
             "self KD": (self_kd, unspaced, "w/o KD", ""),
@@ -60,10 +62,14 @@ def cells(scale: Scale) -> Iterator[Cell]:
             "spaced 4, snapshot": (lambda run: spaced_self_kd(run, "snapshot"), None, "self KD", ""),
             "self KD, 2x epochs": (twice_as_long, None, "spaced 4", "the control at the cost of spaced 4"),
         }
-        for column, (arm, number, against, note) in arms.items():
-            spec = scale.self_run(network, data, arm)
-            judged = column == "spaced 4"  # which is what the claim is about
-            yield Cell(row, column, spec, number, None if against is None else (row, against), note=note, judged=judged)
+        specs = {column: scale.self_run(network, data, arm) for column, (arm, *_) in arms.items()}
+        for row, metric in {title(network, data): ACCURACY, f"{title(network, data)}, all heads": ALL_HEADS}.items():
+            there = [column for column in arms if metric == ACCURACY or column != "w/o KD"]  # which has one head
+            for column in there:
+                _, number, base, note = arms[column]
+                against = (row, base) if base in there else None
+                judged = column == "spaced 4"  # which is what the claim is about
+                yield Cell(row, column, specs[column], number, against, metric, note, judged)
 
 
 TABLE = Table(
@@ -73,8 +79,8 @@ TABLE = Table(
     cells,
     also=("last", "best", "ensemble", "ensemble_best"),
     notes=(
-        "The released code reports the best epoch of the ensemble of all classifiers; the main number here is the "
-        "deepest classifier's.",
+        "All heads: their ensemble at its best epoch, chosen on the test images themselves, which is what the released "
+        "code reports. The paper does not say which classifier its numbers are of; they stand beside both.",
         "The released code has AutoAugment and Cutout for self KD on CIFAR-100 alone, and so have arms with --recipe "
         "official; otherwise all arms have the same augmentation.",
         "It has neither self KD of transformers, which gets the settings of its two-network code with --recipe "

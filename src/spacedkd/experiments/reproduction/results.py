@@ -29,8 +29,7 @@ def results(named: Named, cells: Sequence[Cell], read: Read) -> Found:
             one["difference"]["holm_p"] = p
     fits = [*_fits(table, cells, numbers_of)] if table.fitted else []
     verdicts = [one["verdict"] for one in (*written, *fits) if one["verdict"] is not None]
-    metrics = {cell.metric for cell in cells} or {ACCURACY}
-    main = metrics.pop() if len(metrics) == 1 else min(metrics).partition("/")[0]
+    main = _main(cells)
     return {
         "name": named.name,
         "title": table.title,
@@ -53,10 +52,17 @@ def results(named: Named, cells: Sequence[Cell], read: Read) -> Found:
     }
 
 
+def _main(cells: Sequence[Cell]) -> str:
+    """The metric of the first cell, or the family of those that differ from cell to cell, as corruptions do."""
+    metrics = [*dict.fromkeys(cell.metric for cell in cells)] or [ACCURACY]
+    return metrics[0] if len(metrics) == 1 else metrics[0].partition("/")[0]
+
+
 def _cell(cell: Cell, table: Table, numbers_of: Mapping[Key, Numbers], cells: Mapping[Key, Cell], read: Read) -> Found:
     measured = numbers_of[cell.key]
     values = {seed: one.value for seed, one in measured.items()}
-    others = {name: [one.value for one in read(cell, name).values()] for name in table.also}
+    beside = () if cell.metric in table.also else table.also  # such a cell is shown beside another one of its run
+    others = {name: [one.value for one in read(cell, name).values()] for name in beside}
     found = {
         "row": cell.row,
         "column": cell.column,

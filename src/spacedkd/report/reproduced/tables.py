@@ -94,7 +94,7 @@ def other_metrics(found: Found) -> Table:
     """The main metric of every finished cell beside the others it has."""
     names = [name for name in found["also"] if any(name in cell["also"] for cell in found["cells"])]
     rows = []
-    for cell in (one for one in found["cells"] if one["estimate"]):
+    for cell in (one for one in found["cells"] if one["estimate"] and one["also"]):
         others = [Cell(ours(cell, cell["also"][name])) if name in cell["also"] else _nothing() for name in names]
         rows.append([Cell(cell["row"], below=cell["column"]), Cell(ours(cell), below=_unlike(found, cell)), *others])
     heads = ["Cell", f"{found['metric']['title']} (main)", *(metrics(found)[name] for name in names)]
