@@ -12,7 +12,7 @@ import pytest
 
 from spacedkd.report.reproduced import csv_text, latex, listing_table, markdown, result_tables
 from spacedkd.report.reproduced.cells import shown_best, unit
-from spacedkd.report.reproduced.words import few_seeds
+from spacedkd.report.reproduced.words import few_seeds, measured
 from tests.report.fake_results import (
     DEIT,
     HOSTILE,
@@ -256,3 +256,13 @@ def test_a_table_of_which_nothing_is_finished() -> None:
     assert [unescaped(row)[1:] for row in body(latex(found))[1:]] == [["--", "--"], ["70.00", "71.00"]]
     assert len(csv_text(found).splitlines()) == 3
     assert shown(found)[1][1] == "not finished"
+
+
+def test_what_is_measured_is_said_of_every_metric_a_row_may_have() -> None:
+    found = intervals()
+    main, best = found["metric"]["title"], found["also"]["best"]
+    assert measured(found) == main
+    found["cells"][-1]["metric"] = "best"
+    assert measured(found) == f"{main}; where a row says so, {best}"
+    found["cells"][-1]["metric"] = "at/20"
+    assert measured(found) == f"{main} (the first cell; the others likewise, as rows and columns say)"

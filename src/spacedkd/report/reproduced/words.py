@@ -103,9 +103,11 @@ def metrics(found: Found) -> dict[str, str]:
 
 def measured(found: Found) -> str:
     """What our numbers are."""
-    several = len({cell["metric"] for cell in found["cells"]}) > 1
-    title = str(found["metric"]["title"])
-    return f"{title} (the first cell; the others likewise, as rows and columns say)" if several else title
+    title, names = str(found["metric"]["title"]), metrics(found)
+    others = {cell["metric"] for cell in found["cells"]} - {found["metric"]["name"]}
+    if others <= {*names}:
+        return "; where a row says so, ".join([title, *(names[one] for one in names if one in others)])
+    return f"{title} (the first cell; the others likewise, as rows and columns say)"
 
 
 def metric_of(found: Found, cell: Found) -> str:
