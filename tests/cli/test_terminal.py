@@ -10,6 +10,7 @@ from rich.console import Console
 
 from spacedkd.cli.terminal import shown
 from spacedkd.experiments.comparison import compare
+from spacedkd.report.table import Cell, Column, Table
 from spacedkd.report.tables import comparison_tables
 from spacedkd.schedule import Spaced
 from tests.report.fake_runs import FakeArm, write_runs
@@ -92,3 +93,11 @@ def test_a_pair_is_compared_over_the_seeds_that_both_have(tmp_path: Path) -> Non
     assert pair[:4] == ["kd", "70.5", "81.0", "+10.5"]
     assert " ".join(said.split()).count("paired by seed, over the seeds that both arms have") == 1
     assert "seeds that both" not in text(tmp_path / "same", ONLINE, SPACED)
+
+
+def test_an_indented_name_goes_on_as_far_indented_where_it_is_broken() -> None:
+    row = (Cell("", short="  twice the epochs"), Cell("1.5"))
+    console = Console(width=22, record=True, file=StringIO())
+    console.print(shown(Table("", (Column("", "", left=True), Column("", "ours")), (row,), unbroken=True)))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert lines[-3:] == ["    twice the    1.5", "    epochs", ""]

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich import box
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -33,8 +34,13 @@ def shown(table: Table) -> RichTable:
             min_width=None if place else table.least_width,
         )
     for row in table.rows:
-        rich.add_row(*(Text(row[place].in_short.replace(MINUS, "-")) for place, _ in kept))
+        rich.add_row(*(_cell(row[place].in_short.replace(MINUS, "-")) for place, _ in kept))
     return rich
+
+
+def _cell(text: str) -> Padding:
+    """What begins indented goes on as far indented where it is broken."""
+    return Padding(Text(text.lstrip(" ")), (0, 0, 0, len(text) - len(text.lstrip(" "))))
 
 
 def of_spec(spec: RunSpec, notes: Mapping[str, str]) -> RichTable:
