@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,74 @@ def test_what_it_will_take(made: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "4 of 4 runs" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("other", [{"verdict": {"sentence": "x"}}, {}, [], "x"])
+def test_a_table_of_another_form_is_left_out_of_the_index(
+    other: object, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made / "smoke" / "ahead").mkdir(exist_ok=True)
+    (made / "smoke" / "ahead" / "results.json").write_text(json.dumps(other))
+    main(["reproduce", "loss", *ONLY, "--store", str(made), "--max-hours", "0"])
+    assert "results.json cannot be read, and is left out" in " ".join(capsys.readouterr().out.split())
+    index = (made / "smoke" / "index.md").read_text()
+    assert "loss/table.md" in index
+    assert "ahead/table.md" not in index
+
+
+@pytest.mark.parametrize("change", [{"versions": {"torch": "2.12.0"}}, {"precision": "64-true"}])
+def test_numbers_of_other_versions_or_precision_are_not_mixed(
+    change: dict[str, object], made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder is refused before anything is done, and is as it was."""
+    written = json.loads((made / "store.json").read_text())
+    versions = {**written["versions"], **change.get("versions", {})}  # type: ignore[dict-item]
+    before = json.dumps({**written, **change, "versions": versions})
+    (tmp_path / "store.json").write_text(before)
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "loss", *ONLY, "--store", str(made), "--max-hours", "0", "--numbers", str(tmp_path)])
+    error = capsys.readouterr().err
+    assert end.value.code == 2
+    assert len(error.strip().splitlines()) == 1
+    assert "--numbers" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["store.json"]
+    assert (tmp_path / "store.json").read_text() == before
+
+
+def cut_the_journal(run: Path) -> None:
+    lines = (run / "journal.jsonl").read_text().splitlines(keepends=True)
+    (run / "journal.jsonl").write_text("".join(lines[: len(lines) // 2]))
+
+
+def another_spec(run: Path) -> None:
+    (run / "spec.json").write_text("{}")
+
+
+def another_run(run: Path) -> None:
+    other = next(path for path in run.parent.parent.iterdir() if path != run.parent)
+    shutil.rmtree(run)
+    shutil.copytree(other / run.name, run)
+
+
+def another_seed(run: Path) -> None:
+    shutil.rmtree(run)
+    shutil.copytree(run.parent / "seed1", run)
+
+
+@pytest.mark.parametrize("damage", [cut_the_journal, another_spec, another_run, another_seed])
+def test_a_run_that_is_not_what_its_place_says_is_refused(
+    damage: Callable[[Path], None], made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    run = next(tmp_path.glob("runs/*/seed0"))
+    damage(run)
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "loss", *ONLY, "--store", str(tmp_path), "--max-hours", "0"])
+    error = capsys.readouterr().err
+    assert end.value.code == 2
+    assert len(error.strip().splitlines()) == 1
+    assert str(run) in error
+    assert "trained again" in error
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -128,6 +197,7 @@ def test_what_it_will_take(made: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["loss", "--max-hours", "-1"], "--max-hours"),
         (["loss", "--scale", "cpu", "--root", "nowhere"], "nowhere"),
         (["interval", "--scale", "cpu", "--root", "nowhere"], "tiny-imagenet"),
+        (["interval", "--scale", "cpu", "--root", "nowhere", "--plan"], "tiny-imagenet"),
         (["loss", "--numbers", "store"], "another folder than --store"),
         (["loss", "--numbers", "/dev/null/numbers", "--scale", "smoke"], "give --numbers another name"),
     ],

@@ -53,6 +53,18 @@ def test_every_head_has_its_accuracy() -> None:
     assert numbers["accuracy/head/stage1"].title == "Top-1, head stage1"
 
 
+def test_the_ensemble_of_heads_has_its_accuracy_on_corrupted_images() -> None:
+    found = evaluation(0.8)
+    rows = found["instruments"]["corruptions"]["found"]
+    for row in rows:
+        row["accuracy"]["ensemble"] = row["accuracy"]["final"] + 0.1
+    numbers = metrics(found)
+    fog, deepest = numbers["corruptions/fog/5/ensemble"], numbers["corruptions/fog/5"]
+    assert fog.value == pytest.approx(deepest.value + 0.1)
+    assert (fog.settings, fog.resolution) == (deepest.settings, deepest.resolution)
+    assert sum(name.endswith("/ensemble") for name in numbers) == len(rows)
+
+
 def test_means_are_over_what_they_say() -> None:
     found = metrics(evaluation(0.8))
     assert found["corruptions/severity/5"].value == pytest.approx(0.7)

@@ -124,6 +124,8 @@ def test_rows_are_chosen_with_those_they_are_measured_against() -> None:
         "ResNet-18, loss, w/o",
         "ResNet-18, loss, w/ 1.5",
     }
+    severe = some(tables()["corruptions"], SMALLEST, "online KD, snow [2-4]")
+    assert {cell.row for cell in severe} == {"online KD, snow 3"}
     with pytest.raises(UserError, match="No row is like 'vgg\\*'"):
         _ = reproduction(Path("unused"), "noise", only="vgg*").cells
 

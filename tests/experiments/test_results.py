@@ -80,3 +80,41 @@ def test_a_cell_of_another_metric_stands_beside_the_run_it_is_of() -> None:
     assert all_heads["estimate"]["mean"] == 0.6
     assert {name: one["mean"] for name, one in deepest["also"].items()} == {"last": 0.51, "ensemble_best": 0.6}
     assert all_heads["also"] == {}
+
+
+def test_further_columns_of_a_row_are_compared_and_counted() -> None:
+    """The table is measured against online; that 1.5 is best is about the others, of one row run of two."""
+    values = {"online": level(0.50), "1.5": level(0.52), "max": around(0.54)}
+    paper = {"online": 71.05, "1.5": 72.43, "max": 72.22}
+    every = [
+        Cell(
+            row,
+            column,
+            RunSpec(),
+            paper[column],
+            None if column == "online" else (row, "online"),
+            judged=column != "max",
+        )
+        for row in ("first", "second")
+        for column in values
+    ]
+    cells = every[:3]
+    table = Table("Title", "Tab. 1", 1, lambda scale: every, also=(), contrasts=[("1.5", "max"), ("1.5", "2.0")])
+
+    def read(cell: Cell, metric: str) -> dict[int, Metric]:
+        return {seed: Metric("", value, 0.0, "") for seed, value in enumerate(values[cell.column])}
+
+    found = results(Named("name", "claim", table), cells, read, every)
+    (contrast,) = found["contrasts"]
+    assert (contrast["row"], contrast["column"], contrast["against"]) == ("first", "1.5", ["first", "max"])
+    assert contrast["paper_difference"] == 0.21
+    assert contrast["difference"]["mean"] < -0.01
+    assert contrast["verdict"] == "disagrees"
+    online, spaced, longest = (cell["difference"] for cell in found["cells"])
+    less, more = sorted((spaced, contrast["difference"]), key=lambda one: one["p"])
+    assert less["holm_p"] == pytest.approx(2 * less["p"])
+    assert more["holm_p"] == pytest.approx(max(2 * less["p"], more["p"]))
+    assert (online, longest["holm_p"]) == (None, None), "its difference to online KD is not judged"
+    assert found["verdict"]["sentence"] == (
+        "Mixed: of 4 effects 1 agrees, 1 disagrees, 0 cannot be told, 2 were not run."
+    )

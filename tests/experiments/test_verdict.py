@@ -70,13 +70,24 @@ def test_verdicts(low: float | None, high: float | None, paper: float | None, cl
 
 
 def test_a_claim_is_judged_by_its_effects() -> None:
-    assert sentence(["agrees", "agrees"]).startswith("Seen:")
-    assert sentence(["agrees", "cannot tell"]).startswith("Seen in part:")
-    assert sentence(["agrees", "disagrees"]).startswith("Mixed:")
-    assert sentence(["disagrees", "cannot tell"]).startswith("Contradicted in part:")
-    assert sentence(["disagrees"]).startswith("Not what the paper says:")
-    assert sentence(["cannot tell"]) == (
+    assert sentence(["agrees", "agrees"], 2).startswith("Seen:")
+    assert sentence(["agrees", "cannot tell"], 2).startswith("Seen in part:")
+    assert sentence(["agrees", "disagrees"], 2).startswith("Mixed:")
+    assert sentence(["disagrees", "cannot tell"], 2).startswith("Contradicted in part:")
+    assert sentence(["disagrees"], 1).startswith("Not what the paper says:")
+    assert sentence(["cannot tell"], 1) == (
         "Cannot be told from these seeds: of 1 effect 0 agree, 0 disagree, 1 cannot be told."
+    )
+    assert sentence([], 3) == "Nothing to judge yet."
+
+
+def test_a_claim_of_which_a_part_was_run_is_seen_or_contradicted_in_part() -> None:
+    """One row of a claim about every network and data set does not show it."""
+    assert sentence(["agrees"], 14) == (
+        "Seen in part: of 14 effects 1 agrees, 0 disagree, 0 cannot be told, 13 were not run."
+    )
+    assert sentence(["disagrees"], 2) == (
+        "Contradicted in part: of 2 effects 0 agree, 1 disagrees, 0 cannot be told, 1 was not run."
     )
 
 
@@ -94,6 +105,7 @@ def test_the_optimum_lies_within_what_was_measured() -> None:
     rising = parabola({x: {0: 0.1 * x} for x in (0, 1, 2)})
     assert rising is not None
     assert (rising["optimum"], rising["low"]) == (2, None)
+    assert rising["within"] == [0, 2]
     assert parabola({0: {0: 1.0}, 1: {0: 1.0}}) is None
     assert parabola({0: {0: 1.0}, 1: {1: 1.0}, 2: {0: 1.0}}) is None
 

@@ -85,13 +85,13 @@ def _verdict(one: Found, factor: float) -> tuple[str | None, str]:
     return ("agrees", "same sign" + (", paper inside" if inside else "")) if same else ("disagrees", "opposite signs")
 
 
-def results(name: str, cells: Sequence[Found], **changes: Any) -> Found:
+def results(name: str, cells: Sequence[Found], contrasts: Sequence[Found] = (), **changes: Any) -> Found:
     """All of a results.json."""
     places = {(one["row"], one["column"]): one for one in cells}
-    for one in cells:
+    for one in (*cells, *contrasts):
         if one["against"]:
             _compared(one, places[tuple(one["against"])])
-    tested = [one["difference"] for one in cells if one["difference"]]
+    tested = [one["difference"] for one in (*cells, *contrasts) if one["difference"]]
     for found, corrected in zip(tested, holm([found["p"] for found in tested]), strict=True):
         found["holm_p"] = corrected
     verdicts = {word: sum(one["verdict"] == word for one in cells) for word in ("agrees", "disagrees", "cannot tell")}
@@ -109,7 +109,7 @@ def results(name: str, cells: Sequence[Found], **changes: Any) -> Found:
         "fewest_seeds": 6,
         "rows": list(dict.fromkeys(one["row"] for one in cells)),
         "columns": list(dict.fromkeys(one["column"] for one in cells)),
-        "axis": None, "cells": [*cells], "fits": [], "diverged": [], "missing": 0,
+        "axis": None, "cells": [*cells], "contrasts": [*contrasts], "fits": [], "diverged": [], "missing": 0,
         "cost": {"runs": 42, "shared": 36, "hours": 4.1, "updates": 123456},
         "verdict": {**verdicts, "sentence": "Spacing helps here, too."}, "notes": [], "pictures": [], **changes,
     }  # fmt: skip
@@ -141,17 +141,20 @@ def intervals(seeds: int = 6) -> Found:
         mine = [] if column in ("w/ 2.0", "w/ max") else values(0.56 - 0.006 * place, 0.5, seeds, 2 * place)
         cells.append(cell(R50, column, mine, paper, None if column == "online" else (R50, "online")))
     cells += [cell(DEIT, column, {0: 0.42, 1: 0.43}) for column in ("online", "w/ 1.5")]
+    longest = next(one for one in cells if one["row"] == R18 and one["column"] == "w/ 1.5")
+    contrast = longest | {"against": [R18, "w/ max"]}
     theirs = {"opens": "down", "coefficients": [0.71, 0.013, -0.005], "optimum": 1.3}
     fit = {
         "row": R18, "rows": [R18], "opens": "down", "coefficients": [0.533, 0.016, -0.0055], "optimum": 1.4545,
-        "low": 0.9, "high": 3.1, "paper": theirs, "verdict": "agrees", "why": "it bends down",
+        "low": 0.9, "high": 2.0, "within": [0.0, 2.0], "paper": theirs, "verdict": "agrees", "why": "it bends down",
     }  # fmt: skip
     together = {
         "row": "all 2 rows", "rows": [R18, R50], "opens": "down", "coefficients": [-0.004, 0.01, -0.004],
-        "optimum": 1.25, "low": None, "high": None, "paper": theirs, "verdict": None, "why": "",
+        "optimum": 1.25, "low": None, "high": None, "within": [0.0, 2.0], "paper": theirs, "verdict": None, "why": "",
     }  # fmt: skip
     return results(
-        "interval", cells, axis={"title": "interval s, epochs", "values": INTERVALS}, fits=[fit, together], missing=12,
+        "interval", cells, [contrast], axis={"title": "interval s, epochs", "values": INTERVALS},
+        fits=[fit, together], missing=12,
         diverged=[{"row": R50, "column": "w/ 1.0", "seed": 3, "step": 1234}],
         notes=["The paper's numbers are of one run each, or of three: it says both."],
     )  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 
 from spacedkd.report.reproduced import csv_text, latex, listing_table, markdown, result_tables
 from spacedkd.report.reproduced.cells import shown_best, unit
+from spacedkd.report.reproduced.latex import FITTING
 from spacedkd.report.reproduced.words import few_seeds, measured
 from tests.report.fake_results import (
     DEIT,
@@ -40,8 +41,7 @@ def leaves(of: Any) -> list[float]:
 @BOTH
 def test_csv_has_every_number_of_every_cell(found: Found) -> None:
     lines = list(csv.DictReader(io.StringIO(csv_text(found))))
-    assert len(lines) == len(found["cells"])
-    for line, one in zip(lines, found["cells"], strict=True):
+    for line, one in zip(lines, [*found["cells"], *found["contrasts"]], strict=True):
         assert None not in line
         assert (line["row"], line["column"], line["note"]) == (one["row"], one["column"], one["note"])
         numbers = sorted(float(text) for text in line.values() if re.fullmatch(r"-?[\d.]+(e-?\d+)?", text or ""))
@@ -71,10 +71,10 @@ def body(text: str) -> list[str]:
 @BOTH
 def test_latex_is_of_one_piece(found: Found) -> None:
     text = latex(found)
-    for environment in ("table", "tabular"):
+    for environment in ("table*" if len(found["columns"]) > 5 else "table", "tabular"):
         assert text.count(f"\\begin{{{environment}}}") == text.count(f"\\end{{{environment}}}") == 1
     # what is left without escaped letters: braces nest, mathematics closes, and nothing has a meaning of its own
-    bare = re.sub(r"\\[\\{}$&#%_,]", "", text.split("\n", 1)[1])
+    bare = re.sub(r"\\[\\{}$&#%_,]", "", text.split("\n", 1)[1].replace(FITTING, "{"))
     depth = 0
     for letter in bare:
         depth += (letter == "{") - (letter == "}")
@@ -87,6 +87,19 @@ def test_latex_is_of_one_piece(found: Found) -> None:
     assert columns == "l" + "c" * len(found["columns"])
     assert {len(unescaped(row)) for row in body(text)} == {len(columns)}
     assert f"\\label{{tab:{found['name']}}}" in text
+
+
+def test_the_papers_numbers_are_spoken_of_where_there_are_some() -> None:
+    found = intervals()
+    bare = found | {"cells": [one | {"paper": None, "paper_difference": None} for one in found["cells"]]}
+    assert "the paper's number" in latex(found)
+    assert "the paper's number" not in latex(bare)
+    assert "In brackets: the paper's number" in markdown(found)
+    assert "In brackets" not in markdown(bare)
+
+
+def test_latex_keeps_the_two_dashes_of_a_flag_apart() -> None:
+    assert "with -{}-recipe official, or 1--2" in latex(losses() | {"notes": ["with --recipe official, or 1\u20132"]})
 
 
 def test_latex_prints_ours_with_half_intervals_and_the_papers_beneath() -> None:
@@ -156,9 +169,11 @@ def test_markdown_says_it_all() -> None:
     half = (one["estimate"]["high"] - one["estimate"]["low"]) / 2
     assert f"{100 * one['estimate']['mean']:.2f} \u00b1 {100 * half:.2f} (72.43) <sup>a</sup>" in text
     assert f"| +{100 * one['difference']['mean']:.2f} points | " in text
-    interval = "(95 % interval 0.90 to 3.10), the paper's at 1.30; agrees: it bends down"
+    interval = "(95 % interval 0.90 to 2.00), the paper's at 1.30; agrees: it bends down"
     assert f"ResNet-18, CIFAR-100: fit: best at 1.45 {interval}" in text
     assert "- all 2 rows: fit: best at 1.25, the paper's at 1.30\n" in text
+    beyond = markdown(found | {"fits": [found["fits"][0] | {"optimum": 2.0}]})
+    assert "fit: best at 2.00, the end of what was measured (95 % interval 0.90 to 2.00), the paper's" in beyond
     assert "fewer than 6 seeds can never reach p \\< 0.05 exactly" in text
     assert "w/ 1.0, seed 3, at step 1234" in text
     assert "12 runs are not finished" in text
@@ -201,22 +216,26 @@ def shown(found: Found) -> list[list[str]]:
 def test_the_terminal_has_a_line_for_each_cell() -> None:
     found = intervals()
     lines = shown(found)
-    assert len(lines) == 3 + len(found["cells"])
+    assert len(lines) == 3 + len(found["cells"]) + len(found["contrasts"])
+    (contrast,) = (line for line in lines if line[0] == "  w/ 1.5 vs w/ max")
+    assert contrast[1:3] == ["", ""]
+    assert contrast[3].startswith("+1.20 ")
+    assert contrast[4:] == ["+0.21", "agrees"]
     above = {place: line[0] for place, line in enumerate(lines) if line[1:] == [""] * 5}
-    assert above == {0: R18, 8: R50, 16: DEIT}
+    assert above == {0: R18, 9: R50, 17: DEIT}
     one, line = found["cells"][2], lines[3]
     assert line[0] == "  w/ 0.5"
     assert line[1].startswith(f"{100 * one['estimate']['mean']:.2f} \u00b1 ")
     assert line[2] == "72.02"
     assert line[3].startswith(f"+{100 * one['difference']['mean']:.2f} \u00b1 ")
     assert line[4:] == ["+0.97", "agrees"]
-    assert lines[14][1:] == ["not finished", "73.28", "", "", ""]
+    assert lines[15][1:] == ["not finished", "73.28", "", "", ""]
     assert [table.name for table in result_tables(found)] == ["", "Diverged"]
 
 
 def test_the_terminal_leaves_out_what_the_paper_does_not_give() -> None:
     found = intervals()
-    for one in found["cells"]:
+    for one in (*found["cells"], *found["contrasts"]):
         one["paper"] = one["paper_difference"] = None
     (table, _) = result_tables(found)
     assert [column.short for column in table.columns] == ["", "ours", "difference", "verdict"]

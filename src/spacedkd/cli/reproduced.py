@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 THEORY = "theory"
 THEORY_SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 1500)}
 """problems, orders and steps"""
+INDEXED = {
+    **dict.fromkeys(("name", "title", "claim", "reference"), str),
+    **{"scale": {"name": str, "about": str}, "missing": int, "cost": dict, "cells": [{"estimate": ({"n": int},)}]},
+    "verdict": {"sentence": str, "agrees": int, "disagrees": int, "cannot tell": int},
+}
+"""what the index of all tables needs of each"""
 
 
 def write_tables(found: Reproduction) -> None:
@@ -104,11 +110,14 @@ def _has_numbers(path: Path) -> bool:
 
 def _made(path: Path) -> dict[str, Any] | None:
     """A table that was made before; one that cannot be read is left out."""
+    from spacedkd.experiments.evaluation_form import check
+
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found if found["verdict"]["sentence"] else None
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        check(INDEXED, found, "it")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, RecursionError):
         say(f"{path} cannot be read, and is left out: make that table again.")
         return None
+    return found

@@ -100,6 +100,7 @@ def reproduce(
         return
     if numbers is not None:
         make_folder(numbers, "--numbers")  # a bad place shows before hours of training, not after them
+        found.store.check_for_numbers(numbers)
     for name in found.without_rows:
         say(f"{name} has no row like {only!r}, and is left out.")
     if found.cells:
@@ -199,6 +200,7 @@ def _show_plan(found: Reproduction, jobs: int | None) -> None:
     say(f"Nothing was trained. {done} of {len(every)} runs in {found.store.folder} are finished.")
     if not left:
         return
+    found.check_data()
     planned, _ = runner.shared([job for job in every if job.label in left], found.store.library)
     forecast = forecast_jobs(planned, at_once)
     console.print(*(terminal.shown(table) for table in forecast_tables.of_comparison(forecast)))

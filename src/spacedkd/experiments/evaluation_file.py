@@ -81,7 +81,10 @@ def usual(measured: Sequence[Metric]) -> Metric:
 
 
 def metrics(found: Found) -> dict[str, Metric]:
-    """Every number of an evaluation.json by a name such as corruptions/fog/3; all of the student's deepest head."""
+    """Every number of an evaluation.json by a name such as corruptions/fog/3.
+
+    All are of the student's deepest head, but those that name another one, as corruptions/fog/3/ensemble does.
+    """
     readers = {
         "accuracy": _accuracy,
         "corruptions": _corruptions,
@@ -126,8 +129,8 @@ def _corruptions(found: Found) -> Named:
     images, severities, names = found["images"], found["severities"], ", ".join(found["names"])
     shared = f"{images} images, enlarged {found['enlarged']}x"
 
-    def mean(title: str, rows: list[Found], settings: str) -> Metric:
-        values = [row["accuracy"]["final"] for row in rows]
+    def mean(title: str, rows: list[Found], settings: str, head: str = "final") -> Metric:
+        values = [row["accuracy"][head] for row in rows]
         return Metric(title, sum(values) / len(values), 1 / images / len(values), settings)
 
     yield "clean", Metric("Clean images", found["clean"]["final"], 1 / images, f"{images} images")
@@ -139,7 +142,10 @@ def _corruptions(found: Found) -> Named:
         rows, title = [row for row in found["found"] if row["name"] == name], name.replace("_", " ")
         yield name, mean(title, rows, f"{shared}, severities {severities}")
         for row in rows:
-            yield f"{name}/{row['severity']}", mean(f"{title} {row['severity']}", [row], shared)
+            key, words = f"{name}/{row['severity']}", f"{title} {row['severity']}"
+            yield key, mean(words, [row], shared)
+            if "ensemble" in row["accuracy"]:
+                yield f"{key}/ensemble", mean(f"{words}, ensemble of heads", [row], shared, "ensemble")
 
 
 def _adversarial(found: Found) -> Named:

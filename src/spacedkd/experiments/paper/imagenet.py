@@ -54,6 +54,8 @@ TABLE = Table(
         "The released code has ImageNet-1k for online KD of ResNets alone. It keeps whole batches in memory for the "
         "replay, 1.16 TB of them here, and can hardly have made these numbers; its ResNet-18 has the stem for small "
         "images at 224x224 pixels.",
+        "Self KD is read at its deepest classifier; the released code reports all of them together, which the table of "
+        "self KD shows as well.",
         "Columns are epochs of the paper's 80 and 300; shorter runs are read at the same parts of their length.",
     ),
 )

@@ -39,6 +39,7 @@ def parabola(by_seed: BySeed) -> dict[str, Any] | None:
         "optimum": float(_optima(x, each.mean(0, keepdims=True))[0]),
         "low": low,
         "high": high,
+        "within": [places[0], places[-1]],
     }
 
 

@@ -5,6 +5,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from spacedkd.curves import Curve
+from spacedkd.errors import UserError
 from spacedkd.experiments import evaluation_file
 from spacedkd.experiments.evaluation_file import Metric
 from spacedkd.experiments.reproduction.table import Instruments
@@ -31,7 +33,8 @@ def title(metric: str) -> str:
     epoch = f"epoch {rest}" if rest else "some epochs"
     named = {
         "at": f"accuracy of the student, deepest head, test images, after {epoch}",
-        "corruptions": "accuracy of the student, deepest head, on corrupted test images, after the last epoch",
+        "corruptions": "accuracy of the student, deepest head (where a row says so, all heads together), on corrupted "
+        "test images, after the last epoch",
         "adversarial": "accuracy of the student, deepest head, on attacked test images, after the last epoch",
         "weight_noise": "accuracy and loss of the student, deepest head, on training images, with noise on its weights",
     }
@@ -82,14 +85,25 @@ def _evaluation(folder: Path) -> dict[str, Any] | None:
     return None if found is None or found["origin"].get("epochs") is None else found
 
 
+def _curve(run: Run) -> Curve:
+    """The student's accuracies, as far as the run went."""
+    curve = run.curves.get(run.roles[-1], {})
+    if not curve or curve[max(curve)] != run.student():
+        raise UserError(
+            f"{run.folder / 'journal.jsonl'} does not end with the accuracy that result.json has. Delete {run.folder}, "
+            "and the run is trained again."
+        )
+    return curve
+
+
 def _late(run: Run) -> list[float]:
     """The accuracies of the student at the evaluations of its last epochs."""
-    curve = run.curves[run.roles[-1]]
+    curve = _curve(run)
     least = max(curve) - min(LATE, run.spec.epochs / 4)
     return [value for epoch, value in curve.items() if epoch > least + 1e-9]
 
 
 def _at(run: Run, epoch: float) -> float:
     """The accuracy at the evaluation that is nearest to an epoch."""
-    curve = run.curves[run.roles[-1]]
+    curve = _curve(run)
     return curve[min(curve, key=lambda one: abs(one - epoch))]

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -61,7 +62,8 @@ def with_references(cells: Sequence[Cell], keys: Collection[Key]) -> list[Cell]:
 
 
 def _plain(name: str) -> str:
-    return name.lower().translate(dict.fromkeys(map(ord, "-_ ")))
+    """Letters and digits alone, but for the range of a pattern such as [1-3]."""
+    return re.sub(r"[-_ ](?![^[]*\])", "", name.lower())
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ class Reproduction:
     def results(self, name: str) -> Found:
         """What a table's finished runs say, with where that comes from."""
         named = next(one for one in self.named if one.name == name)
+        every = [*named.table.cells(self.scale)]
         cells = self.shown(named)
         runs = {cell.key: self.runs(cell) for cell in cells}
         seeds = sorted({*self.seeds, *(seed for found in runs.values() for seed in found)})
@@ -162,16 +165,17 @@ class Reproduction:
             return found
 
         different = {run.folder: run for by_seed in runs.values() for run in by_seed.values()}
-        arms = [self.store.arm(cell.spec).fingerprint for cell in cells]
-        found = results(named, cells, read)
-        for cell, written, fingerprint in zip(cells, found["cells"], arms, strict=True):
-            written |= {"fingerprint": fingerprint, "runs": len(runs[cell.key])}
+        arms = {cell.key: self.store.arm(cell.spec).fingerprint for cell in cells}
+        found = results(named, cells, read, every)
+        for written in (*found["cells"], *found["contrasts"]):
+            key = written["row"], written["column"]
+            written |= {"fingerprint": arms[key], "runs": len(runs[key])}
         return (
             found
             | self.origin()
             | {
                 "seeds": seeds,
-                "missing": len({*arms}) * len(seeds) - len(different),
+                "missing": len({*arms.values()}) * len(seeds) - len(different),
                 "cost": {
                     "runs": len(different),
                     "shared": sum(run.spec.teacher_path is not None for run in different.values()),

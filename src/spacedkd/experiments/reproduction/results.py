@@ -1,6 +1,7 @@
 """What a table says: every cell over seeds beside the paper's number, every effect with its verdict; plain JSON."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spacedkd.evaluation.confidence import confidence_interval, difference, holm
@@ -16,19 +17,24 @@ Read = Callable[[Cell, str], Numbers]
 Found = dict[str, Any]
 
 
-def results(named: Named, cells: Sequence[Cell], read: Read) -> Found:
-    """All that the finished runs say; the origin of them is added by whoever knows it."""
+def results(named: Named, cells: Sequence[Cell], read: Read, every: Sequence[Cell] | None = None) -> Found:
+    """All that the finished runs say; the origin of them is added by whoever knows it.
+
+    `every` are all cells of the table, where some alone are looked at: the claim is about all of them.
+    """
     table = named.table
     numbers_of = {cell.key: read(cell, cell.metric) for cell in cells}
     by_key = {cell.key: cell for cell in cells}
     written = [_cell(cell, table, numbers_of, by_key, read) for cell in cells]
-    judged = sum(cell.judged and cell.against is not None for cell in cells)  # finished or not
-    corrected = holm([_p(one) for one in written], judged)
-    for one, p in zip(written, corrected, strict=True):
+    contrasts = [_cell(cell, table, numbers_of, by_key, read) for cell in _contrasts(table, cells)]
+    compared = [*written, *contrasts]
+    corrected = holm([_p(one) for one in compared], len(_judged(table, cells)))  # finished or not
+    for one, p in zip(compared, corrected, strict=True):
         if one["difference"] is not None:
             one["difference"]["holm_p"] = p
-    fits = [*_fits(table, cells, numbers_of)] if table.fitted else []
-    verdicts = [one["verdict"] for one in (*written, *fits) if one["verdict"] is not None]
+    fits = [*_fits(table, cells, numbers_of)]
+    verdicts = [one["verdict"] for one in (*compared, *fits) if one["verdict"] is not None]
+    claimed = len(_judged(table, every or cells)) + len(_fitted_rows(table, every or cells))
     main = _main(cells)
     return {
         "name": named.name,
@@ -43,13 +49,30 @@ def results(named: Named, cells: Sequence[Cell], read: Read) -> Found:
         "columns": [*dict.fromkeys(cell.column for cell in cells)],
         "axis": None if table.axis is None else {"title": table.axis.title, "values": dict(table.axis.values)},
         "cells": written,
+        "contrasts": contrasts,
         "fits": fits,
         "verdict": {
             **{kind: verdicts.count(kind) for kind in ("agrees", "disagrees", "cannot tell")},
-            "sentence": verdict.sentence(verdicts),
+            "sentence": verdict.sentence(verdicts, claimed),
         },
         "notes": [*table.notes],
     }
+
+
+def _contrasts(table: Table, cells: Sequence[Cell]) -> list[Cell]:
+    """Cells again, measured against other ones of their row than in the table itself."""
+    by_key = {cell.key: cell for cell in cells}
+    return [
+        replace(by_key[row, column], against=(row, other), judged=True)
+        for row in dict.fromkeys(cell.row for cell in cells)
+        for column, other in table.contrasts
+        if {(row, column), (row, other)} <= {*by_key}
+    ]
+
+
+def _judged(table: Table, cells: Sequence[Cell]) -> list[Cell]:
+    """Those whose effect the claim is about."""
+    return [cell for cell in (*cells, *_contrasts(table, cells)) if cell.judged and cell.against is not None]
 
 
 def _main(cells: Sequence[Cell]) -> str:
@@ -114,7 +137,7 @@ def _p(cell: Found) -> float | None:
 def _fits(table: Table, cells: Sequence[Cell], numbers_of: Mapping[Key, Numbers]) -> Iterable[Found]:
     """A parabola through each row, and through all that are finished, which is shown and not judged."""
     rows: dict[str, tuple[BySeed, BySeed]] = {}
-    for row in dict.fromkeys(cell.row for cell in cells):
+    for row in _fitted_rows(table, cells):
         ours, paper = _over_the_axis(table, [cell for cell in cells if cell.row == row], numbers_of)
         if (fitted := parabola(ours)) is not None:
             rows[row] = ours, paper
@@ -125,6 +148,10 @@ def _fits(table: Table, cells: Sequence[Cell], numbers_of: Mapping[Key, Numbers]
     if len(rows) > 1 and (fitted := parabola(ours)) is not None:
         told = {"paper": parabola(paper), "verdict": None, "why": ""}
         yield {"row": f"all {len(rows)} rows", "rows": [*rows], **fitted, **told}
+
+
+def _fitted_rows(table: Table, cells: Sequence[Cell]) -> list[str]:
+    return [*dict.fromkeys(cell.row for cell in cells)] if table.fitted else []
 
 
 def _over_the_axis(table: Table, cells: Sequence[Cell], numbers_of: Mapping[Key, Numbers]) -> tuple[BySeed, BySeed]:

@@ -185,9 +185,9 @@ SMOKE = Scale(
 _SMALL = DataSpec(augmentation="small", augment=AugmentSpec(crop=2, flip=True), image_size=16, class_limit=25)
 CPU = Scale(
     "cpu",
-    "ResNets a quarter as wide and transformers of a tenth of the parameters for 60 epochs on 16x16 pixels, crop and "
-    "mirror: 25 classes of CIFAR-100, Tiny-ImageNet and ImageNet-100 (12 500 training images), 100 of ImageNet-1k "
-    "(25 000)",
+    "ResNets a quarter as wide and transformers with an eighth (DeiT) or a quarter (PiT) of the parameters for 60 "
+    "epochs on 16x16 pixels, crop and mirror: 25 classes of CIFAR-100, Tiny-ImageNet and ImageNet-100 (12 500 training "
+    "images), 100 of ImageNet-1k (25 000)",
     seeds=6,
     networks=_resnets(16) | _transformers(16, 4, 96, 6, (1, 3, 2)),
     data={

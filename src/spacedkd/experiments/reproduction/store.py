@@ -62,14 +62,24 @@ class Store:
         self._arms: dict[str, Arm] = {}
         self._runs: dict[Path, Run] = {}
 
-    def check(self) -> None:
+    def check(self, flag: str = "--store") -> None:
         """Refuse a store that was made with other versions; its numbers would not be comparable to the bit."""
         others = {name: text for name, text in self._made_with.versions.items() if versions().get(name) != text}
         if others:
             now = {name: versions().get(name, "none") for name in others}
             raise UserError(
                 f"The runs in {self.folder} were made with {_words(others)}, and this is {_words(now)}: install those, "
-                "or begin another store with --store FOLDER."
+                f"or begin another store with {flag} FOLDER."
+            )
+
+    def check_for_numbers(self, folder: Path) -> None:
+        """Refuse a folder whose numbers were made otherwise than those of this store, with which it would mix them."""
+        there = Store(folder)
+        there.check("--numbers")
+        if (folder / "store.json").exists() and there._made_with.precision != self._made_with.precision:
+            raise UserError(
+                f"The runs in {folder} are in {there._made_with.precision}, those in {self.folder} in "
+                f"{self._made_with.precision}: give --numbers another folder."
             )
 
     @cached_property
@@ -115,7 +125,7 @@ class Store:
         folders = sorted((self.folder / "runs" / arm.fingerprint).glob("seed*"))
         for folder in folders:
             if folder not in self._runs and RunFolder(folder).finished():  # after which it does not change
-                self._runs[folder] = read_run(folder)
+                self._runs[folder] = _read(folder)
         return {run.seed: run for folder in folders if (run := self._runs.get(folder)) is not None}
 
     def jobs(self, arms: Mapping[str, Arm], seeds: Iterable[int], at_once: int) -> list[Job]:
@@ -133,6 +143,15 @@ class Store:
         self.begin()
         with hold(self.folder / ".lock"):
             return runner.run_all(jobs, at_once, callback, self.library, ray=ray, stop=stop)
+
+
+def _read(folder: Path) -> Run:
+    """A finished run, which must be the one that its place says."""
+    run = read_run(folder)
+    computes = replace(run.spec, seed=0).fingerprints()
+    if folder.parent.name not in computes or folder.name != f"seed{run.seed}":
+        raise UserError(f"{folder} holds another run than its name says. Delete it, and that run is trained again.")
+    return run
 
 
 def _words(found: Mapping[str, str]) -> str:

@@ -67,6 +67,8 @@ class Table:
     instruments: Instruments = Instruments()
     claims: Literal["gain", "no gain"] = "gain"
     """what the paper says of the cells that are measured against another"""
+    contrasts: Sequence[Key] = ()
+    """further pairs of columns the claim is about: in every row the first is said to be better than the second"""
     fitted: bool = False
     """whether a parabola is laid through each row's columns on the axis"""
     notes: Sequence[str] = field(default=())

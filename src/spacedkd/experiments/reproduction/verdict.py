@@ -30,7 +30,8 @@ RULE = (
 FIT_RULE = (
     " A fitted parabola counts as one effect more. It agrees where it bends down, as the interval of its bend shows, "
     "and the interval of its optimum holds that of the paper's own numbers. It disagrees where it is shown to bend up, "
-    "or to bend down with an optimum elsewhere. Otherwise the seeds cannot tell."
+    "or to bend down with an optimum elsewhere. Otherwise the seeds cannot tell. Optima are looked for among the "
+    "intervals that were measured: one at their end may lie beyond it."
 )
 NO_GAIN = 0.0138 / 2
 """half of what the paper reports of spacing for ResNet-18 on CIFAR-100: a gain beside it that is none"""
@@ -128,17 +129,27 @@ def detectable(gains: Sequence[float], resolution: float) -> float | None:
     return float(nctdtrinc(n - 1, 1 - POWER, stdtrit(n - 1, 0.975))) * error  # of the noncentral t
 
 
-def sentence(verdicts: Sequence[Verdict]) -> str:
-    """The verdict over a whole claim, from those of its effects."""
+def sentence(verdicts: Sequence[Verdict], claimed: int) -> str:
+    """The verdict over a whole claim, from those of its effects; `claimed` is how many it has, run or not.
+
+    >>> sentence(["agrees", "cannot tell"], 10)
+    'Seen in part: of 10 effects 1 agrees, 0 disagree, 1 cannot be told, 8 were not run.'
+    """
     if not verdicts:
         return "Nothing to judge yet."
     count = {kind: verdicts.count(kind) for kind in ("agrees", "disagrees", "cannot tell")}
-    said = f"of {counted(len(verdicts), 'effect')} {count['agrees']} agree, {count['disagrees']} disagree, "
-    said += f"{count['cannot tell']} cannot be told"
+    missing = claimed - len(verdicts)
+    said = f"of {counted(claimed, 'effect')} {_verb(count['agrees'], 'agree')}, "
+    said += f"{_verb(count['disagrees'], 'disagree')}, {count['cannot tell']} cannot be told"
+    said += f", {missing} {'was' if missing == 1 else 'were'} not run" if missing else ""
     if count["agrees"] and not count["disagrees"]:
-        how = "Seen" if count["agrees"] == len(verdicts) else "Seen in part"
+        how = "Seen" if count["agrees"] == claimed else "Seen in part"
     elif count["disagrees"] and not count["agrees"]:
-        how = "Not what the paper says" if count["disagrees"] == len(verdicts) else "Contradicted in part"
+        how = "Not what the paper says" if count["disagrees"] == claimed else "Contradicted in part"
     else:
         how = "Mixed" if count["agrees"] else "Cannot be told from these seeds"
     return f"{how}: {said}."
+
+
+def _verb(number: int, verb: str) -> str:
+    return f"{number} {verb}{'s' if number == 1 else ''}"

@@ -114,6 +114,11 @@ def paper(cell: Found) -> str | None:
     return None if cell["paper"] is None else unit(cell).text(cell["paper"])
 
 
+def has_paper(found: Found) -> bool:
+    """Whether the paper gives numbers at all: some of its figures do not."""
+    return any(cell["paper"] is not None for cell in found["cells"])
+
+
 def paper_difference(cell: Found) -> str | None:
     return None if cell["paper_difference"] is None else difference_unit(cell).signed(cell["paper_difference"])
 
@@ -183,8 +188,8 @@ def _marks(number: int) -> Sequence[str]:
 
 
 def compared(found: Found) -> list[Found]:
-    """The cells that have a difference."""
-    return [cell for cell in found["cells"] if cell["difference"]]
+    """The cells that have a difference, those with another one beside that of the table at the end."""
+    return [cell for cell in (*found["cells"], *found["contrasts"]) if cell["difference"]]
 
 
 def by_seed(cell: Found, other: Found) -> dict[int, float]:

@@ -1,13 +1,16 @@
-"""A reproduced table as LaTeX that needs nothing but booktabs: our row with intervals, the paper's beneath it."""
+"""A reproduced table as LaTeX that needs nothing but booktabs and graphicx: our row, the paper's beneath it."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, THIN_SPACE, TIMES, Found
 from spacedkd.report.reproduced import words
-from spacedkd.report.reproduced.cells import cells_of, footnotes, half, key, paper, shown_best, unit
+from spacedkd.report.reproduced.cells import cells_of, footnotes, half, has_paper, key, paper, shown_best, unit
 
 MANY_COLUMNS = 5
-"""more of them are set in small type"""
+"""more of them are as wide as the page, where that has two columns"""
+FITTING = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+"""what follows is made as narrow as a line is, where it is wider"""
 MOST_ROWS = 16
 """of one table, each of two lines, so that it fits a page; longer ones go on in further tables"""
 _WRITTEN = {
@@ -36,6 +39,7 @@ _WRITTEN = {
     "\N{GREEK SMALL LETTER EPSILON}": r"$\epsilon$",
     "\N{GREEK SMALL LETTER SIGMA}": r"$\sigma$",
     "\N{SUPERSCRIPT TWO}": "$^2$",
+    "\0": "{}",  # between dashes, which it would join
 }
 _ESCAPES = str.maketrans(_WRITTEN)
 
@@ -43,10 +47,10 @@ _ESCAPES = str.maketrans(_WRITTEN)
 def escaped(text: str) -> str:
     r"""Text as LaTeX prints it.
 
-    >>> escaped("5 % of_x & y")
-    '5 \\% of\\_x \\& y'
+    >>> escaped("5 % of_x & --y")
+    '5 \\% of\\_x \\& -{}-y'
     """
-    return text.replace("\n", " ").translate(_ESCAPES)
+    return re.sub("-(?=-)", "-\0", text.replace("\n", " ")).translate(_ESCAPES)
 
 
 def latex(found: Found) -> str:
@@ -55,7 +59,7 @@ def latex(found: Found) -> str:
         return f"% {found['name']}: no table. {' '.join(found['verdict']['sentence'].split())}\n"
     rows = found["rows"]
     parts = [rows[first : first + MOST_ROWS] for first in range(0, len(rows), MOST_ROWS)]
-    lines = [r"% needs \usepackage{booktabs}"]
+    lines = [r"% needs \usepackage{booktabs,graphicx}"]
     for place, part in enumerate(parts, 1):
         first, last = place == 1, place == len(parts)
         caption = _caption(found) if first else rf"{escaped(found['title'])}, continued."
@@ -66,21 +70,22 @@ def latex(found: Found) -> str:
 
 def _environment(found: Found, rows: Sequence[str], caption: str, label: str, notes: Iterable[str]) -> list[str]:
     columns = found["columns"]
+    table = "table*" if len(columns) > MANY_COLUMNS else "table"
     return [
-        r"\begin{table}[t]",
+        rf"\begin{{{table}}}[t]",
         r"\centering",
         rf"\caption{{{caption}}}",
         rf"\label{{tab:{label}}}",
-        *([r"\small"] if len(columns) > MANY_COLUMNS else []),
+        FITTING,
         rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
         r"\toprule",
         _line("", *map(escaped, columns)),
         r"\midrule",
         *_rows(found, rows),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
         *(rf"\par\smallskip{{\footnotesize {note}\par}}" for note in notes),
-        r"\end{table}",
+        rf"\end{{{table}}}",
     ]
 
 
@@ -89,7 +94,7 @@ def _caption(found: Found) -> str:
         found["title"],
         f"Ours: {words.measured(found)}, {words.averaged(found)}",
         words.capital(words.scale(found)),
-        f"Beneath: the paper's numbers ({found['reference']})",
+        f"Beneath: the paper's numbers ({found['reference']})" if has_paper(found) else found["reference"],
         words.BOLD,
     ]
     return ". ".join(escaped(part.removesuffix(".")) for part in parts) + "."

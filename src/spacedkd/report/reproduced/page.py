@@ -8,7 +8,7 @@ from urllib.parse import quote
 from spacedkd.report.markup import Markup, document, folded, folded_if_many, html_table, note, paragraph, tag
 from spacedkd.report.numbers import Found, listed
 from spacedkd.report.reproduced import tables, words
-from spacedkd.report.reproduced.cells import compared, footnotes
+from spacedkd.report.reproduced.cells import compared, footnotes, has_paper
 from spacedkd.report.reproduced.figures import figure
 
 STYLE = """
@@ -63,10 +63,10 @@ def _outcome(found: Found) -> Iterator[str]:
 def _table(found: Found) -> Iterator[str]:
     if not found["cells"]:
         return
+    theirs, both = ("the paper's number as printed, ", " in both") if has_paper(found) else ("", "")
     yield note(
-        f"Ours: {words.measured(found)}, {words.averaged(found)}. Below: "
-        "the paper's number as printed, the sign of the effect in both (unclear where the interval of ours includes "
-        f"zero), and whether they agree. {words.BOLD}"
+        f"Ours: {words.measured(found)}, {words.averaged(found)}. Below: {theirs}the sign of the effect{both} (unclear "
+        f"where the interval of ours includes zero), and the verdict. {words.BOLD}"
     )
     yield html_table(tables.layout(found))
     marks = [tag("li", tag("sup", mark), f" {text}", class_="note") for text, mark in footnotes(found).items()]

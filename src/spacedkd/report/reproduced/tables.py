@@ -12,6 +12,7 @@ from spacedkd.report.reproduced.cells import (
     difference_unit,
     footnotes,
     half,
+    has_paper,
     key,
     ours,
     paper,
@@ -28,7 +29,7 @@ from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, grouped, in_w
 def layout(found: Found) -> Table:
     """Rows and columns as the paper has them; in a cell ours, the paper's, the signs of both effects, the verdict."""
     cells, best, marks = cells_of(found), shown_best(found), footnotes(found)
-    absent = "paper: none" if any(cell["paper"] is not None for cell in found["cells"]) else ""
+    absent = "paper: none" if has_paper(found) else ""
     rows = [
         [Cell(row), *(_cell(cells.get((row, column)), best, marks, absent) for column in found["columns"])]
         for row in found["rows"]
@@ -122,16 +123,12 @@ _DIVERGED = ("Row", "Column", "Seed", "Step")
 
 def result_tables(found: Found) -> list[Table]:
     """What a terminal shows: the name of each row over a line for each of its cells; and what diverged."""
-    lines = []
-    for cell in found["cells"]:
-        difference = cell["difference"]
-        mine = theirs = ""
-        if difference:
-            of, theirs = difference_unit(cell), paper_difference(cell) or ""
-            width = half(of, difference)
-            mine = of.our_difference(difference["mean"]) + ("" if width is None else f" {PLUS_MINUS} {width}")
-        line = [cell["column"], ours(cell), paper(cell) or "", mine, theirs, cell["verdict"] or ""]
-        lines.append((cell["row"], line))
+    lines: list[tuple[str, list[str]]] = []
+    for row in found["rows"]:
+        mine = [cell for cell in found["cells"] if cell["row"] == row]
+        lines += [(row, [cell["column"], ours(cell), paper(cell) or "", *_difference(cell)]) for cell in mine]
+        others = [cell for cell in found["contrasts"] if cell["row"] == row and cell["difference"]]
+        lines += [(row, [f"{cell['column']} vs {reference_name(cell)}", "", "", *_difference(cell)]) for cell in others]
     used = [any(texts) for texts in zip(*(line for _, line in lines), strict=True)]  # a figure gives no numbers
     columns = [*compress(("", "ours", "paper", "difference", "paper's", "verdict"), used)]
     lines = [(row, [*compress(line, used)]) for row, line in lines]
@@ -140,6 +137,16 @@ def result_tables(found: Found) -> list[Table]:
     title = f"{found['title']} ({found['reference']})"
     shown = in_words(title, columns, grouped(lines), caption, least_width=LEAST_NAME, unbroken=True)
     return [shown, *([diverged(found)] if found.get("diverged") else [])]
+
+
+def _difference(cell: Found) -> list[str]:
+    """Ours, the paper's, and the verdict."""
+    if not cell["difference"]:
+        return ["", "", ""]
+    of = difference_unit(cell)
+    width = half(of, cell["difference"])
+    mine = of.our_difference(cell["difference"]["mean"]) + ("" if width is None else f" {PLUS_MINUS} {width}")
+    return [mine, paper_difference(cell) or "", cell["verdict"] or ""]
 
 
 def listing_table(rows: Sequence[Found]) -> Table:

@@ -13,6 +13,7 @@ from spacedkd.report.reproduced.cells import (
     compared,
     difference_unit,
     footnotes,
+    has_paper,
     in_points,
     key,
     ours,
@@ -31,9 +32,9 @@ def markdown(found: Found) -> str:
     """The table and what it says, for a repository or a notebook."""
     if not found["cells"]:
         return _without_cells(found)
+    theirs = "In brackets: the paper's number. " if has_paper(found) else ""
     said = escaped(
-        f"Ours: {words.measured(found)}, {words.averaged(found)}, at the "
-        f"{words.scale(found)}. In brackets: the paper's number. {words.BOLD}"
+        f"Ours: {words.measured(found)}, {words.averaged(found)}, at the {words.scale(found)}. {theirs}{words.BOLD}"
     )
     blocks = [
         *_opening(found),
@@ -169,7 +170,8 @@ def _others(found: Found) -> Iterator[str]:
 def csv_text(found: Found) -> str:
     """A line for each cell with every number as results.json has it: ours as parts of one, the paper's as printed.
 
-    Columns `seed_N` are our values by seed; what is not there is empty.
+    Cells that are measured against further ones follow, a line for each. Columns `seed_N` are our values by seed; what
+    is not there is empty.
     """
     seeds = sorted({seed for cell in found["cells"] for seed in cell["values"]}, key=int)
     heads = [
@@ -181,7 +183,7 @@ def csv_text(found: Found) -> str:
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
     lines.writerow(heads)
-    for cell in found["cells"]:
+    for cell in (*found["cells"], *found["contrasts"]):
         lines.writerow(
             [
                 found["name"], found["scale"]["name"], *(cell[name] for name in heads[2:7]),

@@ -120,7 +120,8 @@ def optimum(fit: Found) -> str:
     said = f"the fitted parabola {how} and has no optimum"
     if has_optimum(fit):
         interval = "" if fit["low"] is None else f" (95 % interval {fit['low']:.2f} to {fit['high']:.2f})"
-        said = f"fit: best at {fit['optimum']:.2f}{interval}"
+        at_the_end = ", the end of what was measured" if fit["optimum"] in fit["within"] else ""
+        said = f"fit: best at {fit['optimum']:.2f}{at_the_end}{interval}"
     if fit["paper"] is not None and has_optimum(fit["paper"]):
         said += f", the paper's at {fit['paper']['optimum']:.2f}"
     return f"{said}; {fit['verdict']}: {fit['why']}" if fit["verdict"] else said
