@@ -11,7 +11,7 @@ MANY_COLUMNS = 5
 """more of them are as wide as the page, where that has two columns"""
 FITTING = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 """what follows is made as narrow as a line is, where it is wider"""
-MOST_ROWS = 16
+MOST_ROWS = 12
 """of one table, each of two lines, so that it fits a page; longer ones go on in further tables"""
 _WRITTEN = {
     "\\": r"\textbackslash{}",
@@ -76,6 +76,8 @@ def _environment(found: Found, rows: Sequence[str], caption: str, label: str, no
         r"\centering",
         rf"\caption{{{caption}}}",
         rf"\label{{tab:{label}}}",
+        r"\smallskip",
+        r"\setlength{\tabcolsep}{3pt}",
         FITTING,
         rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
         r"\toprule",
@@ -124,7 +126,7 @@ def _ours(cell: Found, strong: bool, mark: str | None) -> str:
         return f"--{raised}"
     mean = escaped(unit(cell).ours(cell["estimate"]["mean"]))
     width = half(unit(cell), cell["estimate"])
-    return (rf"\textbf{{{mean}}}" if strong else mean) + (rf" $\pm$ {width}" if width else "") + raised
+    return (rf"\textbf{{{mean}}}" if strong else mean) + (rf" {{\scriptsize $\pm$ {width}}}" if width else "") + raised
 
 
 def _number(text: str | None) -> str:
