@@ -173,7 +173,28 @@ def test_first_weights_are_those_of_the_released_networks() -> None:
     paper = build_models(make_plan(to_spec(parse(f"--recipe paper-vit {small}".split()))))["student"].network
     assert paper.head.weight.any()  # type: ignore[union-attr]
     pit = to_spec(parse("--recipe official-vit --network pit_ti_224".split()))
-    assert pit.network.options == {}  # timm's PiT starts as the released one
+    assert pit.network.options == {"drop_path_rate": 0.1}  # timm's PiT starts as the released one
+
+
+@pytest.mark.parametrize("name", ["paper-vit", "official-vit"])
+def test_drop_path_is_that_of_the_recipe_in_every_transformer(name: str) -> None:
+    """PAPER_VS_CODE.md, section 4.2: all of them have 0.1."""
+
+    def rates(words: str) -> list[float | None]:
+        spec = to_spec(parse(f"--recipe {name} {words}".split()))
+        networks = (spec.network, spec.teacher or spec.network)
+        return [network.options.get("drop_path_rate") for network in networks]
+
+    assert rates("--network pit_ti_224") == [0.1, 0.1]
+    assert rates("--teacher deit_small_patch16_224") == [0.1, 0.1]
+    assert rates("--network resnet18_small --teacher deit_tiny_patch16_224") == [None, 0.1]
+    assert rates("--network pit_ti_224 --set network.drop_path_rate=0.2") == [0.2, 0.2]
+    assert rates("--set network.drop_path_rate=0.0") == [0.0, 0.0]
+
+
+def test_without_its_recipe_a_transformer_drops_no_path() -> None:
+    assert to_spec(parse("--network pit_ti_224".split())).network.options == {}
+    assert to_spec(parse("--recipe paper-cnn --network pit_ti_224".split())).network.options == {}
 
 
 def test_a_zero_head_is_for_transformers_with_a_class_token() -> None:
@@ -229,6 +250,8 @@ def _arrays(path: Path, *shape: int) -> str:
         ("cnn", "--precision auto", "precision", "auto", "full_precision"),
         ("cnn", "--follower-first false --interval online", "follower_first", False, "online_pre"),
         ("self", "--augment cifar", "data.augmentation", "cifar", "self_augmentation"),
+        ("self", "--crop 2", "data.augmentation", "paper", "self_augmentation"),
+        ("self", "--flip false", "data.augmentation", "paper", "self_augmentation"),
         ("self", "--augment none", "data.augmentation", "none", "self_augmentation"),
         ("self", "--set method.variant=snapshot", "method.variant", "snapshot", "live_teacher"),
         ("vit", "--set method.options.temperature=4", "method.temperature", 4, "numel_kl"),

@@ -27,6 +27,8 @@ class Recipe(NamedTuple):
     """each with the modes it belongs to: online, spaced, offline, or alone, which is training without a teacher"""
 
 
+TRANSFORMERS = ("deit", "pit", "vit", "swin")
+"""how timm's names of those begin that a recipe's drop-path is for"""
 _SGD = OptimizerSpec("sgd", lr=0.01, momentum=0.9, weight_decay=5e-4)
 _ADAMW = OptimizerSpec("adamw", lr=5e-4, weight_decay=0.05)
 _VIT_RATE = RateSpec("cosine", floor=0.01, warmup=Duration(20, "ep"), restart_after_warmup=False, per_epoch=True)
@@ -128,6 +130,18 @@ def _plain_where_unspaced(spec: RunSpec, own: RunSpec, asked_for: Collection[str
     return spec
 
 
+def _with_drop_path(spec: RunSpec, own: RunSpec) -> RunSpec:
+    """Drop-path as in the recipe's `own` transformer in others as well, whoever is one; what was asked for stays."""
+    usual = {name: own.network.options[name] for name in ("drop_path_rate",) if name in own.network.options}
+
+    def dropping(network: NetworkSpec) -> NetworkSpec:
+        drops = network.name.startswith(TRANSFORMERS) and network.weights is None
+        return replace(network, options={**usual, **network.options}) if drops else network
+
+    teacher = None if spec.teacher is None else dropping(spec.teacher)
+    return replace(spec, network=dropping(spec.network), teacher=teacher) if usual else spec
+
+
 def recipe(
     name: str,
     without: Collection[str] = (),
@@ -145,10 +159,11 @@ def recipe(
     'shared'
     """
     base = _chosen(name, without).spec
-    asked = _plain_where_unspaced(change(base), base, asked_for)
+    asked = _with_drop_path(_plain_where_unspaced(change(base), base, asked_for), base)
+    fixed = {"data.augmentation"} if asked.data.augment != base.data.augment else set()  # which takes no changes
 
     def kept(place: str) -> bool:
-        if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
+        if place in fixed or any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
             return True
         return not place.startswith("schedule") and value_at(asked, place) != value_at(base, place)
 

@@ -140,6 +140,16 @@ def test_equal_runs_of_different_tables_are_equal_specs() -> None:
     assert len(prints("online") & prints("interval")) == 30
 
 
+@pytest.mark.parametrize("recipe", ["paper", "official"])
+def test_no_kd_of_the_self_kd_table_is_that_of_the_online_table(recipe: str) -> None:
+    """Also where the released self-KD code starts its networks otherwise: it has no run without KD."""
+    scale = scale_of("paper", recipe)
+    online = {cell.row: cell.spec for cell in cells("online", scale) if cell.column == "w/o KD"}
+    alone = {cell.row: cell.spec for cell in cells("self", scale) if cell.column == "w/o KD"}
+    assert len(alone) == 10
+    assert all(spec == online[row] for row, spec in alone.items())
+
+
 def test_official_arms_have_the_quirks_of_the_released_code() -> None:
     official = scale_of("paper", "official")
 

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from spacedkd import Duration, Moment, RateSpec, RunSpec, Spaced, train
 from spacedkd.files import read_journal
+from spacedkd.schedule import ReleasedSelfKD
+from spacedkd.spec import MethodSpec
 from spacedkd.training.moment import LossValues
 from spacedkd.training.speed import Speed
 
@@ -32,6 +34,19 @@ def test_a_callback_sees_the_losses_that_are_written_down(tmp_path: Path, tiny: 
     assert all(moment.images_per_second > 0 for moment in told)
     left = [moment.seconds_left or 0.0 for moment in told]
     assert left[-1] == 0 < min(left[:-1])
+
+
+def test_no_role_is_said_to_go_further_than_its_last_step(tmp_path: Path, tiny: RunSpec) -> None:
+    """The released self KD leaves out batches on the way: of ten its teacher learns seven, and is at the tenth then."""
+    self_kd = MethodSpec("self-kd", {"variant": "live", "exits_run_along": True})
+    told: list[Moment] = []
+    spec = replace(tiny, epochs=2, method=self_kd, schedule=ReleasedSelfKD("3st"))
+    train(spec, tmp_path / "run", callback=told.append)
+    teacher, student = ([one for one in told if one.role == role] for role in ("teacher", "student"))
+    assert [one.step for one in teacher] == [1, 3, 4, 6, 7, 9, 10]
+    assert {one.steps for one in teacher} == {10}
+    assert [one.step for one in student] == [*range(1, 9)]
+    assert {one.steps for one in student} == {8}
 
 
 def test_losses_are_copied_from_the_device_only_when_looked_at(

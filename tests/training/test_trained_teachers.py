@@ -66,6 +66,18 @@ def test_every_place_weights_can_lie_in(tmp_path: Path, tiny: RunSpec, taught: P
     assert "teacher" not in run.learners
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_student_starts_where_its_trained_teacher_started_or_elsewhere(
+    tiny: RunSpec, taught: Path, same: bool
+) -> None:
+    """As the same_init of the run says, whose seed is the teacher's."""
+    network = NetworkSpec("resnet18_small", {"width": 6})
+    alone = ready(replace(tiny, method=MethodSpec("none"), network=network))
+    spec = replace(tiny, method=FIXED, network=network, teacher=replace(network, weights=str(taught)), same_init=same)
+    first, student = (run.models["student"].network.fc.weight for run in (alone, ready(spec)))
+    assert torch.equal(first, student) is same
+
+
 def test_a_trained_teacher_may_learn_on(tmp_path: Path, tiny: RunSpec, taught: Path) -> None:
     teacher = NetworkSpec("resnet18_small", {"width": 6}, str(taught))
     spec = replace(tiny, method=MethodSpec("hinton"), teacher=teacher, schedule=Spaced("4st"))

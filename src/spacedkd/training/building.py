@@ -53,11 +53,12 @@ class Networks:
         return teacher
 
     def _seed(self, role: str, fresh: bool) -> int:
-        # A trained teacher may come from a run with this seed, so a student that is to differ must not start like it.
+        # A trained teacher may come from a run with this seed, so a student that is to differ must not start as it did.
         run = self.plan.spec
         trained = (run.teacher or run.network).pretrained
         is_student = role == self.plan.method.roles[-1]
-        same = (run.same_init and not fresh) or (is_student and not (fresh and trained))
+        differs = fresh or not run.same_init
+        same = not differs or (is_student and not trained)
         return seed_for(run.seed, "weights") if same else seed_for(run.seed, "weights", role)
 
 

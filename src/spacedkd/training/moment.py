@@ -50,9 +50,9 @@ class Moment(NamedTuple):
     waiting: str = ""
     """for what, when nothing is learned because of it"""
     step: int = 0
-    """updates the role has made"""
+    """batches the role has come to"""
     steps: int = 0
-    """of the role in the whole run"""
+    """that it will have come to at its last turn"""
     epochs: float = 0.0
     """of the whole run"""
     losses: Mapping[str, float] = {}
@@ -73,9 +73,9 @@ class Moments:
 
     def __init__(self, plan: Plan, position: Position, followed: Container[str] = ()) -> None:
         """Roles that are `followed` learn elsewhere, and take no time here."""
-        self._plan, self._position, self._counts = plan, position, plan.turns.counts()
+        self._plan, self._position = plan, position
         done = plan.updates(position.turns)
-        left = {role: count - done[role] for role, count in self._counts.items() if role not in followed}
+        left = {role: count - done[role] for role, count in plan.turns.counts().items() if role not in followed}
         self.speed = Speed(left)
 
     def __call__(self, role: str, step: int, accuracy: float | None = None, waiting: str = "", *facts: Any) -> Moment:
@@ -84,4 +84,4 @@ class Moments:
             self.speed.waited()
         plan = self._plan
         where = (self._position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
-        return Moment(*where, step, self._counts[role], plan.total_steps / plan.steps_per_epoch, *facts)
+        return Moment(*where, step, plan.turns.ends[role], plan.total_steps / plan.steps_per_epoch, *facts)

@@ -18,6 +18,8 @@ class Turns:
         """turns that are forward passes alone, each by the turn it comes right before"""
         self._roles = roles
         self._places, self._steps = array("H"), array("q")
+        self.ends = dict.fromkeys(roles, 0)
+        """how many batches of the run each role has come to at its last turn, of which it may have left out some"""
         place = {role: number for number, role in enumerate(roles)}
         for role, step in turns:
             if role not in place:
@@ -26,6 +28,7 @@ class Turns:
                 continue
             self._places.append(place[role])
             self._steps.append(step)
+            self.ends[role] = max(self.ends[role], step + 1)
 
     def __len__(self) -> int:
         return len(self._steps)
