@@ -132,14 +132,16 @@ def _plain_where_unspaced(spec: RunSpec, own: RunSpec, asked_for: Collection[str
 
 def _with_drop_path(spec: RunSpec, own: RunSpec) -> RunSpec:
     """Drop-path as in the recipe's `own` transformer in others as well, whoever is one; what was asked for stays."""
-    usual = {name: own.network.options[name] for name in ("drop_path_rate",) if name in own.network.options}
+    if "drop_path_rate" not in own.network.options:
+        return spec
+    usual = {"drop_path_rate": own.network.options["drop_path_rate"]}
 
     def dropping(network: NetworkSpec) -> NetworkSpec:
         drops = network.name.startswith(TRANSFORMERS) and network.weights is None
         return replace(network, options={**usual, **network.options}) if drops else network
 
     teacher = None if spec.teacher is None else dropping(spec.teacher)
-    return replace(spec, network=dropping(spec.network), teacher=teacher) if usual else spec
+    return replace(spec, network=dropping(spec.network), teacher=teacher)
 
 
 def recipe(
@@ -160,11 +162,12 @@ def recipe(
     """
     base = _chosen(name, without).spec
     asked = _with_drop_path(_plain_where_unspaced(change(base), base, asked_for), base)
-    fixed = {"data.augmentation"} if asked.data.augment != base.data.augment else set()  # which takes no changes
 
     def kept(place: str) -> bool:
-        if place in fixed or any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
+        if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
             return True
+        if place == "data.augmentation" and asked.data.augment != base.data.augment:
+            return True  # crop, mirror and rotation are the recipe's own augmentation's: a quirk's takes no changes
         return not place.startswith("schedule") and value_at(asked, place) != value_at(base, place)
 
     settings = _settings(name, without, asked)

@@ -73,7 +73,7 @@ class Moments:
 
     def __init__(self, plan: Plan, position: Position, followed: Container[str] = ()) -> None:
         """Roles that are `followed` learn elsewhere, and take no time here."""
-        self._plan, self._position = plan, position
+        self._plan, self._position, self._ends = plan, position, plan.turns.ends()
         done = plan.updates(position.turns)
         left = {role: count - done[role] for role, count in plan.turns.counts().items() if role not in followed}
         self.speed = Speed(left)
@@ -84,4 +84,4 @@ class Moments:
             self.speed.waited()
         plan = self._plan
         where = (self._position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
-        return Moment(*where, step, plan.turns.ends[role], plan.total_steps / plan.steps_per_epoch, *facts)
+        return Moment(*where, step, self._ends[role], plan.total_steps / plan.steps_per_epoch, *facts)

@@ -18,8 +18,6 @@ class Turns:
         """turns that are forward passes alone, each by the turn it comes right before"""
         self._roles = roles
         self._places, self._steps = array("H"), array("q")
-        self.ends = dict.fromkeys(roles, 0)
-        """how many batches of the run each role has come to at its last turn, of which it may have left out some"""
         place = {role: number for number, role in enumerate(roles)}
         for role, step in turns:
             if role not in place:
@@ -28,7 +26,6 @@ class Turns:
                 continue
             self._places.append(place[role])
             self._steps.append(step)
-            self.ends[role] = max(self.ends[role], step + 1)
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -36,6 +33,13 @@ class Turns:
     def counts(self) -> dict[str, int]:
         """How many turns each role has."""
         return {role: self._places.count(place) for place, role in enumerate(self._roles)}
+
+    def ends(self) -> dict[str, int]:
+        """How many batches of the run each role comes to, of which it may leave out some."""
+        found = dict.fromkeys(self._roles, 0)
+        for role, step in self.after(0):
+            found[role] = max(found[role], step + 1)
+        return found
 
     def led(self) -> dict[str, Sequence[int]]:
         """The leader's last step at each step of those that follow it; of the first at the least."""

@@ -67,10 +67,10 @@ def cells(scale: Scale) -> Iterator[Cell]:
         ("online KD", network): (scale.run(network, arm=online), scale.run(network, arm=spaced)) for network in NETWORKS
     }
     runs |= {
-        (method, network): (scale.self_run(network, arm=self_kd), scale.self_run(network, arm=spaced_self_kd))
-        for method in ("self KD", ALL_HEADS)
+        ("self KD", network): (scale.self_run(network, arm=self_kd), scale.self_run(network, arm=spaced_self_kd))
         for network in NETWORKS
     }
+    runs |= {(ALL_HEADS, network): runs["self KD", network] for network in NETWORKS}
     numbers: dict[tuple[str, str, int], Sequence[tuple[float | None, float | None]]]
     numbers = {("online KD", name, severity): ONLINE[name][severity] for name in PAPER for severity in ONLINE[name]}
     nothing = ((None, None),) * len(NETWORKS)
@@ -82,10 +82,10 @@ def cells(scale: Scale) -> Iterator[Cell]:
     numbers |= {(ALL_HEADS, name, 1): SELF[name] for name in PAPER}
     for (method, name, severity), by_network in numbers.items():
         row = f"{method}, {name.replace('_', ' ')} {severity}"
+        metric = f"corruptions/{name}/{severity}{'/ensemble' if method == ALL_HEADS else ''}"
         for network, (unspaced, ours) in zip(NETWORKS, by_network, strict=True):
             without, within = runs[method, network]
-            head = "/ensemble" if method == ALL_HEADS else ""
-            metric, base = f"corruptions/{name}/{severity}{head}", f"{TITLES[network]} w/o"
+            base = f"{TITLES[network]} w/o"
             yield Cell(row, base, without, unspaced, metric=metric)
             judged = ours is not None
             yield Cell(row, f"{TITLES[network]} w/", within, ours, (row, base), metric, judged=judged)

@@ -62,8 +62,10 @@ def cells(scale: Scale) -> Iterator[Cell]:
             "spaced 4, snapshot": (lambda run: spaced_self_kd(run, "snapshot"), None, "self KD", ""),
             "self KD, 2x epochs": (twice_as_long, None, "spaced 4", "the control at the cost of spaced 4"),
         }
-        specs = {column: scale.self_run(network, data, arm) for column, (arm, *_) in arms.items()}
-        specs["w/o KD"] = scale.run(network, data, no_kd)  # which is that of the online table, whatever the recipe
+        specs = {
+            column: (scale.run if arm is no_kd else scale.self_run)(network, data, arm)  # no KD is the online table's
+            for column, (arm, *_) in arms.items()
+        }
         for row, metric in {title(network, data): ACCURACY, f"{title(network, data)}, all heads": ALL_HEADS}.items():
             there = [column for column in arms if metric == ACCURACY or column != "w/o KD"]  # which has one head
             for column in there:

@@ -82,9 +82,14 @@ class Reproduction:
         """Those asked for, of every table that has some."""
         found = {one.name: some(one, self.scale, self.only) for one in self.named}
         if self.named and self.only is not None and not any(found.values()):
-            rows = dict.fromkeys(cell.row for one in self.named for cell in one.table.cells(self.scale))
+            rows = dict.fromkeys(cell.row for cells in self.every.values() for cell in cells)
             raise UserError(f"No row is like {self.only!r}. There are: {'; '.join(rows)}.")
         return {name: cells for name, cells in found.items() if cells}
+
+    @cached_property
+    def every(self) -> Mapping[str, Sequence[Cell]]:
+        """All cells of every table, asked for or not."""
+        return {one.name: [*one.table.cells(self.scale)] for one in self.named}
 
     @property
     def without_rows(self) -> list[str]:
@@ -126,7 +131,7 @@ class Reproduction:
     def shown(self, named: Named) -> list[Cell]:
         """The cells of a table that are asked for or have runs, and those they are measured against."""
         asked = {cell.key for cell in self.cells.get(named.name, ())}
-        every = [*named.table.cells(self.scale)]
+        every = self.every[named.name]
         return with_references(every, {cell.key for cell in every if cell.key in asked or self.runs(cell)})
 
     def to_measure(self) -> list[tuple[Path, Plan]]:
@@ -149,7 +154,6 @@ class Reproduction:
     def results(self, name: str) -> Found:
         """What a table's finished runs say, with where that comes from."""
         named = next(one for one in self.named if one.name == name)
-        every = [*named.table.cells(self.scale)]
         cells = self.shown(named)
         runs = {cell.key: self.runs(cell) for cell in cells}
         seeds = sorted({*self.seeds, *(seed for found in runs.values() for seed in found)})
@@ -166,7 +170,7 @@ class Reproduction:
 
         different = {run.folder: run for by_seed in runs.values() for run in by_seed.values()}
         arms = {cell.key: self.store.arm(cell.spec).fingerprint for cell in cells}
-        found = results(named, cells, read, every)
+        found = results(named, cells, read, self.every[name])
         for written in (*found["cells"], *found["contrasts"]):
             key = written["row"], written["column"]
             written |= {"fingerprint": arms[key], "runs": len(runs[key])}

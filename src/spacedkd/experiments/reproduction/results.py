@@ -26,15 +26,20 @@ def results(named: Named, cells: Sequence[Cell], read: Read, every: Sequence[Cel
     numbers_of = {cell.key: read(cell, cell.metric) for cell in cells}
     by_key = {cell.key: cell for cell in cells}
     written = [_cell(cell, table, numbers_of, by_key, read) for cell in cells]
-    contrasts = [_cell(cell, table, numbers_of, by_key, read) for cell in _contrasts(table, cells)]
+    written_of = dict(zip(by_key, written, strict=True))
+    contrasts = [
+        written_of[cell.key] | _effect(cell, by_key[base], table, numbers_of)
+        for cell, base in _contrasts(table, by_key)
+    ]
     compared = [*written, *contrasts]
-    corrected = holm([_p(one) for one in compared], len(_judged(table, cells)))  # finished or not
+    corrected = holm([_p(one) for one in compared], _judged(table, by_key))  # finished or not
     for one, p in zip(compared, corrected, strict=True):
         if one["difference"] is not None:
             one["difference"]["holm_p"] = p
     fits = [*_fits(table, cells, numbers_of)]
     verdicts = [one["verdict"] for one in (*compared, *fits) if one["verdict"] is not None]
-    claimed = len(_judged(table, every or cells)) + len(_fitted_rows(table, every or cells))
+    all_cells = {cell.key: cell for cell in every or cells}
+    claimed = _judged(table, all_cells) + len(_fitted_rows(table, all_cells.values()))
     main = _main(cells)
     return {
         "name": named.name,
@@ -59,20 +64,20 @@ def results(named: Named, cells: Sequence[Cell], read: Read, every: Sequence[Cel
     }
 
 
-def _contrasts(table: Table, cells: Sequence[Cell]) -> list[Cell]:
-    """Cells again, measured against other ones of their row than in the table itself."""
-    by_key = {cell.key: cell for cell in cells}
+def _contrasts(table: Table, cells: Mapping[Key, Cell]) -> list[tuple[Cell, Key]]:
+    """Cells, each with another one of its row that it is measured against as well; the claim is about all of them."""
     return [
-        replace(by_key[row, column], against=(row, other), judged=True)
-        for row in dict.fromkeys(cell.row for cell in cells)
+        (replace(cells[row, column], judged=True), (row, other))
+        for row in dict.fromkeys(row for row, _ in cells)
         for column, other in table.contrasts
-        if {(row, column), (row, other)} <= {*by_key}
+        if (row, column) in cells and (row, other) in cells
     ]
 
 
-def _judged(table: Table, cells: Sequence[Cell]) -> list[Cell]:
-    """Those whose effect the claim is about."""
-    return [cell for cell in (*cells, *_contrasts(table, cells)) if cell.judged and cell.against is not None]
+def _judged(table: Table, cells: Mapping[Key, Cell]) -> int:
+    """How many effects the claim is about."""
+    judged = sum(cell.judged and cell.against is not None for cell in cells.values())
+    return judged + len(_contrasts(table, cells))
 
 
 def _main(cells: Sequence[Cell]) -> str:
@@ -150,7 +155,7 @@ def _fits(table: Table, cells: Sequence[Cell], numbers_of: Mapping[Key, Numbers]
         yield {"row": f"all {len(rows)} rows", "rows": [*rows], **fitted, **told}
 
 
-def _fitted_rows(table: Table, cells: Sequence[Cell]) -> list[str]:
+def _fitted_rows(table: Table, cells: Iterable[Cell]) -> list[str]:
     return [*dict.fromkeys(cell.row for cell in cells)] if table.fitted else []
 
 

@@ -76,7 +76,7 @@ class Store:
         """Refuse a folder whose numbers were made otherwise than those of this store, with which it would mix them."""
         there = Store(folder)
         there.check("--numbers")
-        if (folder / "store.json").exists() and there._made_with.precision != self._made_with.precision:
+        if there._made_with.versions and there._made_with.precision != self._made_with.precision:
             raise UserError(
                 f"The runs in {folder} are in {there._made_with.precision}, those in {self.folder} in "
                 f"{self._made_with.precision}: give --numbers another folder."

@@ -96,6 +96,11 @@ def reference_name(cell: Found) -> str:
     return str(row) if column == cell["column"] else f"{row}: {column}"
 
 
+def versus(cell: Found) -> str:
+    """Which two columns a difference is of."""
+    return f"{cell['column']} vs {reference_name(cell)}"
+
+
 def half(of: Unit, value: Found) -> str | None:
     """Half the width of an interval; None where one seed gives none."""
     return of.ours((value["high"] - value["low"]) / 2) if bounds(value) else None

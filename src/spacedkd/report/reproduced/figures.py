@@ -17,6 +17,7 @@ from spacedkd.report.reproduced.cells import (
     reference,
     reference_name,
     unit,
+    versus,
 )
 from spacedkd.report.reproduced.panels import Line
 
@@ -66,7 +67,7 @@ def _differences(found: Found, cells: Sequence[Found]) -> Markup:
     for cell in cells:
         seeds = by_seed(cell, every[of]) if (of := reference(cell)) and of in every else {}
         paper = None if cell["paper_difference"] is None else cell["paper_difference"] / unit(cell).factor
-        name = cell["column"] if len({against for _, against in pairs}) == 1 else _against(cell)
+        name = cell["column"] if len({against for _, against in pairs}) == 1 else versus(cell)
         alone = len(pairs) == 1
         group = "" if alone or len(groups) == 1 else cell["row"]
         rows.append(Row(cell["row"] if alone else name, cell["difference"], seeds, paper, group))
@@ -88,10 +89,6 @@ def _differences(found: Found, cells: Sequence[Found]) -> Markup:
 def _begins(rows: Sequence[Row], place: int) -> bool:
     """Whether a group does here, or there are none; the last line always counts, so that one is found."""
     return not rows[place].group or rows[place].group != rows[place - 1].group or place == len(rows) - 1
-
-
-def _against(cell: Found) -> str:
-    return f"{cell['column']} vs {reference_name(cell)}"
 
 
 def _title(pairs: set[tuple[str, str]]) -> str:

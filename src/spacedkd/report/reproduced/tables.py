@@ -17,10 +17,10 @@ from spacedkd.report.reproduced.cells import (
     ours,
     paper,
     paper_difference,
-    reference_name,
     shown_best,
     signs,
     unit,
+    versus,
 )
 from spacedkd.report.reproduced.words import averaged, few_seeds, measured, metric_of, metrics, unfinished
 from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, grouped, in_words
@@ -68,7 +68,7 @@ def differences(found: Found) -> Table:
         difference, of = cell["difference"], difference_unit(cell)
         rows.append(
             [
-                Cell(cell["row"], below=f"{cell['column']} vs {reference_name(cell)}"),
+                Cell(cell["row"], below=versus(cell)),
                 Cell(
                     of.our_difference(difference["mean"]),
                     strong=True,
@@ -123,12 +123,13 @@ _DIVERGED = ("Row", "Column", "Seed", "Step")
 
 def result_tables(found: Found) -> list[Table]:
     """What a terminal shows: the name of each row over a line for each of its cells; and what diverged."""
-    lines: list[tuple[str, list[str]]] = []
-    for row in found["rows"]:
-        mine = [cell for cell in found["cells"] if cell["row"] == row]
-        lines += [(row, [cell["column"], ours(cell), paper(cell) or "", *_difference(cell)]) for cell in mine]
-        others = [cell for cell in found["contrasts"] if cell["row"] == row and cell["difference"]]
-        lines += [(row, [f"{cell['column']} vs {reference_name(cell)}", "", "", *_difference(cell)]) for cell in others]
+    lines = [
+        (cell["row"], [cell["column"], ours(cell), paper(cell) or "", *_difference(cell)]) for cell in found["cells"]
+    ]
+    further = [cell for cell in found["contrasts"] if cell["difference"]]
+    lines += [(cell["row"], [versus(cell), "", "", *_difference(cell)]) for cell in further]
+    order = {row: place for place, row in enumerate(found["rows"])}
+    lines.sort(key=lambda line: order[line[0]])
     used = [any(texts) for texts in zip(*(line for _, line in lines), strict=True)]  # a figure gives no numbers
     columns = [*compress(("", "ours", "paper", "difference", "paper's", "verdict"), used)]
     lines = [(row, [*compress(line, used)]) for row, line in lines]
