@@ -7,6 +7,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,45 @@ _OLD_LEFTOVER = re.compile(r".*\.unfinished|\.tmp\w{6}")
 """what earlier versions, and safetensors itself, leave behind"""
 ABANDONED = 3600.0
 """seconds after which what a process of another machine has not finished is taken to be left behind"""
+
+
+def open_ordinary(path: Path, flags: int = os.O_RDONLY, within: Path | None = None, mode: int = 0o666) -> int:
+    """Open an ordinary file and return its descriptor; refuse folders, FIFOs and devices with an OSError.
+
+    `within` is a folder above `path` that somebody else may have filled, such as a run that was downloaded. Below it no
+    symbolic link is followed, not even one that leads back into the folder. The folder itself may be reached by links.
+    """
+    if within is None:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    else:
+        *folders, name = path.relative_to(within).parts
+        folder = os.open(within, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in folders:
+                inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            # Without O_NONBLOCK, opening a FIFO that nobody writes to would wait for ever.
+            descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise OSError(errno.ELOOP, "it is, or lies behind, a symbolic link", str(path)) from None
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        finally:
+            os.close(folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+    return descriptor
+
+
+def read_ordinary(path: Path, most_bytes: int, within: Path | None = None) -> bytes:
+    """Return the contents of an ordinary file of at most `most_bytes`; see `open_ordinary` for `within`."""
+    with open(open_ordinary(path, within=within), "rb") as file:
+        contents = file.read(most_bytes + 1)
+    if len(contents) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
+    return contents
 
 
 @contextmanager
