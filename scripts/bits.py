@@ -34,6 +34,7 @@ from spacedkd import (
     OptimizerSpec,
     RateSpec,
     RunSpec,
+    Schedule,
     Spaced,
     Window,
     train,
@@ -71,7 +72,7 @@ def specs() -> dict[str, RunSpec]:
             runs[f"{name} spaced"] = replace(SPACED, method=MethodSpec(name, dict(method.card.when_spaced)))
     for precision in ("bf16-mixed", "bf16-true", "64-true"):
         runs[precision] = replace(SPACED, precision=precision)
-    schedules = {
+    schedules: dict[str, Schedule] = {
         "offline": Offline(),
         "ahead": Ahead("3st"),
         "dropped tail": Spaced("4st", tail="drop"),
