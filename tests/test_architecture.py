@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 # Each layer may import itself and the layers above it in this list.
 LAYERS = [
     {
+        "documents",
         "errors",
         "files",
         "locks",
@@ -23,7 +25,6 @@ LAYERS = [
         "started",
         "stopping",
         "torchvision_operators",
-        "written",
     },
     {
         "duration",
@@ -140,6 +141,13 @@ def test_a_run_imports_nothing_of_other_trainers() -> None:
         "import sys, spacedkd.training.loop; assert not {'torchmetrics', 'transformers', 'lightning'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_files_of_json_yaml_and_toml_are_parsed_in_one_place() -> None:
+    parsers = re.compile(r"\bjson\.loads?\(|\btomllib\b|\byaml\.(safe_|full_|unsafe_)?load")
+    users = {path.relative_to(SOURCE).as_posix() for path in ALL_FILES if parsers.search(path.read_text())}
+    # What is typed after --set, and settings on their way to JSON and back, come from no file.
+    assert users == {"documents.py", "cli/typed.py", "training/same_path.py"}
 
 
 def test_no_file_is_called_by_a_name_that_says_nothing() -> None:

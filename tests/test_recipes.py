@@ -17,7 +17,7 @@ from spacedkd.cli import main
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
 from spacedkd.data.sources import fill_in
-from spacedkd.files import read_journal
+from spacedkd.documents import read_journal
 from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import build_method
 from spacedkd.places import value_at

@@ -6,8 +6,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from spacedkd.documents import read_journal
 from spacedkd.errors import UserError
-from spacedkd.files import read_journal
 from spacedkd.result_form import checked
 
 MOST_POINTS = 128
@@ -70,7 +70,7 @@ def read_curves(folder: Path, roles: Sequence[str]) -> Curves:
     accuracy: dict[str, dict[float, float]] = {}
     losses: dict[tuple[str, str], Loss] = {}
     try:
-        for entry in checked(read_journal(path)):
+        for entry in checked(read_journal(path, within=folder)):
             role, epoch = entry["role"], entry["epoch"]
             if entry["event"] == "accuracy":
                 accuracy.setdefault(role, {})[epoch] = entry["accuracy"]["test"]["final"]

@@ -15,6 +15,10 @@ class CannotWrite(UserError, OSError):
     """A file or folder cannot be written: the disk is full, or read-only. Nothing that was there before is lost."""
 
 
+class CannotRead(UserError, OSError):
+    """A file cannot be read: it is no ordinary file, too large, or not for this user to read."""
+
+
 class Diverged(UserError):
     """A run's losses or weights are no finite numbers any more; what was saved before is as it was."""
 

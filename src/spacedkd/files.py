@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, journals, and where things are kept from one run to the next."""
+"""Files that are there whole or not at all, and where things are kept from one run to the next."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from spacedkd.errors import CannotWrite, UserError
+from spacedkd.errors import CannotWrite
 
 HOST = re.sub(r"\W", "-", socket.gethostname())[:32] or "here"
 _UNFINISHED = re.compile(r".*\.([\w-]+)_(\d+)_[0-9a-f]+\.unfinished")
@@ -213,26 +213,3 @@ def write_text(path: Path, text: str) -> None:
 def cache_folder(*parts: str) -> Path:
     """Where what can be made again is kept, for instance ~/.cache/spacedkd/checked; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "spacedkd", *parts)
-
-
-def read_small_json(path: Path) -> dict[str, Any]:
-    """What a small file says; nothing where there is none, or only part of one."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """What happened in a run, line by line."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.endswith("\n"):  # a line cut off by a kill is not an entry yet
-                    entry = json.loads(line)
-                    if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
-                        raise ValueError(f"line {number} is {line[:60].strip()!r}, no entry with an event")
-                    yield entry
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as a journal: {error}.") from None

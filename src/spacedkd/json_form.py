@@ -19,8 +19,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from spacedkd.documents import check_unicode, parse_json
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, shown, unknown
+from spacedkd.errors import UserError, first_line, shown, unknown
 from spacedkd.own_code import FromFile, load_object, loaded_already
 from spacedkd.schedule import SCHEDULES, NamedSchedule, Schedule, as_schedule
 
@@ -178,25 +179,36 @@ def _dataclass(kind: Any, value: Any, where: str) -> Any:
 
 def _scalar(hint: type, value: Any, where: str) -> Any:
     if hint is str and isinstance(value, PathLike):
-        return str(fspath(value))
+        return _unicode(str(fspath(value)), where)
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if hint is float and number and not sys.float_info.max < abs(value) < math.inf:
         return float(value)
     if hint is int and number and isinstance(value, numbers.Integral):
         return int(value)
-    if hint in (bool, str) and isinstance(value, hint):
+    if hint is str and isinstance(value, str):
+        return _unicode(value, where)
+    if hint is bool and isinstance(value, bool):
         return value
     words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     raise UserError(f"{where} must be {words[hint]}, got {shown(value)}.")
+
+
+def _unicode(text: str, where: str) -> str:
+    try:
+        check_unicode(text)
+    except ValueError as error:
+        raise UserError(f"{where} must be text in Unicode, got {shown(text)} ({error}). Rename the file.") from None
+    return text
 
 
 def _options(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UserError(f"{where} must be an object with keys and values, got {shown(value)}.")
     try:
-        json.dumps(to_json(value))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where} must hold what a spec.json can: numbers, text, lists ({error}).") from None
+        parse_json(json.dumps(to_json(value)), where)  # it will be written, and has to be read again
+    except (TypeError, ValueError, RecursionError) as error:
+        why = first_line(error).removeprefix(f"{where} is not valid JSON: ").removesuffix(".")
+        raise UserError(f"{where} must hold what a spec.json can: numbers, text, lists ({why}).") from None
     return dict(value)
 
 

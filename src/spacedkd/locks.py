@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from spacedkd.documents import read_small_json
 from spacedkd.errors import UserError
-from spacedkd.files import HOST, is_alive, naming, read_small_json, write_json
+from spacedkd.files import HOST, is_alive, naming, write_json
 
 POLL_SECONDS = 0.05
 BEAT_SECONDS = 5.0

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.curves import Curve, Curves, read_curves
+from spacedkd.documents import read_journal, read_json
 from spacedkd.duration import steps_of
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
 from spacedkd.extends import Anew, with_extensions
-from spacedkd.files import read_journal
 from spacedkd.json_form import to_json
 from spacedkd.result_form import check_result, measured
 from spacedkd.schedule import Spaced
@@ -138,10 +138,10 @@ def read_run(folder: Path | str) -> Run:
         raise UserError(f"The run in {folder} is not finished. Go on with: spacedkd train --resume {folder}")
     spec = read_spec(folder)
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
+        written = read_json(path, within=folder)
         check_result(written)
-    except (OSError, ValueError, RecursionError) as error:
-        why = str(error).splitlines()[0]
+    except (OSError, ValueError) as error:
+        why = first_line(error).removesuffix(".")
         raise UserError(
             f"{path} cannot be read as a result: {why}. Delete it, then: spacedkd train --resume {folder}"
         ) from None
@@ -152,7 +152,7 @@ def accuracies(folder: Path) -> list[Mapping[str, Any]]:
     """Every line of a run's journal that says how good a role was, each as it must be."""
     path = folder / "journal.jsonl"
     try:
-        return [*measured(read_journal(path))]
+        return [*measured(read_journal(path, within=folder))]
     except UserError:
         raise
     except ValueError as error:

@@ -1,6 +1,5 @@
 """What state runs are in, and how far they are: read from their folders in no time, without torch."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spacedkd.documents import parse_json, read_lines, read_small_json
 from spacedkd.errors import UserError
-from spacedkd.files import HOST, is_alive, read_small_json
+from spacedkd.files import HOST, is_alive
 from spacedkd.locks import STALE_SECONDS, is_held
 from spacedkd.result_form import measured
 from spacedkd.run import read_run, summarise
@@ -77,7 +77,7 @@ def state_of(folder: Path) -> RunState:
         if (folder / "result.json").exists():
             return _finished(folder, spec)
         return _unfinished(folder, spec)
-    except (UserError, ValueError, TypeError, LookupError) as error:
+    except (OSError, ValueError, TypeError, LookupError) as error:
         return RunState(folder, "damaged", said=str(error), changed=_changed(folder))
 
 
@@ -89,10 +89,11 @@ def _finished(folder: Path, spec: RunSpec) -> RunState:
 
 
 def _unfinished(folder: Path, spec: RunSpec) -> RunState:
-    progress, lines = _plain(read_small_json(folder / PROGRESS)), _lines(folder / "journal.jsonl")
-    scores, _ = summarise(measured(json.loads(line) for line in lines if line.startswith(b'{"event": "accuracy"')))
-    if "turn" not in progress and lines:  # of a version that had no such file
-        progress = _plain({**json.loads(lines[-1]), **progress})
+    progress = _plain(read_small_json(folder / PROGRESS, within=folder))
+    accuracies, last = _journal(folder)
+    scores, _ = summarise(measured(accuracies))
+    if "turn" not in progress:  # of a version that had no such file
+        progress = _plain({**last, **progress})
     state, said = _state(folder, progress)
     left = progress.get("seconds_left")
     if left is not None and state == "training":
@@ -111,7 +112,7 @@ def _unfinished(folder: Path, spec: RunSpec) -> RunState:
 
 
 def _state(folder: Path, progress: Mapping[str, Any]) -> tuple[str, str]:
-    diverged = read_small_json(folder / "diverged.json")
+    diverged = read_small_json(folder / "diverged.json", within=folder)
     if _is_trained(folder, progress):
         return "training", str(progress.get("waiting", ""))
     if diverged:
@@ -152,12 +153,22 @@ _KNOWN: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _lines(journal: Path) -> list[bytes]:
-    """The whole lines of a journal; one that is being written has no end yet."""
+def _journal(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the entries of a run's journal with accuracies, and the last entry; nothing where there is no journal.
+
+    Other lines, which are most of them, are not parsed, so that many runs can be looked at.
+    """
+    journal, accuracies, last = folder / "journal.jsonl", list[dict[str, Any]](), b"{}"
     try:
-        return journal.read_bytes().split(b"\n")[:-1]
-    except OSError:
-        return []
+        for last in read_lines(journal, within=folder):
+            if last.startswith(b'{"event": "accuracy"'):
+                accuracies.append(parse_json(last, f"A line of {journal}"))
+    except FileNotFoundError:
+        pass
+    found = parse_json(last, f"The last line of {journal}")
+    if not isinstance(found, dict):
+        raise UserError(f"The last line of {journal} is no entry with an event.")
+    return accuracies, found
 
 
 def _changed(folder: Path) -> float:

@@ -17,6 +17,7 @@ from typing import Literal
 
 from spacedkd.data_spec import AugmentSpec as AugmentSpec
 from spacedkd.data_spec import DataSpec as DataSpec
+from spacedkd.documents import read_document
 from spacedkd.duration import Duration
 from spacedkd.engine_spec import EngineSpec as EngineSpec
 from spacedkd.errors import UserError, check_between, shown, unknown
@@ -29,7 +30,6 @@ from spacedkd.optimizer_spec import Options as Options
 from spacedkd.optimizer_spec import RateSpec as RateSpec
 from spacedkd.own_code import marked
 from spacedkd.schedule import Schedule
-from spacedkd.written import read_plain
 
 OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)")
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
@@ -227,13 +227,12 @@ def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
     """
     check_folder("The path of a spec", path)
     path = Path(path)
-    path = path / "spec.json" if path.is_dir() else path
+    within = path if path.is_dir() else None
+    path = path / "spec.json" if within else path
     try:
-        plain = read_plain(path)
+        plain = read_document(path, within)
     except FileNotFoundError:
         raise UserError(f"There is no {path}. Give a spec.json or a run folder.") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     try:
         return from_json(RunSpec, marked(plain, path, trust_code))
     except UserError as error:

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from spacedkd import RunSpec, Spaced, UserError, read_spec, train
 from spacedkd.cli import main
-from spacedkd.files import read_journal
+from spacedkd.documents import read_journal
 from spacedkd.json_form import to_json
 from tests.cli.test_cli import TINY
 from tests.training.stopping import train_until

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spacedkd import Duration, Moment, RateSpec, RunSpec, Spaced, train
-from spacedkd.files import read_journal
+from spacedkd.documents import read_journal
 from spacedkd.schedule import ReleasedSelfKD
 from spacedkd.spec import MethodSpec
 from spacedkd.training.moment import LossValues

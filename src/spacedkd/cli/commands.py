@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spacedkd import started
+from spacedkd.documents import read_journal
 from spacedkd.errors import UserError
-from spacedkd.files import naming, read_journal
+from spacedkd.files import naming
 from spacedkd.stopping import Stopped
 
 NAME = "commands.jsonl"
@@ -47,7 +48,9 @@ def _keep(folder: Path) -> None:
 def read_commands(folders: Iterable[Path]) -> list[Command]:
     """All that were written down in these folders, in the order of their dates."""
     places = [folder / NAME for folder in dict.fromkeys(folders)]
-    found = [_command(path, entry) for path in places if path.exists() for entry in read_journal(path)]
+    found = [
+        _command(path, entry) for path in places if path.exists() for entry in read_journal(path, within=path.parent)
+    ]
     return sorted(dict.fromkeys(found))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spacedkd.cli.progress import console, count_progress, say
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ def _made(path: Path) -> dict[str, Any] | None:
     from spacedkd.experiments.evaluation_form import check
 
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = read_json(path)
         check(INDEXED, found, "it")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         say(f"{path} cannot be read, and is left out: make that table again.")
         return None
     return found

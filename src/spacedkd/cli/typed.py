@@ -36,7 +36,7 @@ def assignments(written: Iterable[str]) -> Iterator[tuple[str, Any]]:
             raise UserError(f"--set wants KEY=VALUE, for instance method.temperature=4; got {one!r}.")
         try:
             yield place.strip(), json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             yield place.strip(), text
 
 

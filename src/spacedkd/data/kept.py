@@ -28,7 +28,8 @@ from torch import Tensor
 from spacedkd.data.images import Fit
 from spacedkd.data.parallel import tell
 from spacedkd.data.stored import Stored
-from spacedkd.errors import first_line
+from spacedkd.documents import read_json
+from spacedkd.errors import CannotRead, first_line
 from spacedkd.files import cache_folder, remove_leftovers, write_json, write_whole
 
 MANY = 2000
@@ -145,11 +146,11 @@ def whole(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, Reasons] | No
     if not (path.is_file() and record.is_file()):
         return None
     try:
-        about = json.loads(record.read_text(encoding="utf-8"))
+        about = read_json(record)
         pixels: np.ndarray = np.load(path, mmap_mode="c")  # copy on write: nobody can change what others see
         if pixels.shape == shape and pixels.dtype == np.uint8 and about == record_of(pixels, reasons := about["bad"]):
             return pixels, {int(place): str(reason) for place, reason in reasons.items()}
-    except PermissionError:
+    except (PermissionError, CannotRead):
         raise
     except Exception:  # whatever is wrong with it: numpy and json have many kinds of errors for that
         pass

@@ -17,6 +17,7 @@ from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
 from spacedkd.data.kept import MANY, Reasons, filled
 from spacedkd.data.parallel import can_fork, cores, in_processes, in_threads, tell
 from spacedkd.data.stored import BadImage, Stored, decode, first_size
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 from spacedkd.files import cache_folder, remove_leftovers, write_json
 from spacedkd.spec import DataSpec
@@ -71,10 +72,10 @@ def _remembered(memory: Path, key: str) -> Reasons | None:
     if not memory.is_file():
         return None
     try:
-        held = json.loads(memory.read_text(encoding="utf-8"))
+        held = read_json(memory)
         if held["checksum"] == _checksum(key, held["bad"]):
             return {int(place): reason for place, reason in held["bad"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
     tell(f"{memory} is damaged: images are checked anew.")
     return None

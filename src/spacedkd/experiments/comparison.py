@@ -1,6 +1,5 @@
 """Finished run folders read as arms of a comparison: accuracies, paired differences and costs."""
 
-import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError, unknown
 from spacedkd.evaluation.confidence import Difference, confidence_interval, difference
 from spacedkd.experiments.robustness import compare_evaluations
@@ -38,7 +38,7 @@ def write(path: Path, found: Mapping[str, Any]) -> None:
 def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:
     """Runs in the order of the comparison that lies at this path, if one does, and the arm it was made against."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path, within=path.parent)
         arms = {_place(path, run["folder"]): str(arm["label"]) for arm in found["arms"] for run in arm["runs"]}
         reference = found["against"]
     except (OSError, ValueError, LookupError, TypeError):

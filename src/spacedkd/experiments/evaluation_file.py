@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 from spacedkd.experiments.evaluation_form import INSTRUMENTS, check
 from spacedkd.files import write_json
@@ -38,7 +39,7 @@ def read(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = read_json(path, within=folder)
         if "accuracy" not in found["instruments"]:
             raise KeyError("accuracy")
         for name, instrument in found["instruments"].items():
@@ -46,7 +47,7 @@ def read(folder: Path) -> dict[str, Any] | None:
                 check({"measured": {"model": str}} | INSTRUMENTS[name], instrument, name)
         metrics(found)
         return {"origin": dict(found["origin"]), "instruments": found["instruments"]}
-    except (OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{path} cannot be read as an evaluation ({error!r}). Delete it to measure again; it may be damaged, or "
             "of another version."

@@ -1,10 +1,10 @@
 """What was recorded for runs of a comparison is removed as they pass it."""
 
-import json
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 from spacedkd.experiments.sharing import Job, moved, read_diverged
 from spacedkd.spec import read_spec
@@ -57,6 +57,6 @@ LATER = 10**9 - 1
 def _passed(run: RunFolder, role: str) -> int:
     """The version of a role before which a run asks for none, from whichever of its checkpoints it goes on."""
     try:
-        return int(json.loads(run.passed.read_text(encoding="utf-8"))[role])
+        return int(read_json(run.passed, within=run.path)[role])
     except (OSError, ValueError, LookupError, TypeError):
         return 0

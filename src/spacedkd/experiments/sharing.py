@@ -14,12 +14,14 @@ from typing import NamedTuple
 from torch import nn
 
 from spacedkd.data.parallel import tell
+from spacedkd.documents import read_json
 from spacedkd.errors import Diverged, UserError
 from spacedkd.files import write_json
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Offline, Schedule, versions
 from spacedkd.spec import RunSpec
 from spacedkd.training.folder import RunFolder
+from spacedkd.training.following import read_paths
 from spacedkd.training.path import file_of, path_file, place_of, settings, to_record
 from spacedkd.training.plan import Plan
 
@@ -66,7 +68,7 @@ class Job(NamedTuple):
 def read_diverged(run: Path) -> Diverged | None:
     """How a run diverged that is not finished, if it did."""
     try:
-        found = json.loads((run / "diverged.json").read_text(encoding="utf-8"))
+        found = read_json(run / "diverged.json", within=run)
         return None if RunFolder(run).finished() else Diverged(found["said"], found["role"], found["step"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -200,8 +202,7 @@ def without_diverged(jobs: Sequence[Job], diverged: dict[Path, tuple[Job, Diverg
             found[job.folder] = job
             continue
         alone = RunFolder(leader.folder).teacher
-        known = path_file(leader.folder if path_file(leader.folder).exists() else alone)
-        recorded = [*json.loads(known.read_text(encoding="utf-8"))]
+        recorded = [*read_paths(leader.folder if path_file(leader.folder).exists() else alone)]
         if error.role in recorded:
             same = Diverged(f"The {error.role} it follows diverged at step {error.step}.", error.role, error.step)
             keep_diverged(job, same)

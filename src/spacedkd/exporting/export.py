@@ -1,6 +1,5 @@
 """A run's student as a folder that others can use: weights, description, card and spec."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from spacedkd.data import sources
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 from spacedkd.exporting import hub, onnx_file
 from spacedkd.exporting.again import local_places
@@ -167,6 +167,6 @@ def _training_images(classes: Path) -> int | None:
     if not classes.exists():
         return None
     try:
-        return int(json.loads(classes.read_text(encoding="utf-8"))["items"]["train"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return int(read_json(classes, within=classes.parent)["items"]["train"])
+    except (OSError, ValueError, LookupError, TypeError):
         raise UserError(f"{classes} is damaged. Remove it to export without the number of training images.") from None

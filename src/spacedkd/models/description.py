@@ -1,9 +1,9 @@
 """What a student's folder says of its network: config.json, as we and timm write it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError, first_line
 from spacedkd.own_code import marked
 
@@ -11,9 +11,9 @@ from spacedkd.own_code import marked
 def described(description: Path, trust_code: bool = False) -> dict[str, Any]:
     """What a student's folder says of its network."""
     try:
-        found = marked(json.loads(description.read_text(encoding="utf-8")), description, trust_code)
+        found = marked(read_json(description), description, trust_code)
         return _checked(found)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         why = first_line(error)
         raise UserError(f"{description} does not describe the weights beside it: {why}. Name their file.") from None
 

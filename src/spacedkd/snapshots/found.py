@@ -8,7 +8,6 @@
 The number is that of the updates the weights have had.
 """
 
-import json
 import pickle
 import re
 from collections.abc import Iterable, Mapping
@@ -20,9 +19,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError, counted, first_line, unknown
 from spacedkd.training import tensor_file
-from spacedkd.training.following import parsed
+from spacedkd.training.following import read_paths
 from spacedkd.training.path import file_of, path_file, place_of
 from spacedkd.training.tensor_file import Damaged
 
@@ -84,7 +84,7 @@ class Recorded:
     prefix = "network."
 
     def __init__(self, run: Path, role: str | None = None) -> None:
-        paths = parsed(path_file(run).read_bytes(), path_file(run))
+        paths = read_paths(run)
         if role is None and len(paths) > 1:
             raise UserError(f"{run} has recorded several networks, {', '.join(paths)}: give role= one of them.")
         self.run, self.role = run, role or next(iter(paths))
@@ -131,10 +131,9 @@ def _weights_in(folder: Path) -> list[Path]:
     if not (folder / INDEX).is_file():
         return []
     try:
-        names = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()
-    except ValueError:  # it is being written
+        files = [folder / name for name in dict.fromkeys(read_json(folder / INDEX)["weight_map"].values())]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # it is being written
         return []
-    files = [folder / name for name in dict.fromkeys(names)]
     if any(file.parent != folder for file in files):
         raise UserError(f"{folder / INDEX} names files outside of its folder.")
     return files if all(file.is_file() for file in files) else []

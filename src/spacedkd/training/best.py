@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from spacedkd.files import read_small_json, sync_folder, write_json
+from spacedkd.documents import read_small_json
+from spacedkd.files import sync_folder, write_json
 from spacedkd.run import accuracies
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.mending import saved_models, write_student
@@ -94,7 +95,7 @@ def best_line(folder: Path, student: str) -> Mapping[str, Any] | None:
 
 def read_measured(folder: RunFolder) -> dict[str, Any] | None:
     """What `best/` says of itself; None where it is not there whole."""
-    return read_small_json(folder.best / "measured.json") or None
+    return read_small_json(folder.best / "measured.json", within=folder.path) or None
 
 
 def is_kept(folder: RunFolder, line: Mapping[str, Any]) -> bool:

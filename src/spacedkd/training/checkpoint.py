@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from spacedkd.documents import parse_json
 from spacedkd.errors import UserError
 from spacedkd.files import make_durable, naming, sync_folder
 from spacedkd.training import tensor_file
@@ -119,7 +120,7 @@ def settle(path: Path, journal_bytes: int, models: Mapping[str, nn.Module]) -> N
 
 def _position(path: Path, words: Mapping[str, str]) -> Position:
     try:
-        return Position(**json.loads(words["position"]))
+        return Position(**parse_json(words["position"], "its position"))
     except (ValueError, TypeError, AttributeError):
         raise Damaged(f"{path} is damaged: it does not say how far it is.") from None
 
@@ -147,7 +148,7 @@ def load(
         if missing := model.state_dict().keys() - own.keys():
             raise Damaged(f"{path} is damaged: {min(missing)} of {name} is missing.")
         model.load_state_dict(spread(own, model))
-    states = json.loads(words["optimizers"])
+    states = parse_json(words["optimizers"], f"{path}: its optimizers")
     for name, optimizer in optimizers.items():
         if name not in states:
             raise Damaged(f"{path} is damaged: the optimizer of {name} is missing.")

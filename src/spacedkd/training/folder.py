@@ -12,6 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 from spacedkd.files import (
     check_writable,
@@ -144,7 +145,7 @@ def _holds_student(folder: Path) -> bool:
     """Whether a network was saved there, as far as can be seen without reading all of it."""
     try:
         with safe_open(folder / "model.safetensors", framework="pt"):
-            return isinstance(json.loads((folder / "config.json").read_text(encoding="utf-8")), dict)
+            return isinstance(read_json(folder / "config.json", within=folder), dict)
     except (SafetensorError, OSError, ValueError):
         return False
 

@@ -1,17 +1,19 @@
 """Paths that were recorded, or are being recorded now, read in the place of roles that would learn in this run."""
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from spacedkd.errors import UserError
+from spacedkd.documents import parse_json, read_json, read_lines
+from spacedkd.errors import CannotRead, UserError, first_line
 from spacedkd.files import write_json
 from spacedkd.locks import is_held
+from spacedkd.result_form import checked
 from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
 from spacedkd.training import tensor_file
@@ -86,27 +88,45 @@ class RecordedPath:
         journal = self.folder / "journal.jsonl"
         if not journal.exists():
             return
-        with journal.open("rb") as file:
-            file.seek(self._read)
-            found: list[Entry] = []
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                entry = parsed(line, journal)
+        found: list[Entry] = []
+        read = self._read
+        with _damaged(journal):
+            for line in read_lines(journal, within=self.run, start=read):
+                read += len(line) + 1
+                entry = parse_json(line, str(journal))
                 if "version" not in entry:
                     found.append(entry)
                     continue
-                self._costs[entry["version"]] = entry["cost"]
+                self._costs[int(entry["version"])] = {name: int(count) for name, count in entry["cost"].items()}
+                [*checked(found)]  # which raises where one is not as it must be
                 for one in found:
-                    self._entries.setdefault(one["step"], []).append(one)
-                found, self._read = [], file.tell()
+                    self._entries.setdefault(int(one["step"]), []).append({**one, "event": str(one["event"])})
+                found, self._read = [], read
 
 
-def parsed(text: bytes, file: Path) -> Any:
+def read_paths(run: Path) -> dict[str, dict[str, Any]]:
+    """Return, by role, the settings that decide the weights of each path a run records, and its versions."""
+    file = path_file(run)
+    with _damaged(file):
+        paths: dict[str, dict[str, Any]] = read_json(file, within=run)
+        if not paths:
+            raise ValueError("it names no role")
+        return {
+            role: {"settings": dict(path["settings"]), "versions": [int(version) for version in path["versions"]]}
+            for role, path in paths.items()
+        }
+
+
+@contextmanager
+def _damaged(file: Path) -> Iterator[None]:
+    """Turn whatever is wrong with the contents of a path's file into one line."""
     try:
-        return json.loads(text)
-    except ValueError:
-        raise UserError(f"{file} is damaged. Record the path again in a new folder.") from None
+        yield
+    except CannotRead:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        why = first_line(error).removesuffix(".")
+        raise UserError(f"{file} is damaged ({why}). Record the path again in a new folder.") from None
 
 
 def is_written(run: Path) -> bool:
@@ -170,7 +190,7 @@ class Following:
     def go_on(self, file: Path) -> None:
         """Take up what a run had passed when it was left."""
         try:
-            known = json.loads(file.read_text(encoding="utf-8"))
+            known = read_json(file, within=file.parent)
             for path in self.paths.values():
                 path.saved = int(known[path.role])
         except (OSError, ValueError, LookupError, TypeError):

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from spacedkd.data.inputs import Inputs
+from spacedkd.documents import parse_json, read_lines
 from spacedkd.duration import in_steps
 from spacedkd.errors import UserError
 from spacedkd.files import make_durable, naming, write_json
@@ -240,11 +241,19 @@ class PathWriter:
 
 def _cut(journal: Path) -> int:
     """Cut off what lies behind the last whole version; says which version that is."""
-    whole, version = 0, 0
+    read = whole = version = 0
     if journal.exists():
-        with journal.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n") and line.startswith(b'{"version"'):
-                    whole, version = file.tell(), json.loads(line)["version"]
+        for line in read_lines(journal):
+            read += len(line) + 1
+            if line.startswith(b'{"version"'):
+                whole, version = read, _version(line, journal)
         os.truncate(journal, whole)
+    return version
+
+
+def _version(line: bytes, journal: Path) -> int:
+    found = parse_json(line, f"A line of {journal}")
+    if not isinstance(found, dict) or type(found.get("version")) is not int:
+        raise UserError(f"{journal} is damaged. Record the path again in a new folder.")
+    version: int = found["version"]
     return version

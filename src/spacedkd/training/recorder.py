@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from spacedkd.documents import read_journal
 from spacedkd.errors import UserError
-from spacedkd.files import read_journal, write_json
+from spacedkd.files import write_json
 from spacedkd.run import result
 from spacedkd.schedule import Turn
 from spacedkd.training import checkpoint
@@ -70,7 +71,7 @@ class Recorder:
             if fabric.is_global_zero:
                 before = self._logged()
                 self._journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
-                left = read_journal(self.folder.journal)
+                left = read_journal(self.folder.journal, within=self.folder.path)
                 stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
                 stack.push(self._end_saving)
             self._best.go_on()
@@ -85,7 +86,11 @@ class Recorder:
 
     def _logged(self) -> list[Entry]:
         """The whole journal, where loggers need it."""
-        return [*read_journal(self.folder.journal)] if self._loggers and self.folder.journal.exists() else []
+        return (
+            [*read_journal(self.folder.journal, within=self.folder.path)]
+            if self._loggers and self.folder.journal.exists()
+            else []
+        )
 
     @contextmanager
     def _watched(self, before: list[Entry]) -> Iterator[None]:
@@ -212,7 +217,7 @@ class Recorder:
             if setup.followed and not plan.spec.engine.pipeline:
                 facts["computed_here"] = self.cost.summary()
             if plan.spec.on_nonfinite == "skip":
-                facts["skipped_updates"] = skipped(read_journal(self.folder.journal))
+                facts["skipped_updates"] = skipped(read_journal(self.folder.journal, within=self.folder.path))
             machine = describe(setup.fabric, plan.spec)
             cost = self.cost.summary(self.following.costs())
             self._beat.remove()

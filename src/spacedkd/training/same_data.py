@@ -1,11 +1,11 @@
 """Whether the data is still what a run began with; its folder keeps the classes and a digest in classes.json."""
 
-import json
 from typing import Any
 
 from spacedkd.data.digest import difference
 from spacedkd.data.parallel import tell
 from spacedkd.data.splits import RunData
+from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 from spacedkd.training.folder import RunFolder
 
@@ -37,7 +37,7 @@ def check_same_data(folder: RunFolder, data: RunData, who: str = "", begins_agai
 
 def _change(folder: RunFolder, data: RunData) -> str | None:
     """The rest of a sentence."""
-    now, before = data.describe(), json.loads(folder.classes.read_text(encoding="utf-8"))
+    now, before = data.describe(), read_json(folder.classes, within=folder.path)
     if before["classes"] != now["classes"]:
         return _other_classes(before["classes"], now["classes"])
     digest = before.get("digest")

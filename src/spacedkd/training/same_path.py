@@ -8,8 +8,7 @@ from typing import Any
 from spacedkd.errors import UserError
 from spacedkd.schedule import versions
 from spacedkd.spec import read_spec
-from spacedkd.training.following import RecordedPath, parsed
-from spacedkd.training.path import path_file
+from spacedkd.training.following import RecordedPath, read_paths
 from spacedkd.training.plan import Plan
 
 
@@ -20,7 +19,7 @@ def find_paths(plan: Plan, settings: Mapping[str, Mapping[str, Any]]) -> dict[st
     """
     assert plan.spec.teacher_path is not None
     run = Path(plan.spec.teacher_path)
-    recorded = parsed(path_file(run).read_bytes(), path_file(run))
+    recorded = read_paths(run)
     found = {}
     for place, (role, wanted) in enumerate(settings.items()):
         same = [name for name, path in recorded.items() if _difference(path["settings"], wanted) is None]

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from spacedkd.documents import parse_json
 from spacedkd.errors import UserError
 from spacedkd.files import write_whole
 
@@ -117,7 +118,7 @@ def _checked(path: Path) -> dict[str, str]:
         if length > len(whole) - 8:
             raise Damaged(f"{path} is damaged: it is cut off.")
         header = whole[: 8 + length]
-        found: dict[str, str] = json.loads(header[8:])["__metadata__"]
+        found = _metadata(header[8:], path)
         if "checksum" in found:
             checksum = hashlib.sha256(header.replace(found["checksum"].encode(), _OPEN.encode(), 1))
             for piece in _pieces(whole, 8 + length):
@@ -125,6 +126,16 @@ def _checked(path: Path) -> dict[str, str]:
             if checksum.hexdigest() != found["checksum"]:
                 raise Damaged(f"{path} is damaged: its checksum is another.")
         return found
+
+
+def _metadata(header: bytes, path: Path) -> dict[str, str]:
+    try:
+        found: dict[str, str] = parse_json(header, "its header")["__metadata__"]
+    except UserError as error:
+        raise Damaged(f"{path} is damaged: {error}") from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise Damaged(f"{path} is damaged: its header says nothing of it.")
+    return found
 
 
 def _pieces(whole: mmap.mmap, start: int) -> Iterator[bytes]:

@@ -3,7 +3,6 @@
 A run remembers by which name they know it, so that it goes on there when it is taken up.
 """
 
-import json
 import os
 import secrets
 import time
@@ -11,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from spacedkd.documents import read_json
 from spacedkd.files import make_durable, write_json
 
 PROJECT = "spacedkd"
@@ -75,7 +75,7 @@ class Mlflow:
 
 def _known(place: Path) -> str | None:
     try:
-        return str(json.loads((place / "run.json").read_text(encoding="utf-8"))["id"])
+        return str(read_json(place / "run.json")["id"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -4,7 +4,6 @@ The loop, the recorder and the evaluation are the run's own, in a folder that is
 them in a run.
 """
 
-import json
 import statistics
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from spacedkd.documents import parse_json, read_lines
 from spacedkd.schedule import Turn
 from spacedkd.training.cost import Cost
 from spacedkd.training.folder import RunFolder
@@ -97,7 +97,7 @@ def run(setup: Setup, folder: RunFolder, seconds: float) -> Trial:
         save_seconds = _timed(setup, recorder.save)
         finish_seconds = _timed(setup, recorder.finish)
     activations = max(step.activations for step in steps.values())
-    lines = folder.journal.read_text().splitlines() if setup.fabric.is_global_zero else []
+    lines = [*read_lines(folder.journal)] if setup.fabric.is_global_zero else []
     return Trial(
         steps=steps,
         parameters={name: sum(p.numel() for p in module.parameters()) for name, module in setup.modules().items()},
@@ -213,6 +213,6 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _mean_length(lines: Sequence[str], event: str) -> float:
-    found = [len(line) + 1 for line in lines if json.loads(line)["event"] == event]
+def _mean_length(lines: Sequence[bytes], event: str) -> float:
+    found = [len(line) + 1 for line in lines if parse_json(line, "a line of the journal")["event"] == event]
     return sum(found) / max(1, len(found))

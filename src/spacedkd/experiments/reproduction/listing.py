@@ -1,11 +1,11 @@
 """What `spacedkd reproduce` says of every table before anything is made."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spacedkd.documents import read_json
 from spacedkd.experiments.paper import tables
 from spacedkd.experiments.reproduction.cost import hours
 from spacedkd.experiments.reproduction.scales import SCALES, TITLES, Scale, scale_of
@@ -46,7 +46,7 @@ def listed(store: Path, recipe: str = "paper", root: str = "data") -> list[dict[
 def _finished(store: Path, scale: Scale, name: str, cells: Sequence[Cell]) -> str:
     """How many runs of a table there were when it was made last, of all its rows and the usual seeds."""
     try:
-        found = json.loads((store / scale.folder / name / "results.json").read_text(encoding="utf-8"))
+        found = read_json(store / scale.folder / name / "results.json")
         runs, every = found["cost"].get("runs", 0), scale.seeds * len({cell.spec.fingerprint() for cell in cells})
         return f"{scale.name} {runs} of {every}" if every else scale.name
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

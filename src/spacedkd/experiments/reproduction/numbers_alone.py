@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from spacedkd.documents import read_journal, read_json
 from spacedkd.experiments.evaluation_file import FILE as EVALUATION
-from spacedkd.files import read_journal, write_json, write_text
+from spacedkd.files import write_json, write_text
 from spacedkd.run import Run
 from spacedkd.training.folder import make_folder
 
@@ -39,13 +40,13 @@ def _copy(store: Path, to: Path, *names: str) -> None:
 
 
 def _accuracies(run: Path) -> Iterable[str]:
-    lines = read_journal(run / "journal.jsonl")
+    lines = read_journal(run / "journal.jsonl", within=run)
     return (json.dumps(line) + "\n" for line in lines if line["event"] == "accuracy")
 
 
 def _without_places(run: Path) -> dict[str, Any]:
     """A run's spec, with the run whose teacher it followed named as the store has it."""
-    spec: dict[str, Any] = json.loads((run / "spec.json").read_text(encoding="utf-8"))
+    spec: dict[str, Any] = read_json(run / "spec.json", within=run)
     if spec["teacher_path"] is not None:
         spec["teacher_path"] = Path("runs", *Path(spec["teacher_path"]).parts[-2:]).as_posix()  # wherever it was then
     return spec

@@ -5,7 +5,6 @@ STORE/runs/FINGERPRINT/seedN   a run; the fingerprint is that of seed 0, whichev
 STORE/SCALE/NAME/              a table: results.json and its pages
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spacedkd.data.sources import Library
+from spacedkd.documents import read_json
 from spacedkd.errors import Diverged, UserError
 from spacedkd.experiments import runner
 from spacedkd.experiments.pool import Callback
@@ -89,7 +89,7 @@ class Store:
         if not path.exists():
             return MadeWith({}, best_precision("auto"))
         try:
-            written = json.loads(path.read_text(encoding="utf-8"))
+            written = read_json(path)
             before = {name: str(written["versions"][name]) for name in PACKAGES}
             precision = written.get("precision", best_precision("auto"))
             if precision not in PRECISIONS:
