@@ -148,8 +148,8 @@ def _text(contents: str | bytes) -> str:
 def _json(contents: str | bytes) -> Any:
     text = contents.decode() if isinstance(contents, bytes) else contents
     try:
-        value, end = _DECODER.scan_once(text, 0)
-    except StopIteration:
+        value, end = _DECODER.raw_decode(text)
+    except json.JSONDecodeError:
         end = -1
     if end != len(text):  # space around it, or something that is wrong; lines of a journal are neither
         value = _DECODER.decode(_text(text))

@@ -3,6 +3,7 @@
 import difflib
 import math
 import operator
+import re
 from collections.abc import Iterable
 from typing import SupportsIndex
 
@@ -87,6 +88,22 @@ def shown(value: object) -> str:
     except (OverflowError, ValueError):
         return f"a number of {int(abs(value).bit_length() * math.log10(2)) + 1} digits"  # type: ignore[arg-type]
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+_NOT_PRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""control characters, line breaks, marks that turn the direction of writing, and halves of characters"""
+
+
+def printable(text: str) -> str:
+    r"""Return text as one line that is safe to print, whatever file or name it comes from.
+
+    What a terminal would obey, and not show, is escaped: line breaks, control sequences that move the cursor or hide
+    what stands there, and marks that turn the direction of writing.
+
+    >>> printable("caf\u00e9 \x1b[2J\r\n")
+    'caf\xe9 \\x1b[2J\\r\\n'
+    """
+    return _NOT_PRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def first_line(error: Exception) -> str:

@@ -15,6 +15,7 @@ import timm
 import torch
 import yaml
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
 from PIL import Image
 from safetensors.torch import load_file
 from timm.data import create_transform, resolve_model_data_config
@@ -26,8 +27,9 @@ from spacedkd.data.augmentations import named
 from spacedkd.data.images import to_bytes
 from spacedkd.exporting import asked, onnx_file
 from spacedkd.exporting.again import local_places
+from spacedkd.exporting.card import model_card
 from spacedkd.exporting.preparation import in_timm_form
-from spacedkd.exporting.subject import data_name, dataset_on_hub
+from spacedkd.exporting.subject import Subject, data_name, dataset_on_hub
 from tests.cli.test_bad_input import refused
 from tests.conftest import assert_same_bits
 from tests.data.on_disk import picture
@@ -243,3 +245,50 @@ def test_what_data_is_called() -> None:
     named = RunSpec(data=DataSpec("owner/photos:small"))
     assert (data_name(named), dataset_on_hub("owner/photos:small")) == ("owner/photos:small", "owner/photos")
     assert dataset_on_hub("data/photos") is None
+
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>|`` ` ``` [a](javascript:b) *c* __d__ &lt; \\ \n\n# head\n| x |\n\x1b[2J\u202e---"
+)
+"""text that would be a picture, code, a link, emphasis, a heading, a row of a table, or obeyed by a terminal"""
+
+
+MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable("table")
+
+
+def test_nothing_in_the_files_of_a_run_becomes_markup_of_its_card(trained: Path) -> None:
+    run = read_run(trained / "run")
+    own = {"name": HOSTILE, "digest": "0" * 16}
+    spec = replace(
+        run.spec,
+        label=HOSTILE,
+        network=replace(run.spec.network, name=f"x/{HOSTILE}", options={HOSTILE: HOSTILE}),
+        teacher=replace(run.spec.network, name=HOSTILE),
+        method=replace(run.spec.method, name=HOSTILE, options={HOSTILE: f"/{HOSTILE}"}),
+        data=replace(run.spec.data, source=f"/{HOSTILE}"),
+        objects={HOSTILE: own},
+    )
+    leader = {HOSTILE: run.accuracy["teacher"], **run.accuracy}
+    doctored = replace(
+        run,
+        spec=spec,
+        environment={HOSTILE: HOSTILE, "torch": ["<b>", HOSTILE]},
+        fingerprint=HOSTILE,
+        accuracy=leader,
+        plan={**run.plan, "roles": [HOSTILE, "student"]},
+    )
+    known = {"architecture": HOSTILE, "label_names": [HOSTILE, "```", "<b>"]}
+    card = model_card(Subject(doctored, known, "student"))
+    assert "\x1b" not in card
+    assert "\u202e" not in card
+    _, front, body = re.split("^---$", card, maxsplit=2, flags=re.MULTILINE)
+    assert yaml.safe_load(front)["library_name"] == "timm"
+    parsed = MARKDOWN.parse(body)
+    every = [inner for token in parsed for inner in (token, *(token.children or ()))]
+    assert not {"html_inline", "html_block", "image", "link_open", "strong_open", "hr"} & {one.type for one in every}
+    heads = [parsed[place + 1].content for place, one in enumerate(parsed) if one.type == "heading_open"]
+    assert heads[1:] == ["How good it is", "Open it", "What it wants to see", "Classes", "Train it again"]
+    texts = "".join(one.content for one in every if one.type in ("text", "text_special", "code_inline"))
+    assert texts.count("<img src=x onerror=alert(1)>") >= 8
+    usual = MARKDOWN.parse(model_card(Subject(run, {"architecture": "resnet18_small"}, "student")))
+    assert [one.type for one in parsed].count("td_open") == [one.type for one in usual].count("td_open") == 16

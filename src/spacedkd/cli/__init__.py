@@ -43,7 +43,7 @@ def list_(
     if folder is not None and what != "runs":
         raise UserError(f"Only runs lie in a folder: spacedkd list runs {folder}, or spacedkd list {what} alone.")
     if what == "runs":
-        say(listing.runs(pattern, folder or watching.RUNS))
+        say(*listing.runs(pattern, folder or watching.RUNS))
     else:
         console.print(listing.LISTINGS[what](pattern) if what else listing.listings())
 

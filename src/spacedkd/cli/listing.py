@@ -97,13 +97,16 @@ def recipes(pattern: str) -> Table:
     return _table("--recipe", "what it is", "quirks: --without QUIRK", rows=rows)
 
 
-def runs(pattern: str, folder: Path = watching.RUNS) -> str:
+def runs(pattern: str, folder: Path = watching.RUNS) -> Iterable[str]:
     """runs in `runs`, or in the folder that is named after this word, and what they reached"""
     width = console.width if console.is_terminal else sys.maxsize  # a pipe has room for everything
-    return "\n".join(watching.listed(folder, pattern, width))
+    return watching.listed(folder, pattern, width)
 
 
-_EVERY: tuple[Callable[[str], RenderableType], ...] = (data, augmentations, networks, methods, schedules, recipes, runs)
+_EVERY: tuple[Callable[[str], RenderableType | Iterable[str]], ...] = (
+    *(data, augmentations, networks, methods, schedules, recipes),
+    runs,
+)
 LISTINGS = {one.__name__: one for one in _EVERY}
 
 

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
+from rich.text import Text
 
 from spacedkd import started
+from spacedkd.errors import printable
 
 if TYPE_CHECKING:
     from spacedkd.evaluation.held_still import Advance
@@ -34,6 +37,13 @@ class Watched(Console):
 
     def on_broken_pipe(self) -> None:
         raise  # what rich has caught; it would end the process
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Escape what a terminal would obey in the text of whatever is shown; rich's own control codes are no text."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and not segment.text.isprintable():
+                segment = segment._replace(text="\n".join(map(printable, segment.text.split("\n"))))
+            yield segment
 
     def __exit__(self, *exception: Any) -> None:  # all that is printed, by any thread, is written here
         try:
@@ -67,9 +77,9 @@ def let_go() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def say(text: str) -> None:
-    """A line as it is, for people to copy from: not broken, not coloured, no markup."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+def say(*lines: str) -> None:
+    """Print lines for people to copy from: not broken, not coloured, no markup."""
+    console.print("\n".join(map(printable, lines)), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def _say_plainly(text: str) -> None:
@@ -82,13 +92,20 @@ LONG = 10.0
 """seconds of work that are worth a line where there is no bar"""
 
 
+class _PrintableColumn(TextColumn):
+    """A column of names of runs and what is said of them."""
+
+    def render(self, task: Task) -> Text:
+        return Text(printable(self.text_format.format(task=task)))
+
+
 @contextmanager
 def _bar() -> Iterator[Progress]:
     bar = Progress(
-        TextColumn("{task.description}", markup=False),
+        _PrintableColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[news]}", markup=False),
+        _PrintableColumn("{task.fields[news]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         # Turns of different roles take different times: look back over many before saying how long is left.

@@ -43,7 +43,7 @@ def write_tables(found: Reproduction) -> None:
             say(f"No picture of {name}: {error}")
         _write_all(place, results)
         console.print(*(terminal.shown(table) for table in reproduced.result_tables(results)))
-        say(f"{results['claim']}\n{results['verdict']['sentence']}\nPage: {place}/index.html")
+        say(results["claim"], results["verdict"]["sentence"], f"Page: {place}/index.html")
 
 
 def _write_all(place: Path, results: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ def write_theory(found: Reproduction) -> None:
     said["verdict"]["sentence"] = words.headline(measured)
     said["notes"] = [f"{title}: {words.finding(measured, name)}" for name, title in words.STATEMENTS.items()]
     _write_all(place, said)
-    say(f"{words.headline(measured)}\nPage: {place}/theory.html")
+    say(words.headline(measured), f"Page: {place}/theory.html")
 
 
 def write_index(folder: Path) -> None:

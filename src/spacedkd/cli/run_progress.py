@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spacedkd.cli.progress import console, say, working
+from spacedkd.errors import printable
 from spacedkd.report.numbers import duration
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RoleBars:
         if self._last is None:
             return Text("starting")
         rows = [row for role in [*self._moments] for row in self._role(role)]
-        return Group(*rows, Text(self._last.waiting or self._whole(self._last)))
+        return Group(*rows, Text(printable(self._last.waiting) or self._whole(self._last)))
 
     def _role(self, role: str) -> Iterator[RenderableType]:
         moment = self._moments[role]
@@ -64,10 +65,10 @@ class RoleBars:
         ]
         for _ in facts:
             row.add_column(no_wrap=True)
-        row.add_row(Text(role), ProgressBar(moment.steps, moment.step), *map(Text, facts))
+        row.add_row(Text(printable(role)), ProgressBar(moment.steps, moment.step), *map(Text, facts))
         yield row
         if self._losses[role]:
-            yield Padding(Text(self._losses[role]), (0, 0, 0, ROLE))
+            yield Padding(Text(printable(self._losses[role])), (0, 0, 0, ROLE))
 
     def _whole(self, moment: Moment) -> str:
         passed, left = time.monotonic() - self._began, moment.seconds_left

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 
 from spacedkd import started
 from spacedkd.cli.progress import Watched
+from spacedkd.errors import printable
 from spacedkd.stopping import Signals, Stopped
 
 
@@ -31,4 +32,5 @@ def say_error(line: str) -> None:
     """Of several processes the first one speaks for all; where nobody can hear it, the exit code says it."""
     if started.rank() == 0:
         with suppress(OSError):
-            Watched(stderr=True).print(f"spacedkd: {line}", markup=False, highlight=False, soft_wrap=True)
+            text = f"spacedkd: {printable(line)}"
+            Watched(stderr=True).print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from spacedkd.errors import printable
 from spacedkd.json_form import to_json
 from spacedkd.report.numbers import MINUS
 from spacedkd.report.table import Table
@@ -19,23 +20,28 @@ def shown(table: Table) -> RichTable:
     """A table in its short form, with the minus sign that can be copied into a calculation."""
     rich = RichTable(
         box=box.SIMPLE_HEAD,
-        title=escape(table.title),
+        title=escape(printable(table.title)),
         title_justify="left",
-        caption=escape(table.caption),
+        caption=escape(printable(table.caption)),
         caption_justify="left",
     )
     kept = [(place, column) for place, column in enumerate(table.columns) if column.short is not None]
     for place, column in kept:
         rich.add_column(
-            Text(column.short or ""),
+            Text(printable(column.short or "")),
             justify="left" if column.left else "right",
             no_wrap=table.unbroken and place > 0,
             overflow="ellipsis" if place else "fold",
             min_width=None if place else table.least_width,
         )
     for row in table.rows:
-        rich.add_row(*(_cell(row[place].in_short.replace(MINUS, "-")) for place, _ in kept))
+        rich.add_row(*(_cell(_lines(row[place].in_short.replace(MINUS, "-"), place)) for place, _ in kept))
     return rich
+
+
+def _lines(text: str, place: int) -> str:
+    """Return the text of a cell, safe to print; a line break in the name of a row, its first cell, would fake a row."""
+    return "\n".join(map(printable, text.split("\n"))) if place else printable(text)
 
 
 def _cell(text: str) -> Padding:
@@ -47,7 +53,7 @@ def of_spec(spec: RunSpec, notes: Mapping[str, str]) -> RichTable:
     """Everything a spec says, a line for each setting, and what is to be said of it."""
     table = RichTable(box=None, show_header=False, padding=(0, 2))
     for key, value in (*_settings(to_json(spec)), *notes.items()):
-        table.add_row(key, str(value))
+        table.add_row(Text(printable(key)), Text(printable(str(value))))
     return table
 
 

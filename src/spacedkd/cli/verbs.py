@@ -208,7 +208,7 @@ def _show(found: dict[str, Any], page: Path, numbers: Path, commands: Sequence[C
 
     write_page(page, found, unfinished, commands)
     console.print(*(terminal.shown(table) for table in tables.comparison_tables(found)))
-    say(f"Numbers: {numbers}\nReport:  {page}")
+    say(f"Numbers: {numbers}", f"Report:  {page}")
 
 
 def theory(
@@ -246,4 +246,4 @@ def theory(
         table.add_row(title, words.finding(found, name))
     console.print(table)
     console.print(words.headline(found), highlight=False, markup=False)
-    say(f"Numbers: {out}/theory.json\nPage:    {out}/theory.html")
+    say(f"Numbers: {out}/theory.json", f"Page:    {out}/theory.html")

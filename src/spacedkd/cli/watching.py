@@ -15,7 +15,7 @@ import tyro
 
 from spacedkd.cli.flags import flag
 from spacedkd.cli.progress import say
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, printable
 from spacedkd.report.numbers import duration
 from spacedkd.run_state import STATES, RunState, find_runs, state_of
 from spacedkd.spec import RunSpec
@@ -88,7 +88,7 @@ def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
     >>> [*aligned([("a", "left"), ("longer", "-")])]
     ['a       left', 'longer  -']
     """
-    rows = [*rows]
+    rows = [[printable(word) for word in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()

@@ -12,7 +12,7 @@ from multiprocessing import connection
 from typing import Any
 
 from spacedkd import started
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, printable
 from spacedkd.stopping import as_child
 
 CHUNK = 64
@@ -129,4 +129,4 @@ def tell(line: str) -> None:
     """One line on the terminal; of several processes on a machine, one speaks for all, and helpers are silent."""
     if started.rank() == 0 and multiprocessing.parent_process() is None:
         with suppress(OSError):  # of a terminal that was closed: what is going on goes on
-            print(line, file=sys.stderr, flush=True)
+            print(printable(line), file=sys.stderr, flush=True)

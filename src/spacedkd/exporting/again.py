@@ -7,6 +7,7 @@ from typing import Any
 from spacedkd.json_form import to_json
 from spacedkd.own_code import NAME
 from spacedkd.report.numbers import listed
+from spacedkd.report.reproduced.texts import code, escaped, fenced
 from spacedkd.run import Run
 from spacedkd.spec import RunSpec
 
@@ -14,12 +15,12 @@ from spacedkd.spec import RunSpec
 def again(run: Run) -> str:
     """The last part of a card."""
     spec = run.spec
-    places = listed([f"`{place}`" for place in local_places(spec)] or [""])
+    places = listed([code(place) for place in local_places(spec)] or [""])
     needs = f" It names places on its author's machine, which are others on yours: {places}." if places else ""
     return (
         f"## Train it again\n\n`spec.json` says everything that decides the numbers.\n\n{_command(spec)}\n\n"
         "The same spec gives the same bits on the same hardware, with the same number of threads and the same versions "
-        f"of libraries; its fingerprint is {run.fingerprint}.{needs}"
+        f"of libraries; its fingerprint is {escaped(run.fingerprint)}.{needs}"
     )
 
 
@@ -32,10 +33,10 @@ def _command(spec: RunSpec) -> str:
             "They are trained one after the other.\n\n"
         )
     if spec.objects:
-        names = ", ".join(f"`{one['name']}`" for one in spec.objects.values())
+        names = ", ".join(code(one["name"]) for one in spec.objects.values())
         needs = f"The run was given objects in Python ({names}), which it needs again:"
-        return f"{several}{needs}\n\n```python\n{_in_python(spec, runs)}\n```"
-    return f"{several}```\n{_typed(spec, runs)}\n```"
+        return f"{several}{needs}\n\n{fenced(_in_python(spec, runs), 'python')}"
+    return f"{several}{fenced(_typed(spec, runs))}"
 
 
 def _runs(spec: RunSpec) -> list[tuple[str, str]]:

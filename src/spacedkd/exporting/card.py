@@ -1,6 +1,7 @@
 """The model card: what the student is, how good it was measured to be, how it is opened and how it is trained again.
 
-Every number says which epoch, head, seed and images it is of. The part between the dashes is read by the hub.
+Every number says which epoch, head, seed and images it is of. The part between the dashes is read by the hub. Names and
+texts from the run's files are shown as they stand: they bring no Markdown, HTML or control characters into the card.
 """
 
 import json
@@ -9,11 +10,13 @@ from typing import Any
 
 import yaml
 
+from spacedkd.errors import printable
 from spacedkd.exporting import onnx_file
 from spacedkd.exporting.again import again
 from spacedkd.exporting.preparation import in_words, knows_images
 from spacedkd.exporting.subject import Subject, data_name, dataset_on_hub
 from spacedkd.report.numbers import count, duration, percent
+from spacedkd.report.reproduced.texts import escaped, fenced
 from spacedkd.report.words import network_name
 from spacedkd.spec_words import describe_schedule
 
@@ -28,7 +31,8 @@ def model_card(subject: Subject) -> str:
     """README.md of a model on the hub."""
     front = yaml.safe_dump(metadata(subject), sort_keys=False, allow_unicode=True)
     parts = [part(subject) for part in (_title, _numbers, _opening, _onnx, _preparation, _classes)]
-    return "\n\n".join([f"---\n{front}---", *(text for text in parts if text), again(subject.run)]) + "\n"
+    card = "\n\n".join([f"---\n{front}---", *(text for text in parts if text), again(subject.run)]) + "\n"
+    return "\n".join(map(printable, card.split("\n")))
 
 
 def metadata(subject: Subject) -> dict[str, Any]:
@@ -62,13 +66,13 @@ def _title(subject: Subject) -> str:
     taught = ", ".join(word for word in (f"method {spec.method.name}", schedule) if word)
     teacher = ""
     if spec.teacher is not None and spec.teacher != spec.network and spec.method.name != "none":
-        teacher = f" Its teacher was {network_name(spec.teacher)}."
+        teacher = f" Its teacher was {escaped(network_name(spec.teacher))}."
     if schedule is not None and schedule not in ("online", "offline"):
         teacher += f" {_PAPER}"
     size = "" if subject.parameters is None else f", {count(subject.parameters)} parameters"
     return (
-        f"# {subject.name}\n\n{whose} trained with spacedkd ({taught}) on {data_name(spec)}: "
-        f"{network_name(spec.network)}{size}.{teacher}"
+        f"# {escaped(subject.name)}\n\n{whose} trained with spacedkd ({escaped(taught)}) on "
+        f"{escaped(data_name(spec))}: {escaped(network_name(spec.network))}{size}.{teacher}"
     )
 
 
@@ -90,18 +94,21 @@ def _rows(subject: Subject) -> Iterator[tuple[str, str]]:
     if subject.role == "average":
         yield "the student itself, last epoch", _percent(run.accuracy[student]["test"]["final"]["last"])
     if run.leader is not None and run.leader in run.accuracy:
-        yield f"its {run.leader}, last epoch", _percent(run.accuracy[run.leader]["test"]["final"]["last"])
+        yield f"its {escaped(run.leader)}, last epoch", _percent(run.accuracy[run.leader]["test"]["final"]["last"])
     yield "head", "the deepest (`final`), the only one that is exported"
     yield "test images", count(run.plan["test_images"])
     if subject.training_images is not None:
         yield "training images", count(subject.training_images)
     yield "seeds", f"one, seed {spec.seed}"
-    yield "precision it was trained and measured in", spec.precision
+    yield "precision it was trained and measured in", escaped(spec.precision)
     cost = run.cost
     passes = f"{count(cost['forward_images'])} images forward, {count(cost['backward_images'])} backward"
-    where = ", ".join(f"{name} {value}" for name, value in run.environment.items())
+    where = escaped(", ".join(f"{name} {value}" for name, value in run.environment.items()))
     whose = " by all who learned" if run.leader is not None else ""
-    yield "what it cost", f"{count(cost['updates'])} updates{whose}, {passes}, {duration(run.seconds)} ({where})"
+    yield (
+        "what it cost",
+        f"{count(cost['updates'])} updates{whose}, {passes}, {duration(run.seconds)} ({where})",
+    )
 
 
 def _percent(part: float) -> str:
@@ -173,4 +180,4 @@ def _classes(subject: Subject) -> str:
     more = f", the first {_SHOWN_CLASSES} of which are" if len(names) > _SHOWN_CLASSES else ""
     listed = json.dumps(names[:_SHOWN_CLASSES], ensure_ascii=False)
     said = f"{len(names)}, in the order of the logits (`label_names` in config.json){more}"
-    return f"## Classes\n\n{said}:\n\n```\n{listed}\n```"
+    return f"## Classes\n\n{said}:\n\n{fenced(listed)}"

@@ -64,7 +64,7 @@ def costs(comparison: Found) -> Table:
         "cost of one run, mean over seeds",
         [Column("Arm", "arm", left=True), *(Column(*names) for names in COSTS.values())],
         [[_arm(arm), *(_cost(arm["cost"], base, name) for name in COSTS)] for arm in arms],
-        "forward and backward passes of whole batches; images that went forward" + sharing(comparison, "\n"),
+        "forward and backward passes of whole batches; images that went forward" + sharing(comparison, ". "),
         name="Cost",
         marked=[arm["label"] == against for arm in arms],
     )

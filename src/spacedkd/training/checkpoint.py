@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from spacedkd.documents import parse_json
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, printable
 from spacedkd.files import make_durable, naming, sync_folder
 from spacedkd.training import tensor_file
 from spacedkd.training.sharding import spread, spread_like, whole
@@ -113,7 +113,7 @@ def settle(path: Path, journal_bytes: int, models: Mapping[str, nn.Module]) -> N
     found = newest(path, journal_bytes, models)
     if found.path != path:
         line = f"{found.why} Going on from the checkpoint before it, which is of turn {found.position.turns}."
-        print(line, file=sys.stderr, flush=True)  # also from a worker of a comparison
+        print(printable(line), file=sys.stderr, flush=True)  # also from a worker of a comparison
         found.path.replace(path)  # a damaged one must never take the place of the last that is whole
         sync_folder(path.parent)
 

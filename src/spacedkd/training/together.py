@@ -21,7 +21,7 @@ import torch
 from torch import distributed
 
 from spacedkd import started
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, printable
 from spacedkd.stopping import Stop
 from spacedkd.training.fabric import Fabric, without_observer
 
@@ -97,7 +97,7 @@ def joining(processes: int) -> Iterator[None]:
 def _say(line: str) -> None:
     if started.speaks():
         with suppress(OSError):  # of a terminal that was closed
-            print(f"spacedkd: {line}", file=sys.stderr, flush=True)
+            print(f"spacedkd: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def check_shared(fabric: Fabric, file: Path) -> None:
@@ -222,7 +222,7 @@ class _Watch(threading.Thread):
 
     def _say(self) -> None:
         with suppress(OSError):
-            print(f"spacedkd: {self.line}", file=sys.stderr, flush=True)
+            print(f"spacedkd: {printable(self.line)}", file=sys.stderr, flush=True)
 
 
 def _connected(fabric: Fabric) -> dict[int, socket.socket]:

@@ -80,10 +80,20 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_<>|\[\]#~]|&(?=#?\w+;))", r"\\\1", " ".join(text.split()))
 
 
-def fenced(text: str) -> str:
+def fenced(text: str, language: str = "") -> str:
     """As code, whatever it holds."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{fence}\n{text}\n{fence}"
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def code(text: str) -> str:
+    """Return text as code within a sentence, whatever it holds.
+
+    >>> print(code("name"), code("a `b`"))
+    `name` `` a `b` ``
+    """
+    text, ticks = " ".join(text.split()), max(map(len, re.findall("`+", text)), default=0)
+    return f"{'`' * (ticks + 1)} {text} {'`' * (ticks + 1)}" if ticks else f"`{text}`"
 
 
 def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[int] = (0,)) -> str:
