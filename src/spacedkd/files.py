@@ -63,6 +63,11 @@ def read_ordinary(path: Path, most_bytes: int, within: Path | None = None) -> by
     return contents
 
 
+def resolved(path: Path) -> Path:
+    """Return the whole path without links; one that leads to itself stays, where `Path.resolve` raises an error."""
+    return Path(os.path.realpath(path))
+
+
 @contextmanager
 def write_whole(path: Path, before: Path | None = None) -> Iterator[Path]:
     """A name to write to; when the block ends well the file gets its own. A kill leaves the old file or the new one.

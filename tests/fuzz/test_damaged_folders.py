@@ -235,3 +235,30 @@ def test_a_damaged_file_or_folder(made: Path, data: st.DataObject) -> None:
     ends_well(COMMANDS[command])
     assert contents(outside) == before
     assert {one.name for one in Path().iterdir()} <= {"given", "out", "outside"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --data digits --method kd --teacher-path loop --out out",
+        "train --data digits --method hinton --teacher-weights loop --out out",
+        "train --data loop --out out",
+        "train --spec loop --out out",
+        "train --resume loop",
+        "train --out loop",
+        "status loop",
+        "report loop",
+        "evaluate loop",
+        "export loop --to out",
+    ],
+)
+def test_a_link_that_leads_to_itself_where_a_folder_is_named(words: str, here: Path) -> None:
+    Path("loop").symlink_to("loop")
+    ends_well(words.split())
+    assert not Path("out").exists()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

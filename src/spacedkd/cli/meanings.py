@@ -10,6 +10,7 @@ from typing import Any
 
 from spacedkd.cli.flags import Given
 from spacedkd.errors import UserError
+from spacedkd.files import resolved
 from spacedkd.json_form import fitting, to_json
 from spacedkd.schedule import Ahead, Online, Schedule, Spaced, Window, by_name
 from spacedkd.spec import MethodSpec, NetworkSpec, RunSpec, read_spec
@@ -50,7 +51,7 @@ def _with_trained_teacher(spec: RunSpec, place: str, trust_code: bool) -> RunSpe
     """The trained teacher; a method whose teacher would learn is told that it does not."""
     if place != PUBLISHED:
         network = spec.teacher or _trained_network(Path(place), spec, trust_code)
-        teacher = replace(network, weights=str(Path(place).resolve()))
+        teacher = replace(network, weights=str(resolved(Path(place))))
     elif spec.teacher is None:
         raise UserError("--teacher-weights timm takes the published weights of a network: name it with --teacher.")
     else:

@@ -15,7 +15,7 @@ from spacedkd.evaluation.confidence import Difference, confidence_interval, diff
 from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.sharing import read_diverged
 from spacedkd.experiments.spacing_effect import spacing_effects
-from spacedkd.files import remove_leftovers, write_json
+from spacedkd.files import remove_leftovers, resolved, write_json
 from spacedkd.json_form import to_json
 from spacedkd.result_form import COUNTED
 from spacedkd.run import Run, read_run
@@ -53,7 +53,7 @@ def _place(path: Path, folder: str) -> Path:
     """Where a run of a comparison lies; one that was written with its whole path may have been copied with the rest."""
     parts = Path(folder).parts if Path(folder).is_absolute() else ()
     copies = (path.parent.joinpath(*parts[-last:]) for last in range(len(parts) - 1, 0, -1))
-    return next((copy for copy in copies if copy.exists()), path.parent / folder).resolve()
+    return resolved(next((copy for copy in copies if copy.exists()), path.parent / folder))
 
 
 def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:

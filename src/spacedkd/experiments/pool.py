@@ -10,6 +10,7 @@ from spacedkd.data.parallel import tell
 from spacedkd.data.sources import Library
 from spacedkd.errors import Diverged, UserError
 from spacedkd.experiments.sharing import Job, keep_diverged, next_jobs
+from spacedkd.files import resolved
 from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import is_written
@@ -67,7 +68,7 @@ def train_all(
     while waiting or running:
         if stop():
             raise Stopped("The comparison", len(jobs) - len(waiting) - len(running), len(jobs), "runs")
-        lost = {str(jobs[number].folder.resolve()): jobs[number] for number in failed}
+        lost = {str(resolved(jobs[number].folder)): jobs[number] for number in failed}
         for number, job in [place for place in waiting if place[1].spec.teacher_path in lost]:
             leader = lost[job.spec.teacher_path or ""]
             failed[number] = LeftAlone(f"{job.name}: it follows {leader.name}, which did not finish.")

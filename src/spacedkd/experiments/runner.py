@@ -18,6 +18,7 @@ from spacedkd.experiments.forgetting import followers, forget_passed
 from spacedkd.experiments.local_pool import local_pool
 from spacedkd.experiments.pool import Callback, LeftAlone, Pool, train_all
 from spacedkd.experiments.sharing import Job, begun_again, moved, share, teacher_of, without_diverged
+from spacedkd.files import resolved
 from spacedkd.logger_names import check_installed
 from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, never
@@ -184,7 +185,7 @@ def run_all(
             at_once = room.as_memory_allows(jobs_at_once(None, todo[0].spec.engine.accelerator), held)
         todo = [job for job in known if not job.finished]
         _train_all(todo, diverged, at_once, callback, ray, stop)
-    ours = {place for job in jobs for place in (job.folder.resolve(), RunFolder(job.folder.resolve()).teacher)}
+    ours = {place for job in jobs for place in (resolved(job.folder), RunFolder(resolved(job.folder)).teacher)}
     recorders = followers(jobs[0].folder.parents[1], ())
     forget_passed({leader: runs for leader, runs in recorders.items() if leader in ours})
     return {folder: error for folder, (_, error) in diverged.items()}

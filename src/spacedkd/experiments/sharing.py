@@ -16,7 +16,7 @@ from torch import nn
 from spacedkd.data.parallel import tell
 from spacedkd.documents import read_json
 from spacedkd.errors import Diverged, UserError
-from spacedkd.files import write_json
+from spacedkd.files import resolved, write_json
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Offline, Schedule, versions
 from spacedkd.spec import RunSpec
@@ -145,7 +145,7 @@ def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
         if not live.begun:
             others = _fitting(others, live.folder)
         spec = live.spec if live.begun else _recording(live.spec, [teacher for _, teacher in others])
-        path, last = str(live.folder.resolve()), own.plan.stops[own.plan.roles[0]]
+        path, last = str(resolved(live.folder)), own.plan.stops[own.plan.roles[0]]
         threads = live.spec.engine.threads  # which show in the bits; a run that has begun keeps its own
         follow = []
         for job, teacher in others:
@@ -159,7 +159,7 @@ def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
 
 def _fitting(arms: Sequence[tuple[Job, Teacher]], folder: Path) -> list[tuple[Job, Teacher]]:
     """The arms that need least of their teacher, as long as what is recorded for all of them finds room on the disk."""
-    room = shutil.disk_usage(next(place for place in folder.resolve().parents if place.exists())).free // ROOM
+    room = shutil.disk_usage(next(place for place in resolved(folder).parents if place.exists())).free // ROOM
     found, recorded = [], set[int]()
     for job, teacher in sorted(arms, key=lambda arm: len(arm[1].needed)):
         recorded |= teacher.needed
@@ -216,7 +216,7 @@ def without_diverged(jobs: Sequence[Job], diverged: dict[Path, tuple[Job, Diverg
 
 def next_jobs(waiting: Sequence[tuple[int, Job]], running: Collection[Job], room: int) -> list[tuple[int, Job]]:
     """Which jobs to begin now, as many as there is room for; first those that need not wait for one that is running."""
-    busy = {str(job.folder.resolve()) for job in running}
+    busy = {str(resolved(job.folder)) for job in running}
     ready = [place for place in waiting if _can_begin(place[1], busy)]
     return sorted(ready, key=lambda place: place[1].spec.teacher_path in busy)[:room]
 

@@ -19,6 +19,7 @@ from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, first_line, unknown
 from spacedkd.extends import with_extensions
+from spacedkd.files import resolved
 from spacedkd.learning_rate import LearningRate
 from spacedkd.machine import check_count, check_threads
 from spacedkd.methods import METHODS, build_method, describe
@@ -130,7 +131,7 @@ def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | No
         data=spec.data if is_own(spec.data.source) else (library or Library()).filled(spec.data),
         method=describe(method),
         schedule=schedule,
-        teacher_path=None if spec.teacher_path is None else str(Path(spec.teacher_path).resolve()),
+        teacher_path=None if spec.teacher_path is None else str(resolved(Path(spec.teacher_path))),
         precision=engine.best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
         engine=replace(_checked(spec.engine), threads=spec.engine.threads or _threads(spec.engine)),
     )
