@@ -47,11 +47,6 @@ def network() -> nn.Module:
     return nn.Sequential(*blocks, nn.Conv2d(12, 3, 1))
 
 
-def pixels(logits: Tensor) -> Tensor:
-    """[B, C, H, W] to [B H W, C]."""
-    return logits.movedim(1, -1).flatten(0, -2)
-
-
 def fit(loss: Callable[[int, Tensor, Tensor, Tensor], Tensor], after: Callable[[int, nn.Module], object]) -> float:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
@@ -69,7 +64,7 @@ def main(folder: Path) -> dict[str, float]:
     teacher = SnapshotTeacher(folder, INTERVAL, network, total=STEPS)
 
     def distil(step: int, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        return 0.7 * F.cross_entropy(z, y) + 0.3 * losses.kl(pixels(z), pixels(teacher.seek(step)(x)), temperature=3.0)
+        return 0.7 * F.cross_entropy(z, y) + 0.3 * losses.kl(z, teacher.seek(step)(x), temperature=3.0, dim=1)
 
     return {"teacher": alone, "student": fit(distil, lambda updates, model: None)}
 

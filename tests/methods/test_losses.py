@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from spacedkd import KD, Batch, Progress, SelfKD, UserError
 from spacedkd.methods import losses
@@ -186,3 +190,127 @@ def test_gradients_of_self_kd() -> None:
     expected = tensor([[-0.27589792, 0.22556773, 0.05033019], [0.02163768, 0.00090128, -0.02253897]])
     found = gradient(lambda o: self_kd_loss(AUTHORS, TE, o, (FS, FS, 0.5 * FS)), S)
     torch.testing.assert_close(found, expected, atol=1e-8, rtol=0)
+
+
+def by_hand(name: str, student: list[float], teacher: list[float], temperature: float) -> float:
+    """A logit loss of one position, class by class."""
+    p, q = ([math.exp(z / temperature) for z in logits] for logits in (teacher, student))
+    p, q = ([one / sum(raised) for one in raised] for raised in (p, q))
+    return {
+        "kl": sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True)),
+        "kl-over-classes": sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True)) / len(p),
+        "soft-cross-entropy": -sum(a * math.log(b) for a, b in zip(p, q, strict=True)),
+        "probability-kl": sum(a * (math.log(a) - b) for a, b in zip(p, q, strict=True)),
+    }[name]
+
+
+SHAPES = {"tokens": ([2, 3, 5], -1), "pixels": ([2, 5, 3, 2], 1), "images": ([4, 5], -1)}
+
+
+def dense(kind: str) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """Logits of student and teacher, a mask and labels of their positions, and the dimension of the classes."""
+    shape, dim = SHAPES[kind]
+    drawn = torch.Generator().manual_seed(0)
+    student, teacher = (torch.randn(shape, generator=drawn, dtype=torch.float64) for _ in range(2))
+    positions = student.movedim(dim, -1).shape[:-1]
+    mask = torch.rand(positions, generator=drawn) < 0.6
+    return student, teacher, mask, torch.randint(0, 5, positions, generator=drawn), dim
+
+
+def places(student: Tensor, dim: int) -> list[tuple[int, ...]]:
+    return [*product(*(range(size) for size in student.movedim(dim, -1).shape[:-1]))]
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("name", losses.LOGIT_LOSSES)
+def test_logits_of_many_positions(name: str, kind: str) -> None:
+    """The mean over the positions, or over those of a mask, each with the softmax over its own classes."""
+    student, teacher, mask, _, dim = dense(kind)
+    last = (student.movedim(dim, -1), teacher.movedim(dim, -1))
+    each = {at: by_hand(name, *(z[at].tolist() for z in last), temperature=3.0) for at in places(student, dim)}
+    loss = losses.LOGIT_LOSSES[name]
+    assert loss(student, teacher, 3.0, dim=dim).item() == close(sum(each.values()) / len(each))
+    counted = [value for at, value in each.items() if mask[at]]
+    assert 0 < len(counted) < len(each)
+    found = loss(student.requires_grad_(), teacher, 3.0, dim=dim, mask=mask)
+    assert found.item() == close(sum(counted) / len(counted))
+    found.backward()
+    assert torch.equal(student.grad.movedim(dim, -1).abs().sum(-1) > 0, mask)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_cross_entropy_of_many_positions(kind: str) -> None:
+    student, _, mask, labels, dim = dense(kind)
+    each = {
+        at: math.log(sum(map(math.exp, z := student.movedim(dim, -1)[at].tolist()))) - z[labels[at]]
+        for at in places(student, dim)
+    }
+    assert losses.cross_entropy(student, labels, dim=dim).item() == close(sum(each.values()) / len(each))
+    shares = F.one_hot(labels, 5).double().movedim(-1, dim)
+    assert losses.cross_entropy(student, shares, dim=dim).item() == close(sum(each.values()) / len(each))
+    counted = [value for at, value in each.items() if mask[at]]
+    assert losses.cross_entropy(student, labels, dim=dim, mask=mask).item() == close(sum(counted) / len(counted))
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_standardised_logits_of_many_positions(kind: str) -> None:
+    student, _, _, _, dim = dense(kind)
+    found = losses.standardised(student, dim).movedim(dim, -1)
+    for at in places(student, dim):
+        z = student.movedim(dim, -1)[at].tolist()
+        mean = sum(z) / 5
+        deviation = math.sqrt(sum((one - mean) ** 2 for one in z) / 4)
+        assert found[at].tolist() == pytest.approx([(one - mean) / (1e-7 + deviation) for one in z], abs=1e-12)
+
+
+def test_a_mask_without_a_position_gives_zero_and_no_gradient() -> None:
+    student, teacher, mask, labels, dim = dense("tokens")
+    nothing = torch.zeros_like(mask)
+    for name, loss in losses.LOGIT_LOSSES.items():
+        z = student.clone().requires_grad_()
+        loss(z, teacher, 3.0, dim=dim, mask=nothing).backward()
+        assert loss(z, teacher, 3.0, dim=dim, mask=nothing).item() == 0, name
+        assert not z.grad.any(), name  # type: ignore[union-attr]
+    assert losses.cross_entropy(student, labels, dim=dim, mask=nothing).item() == 0
+
+
+@pytest.mark.parametrize("shape", [[5], [2, 3, 5], [2, 5, 3, 2]])
+def test_a_shape_whose_classes_are_not_known_is_refused(shape: list[int]) -> None:
+    z = torch.zeros(shape)
+    calls = [lambda loss=loss: loss(z, z, 3.0) for loss in losses.LOGIT_LOSSES.values()]
+    labels = torch.zeros(shape[:1], dtype=torch.long)
+    calls += [lambda: losses.decoupled_kl(z, z, labels, 3.0), lambda: losses.cross_entropy(z, z)]  # type: ignore[list-item]
+    for call in [*calls, lambda: losses.standardised(z)]:
+        with pytest.raises(UserError, match=r"^Logits \[.*\] must be \[B, C\], or say which .* dim=-1 .* dim=1 "):
+            call()
+
+
+def test_dims_masks_and_labels_that_do_not_fit_are_refused() -> None:
+    student, teacher, mask, labels, _ = dense("tokens")
+    for dim in (0, 3, -3, -4):
+        with pytest.raises(UserError, match=f"^dim={dim} must name a dimension of the logits"):
+            losses.kl(student, teacher, 3.0, dim=dim)
+    for wrong in (mask.long(), mask.float(), mask[:1], mask.T, mask[..., None]):
+        with pytest.raises(UserError, match=r"^mask must be a bool tensor \[2, 3\], True where a position counts; got"):
+            losses.kl(student, teacher, 3.0, dim=-1, mask=wrong)
+    for wrong in (labels[:, 1:], labels[0], labels.T):
+        with pytest.raises(UserError, match=r"^Labels \[.*\] do not fit logits \[2, 3, 5\]: give classes \[2, 3\]"):
+            losses.cross_entropy(student, wrong, dim=-1)
+    with pytest.raises(UserError, match=r"^Labels \[2, 1\] do not fit logits \[2, 3\]"):
+        losses.decoupled_kl(S, TE, Y[:, None], 3.0)
+
+
+def test_losses_of_images_are_those_of_torch_to_the_bit() -> None:
+    drawn = torch.Generator().manual_seed(1)
+    student, teacher = (torch.randn(37, 100, generator=drawn) for _ in range(2))
+    labels = torch.randint(0, 100, (37,), generator=drawn)
+    s, t = student / 3, teacher / 3
+    expected = {
+        "kl": F.kl_div(s.log_softmax(1), t.log_softmax(1), reduction="batchmean", log_target=True),
+        "soft-cross-entropy": -(t.softmax(1) * s.log_softmax(1)).sum(1).mean(),
+        "probability-kl": F.kl_div(s.softmax(1), t.softmax(1), reduction="batchmean"),
+    }
+    expected["kl-over-classes"] = expected["kl"] / 100
+    for name, loss in losses.LOGIT_LOSSES.items():
+        assert torch.equal(loss(student, teacher, 3.0), expected[name]), name
+    assert torch.equal(losses.cross_entropy(student, labels), F.cross_entropy(student, labels))

@@ -1,11 +1,16 @@
 """Losses as pure functions. Student first, teacher second; the teacher's side never gets a gradient.
 
 Shapes: logits [B, C], labels [B], features [B, D]. All give one number.
+
+Logits with more dimensions need `dim=`, the one of the classes: -1 for tokens [B, L, V], 1 for pixels [B, C, H, W]. The
+loss is then the mean over all N positions, of [B, L] or [B, H, W]; with `mask`, True where a position counts, over
+those alone, and 0 where none does.
 """
 
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,52 +30,125 @@ def alike(student: Tensor, teacher: Tensor, what: str) -> tuple[Tensor, Tensor]:
     return student, teacher.detach()
 
 
-def softened(student: Tensor, teacher: Tensor, temperature: Temperature) -> tuple[Tensor, Tensor]:
-    """Both logits divided by the temperature, the teacher's without gradient.
+def class_dim(logits: Tensor, dim: int | None = None) -> int:
+    """Return which dimension of the logits holds the classes, from 1 up: `dim`, or 1 of [B, C]; no other is guessed."""
+    if dim is None:
+        if logits.ndim == 2:
+            return 1
+        raise UserError(
+            f"Logits {[*logits.shape]} must be [B, C], or say which dimension holds the classes: dim=-1 for tokens "
+            "[B, L, V], dim=1 for pixels [B, C, H, W]."
+        )
+    if dim not in (*range(1, logits.ndim), *range(1 - logits.ndim, 0)):
+        raise UserError(f"dim={dim} must name a dimension of the logits {[*logits.shape]} after the first, the batch.")
+    return dim % logits.ndim
+
+
+def rows(logits: Tensor, dim: int | None = None, mask: Tensor | None = None) -> Tensor:
+    """Return logits as [N, C], a row for each position; with a `mask`, for each position where it is True."""
+    dim = class_dim(logits, dim)
+    flat = logits if logits.ndim == 2 else logits.movedim(dim, -1).flatten(0, -2)
+    if mask is None:
+        return flat
+    positions = [size for place, size in enumerate(logits.shape) if place != dim]
+    if mask.dtype != torch.bool or [*mask.shape] != positions:
+        kind = str(mask.dtype).removeprefix("torch.")
+        raise UserError(
+            f"mask must be a bool tensor {positions}, True where a position counts; got {kind} {[*mask.shape]}. Zeros "
+            "and ones become one by mask.bool()."
+        )
+    return flat[mask.flatten()]
+
+
+def softened(
+    student: Tensor, teacher: Tensor, temperature: Temperature, dim: int | None = None, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return both logits divided by the temperature as `rows` [N, C], the teacher's without gradient.
 
     A learned temperature is a tensor and not looked at: a GPU would be kept waiting for it.
     """
     student, teacher = alike(student, teacher, "logits")
     if not isinstance(temperature, Tensor) and not 0 < temperature < math.inf:
         raise UserError(f"A temperature must be above 0 and finite, got {temperature:g}. The paper uses 3.")
-    return student / temperature, teacher / temperature
+    return rows(student / temperature, dim, mask), rows(teacher / temperature, dim, mask)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """-1/B sum_b log softmax(z_b)[y_b]."""
-    return F.cross_entropy(logits, labels)
+def cross_entropy(logits: Tensor, labels: Tensor, *, dim: int | None = None, mask: Tensor | None = None) -> Tensor:
+    """-1/N sum_n log softmax(z_n)[y_n]; labels are classes [N], or shares of classes in the logits' shape."""
+    z = rows(logits, dim, mask)
+    if labels.shape == logits.shape:
+        y = rows(labels, dim, mask)
+    else:
+        positions = [size for place, size in enumerate(logits.shape) if place != class_dim(logits, dim)]
+        if [*labels.shape] != positions:
+            raise UserError(
+                f"Labels {[*labels.shape]} do not fit logits {[*logits.shape]}: give classes {positions}, or shares of "
+                "classes in the logits' shape."
+            )
+        y = labels.flatten() if mask is None else labels[mask]
+    return F.cross_entropy(z, y) if mask is None or len(z) else z.sum()
 
 
-def kl(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
-    """KL divergence from teacher to student: 1/B sum_b sum_c p_t (log p_t - log p_s), p = softmax(z/T)."""
-    s, t = softened(student, teacher, temperature)
-    return F.kl_div(s.log_softmax(1), t.log_softmax(1), reduction="batchmean", log_target=True)
+def kl(
+    student: Tensor,
+    teacher: Tensor,
+    temperature: Temperature,
+    *,
+    dim: int | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """KL divergence from teacher to student: 1/N sum_n sum_c p_t (log p_t - log p_s), p = softmax(z/T)."""
+    s, t = softened(student, teacher, temperature, dim, mask)
+    return F.kl_div(s.log_softmax(1), t.log_softmax(1), reduction="sum", log_target=True) / max(len(s), 1)
 
 
-def kl_over_classes(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
-    """The KL divided by B C instead of B: what the paper's transformer code and PyTorch's default reduction compute."""
-    return kl(student, teacher, temperature) / student.shape[1]
+def kl_over_classes(
+    student: Tensor,
+    teacher: Tensor,
+    temperature: Temperature,
+    *,
+    dim: int | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The KL divided by N C instead of N: what the paper's transformer code and PyTorch's default reduction compute."""
+    return kl(student, teacher, temperature, dim=dim, mask=mask) / student.shape[class_dim(student, dim)]
 
 
-def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
-    """-1/B sum_b sum_c p_t log p_s: the KL plus the teacher's entropy, so with the same gradient."""
-    s, t = softened(student, teacher, temperature)
-    return -(t.softmax(1) * s.log_softmax(1)).sum(1).mean()
+def soft_cross_entropy(
+    student: Tensor,
+    teacher: Tensor,
+    temperature: Temperature,
+    *,
+    dim: int | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """-1/N sum_n sum_c p_t log p_s: the KL plus the teacher's entropy, so with the same gradient."""
+    s, t = softened(student, teacher, temperature, dim, mask)
+    each = -(t.softmax(1) * s.log_softmax(1)).sum(1)
+    return each.mean() if len(each) else each.sum()
 
 
-def probability_kl(student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
-    """1/B sum_b sum_c p_t (log p_t - p_s): what the paper's CNN code computes in place of the KL.
+def probability_kl(
+    student: Tensor,
+    teacher: Tensor,
+    temperature: Temperature,
+    *,
+    dim: int | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """1/N sum_n sum_c p_t (log p_t - p_s): what the paper's CNN code computes in place of the KL.
 
     It feeds probabilities where log-probabilities belong. The result is not a divergence: its minimum puts all
     mass on the teacher's first choice, and its gradient is a few percent of the KL's.
     """
-    s, t = softened(student, teacher, temperature)
-    return F.kl_div(s.softmax(1), t.softmax(1), reduction="batchmean")
+    s, t = softened(student, teacher, temperature, dim, mask)
+    return F.kl_div(s.softmax(1), t.softmax(1), reduction="sum") / max(len(s), 1)
 
 
-def standardised(logits: Tensor) -> Tensor:
-    """(z - mean z) / (1e-7 + std z) over the classes of each image, with the sample deviation (LSKD)."""
-    return (logits - logits.mean(1, keepdim=True)) / (1e-7 + logits.std(1, keepdim=True))
+def standardised(logits: Tensor, dim: int | None = None) -> Tensor:
+    """(z - mean z) / (1e-7 + std z) over the classes of each position, with the sample deviation (LSKD)."""
+    dim = class_dim(logits, dim)
+    return (logits - logits.mean(dim, keepdim=True)) / (1e-7 + logits.std(dim, keepdim=True))
 
 
 def target_class(labels: Tensor) -> Tensor:
@@ -88,11 +166,14 @@ def decoupled_kl(student: Tensor, teacher: Tensor, labels: Tensor, temperature: 
 
     With b = (p_y, 1 - p_y) and q the softmax over the classes other than y, all at temperature T:
     KL(b_t -> b_s) and KL(q_t -> q_s), each a mean over the batch. For every image
-    KL(p_t -> p_s) = KL(b_t -> b_s) + (1 - p_t,y) KL(q_t -> q_s).
+    KL(p_t -> p_s) = KL(b_t -> b_s) + (1 - p_t,y) KL(q_t -> q_s). Logits are [B, C], labels [B] or [B, C].
     """
+    both = softened(student, teacher, temperature)
+    if labels.shape not in (student.shape[:1], student.shape):
+        raise UserError(f"Labels {[*labels.shape]} do not fit logits {[*student.shape]}: give classes [B], or [B, C].")
     target = target_class(labels)[:, None]
-    both = (_decoupled(one, target) for one in softened(student, teacher, temperature))
-    binary, others = (F.kl_div(s, t, reduction="batchmean", log_target=True) for s, t in zip(*both, strict=True))
+    parts = (_decoupled(one, target) for one in both)
+    binary, others = (F.kl_div(s, t, reduction="batchmean", log_target=True) for s, t in zip(*parts, strict=True))
     return binary, others
 
 
@@ -105,7 +186,20 @@ def _decoupled(softened: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([log_p.gather(1, target), rest], 1), others - rest
 
 
-LogitLoss = Callable[[Tensor, Tensor, Temperature], Tensor]
+class LogitLoss(Protocol):
+    """How far a student's logits are from a teacher's."""
+
+    def __call__(
+        self,
+        student: Tensor,
+        teacher: Tensor,
+        temperature: Temperature,
+        *,
+        dim: int | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor: ...
+
+
 FeatureLoss = Callable[[Tensor, Tensor], Tensor]
 
 
