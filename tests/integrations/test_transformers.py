@@ -25,6 +25,7 @@ from spacedkd.integrations.transformers import (  # noqa: E402
     DistillationMixin,
     DistillationTrainer,
     SnapshotCallback,
+    predicts_next_token,
 )
 
 UPDATES = [7] * 7 + [14] * 7 + [20] * 6
@@ -131,19 +132,77 @@ def test_checkpoints_of_the_trainer_are_snapshots(tmp_path: Path) -> None:
     assert_same_bits(seen.network.state_dict(), teacher.model.state_dict())
 
 
+SIZES = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+class Inherited(transformers.LlamaForCausalLM):  # type: ignore[misc]
+    """A causal model by what it inherits alone."""
+
+
+class Adapter(nn.Module):
+    """Wraps a model as PEFT does."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.base_model = model
+
+    def get_base_model(self) -> nn.Module:
+        return self.base_model
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
+        return self.base_model(input_ids=input_ids)
+
+
+class Own(nn.Module):
+    """A model of which nothing says what it predicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = llama()
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        return {"logits": self.model(input_ids=input_ids).logits}
+
+
+def llama(kind: Any = transformers.LlamaForCausalLM, vocabulary: int = 12) -> Any:
+    return kind(transformers.LlamaConfig(vocab_size=vocabulary, tie_word_embeddings=True, **SIZES))
+
+
+def lora() -> Any:
+    peft = pytest.importorskip("peft")
+    config = transformers.GPT2Config(vocab_size=12, n_positions=8, n_embd=8, n_layer=1, n_head=2, **NO_DROPOUT)
+    still = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False, fan_in_fan_out=True)
+    return peft.get_peft_model(transformers.GPT2LMHeadModel(config), still)
+
+
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
 def tokens(kind: str) -> Any:
     """A tiny network with a label for every token, without dropout."""
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     if kind == "token classes":
         still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": 5}
-        config = transformers.BertConfig(vocab_size=12, max_position_embeddings=8, **sizes, **still)
+        config = transformers.BertConfig(vocab_size=12, max_position_embeddings=8, **SIZES, **still)
         return transformers.BertForTokenClassification(config)
-    config = transformers.LlamaConfig(vocab_size=12, tie_word_embeddings=True, **sizes)
-    return transformers.LlamaForCausalLM(config)
+    makes = {"inherited": lambda: llama(Inherited), "adapter": lambda: Adapter(llama(Inherited)), "lora": lora}
+    return {**makes, "own, next": Own, "own, same place": Own}.get(kind, llama)()
 
 
-@pytest.mark.parametrize(("kind", "smoothing"), [("token classes", 0.2), ("next tokens", 0.0)])
-def test_an_update_is_the_mean_over_all_its_tokens(kind: str, smoothing: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "smoothing", "shift"),
+    [
+        ("token classes", 0.2, None),
+        ("next tokens", 0.0, None),
+        ("inherited", 0.0, None),
+        ("adapter", 0.0, None),
+        ("lora", 0.0, None),
+        ("own, next", 0.0, True),
+        ("own, same place", 0.0, False),
+    ],
+)
+def test_an_update_is_the_mean_over_all_its_tokens(
+    kind: str, smoothing: float, shift: bool | None, tmp_path: Path
+) -> None:
     """Two accumulated batches with different numbers of labels, against the formula for all of them at once."""
     torch.manual_seed(0)
     ids, labels = torch.randint(0, 12, (4, 6)), torch.randint(0, 5, (4, 6))
@@ -153,13 +212,15 @@ def test_an_update_is_the_mean_over_all_its_tokens(kind: str, smoothing: float, 
     Snapshots(tmp_path / "snapshots", 1).save(1, teacher)
     before = {name: value.clone() for name, value in student.state_dict().items()}
 
-    z, t = student(input_ids=ids).logits, teacher(input_ids=ids).logits.detach()
-    pairs = [(z, t, labels)] if kind == "token classes" else [(z[:, :-1], t[:, :-1], labels[:, 1:])]
+    z, t = student(input_ids=ids)["logits"], teacher(input_ids=ids)["logits"].detach()
+    same_place = kind in ("token classes", "own, same place")
+    pairs = [(z, t, labels)] if same_place else [(z[:, :-1], t[:, :-1], labels[:, 1:])]
     ((z, t, y),) = [(one[y != -100], other[y != -100], y[y != -100]) for one, other, y in pairs]
     p, q = (t / 2).softmax(1), (z / 2).log_softmax(1)
     kl = (p * (p.log() - q)).sum() / len(y)
     (0.6 * F.cross_entropy(z, y, label_smoothing=smoothing) + 0.4 * kl).backward()
-    expected = {name: before[name] - 0.1 * weight.grad for name, weight in student.named_parameters()}
+    learning = {name: weight for name, weight in student.named_parameters() if weight.requires_grad}
+    expected = {name: before[name] - 0.1 * weight.grad for name, weight in learning.items()}
 
     student.zero_grad()
     args = TrainingArguments(
@@ -184,8 +245,131 @@ def test_an_update_is_the_mean_over_all_its_tokens(kind: str, smoothing: float, 
         label_weight=0.6,
         logit_weight=0.4,
         temperature=2.0,
+        shift=shift,
     ).train()
-    torch.testing.assert_close(dict(student.named_parameters()), expected)
+    torch.testing.assert_close(learning, expected, atol=1e-6, rtol=0)
+
+
+def after_random_tokens(model: Any, folder: Path, **options: Any) -> float:
+    """The cross-entropy of the training's last quarter, of tokens that nobody can foresee."""
+    Snapshots(folder, 1).save(1, model)
+    drawn = torch.randint(0, 50, (960, 8), generator=torch.Generator().manual_seed(0))
+    args = TrainingArguments(
+        str(folder / "run"),
+        num_train_epochs=1,
+        per_device_train_batch_size=16,
+        save_strategy="no",
+        logging_steps=15,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+    )
+    trainer = DistillationTrainer(
+        model,
+        args,
+        train_dataset=[{"input_ids": row, "labels": row} for row in drawn],
+        optimizers=(torch.optim.Adam(model.parameters(), 0.03), None),
+        teacher=SnapshotTeacher(folder, 1, model, total=1),
+        label_weight=1.0,
+        logit_weight=0.0,
+        **options,
+    )
+    trainer.teacher.version = lambda step: 1  # type: ignore[method-assign, assignment]
+    trainer.train()
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line][-1]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [transformers.LlamaForCausalLM, Inherited])
+def test_nobody_foresees_random_tokens(kind: Any, tmp_path: Path) -> None:
+    """A loss below log(50) = 3.91 would be that of the token the model is shown."""
+    torch.manual_seed(0)
+    assert after_random_tokens(llama(kind, 50), tmp_path / "next") > 3.9
+    assert after_random_tokens(llama(kind, 50), tmp_path / "shown", shift=False) < 3, "the test can tell them apart"
+
+
+def named_class(name: str, *bases: type) -> Any:
+    """An instance of a class of this name that was never set up."""
+    made = type(name, bases or (nn.Module,), {})
+    model = made.__new__(made)
+    nn.Module.__init__(model)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "next_token"),
+    [
+        (named_class("Mine", transformers.GPT2LMHeadModel), True),
+        (named_class("Mine", type("Between", (transformers.MistralForCausalLM,), {})), True),
+        (named_class("MyForCausalLM"), True),
+        (named_class("MineForTokenClassification", transformers.LlamaForCausalLM), False),
+        (named_class("Mine", transformers.BertForMaskedLM), False),
+        (named_class("Mine"), None),
+        (named_class("Mine", transformers.BartForCausalLM), None),
+        (named_class("MineForCausalLM", transformers.BartForCausalLM), None),
+        (named_class("Mine", transformers.XLNetLMHeadModel), None),
+        (named_class("Mine", transformers.LlavaForConditionalGeneration), None),
+        (Adapter(Adapter(named_class("Mine", transformers.GPT2LMHeadModel))), True),
+        (Adapter(named_class("MineForCausalLM", transformers.BertForMaskedLM)), True),
+        (Adapter(named_class("Mine", transformers.BertForMaskedLM)), False),
+        (torch.compile(Adapter(named_class("Mine", transformers.GPT2LMHeadModel))), True),
+    ],
+    ids=lambda value: type(value).__mro__[1].__name__ if isinstance(value, nn.Module) else str(value),
+)
+def test_who_predicts_the_next_token(model: Any, next_token: bool | None) -> None:
+    assert predicts_next_token(model) is next_token
+
+
+def test_an_encoder_decoder_predicts_the_token_at_its_place() -> None:
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 12}
+    assert predicts_next_token(transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes))) is False
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "options", "line"),
+    [
+        (
+            [2, 6, 5],
+            [2, 6],
+            {},
+            r"^Fixed gives logits \[B, L, V\], and its class does not say .* shift=True .* shift=False",
+        ),
+        (
+            [2, 8, 5],
+            [2, 6],
+            {"shift": True},
+            r"^Distillation needs .*Fixed gives logits \[2, 8, 5\] for labels \[2, 6\]",
+        ),
+        ([2, 5, 6, 6], [2, 6, 6], {}, r"^Distillation needs logits \[B, C\] with labels \[B\], or"),
+        (
+            [2, 5],
+            [2],
+            {"shift": True},
+            r"^Fixed gives logits \[B, C\], which predict no next token: give .*shift=False",
+        ),
+        ([2, 5], [2], {"shift": "no"}, r"^shift must be True, False or None, got 'no'.$"),
+    ],
+)
+def test_logits_of_which_nobody_knows_what_they_predict(
+    shape: list[int], labels: list[int], options: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.logits = nn.Parameter(torch.zeros(shape[1:]))
+
+        def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+            return {"logits": self.logits.expand(shape)}
+
+    Snapshots(tmp_path, 1).save(1, Fixed())
+    args = TrainingArguments(
+        str(tmp_path / "run"), max_steps=1, per_device_train_batch_size=2, report_to="none", use_cpu=True
+    )
+    data = [{"input_ids": torch.zeros(6), "labels": torch.zeros(labels[1:], dtype=torch.long)} for _ in range(2)]
+    with pytest.raises(UserError, match=line):
+        DistillationTrainer(
+            Fixed(), args, train_dataset=data, teacher=SnapshotTeacher(tmp_path, 1, Fixed), **options
+        ).train()
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:

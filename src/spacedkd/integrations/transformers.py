@@ -9,30 +9,45 @@ The Trainer's own checkpoints are snapshots too: with `save_steps=30`, `Snapshot
 checkpoint-30, checkpoint-60, ... Steps are the Trainer's `global_step`, which counts updates, so accumulated gradients
 and `resume_from_checkpoint` need nothing more. The order of the batches is a function of `data_seed` and the epoch:
 give both runs the same.
+
+A language model's logits [B, L, V] at a place are its prediction of a token: of the next one in a causal model, whose
+labels are therefore shifted, of the one there in any other. Which it is follows from the model's class, or from
+`DistillationTrainer(..., shift=True)`; where neither says it, training is refused.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.data.stream import smoothed
-from spacedkd.errors import UserError, check_between, unknown
-from spacedkd.methods.losses import LOGIT_LOSSES, cross_entropy
+from spacedkd.errors import UserError, check_between, shown, unknown
+from spacedkd.methods.losses import LOGIT_LOSSES, alike, cross_entropy
 from spacedkd.snapshots.teacher import SnapshotTeacher
 from spacedkd.snapshots.writer import Snapshots
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto
 except ModuleNotFoundError as error:
     raise UserError(
         f"spacedkd.integrations.transformers needs transformers ({error}): pip install 'spacedkd[transformers]'"
     ) from None
 
-CAUSAL = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
+CAUSAL = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
+CAUSAL_NAMES = ("ForCausalLM", "LMHeadModel")
+"""parts of the names of classes that predict the next token"""
+ENCODER_DECODERS = {*modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()}
+SAME_PLACE_NAMES = ("ForMaskedLM", "ForTokenClassification")
+UNCLEAR = {
+    *(f"{name}ForCausalLM" for name in ("Bart", "BigBirdPegasus", "Blenderbot", "BlenderbotSmall", "CpmAnt", "Marian")),
+    *(f"{name}ForCausalLM" for name in ("MBart", "Mvp", "Pegasus", "PLBart", "ProphetNet", "TrOCR", "Whisper")),
+    *("FlaubertWithLMHeadModel", "XLMWithLMHeadModel", "XLNetLMHeadModel"),
+}
+"""causal models by their name whose own loss takes labels that are shifted already, or that may learn in another way"""
 IGNORED = -100
 """the label of what is not learned, such as padding"""
 
@@ -74,9 +89,14 @@ class DistillationMixin:
         logit_weight: float = 0.3,
         temperature: float = 3.0,
         logit_loss: str = "kl",
+        shift: bool | None = None,
         **options: Any,
     ) -> None:
-        """`logit_loss` is one of spacedkd.losses.LOGIT_LOSSES; all other options are the Trainer's."""
+        """Take the teacher and the weights of the loss; all other options are the Trainer's.
+
+        `logit_loss` is one of spacedkd.losses.LOGIT_LOSSES. `shift` says of logits [B, L, V] whether they predict the
+        next token (True) or the token at their own place (False); None goes by the class of the model.
+        """
         if options.pop("compute_loss_func", None) is not None:
             raise UserError("compute_loss_func would take the place of the distillation loss: leave one of them out.")
         check_between("label_weight", label_weight, 0)
@@ -85,6 +105,8 @@ class DistillationMixin:
             raise UserError(f"temperature must be above 0 and finite, got {temperature:g}.")
         if logit_loss not in LOGIT_LOSSES:
             raise unknown("logit loss", logit_loss, LOGIT_LOSSES)
+        if shift not in (True, False, None):
+            raise UserError(f"shift must be True, False or None, got {shown(shift)}.")
         # With a loss function the Trainer counts the items of an update, and leaves dividing by them to it.
         super().__init__(*args, compute_loss_func=self._loss, **options)  # type: ignore[call-arg]
         if self.args.n_gpu > 1:
@@ -93,6 +115,10 @@ class DistillationMixin:
         self.label_weight, self.logit_weight, self.temperature = label_weight, logit_weight, temperature
         self._apart = LOGIT_LOSSES[logit_loss]
         self._taught: Tensor | None = None
+        self._shift = predicts_next_token(self.model) if shift is None else shift
+        if self._shift is not None:
+            # The Trainer counts the labels of an update by the exact class; a shift leaves out the first of each row.
+            self._loss_shifts_labels = self._shift
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
         """The Trainer's, after the teacher has been asked."""
@@ -107,16 +133,40 @@ class DistillationMixin:
     def _loss(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         if labels is None or labels.is_floating_point():
             raise UserError("Distillation needs batches with labels, and labels that are classes.")
-        student, labels = _logits(outputs), _aligned(labels, self.model)
+        student = _logits(outputs)
+        labels = self._aligned(labels, student)
         kept = labels != IGNORED
         z, y = student[kept].float(), labels[kept]
         if not len(y):
             return 0 * student.sum()  # where the mean of nothing would be no number
         loss = cross_entropy(z, smoothed(y, z.shape[1], self.args.label_smoothing_factor))
         if self._taught is not None:
-            apart = self._apart(z, self._taught[kept].float(), self.temperature)
+            _, taught = alike(student, self._taught, "logits")
+            apart = self._apart(z, taught[kept].float(), self.temperature)
             loss = self.label_weight * loss + self.logit_weight * apart
         return loss if num_items_in_batch is None else loss * (len(y) / num_items_in_batch)
+
+    def _aligned(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """Return the label of each prediction, IGNORED where there is none."""
+        if logits.ndim not in (2, 3) or labels.shape != logits.shape[:-1]:
+            raise UserError(
+                f"Distillation needs logits [B, C] with labels [B], or [B, L, V] with labels [B, L]; "
+                f"{type(self.model).__name__} gives logits {[*logits.shape]} for labels {[*labels.shape]}."
+            )
+        if logits.ndim == 2:
+            if self._shift:
+                raise UserError(
+                    f"{type(self.model).__name__} gives logits [B, C], which predict no next token: give "
+                    "DistillationTrainer shift=False."
+                )
+            return labels
+        if self._shift is None:
+            raise UserError(
+                f"{type(self.model).__name__} gives logits [B, L, V], and its class does not say which token they "
+                "predict: give DistillationTrainer shift=True for the next token (labels are the input_ids), or "
+                "shift=False for the token at the same place."
+            )
+        return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self._shift else labels
 
 
 def _logits(answer: Any) -> Tensor:
@@ -126,10 +176,38 @@ def _logits(answer: Any) -> Tensor:
     return answer[0] if isinstance(answer, tuple | list) else answer  # type: ignore[no-any-return]
 
 
-def _aligned(labels: Tensor, model: Any) -> Tensor:
-    """The label of each prediction; a causal language model predicts the token that comes next."""
-    next_token = type(model).__name__ in CAUSAL or getattr(model, "loss_type", None) == "ForCausalLM"
-    return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if next_token else labels
+def predicts_next_token(model: Any) -> bool | None:
+    """Return whether the logits [B, L, V] of a model are those of the next token; None if its class does not say it.
+
+    Adapters (PEFT), torch.compile and DDP are looked through, and so are the classes a model's class inherits from.
+    """
+    for inner in _unwrapped(model):
+        model = inner
+    names, config = [kind.__name__ for kind in type(model).__mro__], getattr(model, "config", None)
+    if not UNCLEAR.isdisjoint(names):
+        return None
+    for name in names:
+        if name in CAUSAL or any(part in name for part in CAUSAL_NAMES):
+            return True
+        encoder_decoder = name in ENCODER_DECODERS and getattr(config, "is_encoder_decoder", False)
+        if encoder_decoder or any(part in name for part in SAME_PLACE_NAMES):
+            return False
+    return True if getattr(model, "loss_type", None) == "ForCausalLM" else None
+
+
+def _unwrapped(model: Any) -> Iterator[Any]:
+    """Yield the model inside of each wrapper, the innermost last."""
+    while True:
+        if callable(base := getattr(model, "get_base_model", None)):  # PEFT, which need not be installed
+            inner = base()
+        else:
+            inner = getattr(model, "_orig_mod", None)  # torch.compile
+            if inner is None and isinstance(model, DistributedDataParallel):
+                inner = model.module
+        if inner is None or inner is model:
+            return
+        yield inner
+        model = inner
 
 
 class DistillationTrainer(DistillationMixin, Trainer):
