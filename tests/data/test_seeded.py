@@ -190,3 +190,27 @@ def test_what_does_not_fit_is_said() -> None:
     ):
         with pytest.raises(UserError, match=part):
             wrong()  # type: ignore[no-untyped-call]
+
+
+def test_processes_of_torch_distributed_share_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that was made before there were several processes gives each its slice, unless it was told otherwise."""
+    loader = seeded_loader(Noisy(), 4, 7, masked, steps=range(6))
+    whole = seeded_loader(Noisy(), 4, 7, masked, steps=range(6), rank=0, ranks=1)
+    sampler = SeededBatchSampler(len(Noisy()), 4, 7, steps=range(6))  # for accelerate, which shares its batches out
+    assert_batches([*loader], range(6))
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    for rank in range(2):
+        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
+        assert_batches([*loader], range(6), rank=rank, ranks=2)
+        assert_batches([*whole], range(6))
+        assert [len(batch) for batch in sampler] == [4, 4, 4, 2, 4, 4]
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 3)
+    with pytest.raises(UserError, match="^The last batch of an epoch has 2 of 14 items, which 3 ranks cannot share"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("place", [{"rank": 1}, {"ranks": 2}])
+def test_a_rank_without_the_number_of_ranks(place: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="^rank=.* and ranks=.* belong together: give both, or neither.$"):
+        seeded_loader(Noisy(), 4, 7, drop_last=True, **place)

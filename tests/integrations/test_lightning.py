@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import spacedkd.integrations
-from spacedkd import Snapshots, SnapshotTeacher, UserError
+from spacedkd import SeededBatchSampler, Snapshots, SnapshotTeacher, UserError
 from tests.conftest import assert_same_bits
-from tests.integrations.digits import INTERVAL, STEPS, loader, loss_of, network, ours, sgd
+from tests.integrations.digits import BATCH, INTERVAL, STEPS, TRAIN, loader, loss_of, network, ours, sgd
 from tests.training.two_processes import finished, started, torchrun_variables
 
 pytest.importorskip("lightning.pytorch")
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import FSDPStrategy
 
 from spacedkd.integrations.lightning import SnapshotCallback, TeacherCallback
@@ -47,9 +51,11 @@ class StopAfter(Callback):
 
 
 class Module(LightningModule):
-    def __init__(self, teacher: SnapshotTeacher | None = None, batch_norm: bool = True) -> None:
+    def __init__(self, teacher: SnapshotTeacher | None = None, batch_norm: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
         self.network, self.teacher = network(batch_norm), teacher
+        if dropout:
+            self.network.insert(4, nn.Dropout(dropout))  # type: ignore[operator]
         self.updates: list[int | None] = []
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
@@ -135,6 +141,175 @@ def test_a_resume_changes_no_bit(
     assert len(group["params"]) == len([*network().parameters()])
 
 
+class Drawing(Module):
+    """Draws from all generators that a training may draw from."""
+
+    def __init__(self, teacher: SnapshotTeacher | None = None) -> None:
+        super().__init__(teacher, dropout=0.5)
+        self.generator: torch.Generator | None = torch.Generator()
+
+    def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor:
+        noise = 0.01 * (random.random() + np.random.rand())
+        return super().training_step((batch[0] + noise, batch[1]), number)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader([*zip(TRAIN.images, TRAIN.labels, strict=True)], BATCH, generator=self.generator)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
+        self.network(batch[0])
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+@pytest.mark.filterwarnings("ignore:The 'val_dataloader' does not have many workers")
+@pytest.mark.parametrize("batches", [3, 10, 14])
+def test_a_resume_with_dropout_changes_no_bit(batches: int, tmp_path: Path) -> None:
+    """Lightning restores no generators; the teacher's own snapshots would refuse other weights."""
+    seed_everything(1)
+    whole = fit(Drawing(), leaving(tmp_path / "left", 4))
+    seed_everything(1)
+    checkpoint = cut_off(Drawing(), tmp_path / "teacher", leaving(tmp_path / "left", 4), batches)
+    seed_everything(2)
+    again = fit(Drawing(), leaving(tmp_path / "left", 4), resume=checkpoint)
+    assert_same_bits(again.network.state_dict(), whole.network.state_dict())
+
+    def student() -> tuple[Drawing, TeacherCallback]:
+        teacher = SnapshotTeacher(tmp_path / "left", 4, whole.network, total=STEPS)
+        return Drawing(teacher), TeacherCallback(teacher)
+
+    seed_everything(3)
+    whole = fit(*student())
+    seed_everything(3)
+    module, seeking = student()
+    checkpoint = cut_off(module, tmp_path / "student", seeking, batches)
+    seed_everything(4)
+    assert_same_bits(fit(*student(), resume=checkpoint).network.state_dict(), whole.network.state_dict())
+    torch.load(checkpoint, weights_only=True)  # nothing but tensors and plain values
+
+
+class DrawingLoaders(Drawing):
+    """With loaders that draw from the global generator, for their order and their workers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = None
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TRAIN, BATCH, shuffle=True)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
+def test_plain_loaders_go_on_after_an_epoch(tmp_path: Path) -> None:
+    def trained(folder: Path, *more: Callback, resume: Path | None = None) -> Module:
+        saving = ModelCheckpoint(folder, "epoch", save_on_train_epoch_end=True, enable_version_counter=False)
+        options = {"max_steps": STEPS, **QUIET, "callbacks": [leaving(tmp_path / "left"), saving, *more]}
+        module = DrawingLoaders()
+        Trainer(**options).fit(module, ckpt_path=resume)
+        return module
+
+    seed_everything(1)
+    whole = trained(tmp_path / "whole")
+    seed_everything(1)
+    with pytest.raises(Stop):
+        trained(tmp_path / "part", StopAfter(13))
+    seed_everything(2)
+    resumed = trained(tmp_path / "rest", resume=tmp_path / "part" / "epoch.ckpt")
+    assert_same_bits(resumed.network.state_dict(), whole.network.state_dict())
+
+
+class WithHyperparameters(Module):
+    def __init__(self, width: int, teacher: SnapshotTeacher | None = None) -> None:
+        super().__init__(teacher)
+        self.save_hyperparameters()
+
+
+@pytest.mark.filterwarnings("ignore:Attribute 'teacher' is an instance of `nn.Module`:UserWarning")
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_the_teacher_is_no_hyperparameter(weights_only: bool, snapshots: Path, tmp_path: Path) -> None:
+    teacher = SnapshotTeacher(snapshots, INTERVAL, network, total=STEPS)
+    module = WithHyperparameters(3, teacher)
+    saving = ModelCheckpoint(tmp_path / "saved", "one", every_n_train_steps=5, save_weights_only=weights_only)
+    logger = CSVLogger(tmp_path / "log")
+    options = {"max_steps": 5, "enable_checkpointing": True, "logger": logger, "log_every_n_steps": 1}
+    fit(module, saving, TeacherCallback(teacher), **options)
+    assert module.teacher is teacher
+    assert torch.load(tmp_path / "saved" / "one.ckpt", weights_only=True)["hyper_parameters"] == {"width": 3}
+    assert Path(logger.log_dir, "hparams.yaml").read_text() == "width: 3\n"
+    loaded = WithHyperparameters.load_from_checkpoint(tmp_path / "saved" / "one.ckpt", teacher=teacher)
+    assert_same_bits(loaded.network.state_dict(), module.network.state_dict())
+    assert loaded.teacher is teacher
+    assert WithHyperparameters.load_from_checkpoint(tmp_path / "saved" / "one.ckpt").teacher is None
+
+
+class TwoOptimizers(Module):
+    """One for the convolution, one for the rest; the third batch of each three is for neither."""
+
+    def __init__(self, teacher: SnapshotTeacher | None = None) -> None:
+        super().__init__(teacher)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> None:
+        loss = super().training_step(batch, number)
+        optimizers = self.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        if number % 3 < 2:
+            for optimizer in optimizers:
+                optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [sgd(self.network[0]), sgd(self.network[1:])]  # type: ignore[index]
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+@pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning")
+def test_two_optimizers_are_one_update(tmp_path: Path) -> None:
+    """7 of 10 batches of an epoch are learned from, by two steps each: Lightning's global_step is twice the updates."""
+    whole = fit(TwoOptimizers(), leaving(tmp_path / "left", 4), max_steps=-1, max_epochs=2)
+    assert whole.trainer.global_step == 28
+    assert {path.name for path in (tmp_path / "left").iterdir()} == {f"step-{n}.safetensors" for n in (4, 8, 12, 14)}
+    assert_same_bits(load_file(tmp_path / "left" / "step-14.safetensors"), whole.network.state_dict())
+
+    def student() -> tuple[TwoOptimizers, TeacherCallback]:
+        teacher = SnapshotTeacher(tmp_path / "left", 4, network, total=15)  # after the last update comes one more batch
+        return TwoOptimizers(teacher), TeacherCallback(teacher)
+
+    module, seeking = student()
+    save_file(load_file(tmp_path / "left" / "step-14.safetensors"), tmp_path / "left" / "step-15.safetensors")
+    fit(module, seeking, max_steps=-1, max_epochs=2)
+    # Updates made before each batch: 0 1 2 2 3 4 4 5 6 6, then 7 8 9 9 10 11 11 12 13 13
+    assert module.updates == [4] * 5 + [8] * 5 + [8] + [12] * 6 + [15] * 3
+    first = student()
+    checkpoint = cut_off(first[0], tmp_path / "student", first[1], 12)
+    resumed, seeking = student()
+    fit(resumed, seeking, max_steps=-1, max_epochs=2, resume=checkpoint)
+    assert resumed.updates == module.updates[12:]
+    assert_same_bits(resumed.network.state_dict(), module.network.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning")
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_checkpoints_of_two_optimizers_are_no_snapshots(weights_only: bool, tmp_path: Path) -> None:
+    """Their step=8 is after 5 batches, of which 4 were learned from."""
+    saving = ModelCheckpoint(tmp_path, every_n_train_steps=8, save_top_k=-1, save_weights_only=weights_only)
+    fit(TwoOptimizers(), saving, enable_checkpointing=True, max_steps=8)
+    with pytest.raises(UserError, match=r"step=8.ckpt counts 8 steps of all optimizers in 5 batches"):
+        SnapshotTeacher(tmp_path, 8, network, prefix="network.").seek(0)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+@pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning")
+def test_updates_that_nobody_has_counted(snapshots: Path, tmp_path: Path) -> None:
+    checkpoint = cut_off(TwoOptimizers(), tmp_path, Callback(), 5)
+    teacher = SnapshotTeacher(snapshots, INTERVAL, network, total=STEPS)
+    with pytest.raises(
+        UserError, match="^In manual optimisation global_step=8 does not say how many updates were made"
+    ):
+        fit(TwoOptimizers(teacher), TeacherCallback(teacher), resume=checkpoint)
+
+
 class SavedAtTheStart(Callback):
     """A run that is saved, and stopped, before its first batch."""
 
@@ -199,6 +374,10 @@ def test_two_processes(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "two").glob("step-*")} == {f"step-{n}.safetensors" for n in (7, 14, 20)}
     assert (tmp_path / "two" / "updates").read_text() == str(student.updates)
     torch.testing.assert_close(load_file(tmp_path / "two" / "student.safetensors"), student.network.state_dict())
+    assert (tmp_path / "two" / "refused").read_text() == (
+        "2 processes need to know which slice of a seeded batch each of them gets: give DataLoader's sampler rank=0 "
+        "and ranks=2 in this process, or rank=0, ranks=1 for whole batches everywhere."
+    )
 
 
 def both_runs(folder: Path, **options: Any) -> Module:
@@ -210,11 +389,33 @@ def both_runs(folder: Path, **options: Any) -> Module:
 
 def one_of_two(folder: Path) -> None:
     """What each process does; Lightning is not to split batches a second time."""
-    data = loader(rank=int(os.environ["RANK"]), ranks=2)
-    module = both_runs(folder, devices=2, strategy="ddp", use_distributed_sampler=False, data=data)
-    if os.environ["RANK"] == "0":
+    first = os.environ["RANK"] == "0"
+    options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False}
+    module = both_runs(folder, data=loader(), **options)  # which knows of two processes when it is iterated
+    if first:
         save_file(module.network.state_dict(), folder / "student.safetensors")
         (folder / "updates").write_text(str(module.updates))
+
+    told = loader(rank=int(os.environ["RANK"]), ranks=2)
+    torch.manual_seed(int(os.environ["RANK"]))  # dropout is another one in each process
+    whole = fit(Module(dropout=0.5), leaving(folder / "whole"), data=told, **options)
+    torch.manual_seed(int(os.environ["RANK"]))
+    part = leaving(folder / "whole"), StopAfter(3)
+    saving = ModelCheckpoint(folder / "saved", "last", every_n_train_steps=1, enable_version_counter=False)
+    with pytest.raises(Stop):
+        fit(Module(dropout=0.5), *part, saving, data=told, enable_checkpointing=True, **options)
+    saved = folder / "saved" / "last.ckpt"
+    resumed = fit(Module(dropout=0.5), leaving(folder / "whole"), data=told, resume=saved, **options)
+    assert_same_bits(resumed.network.state_dict(), whole.network.state_dict())
+
+    seeded = told.batch_sampler
+    alone = SeededBatchSampler(seeded.count, BATCH, 0)  # in a loader that is torch's, and asks nobody
+    with pytest.raises(UserError) as error:
+        fit(Module(), leaving(folder / "none"), data=DataLoader(told.dataset, batch_sampler=alone), **options)
+    with pytest.raises(UserError, match="^Seeded batches .* DistributedSampler.* use_distributed_sampler=False"):
+        fit(Module(), leaving(folder / "none"), data=loader(), devices=2, strategy="ddp")
+    if first:
+        (folder / "refused").write_text(str(error.value))
 
 
 def loaded_without(monkeypatch: pytest.MonkeyPatch, *absent: str) -> ModuleType:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,6 +18,7 @@ import spacedkd.integrations
 from spacedkd import Snapshots, SnapshotTeacher, UserError, losses
 from tests.conftest import assert_same_bits
 from tests.integrations.digits import BATCH, INTERVAL, STEPS, TRAIN, loader, network, ours, sgd
+from tests.training.two_processes import finished, started, torchrun_variables
 
 transformers = pytest.importorskip("transformers")
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
@@ -47,9 +49,11 @@ class StopAfter(TrainerCallback):
 class Classifier(nn.Module):
     """The network as a Trainer wants it."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.network = network()
+        if dropout:
+            self.network.insert(4, nn.Dropout(dropout))  # type: ignore[operator]
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         logits = self.network(images)
@@ -81,12 +85,14 @@ class Student(DistillationMixin, OurBatches):
 noted: list[int | None] = []
 
 
-def fit(kind: type[Trainer], folder: Path, *callbacks: Any, resume: bool = False, **options: Any) -> Any:
+def fit(
+    kind: type[Trainer], folder: Path, *callbacks: Any, resume: bool = False, dropout: float = 0.0, **options: Any
+) -> Any:
     """Three steps, then a checkpoint; a constant rate, and gradients as they are."""
     quiet = {"report_to": "none", "disable_tqdm": True, "logging_strategy": "no", "use_cpu": True}
     given = {"max_steps": STEPS, "save_steps": 3, "max_grad_norm": 0.0, "per_device_train_batch_size": BATCH, **quiet}
     args = TrainingArguments(str(folder), dataloader_pin_memory=False, **given)
-    model = Classifier()
+    model = Classifier(dropout)
     optimizer = sgd(model)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     made = kind(model, args, train_dataset=TRAIN, callbacks=[*callbacks], optimizers=(optimizer, rate), **options)
@@ -123,6 +129,16 @@ def test_both_runs_have_the_bits_of_ours(tmp_path: Path) -> None:
     items = [{"images": image, "labels": label} for image, label in zip(images, labels, strict=True)]
     eval_loss = resumed.evaluate(items)["eval_loss"]  # that of the labels alone
     assert eval_loss == pytest.approx(F.cross_entropy(resumed.model.network(images), labels).item(), rel=1e-5)
+
+
+def test_a_resumed_teacher_with_dropout_has_the_same_bits(tmp_path: Path) -> None:
+    """Its generators are in the Trainer's checkpoints; its own snapshots would refuse other weights."""
+    whole = fit(OurBatches, tmp_path / "whole", SnapshotCallback(Snapshots(tmp_path / "left", 4)), dropout=0.5)
+    with pytest.raises(Stop):  # the last checkpoint is that of step 12
+        fit(OurBatches, tmp_path / "part", StopAfter(13), dropout=0.5)
+    again = SnapshotCallback(Snapshots(tmp_path / "left", 4))
+    resumed = fit(OurBatches, tmp_path / "part", again, resume=True, dropout=0.5)
+    assert_same_bits(resumed.model.state_dict(), whole.model.state_dict())
 
 
 def test_checkpoints_of_the_trainer_are_snapshots(tmp_path: Path) -> None:
@@ -372,6 +388,45 @@ def test_logits_of_which_nobody_knows_what_they_predict(
         ).train()
 
 
+def students_weights(folder: Path, items: int) -> dict[str, Tensor]:
+    """A teacher's run and a student's by this process, with so many sentences of its own in a batch."""
+    drawn = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 12, (16, 6), generator=drawn)
+    labels = ids.masked_fill(torch.arange(6) >= 2 + torch.arange(16)[:, None] % 5, -100)  # 2 to 6 in a sentence
+    data = [{"input_ids": one, "labels": label} for one, label in zip(ids, labels, strict=True)]
+
+    def run(kind: type[Trainer], model: Any, *callbacks: Any, **options: Any) -> Any:
+        args = TrainingArguments(
+            str(folder / "run"),
+            max_steps=4,
+            per_device_train_batch_size=items,
+            train_sampling_strategy="sequential",
+            max_grad_norm=0.0,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+            dataloader_pin_memory=False,
+        )
+        optimizers = (torch.optim.SGD(model.parameters(), 0.5), None)
+        kind(model, args, train_dataset=data, optimizers=optimizers, callbacks=[*callbacks], **options).train()
+        return model
+
+    torch.manual_seed(0)
+    run(Trainer, llama(), SnapshotCallback(Snapshots(folder / "left", 2)))
+    teacher = SnapshotTeacher(folder / "left", 2, llama, total=4)
+    return dict(run(DistillationTrainer, llama(Inherited), teacher=teacher).state_dict())
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    """Half of each batch in each, with different numbers of labels: what one process learns, up to rounding."""
+    for code, _, errors in finished(started(["-m", __name__, str(tmp_path / "two")], torchrun_variables())):
+        assert code == 0, errors
+    assert {path.name for path in (tmp_path / "two" / "left").iterdir()} == {"step-2.safetensors", "step-4.safetensors"}
+    expected = students_weights(tmp_path / "one", 4)
+    torch.testing.assert_close(load_file(tmp_path / "two" / "student.safetensors"), expected, atol=1e-6, rtol=0)
+
+
 def test_what_cannot_be(tmp_path: Path) -> None:
     Snapshots(tmp_path, 1).save(1, Classifier())
     seen = SnapshotTeacher(tmp_path, 1, Classifier)
@@ -398,3 +453,9 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
         "spacedkd.integrations.transformers needs transformers (import of transformers halted; None in sys.modules): "
         "pip install 'spacedkd[transformers]'"
     )
+
+
+if __name__ == "__main__":  # one of two processes
+    weights = {name: value.clone() for name, value in students_weights(Path(sys.argv[1]), 2).items()}
+    if os.environ["RANK"] == "0":
+        save_file(weights, Path(sys.argv[1]) / "student.safetensors")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import distributed
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from spacedkd.data.augmentations import generators_kept
@@ -33,7 +34,8 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
     With `steps`, such as range(done, total), every iteration walks those steps: one loader is the whole run, and a
     resumed one begins where it was left. Without, an iteration is an epoch and the next one the epoch after it;
     trainers say which by `set_epoch`, and skip what they have done, or are put at a step by `set_step`. Of each batch
-    the process `rank` of `ranks` gets its slice.
+    the process `rank` of `ranks` gets its slice; without them a `SeededLoader` takes those of torch.distributed, and a
+    sampler alone gives whole batches, for others to share out.
 
     >>> sampler = SeededBatchSampler(10, 4, seed=0)
     >>> [[draw.row for draw in batch] for batch in sampler]
@@ -43,6 +45,15 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
     [[7, 0, 4, 9], [8, 5]]
     """
 
+    def __new__(cls, *args: Any, **options: Any) -> SeededBatchSampler:
+        # Lightning makes any batch sampler anew, around a sampler of its own, where it has several processes.
+        if args and isinstance(args[0], Sampler):
+            raise UserError(
+                f"Seeded batches have an order of their own, and no place for a {type(args[0]).__name__}: give "
+                "Lightning's Trainer use_distributed_sampler=False. Each process still gets its slice of a batch."
+            )
+        return super().__new__(cls)
+
     def __init__(
         self,
         count: int,
@@ -51,18 +62,22 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         *,
         steps: range | None = None,
         drop_last: bool = False,
-        rank: int = 0,
-        ranks: int = 1,
+        rank: int | None = None,
+        ranks: int | None = None,
     ) -> None:
         """`count` is how many items the dataset has; `batch_size` is that of all ranks together."""
         count, batch_size = whole_number("count", count, 1), whole_number("batch_size", batch_size, 1)
-        seed, rank, ranks = whole_number("seed", seed), whole_number("rank", rank), whole_number("ranks", ranks, 1)
-        if rank >= ranks:
-            raise UserError(f"rank must be from 0 to {ranks - 1}, as there are {ranks}; got {rank}.")
+        seed, self.rank_is_given = whole_number("seed", seed), rank is not None and ranks is not None
+        place = 0 if rank is None else whole_number("rank", rank)
+        places = 1 if ranks is None else whole_number("ranks", ranks, 1)
+        if rank is not None and ranks is not None and place >= places:
+            raise UserError(f"rank must be from 0 to {places - 1}, as there are {places}; got {rank}.")
         if not isinstance(steps, range | None):
             raise UserError(f"steps must be a range, such as range(0, 300) for the first 300; got {shown(steps)}.")
-        _check_batches(count, batch_size, drop_last, ranks)
-        super().__init__(count, batch_size, seed, drop_last, rank, ranks, "items", least=1)
+        _check_batches(count, batch_size, drop_last, places)
+        if (rank is None) != (ranks is None):
+            raise UserError(f"rank={rank} and ranks={ranks} belong together: give both, or neither.")
+        super().__init__(count, batch_size, seed, drop_last, place, places, "items", least=1)
         self.steps, self.drop_last = steps, drop_last
         self._next = 0
         self.reached: int | None = None  # by a loader, which samplers run ahead of; None since it was put somewhere
@@ -76,6 +91,14 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
     def next_step(self) -> int:
         """Where the next iteration begins."""
         return self._next if self.steps is None else self.steps.start
+
+    def take_rank(self) -> None:
+        """Give this process its slice of each batch, by its rank in torch.distributed; one that was given stays."""
+        if self.rank_is_given:
+            return
+        alone = not (distributed.is_available() and distributed.is_initialized())
+        self.rank, self.ranks = (0, 1) if alone else (distributed.get_rank(), distributed.get_world_size())
+        _check_batches(self.count, self.batch_size, self.drop_last, self.ranks)
 
     def set_step(self, step: int) -> None:
         """The next iteration begins here and ends with the epoch; `set_epoch` of the same epoch leaves it so."""
@@ -179,12 +202,14 @@ class SeededCollate:
 class SeededLoader(DataLoader[Any]):
     """A DataLoader that says at which step it is and begins there again, in an epoch's middle too.
 
-    Trainers that keep the state of a loader in their checkpoints, such as Lightning's, need nothing more to resume.
+    Trainers that keep the state of a loader in their checkpoints, such as Lightning's, need nothing more to resume. Of
+    several processes of torch.distributed each gets its slice of a batch, unless `rank` and `ranks` were given.
     """
 
     batch_sampler: SeededBatchSampler
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self.batch_sampler.take_rank()  # not before: a loader may be made before its process knows the others
         begin = self.batch_sampler.next_step
         for done, batch in enumerate(super().__iter__(), 1):
             self.batch_sampler.reached = begin + done
@@ -208,13 +233,14 @@ def seeded_loader(
     *,
     steps: range | None = None,
     drop_last: bool = False,
-    rank: int = 0,
-    ranks: int = 1,
+    rank: int | None = None,
+    ranks: int | None = None,
     **options: Any,
 ) -> SeededLoader:
     """A torch DataLoader of the batches that `DatasetStream(dataset, batch_size, seed, collate)` has, step by step.
 
-    `steps`, `rank` and `ranks` are those of `SeededBatchSampler`; all other options are torch's (num_workers, ...).
+    `steps`, `rank` and `ranks` are those of `SeededBatchSampler`; all other options are torch's (num_workers, ...). Of
+    several processes of torch.distributed each gets its slice of a batch; rank=0, ranks=1 gives each the whole.
     """
     seeded = SeededDataset(dataset)
     sampler = SeededBatchSampler(

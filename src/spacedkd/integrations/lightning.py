@@ -5,22 +5,33 @@
     teacher = SnapshotTeacher("runs/teacher", interval=30, network=make_network, total=600)
     Trainer(max_steps=600, callbacks=[TeacherCallback(teacher)])
 
-Both runs have one optimizer and automatic optimisation. Steps are Lightning's `global_step`, which counts updates, so
-accumulated gradients, several processes and `ckpt_path` need nothing more. In the student's `training_step` the teacher
-is called like any network: `self.teacher(x)`.
+A step is an update: Lightning's `global_step`, so accumulated gradients need nothing more. In manual optimisation
+`global_step` counts the steps of all optimizers, and an update is a batch after which at least one of them has stepped.
+Both callbacks keep that count and the states of all random generators in Lightning's checkpoints, so that `ckpt_path`
+gives the bits of a run that was never stopped. In the student's `training_step` the teacher is called like any network:
+`self.teacher(x)`; it goes neither into checkpoints nor into hyperparameters.
 """
 
+import random
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
+import numpy as np
+import torch
+from torch import distributed
+
+from spacedkd.data.seeded import SeededBatchSampler, SeededLoader
 from spacedkd.errors import UserError
 from spacedkd.snapshots.teacher import SnapshotTeacher
 from spacedkd.snapshots.writer import Snapshots
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.utilities import CombinedLoader
 except ModuleNotFoundError:
     try:
         from pytorch_lightning import Callback, LightningModule, Trainer  # the same under its older name
+        from pytorch_lightning.utilities import CombinedLoader
     except ModuleNotFoundError as error:
         raise UserError(
             f"spacedkd.integrations.lightning needs Lightning ({error}): pip install 'spacedkd[lightning]'"
@@ -31,29 +42,149 @@ SPREADING = ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy")
 """strategies under which no process has whole weights"""
 
 
-class SnapshotCallback(Callback):
+STATE = "spacedkd"
+"""the name in Lightning's checkpoints of what `ResumableCallback` keeps there"""
+
+
+class ResumableCallback(Callback):
+    """Counts the updates of a run, and keeps their number and all generators' states in Lightning's checkpoints.
+
+    Lightning restores no random generator, so a network with dropout would go on with other masks after a resume.
+    """
+
+    def __init__(self) -> None:
+        self._updates = self._global_step = 0
+        self._resumed: Mapping[str, Any] | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._resumed = None
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Mapping[str, Any]) -> None:
+        if trainer.state.fn == "fit":
+            self._resumed = checkpoint.get(STATE)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _check_shared_out(trainer)
+        if self._resumed is not None:
+            self._updates = self._resumed["updates"]
+        elif trainer.global_step == 0:
+            self._updates = 0
+        elif trainer.global_step != self._global_step and not pl_module.automatic_optimization:
+            raise UserError(
+                f"In manual optimisation global_step={trainer.global_step} does not say how many updates were made, "
+                f"and the checkpoint was saved without {type(self).__name__}. Begin anew, or with one that has it."
+            )
+        self._global_step = trainer.global_step
+        # Not before, when Lightning iterates the loader of the epoch that is over, and a plain one draws a seed.
+        self._restore_generators(trainer)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if self._resumed is not None:
+            if self._resumed["within epoch"]:  # where a run that was never stopped iterates no loader
+                self._restore_generators(trainer)
+            self._resumed = None
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        self.updates(trainer, pl_module)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if STATE not in checkpoint:  # another callback has not put it there
+            checkpoint[STATE] = {
+                "updates": self.updates(trainer, pl_module),
+                "within epoch": not trainer.is_last_batch,
+                "generators": _of_all_processes(_generators(trainer.strategy.root_device)),
+            }
+
+    def updates(self, trainer: Trainer, pl_module: LightningModule) -> int:
+        """Return how many updates the run has made, the batch that has just been learned included."""
+        if pl_module.automatic_optimization:
+            return int(trainer.global_step)
+        if trainer.global_step > self._global_step:  # by one or more, as many optimizers as have stepped
+            self._global_step = trainer.global_step
+            self._updates += 1
+        return self._updates
+
+    def _restore_generators(self, trainer: Trainer) -> None:
+        """Set the generators to the states of a checkpoint, if as many processes saved it as there are now."""
+        if self._resumed is not None and len(self._resumed["generators"]) == trainer.world_size:
+            _set_generators(self._resumed["generators"][trainer.global_rank], trainer.strategy.root_device)
+
+
+def _generators(device: torch.device) -> dict[str, Any]:
+    """Return the states of the global generators, in types that `torch.load(weights_only=True)` reads."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    states: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": (kind, torch.tensor(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),  # type: ignore[union-attr]
+    }
+    if device.type != "cpu":
+        states[device.type] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def _set_generators(states: Mapping[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(states["torch"].cpu())
+    random.setstate(states["python"])
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, keys.cpu().numpy().astype(np.uint32), *rest))
+    if device.type in states:
+        torch.get_device_module(device).set_rng_state(states[device.type].cpu())
+
+
+def _of_all_processes(state: Any) -> list[Any]:
+    """Return the state of every process, in their order; Lightning saves on all of them at once, the first writes."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return [state]
+    states = [None] * distributed.get_world_size()
+    distributed.all_gather_object(states, state)
+    return states
+
+
+def _check_shared_out(trainer: Trainer) -> None:
+    """Refuse seeded batches of which several processes would not get the slices that the strategy gives them."""
+    if trainer.world_size == 1:
+        return
+    expected = trainer.distributed_sampler_kwargs or {}
+    parallel = expected.get("num_replicas", trainer.world_size), expected.get("rank", trainer.global_rank)
+    for loader in CombinedLoader(trainer.train_dataloader, "sequential").flattened:
+        sampler = getattr(loader, "batch_sampler", None)
+        if not isinstance(sampler, SeededBatchSampler) or sampler.rank_is_given:
+            continue
+        if not isinstance(loader, SeededLoader) or parallel != (trainer.world_size, trainer.global_rank):
+            raise UserError(
+                f"{trainer.world_size} processes need to know which slice of a seeded batch each of them gets: give "
+                f"{type(loader).__name__}'s sampler rank={parallel[1]} and ranks={parallel[0]} in this process, or "
+                "rank=0, ranks=1 for whole batches everywhere."
+            )
+
+
+class SnapshotCallback(ResumableCallback):
     """Leaves the snapshots of a teacher's run: every so many updates, and after the last one.
 
     `part` names the network inside of the LightningModule, "network" for `self.network`; all of it if empty.
     """
 
     def __init__(self, snapshots: Snapshots, part: str = "") -> None:
+        super().__init__()
         self.snapshots, self.part = snapshots, part
-        self._updates = 0
+        self._seen = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (strategy := type(trainer.strategy).__name__) in SPREADING:
             raise UserError(f"{strategy} spreads the weights that a snapshot must hold whole: use strategy='ddp'.")
         self._network(pl_module)  # a wrong name is said before anything is trained
-        self._updates = trainer.global_step
+        super().on_train_start(trainer, pl_module)
+        self._seen = self.updates(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if trainer.global_step > self._updates:  # not a batch whose gradients are kept for the next one
-            self._updates = trainer.global_step
-            self.snapshots.after(self._updates, self._network(pl_module))
+        updates = self.updates(trainer, pl_module)
+        if updates > self._seen:  # not a batch whose gradients are kept for the next one
+            self._seen = updates
+            self.snapshots.after(updates, self._network(pl_module))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.snapshots.save(trainer.global_step, self._network(pl_module))
+        self.snapshots.save(self.updates(trainer, pl_module), self._network(pl_module))
 
     def _network(self, pl_module: LightningModule) -> Any:
         try:
@@ -63,11 +194,19 @@ class SnapshotCallback(Callback):
             raise UserError(f"{type(pl_module).__name__} has no part {self.part!r}; it has: {parts}.") from None
 
 
-class TeacherCallback(Callback):
+class TeacherCallback(ResumableCallback):
     """Gives the teacher of a student's run the weights of the step before every batch."""
 
     def __init__(self, teacher: SnapshotTeacher) -> None:
+        super().__init__()
         self.teacher = teacher
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        # `save_hyperparameters()` has taken the teacher for one: it would be pickled into every checkpoint, which could
+        # not be read again without running code. Loggers are told the hyperparameters as they were at first.
+        for name in ("_hparams", "_hparams_initial"):
+            _forget_teachers(getattr(pl_module, name, None))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.teacher.to(pl_module.device)
@@ -75,4 +214,12 @@ class TeacherCallback(Callback):
         self.teacher.training = True
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        self.teacher.seek(trainer.global_step)
+        super().on_train_batch_start(trainer, pl_module)
+        self.teacher.seek(self.updates(trainer, pl_module))
+
+
+def _forget_teachers(hyperparameters: Any) -> None:
+    """Remove every SnapshotTeacher from a module's hyperparameters."""
+    if isinstance(hyperparameters, MutableMapping):
+        for name in [name for name, value in hyperparameters.items() if isinstance(value, SnapshotTeacher)]:
+            del hyperparameters[name]

@@ -176,4 +176,20 @@ def _lightning(file: Path) -> dict[str, Tensor]:
     found = whole.get("state_dict") if isinstance(whole, dict) else None
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise UserError(f"{file} holds no weights: it must have a state_dict of tensors, as Lightning writes it.")
+    batches, steps = _progress(whole)
+    if steps > batches:
+        raise UserError(
+            f"{file.name} counts {steps} steps of all optimizers in {batches} batches, and a step of spaced KD is a "
+            "batch: leave snapshots with spacedkd.integrations.lightning.SnapshotCallback, which counts those."
+        )
     return found
+
+
+def _progress(checkpoint: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the batches of a Lightning checkpoint and the steps that optimizers made by hand in them, if it says so."""
+    try:
+        loop = checkpoint["loops"]["fit_loop"]
+        manual = loop["epoch_loop.manual_optimization.optim_step_progress"]["total"]["completed"]
+        return int(loop["epoch_loop.batch_progress"]["total"]["ready"]), int(manual)
+    except (KeyError, TypeError):
+        return 0, 0
