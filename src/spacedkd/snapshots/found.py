@@ -186,7 +186,7 @@ def _lightning(file: Path) -> dict[str, Tensor]:
 
 
 def _progress(checkpoint: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the batches of a Lightning checkpoint and the steps that optimizers made by hand in them, if it says so."""
+    """Return the batches of a Lightning checkpoint and the steps of manual optimisation in them, if it says so."""
     try:
         loop = checkpoint["loops"]["fit_loop"]
         manual = loop["epoch_loop.manual_optimization.optim_step_progress"]["total"]["completed"]
