@@ -48,7 +48,7 @@ class Classifier(LightningModule):
         self.network, self.teacher = network(), teacher
 
     def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:  # the same bits in both runs, and after a resume
-        return seeded_loader(train, 32, seed=0, rank=self.trainer.global_rank, ranks=self.trainer.world_size)
+        return seeded_loader(train, 32, seed=0)
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
         z = self.network(batch[0])

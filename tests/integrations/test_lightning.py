@@ -249,7 +249,7 @@ class TwoOptimizers(Module):
         super().__init__(teacher)
         self.automatic_optimization = False
 
-    def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> None:
+    def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor:
         loss = super().training_step(batch, number)
         optimizers = self.optimizers()
         for optimizer in optimizers:
@@ -258,6 +258,7 @@ class TwoOptimizers(Module):
         if number % 3 < 2:
             for optimizer in optimizers:
                 optimizer.step()
+        return loss
 
     def configure_optimizers(self) -> Any:
         return [sgd(self.network[0]), sgd(self.network[1:])]  # type: ignore[index]

@@ -151,7 +151,7 @@ def test_checkpoints_of_the_trainer_are_snapshots(tmp_path: Path) -> None:
 SIZES = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
-class Inherited(transformers.LlamaForCausalLM):  # type: ignore[misc]
+class Inherited(transformers.LlamaForCausalLM):  # type: ignore[name-defined, misc]
     """A causal model by what it inherits alone."""
 
 
@@ -307,7 +307,7 @@ def test_nobody_foresees_random_tokens(kind: Any, tmp_path: Path) -> None:
 def named_class(name: str, *bases: type) -> Any:
     """An instance of a class of this name that was never set up."""
     made = type(name, bases or (nn.Module,), {})
-    model = made.__new__(made)
+    model: Any = object.__new__(made)
     nn.Module.__init__(model)
     return model
 

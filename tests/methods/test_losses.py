@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import pytest
@@ -227,7 +229,7 @@ def test_logits_of_many_positions(name: str, kind: str) -> None:
     """The mean over the positions, or over those of a mask, each with the softmax over its own classes."""
     student, teacher, mask, _, dim = dense(kind)
     last = (student.movedim(dim, -1), teacher.movedim(dim, -1))
-    each = {at: by_hand(name, *(z[at].tolist() for z in last), temperature=3.0) for at in places(student, dim)}
+    each = {at: by_hand(name, last[0][at].tolist(), last[1][at].tolist(), 3.0) for at in places(student, dim)}
     loss = losses.LOGIT_LOSSES[name]
     assert loss(student, teacher, 3.0, dim=dim).item() == close(sum(each.values()) / len(each))
     counted = [value for at, value in each.items() if mask[at]]
@@ -277,10 +279,10 @@ def test_a_mask_without_a_position_gives_zero_and_no_gradient() -> None:
 @pytest.mark.parametrize("shape", [[5], [2, 3, 5], [2, 5, 3, 2]])
 def test_a_shape_whose_classes_are_not_known_is_refused(shape: list[int]) -> None:
     z = torch.zeros(shape)
-    calls = [lambda loss=loss: loss(z, z, 3.0) for loss in losses.LOGIT_LOSSES.values()]
     labels = torch.zeros(shape[:1], dtype=torch.long)
-    calls += [lambda: losses.decoupled_kl(z, z, labels, 3.0), lambda: losses.cross_entropy(z, z)]  # type: ignore[list-item]
-    for call in [*calls, lambda: losses.standardised(z)]:
+    calls: list[Callable[[], object]] = [partial(loss, z, z, 3.0) for loss in losses.LOGIT_LOSSES.values()]
+    calls += [partial(losses.decoupled_kl, z, z, labels, 3.0), partial(losses.cross_entropy, z, z)]
+    for call in [*calls, partial(losses.standardised, z)]:
         with pytest.raises(UserError, match=r"^Logits \[.*\] must be \[B, C\], or say which .* dim=-1 .* dim=1 "):
             call()
 

@@ -112,11 +112,11 @@ class ResumableCallback(Callback):
 
 def _generators(device: torch.device) -> dict[str, Any]:
     """Return the states of the global generators, in types that `torch.load(weights_only=True)` reads."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    kind, keys, *rest = np.random.get_state(legacy=True)
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "python": random.getstate(),
-        "numpy": (kind, torch.tensor(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),  # type: ignore[union-attr]
+        "numpy": (kind, torch.tensor(np.asarray(keys, dtype=np.int64)), *rest),
     }
     if device.type != "cpu":
         states[device.type] = torch.get_device_module(device).get_rng_state()
