@@ -12,7 +12,7 @@ is called like any network: `self.teacher(x)`.
 
 from typing import Any
 
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, install_command
 from spacedkd.snapshots.teacher import SnapshotTeacher
 from spacedkd.snapshots.writer import Snapshots
 
@@ -23,7 +23,7 @@ except ModuleNotFoundError:
         from pytorch_lightning import Callback, LightningModule, Trainer  # the same under its older name
     except ModuleNotFoundError as error:
         raise UserError(
-            f"spacedkd.integrations.lightning needs Lightning ({error}): pip install 'spacedkd[lightning]'"
+            f"spacedkd.integrations.lightning needs Lightning ({error}): {install_command('lightning')}"
         ) from None
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd.data.stream import smoothed
-from spacedkd.errors import UserError, check_between, unknown
+from spacedkd.errors import UserError, check_between, install_command, unknown
 from spacedkd.methods.losses import LOGIT_LOSSES, cross_entropy
 from spacedkd.snapshots.teacher import SnapshotTeacher
 from spacedkd.snapshots.writer import Snapshots
@@ -29,7 +29,7 @@ try:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ModuleNotFoundError as error:
     raise UserError(
-        f"spacedkd.integrations.transformers needs transformers ({error}): pip install 'spacedkd[transformers]'"
+        f"spacedkd.integrations.transformers needs transformers ({error}): {install_command('transformers')}"
     ) from None
 
 CAUSAL = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
