@@ -12,14 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from spacedkd import KD, Duration, Online, RunSpec, SelfKD, Spaced, Turn, UserError, load_student, train
+from spacedkd import KD, Duration, NetworkSpec, Online, RunSpec, SelfKD, Spaced, Turn, UserError, load_student, train
 from spacedkd.cli import main
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
+from spacedkd.data.inputs import Shown
 from spacedkd.data.sources import fill_in
 from spacedkd.documents import read_journal
 from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import build_method
+from spacedkd.models.build import build
 from spacedkd.places import value_at
 from spacedkd.quirks import QUIRKS
 from spacedkd.recipes import RECIPES, of_quirks, recipe
@@ -59,10 +61,13 @@ def test_without_all_quirks_the_official_recipe_is_the_papers(name: str) -> None
 def test_each_quirk_changes_something_and_can_be_left_out_alone(name: str, quirk: str) -> None:
     """online_pre concerns online KD only, so all are tried with a spaced and with an online schedule."""
 
-    def online(spec: RunSpec) -> RunSpec:
-        return replace(spec, schedule=Online())
+    def spaced_(spec: RunSpec) -> RunSpec:
+        return replace(spec, network=NetworkSpec("pit_ti_224")) if quirk == "pit_drop_path" else spec
 
-    spaced = recipe(name) != recipe(name, without=[quirk])
+    def online(spec: RunSpec) -> RunSpec:
+        return replace(spaced_(spec), schedule=Online())
+
+    spaced = recipe(name, change=spaced_) != recipe(name, without=[quirk], change=spaced_)
     unspaced = recipe(name, change=online) != recipe(name, without=[quirk], change=online)
     assert spaced or unspaced
     assert spaced != (quirk == "online_pre")
@@ -173,7 +178,88 @@ def test_first_weights_are_those_of_the_released_networks() -> None:
     paper = build_models(make_plan(to_spec(parse(f"--recipe paper-vit {small}".split()))))["student"].network
     assert paper.head.weight.any()  # type: ignore[union-attr]
     pit = to_spec(parse("--recipe official-vit --network pit_ti_224".split()))
-    assert pit.network.options == {"drop_path_rate": 0.1}  # timm's PiT starts as the released one
+    assert "init" not in pit.network.options  # timm's PiT starts as the released one
+
+
+def drop_path_rates(words: str) -> list[float]:
+    """Of both residual branches of every block of the student, from the first to the last."""
+    tiny = "--data digits --train-limit 40 --batch-size 8 --threads 1 --augment none --image-size 32"
+    student: Any = build_models(make_plan(to_spec(parse(f"{tiny} {words}".split()))))["student"].network
+    branches = ((block.drop_path1, block.drop_path2) for stage in student.transformers for block in stage.blocks)
+    return [getattr(branch, "drop_prob", 0.0) for pair in branches for branch in pair]
+
+
+def test_drop_path_of_a_pit_is_that_of_the_released_code() -> None:
+    """PAPER_VS_CODE.md: 0.1 * i / 12 over the twelve blocks of PiT-Tiny, in timm 0.1 * i / 11."""
+    pit = "--network pit_ti_224 --set network.patch_size=8 --set network.stride=4"
+    twelfths = [0, 1 / 120, 1 / 60, 1 / 40, 1 / 30, 1 / 24, 1 / 20, 7 / 120, 1 / 15, 3 / 40, 1 / 12, 11 / 120]
+    twice = [rate for rate in twelfths for _ in range(2)]
+    for mode in ("--interval 1.5ep", "--interval online", "--method none"):
+        assert drop_path_rates(f"--recipe official-vit {pit} {mode}") == pytest.approx(twice, rel=1e-12)
+    assert drop_path_rates(f"--recipe official-vit {pit} --set network.drop_path_rate=0.0") == [0.0] * 24
+    elevenths = [0.1 * block / 11 for block in range(12) for _ in range(2)]
+    for others in ("paper-vit", "official-vit --without pit_drop_path"):
+        assert drop_path_rates(f"--recipe {others} {pit}") == pytest.approx(elevenths, rel=1e-6)
+    spec = to_spec(parse("--recipe official-vit --teacher pit_s_224".split()))
+    assert value_at(spec, "teacher.drop_path_rule") == "i/N"
+    assert value_at(spec, "network.drop_path_rule") is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--network vit_tiny_patch16_224 --set network.drop_path_rule=i/N --image-size 32",
+        "--network pit_ti_224 --set network.drop_path_rule=linear --image-size 32",
+    ],
+)
+def test_a_drop_path_rule_that_there_is_not_is_refused(words: str) -> None:
+    with pytest.raises(UserError, match="drop_path_rule must be i/N, of a PiT; got"):
+        build_models(make_plan(to_spec(parse(f"--data digits --train-limit 40 {words}".split()))))
+
+
+@pytest.mark.parametrize(
+    ("words", "student", "teacher"),
+    [
+        ("", "deit_tiny_patch16_224, distilled", "deit_tiny_patch16_224"),
+        ("--interval online", "deit_tiny_patch16_224, distilled", "deit_tiny_patch16_224"),
+        ("--interval offline", "deit_tiny_patch16_224, distilled", "deit_tiny_patch16_224"),
+        ("--network deit_small_patch16_224", "deit_small_patch16_224, distilled", "deit_small_patch16_224"),
+        ("--network deit_tiny_distilled_patch16_224", "deit_tiny_distilled_patch16_224", "deit_tiny_patch16_224"),
+        ("--teacher resnet18_small", "deit_tiny_patch16_224, distilled", "resnet18_small"),
+        ("--network pit_ti_224 --teacher deit_tiny_patch16_224", "pit_ti_224", "deit_tiny_patch16_224"),
+        ("--without distillation_token", "deit_tiny_patch16_224", None),
+        ("--method none", "deit_tiny_patch16_224", None),
+    ],
+)
+def test_a_deit_that_is_taught_has_a_distillation_token_and_its_teacher_none(
+    words: str, student: str, teacher: str | None
+) -> None:
+    """PAPER_VS_CODE.md, point 27: neither has the network that learns without a teacher."""
+    spec = to_spec(parse(["--recipe", "official-vit", *words.split()]))
+    name, _, distilled = student.partition(", ")
+    assert (spec.network.name, spec.network.options.get("distilled", False)) == (name, bool(distilled))
+    assert (spec.teacher.name if spec.teacher else None) == teacher
+    assert spec.teacher is None or "distilled" not in spec.teacher.options
+    assert spec.method.options.get("distillation_token", False) == (bool(distilled) or "distilled" in name)
+    both = (spec.network, spec.teacher or spec.network)
+    assert {one.options.get("init") for one in both if one.name.startswith("deit")} == {"zero-head"}
+
+
+def test_the_deits_of_the_released_code_have_its_parameters() -> None:
+    """METHODS.md, card 7: 5 563 400 of the student, 5 543 716 of the teacher, with 100 classes at 224 pixels."""
+    spec = recipe("official-vit")
+    shown = Shown(torch.zeros(2, 3, 224, 224), [str(number) for number in range(100)])
+    assert spec.teacher is not None
+    counts = [
+        sum(one.numel() for one in build(network, shown, 0).parameters()) for network in (spec.network, spec.teacher)
+    ]
+    assert counts == [5_563_400, 5_543_716]
+
+
+def test_a_student_without_a_distillation_token_cannot_learn_by_it() -> None:
+    words = "--data digits --train-limit 40 --width 4 --set method.distillation_token=true"
+    with pytest.raises(UserError, match="distillation_token wants a student with a distillation token"):
+        build_models(make_plan(to_spec(parse(words.split()))))
 
 
 @pytest.mark.parametrize("name", ["paper-vit", "official-vit"])
@@ -284,7 +370,7 @@ def test_the_table_of_a_recipe_says_what_became_of_its_quirks(
         main("train --recipe official-vit --data digits --set method.temperature=4 --without zero_head".split())
     printed = " ".join(capsys.readouterr().out.split())
     assert "overridden numel_kl in part, by method.temperature=4 left out zero_head" in printed
-    assert "quirks other_init, teacher_train_mode, joint_adamw_zero_grads, resampled_replay" in printed
+    assert "quirks other_init, distillation_token, teacher_train_mode, joint_adamw_zero_grads, resampled_replay" in printed
 
 
 def test_a_change_in_python_wins_too() -> None:

@@ -15,7 +15,7 @@ from tests.docs.blocks import ROOT
 from tests.report import browser
 
 BASH = shutil.which("bash") or "/bin/bash"
-TESTS = f'''
+TESTS = f"""
 import pytest
 pytest.importorskip("os")
 
@@ -27,7 +27,7 @@ def test_other():
     pytest.skip("no GPU\\nhere")
 
 def test_runs(): ...
-'''
+"""
 
 
 def test_the_end_of_a_test_run_says_in_one_line_what_was_skipped(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.places import value_at, with_changes
-from spacedkd.quirks import QUIRKS
+from spacedkd.quirks import QUIRKS, without_token
 from spacedkd.schedule import Schedule, Spaced
 from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
 from spacedkd.spec_words import describe_schedule
@@ -70,11 +70,11 @@ _OFFICIAL = {
         f"{_TAUGHT} alone": "full_precision",
     },
     "vit": {
-        _TAUGHT: "numel_kl other_init",
+        _TAUGHT: "numel_kl other_init distillation_token",
         "online": "online_pre",
         "spaced offline": "teacher_train_mode",
         "spaced": "joint_adamw_zero_grads resampled_replay teachers_rate rounded_up no_flush",
-        f"{_TAUGHT} alone": "zero_head full_precision",
+        f"{_TAUGHT} alone": "zero_head pit_drop_path full_precision",
     },
 }
 for _name, _by_modes in _OFFICIAL.items():
@@ -162,6 +162,8 @@ def recipe(
     """
     base = _chosen(name, without).spec
     asked = _with_drop_path(_plain_where_unspaced(change(base), base, asked_for), base)
+    if asked.teacher is None and any(quirk == "distillation_token" for quirk, _, _ in _settings(name, without, asked)):
+        asked = replace(asked, teacher=without_token(asked.network))  # the student's network is its own from here on
 
     def kept(place: str) -> bool:
         if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):

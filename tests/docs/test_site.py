@@ -38,7 +38,13 @@ def uris(nav: Any) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation_once() -> None:
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    made = {*site.FROM_ROOT.values(), *site.result_pages(), *site.example_pages(), *api_pages.pages(), "command-line.md"}
+    made = {
+        *site.FROM_ROOT.values(),
+        *site.result_pages(),
+        *site.example_pages(),
+        *api_pages.pages(),
+        "command-line.md",
+    }
     shown = [*uris(SETTINGS["nav"])]
     folders = tuple(uri for uri in shown if uri.endswith("/"))
     assert {uri for uri in written | made if not uri.startswith(folders)} == {*shown} - {*folders}
@@ -86,7 +92,10 @@ def test_every_quirk_is_explained() -> None:
 
 def test_nobody_is_told_to_install_from_an_index_what_is_on_none() -> None:
     """Messages name the libraries of an extra (`errors.install_command`), pages the section Install of README."""
-    places = [ROOT / "README.md", *(path for name in ("src", "docs", "examples") for path in (ROOT / name).rglob("*.*"))]
+    places = [
+        ROOT / "README.md",
+        *(path for name in ("src", "docs", "examples") for path in (ROOT / name).rglob("*.*")),
+    ]
     texts = {path: path.read_text() for path in places if path.suffix in (".py", ".md", ".pyi", ".toml", ".js")}
     assert len(texts) > 100
     by_name = re.compile(r"pip3? install [^\n`]*?['\" ]spacedkd(?![-\w])")

@@ -89,7 +89,8 @@ class Distillation:
 
     def logit_term(self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress) -> Tensor:
         """How far the student's logits are from the teacher's, before any weight."""
-        z_s, z_t = student.logits, teacher.logits
+        z_s = student.logits if student.token_logits is None else student.token_logits
+        z_t = teacher.logits
         if self.standardise:
             z_s, z_t = standardised(z_s), standardised(z_t)
         temperature: Temperature = self.temperature

@@ -13,7 +13,7 @@ the whole batch, neither squared nor averaged; `feature_loss` and `logit_loss` n
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
@@ -38,6 +38,9 @@ class KD(Distillation, Method):
 
     teacher_learns: bool = True
     """False keeps a pre-trained teacher as it is"""
+    distillation_token: bool = field(default=False, metadata={"later": True})
+    """the head of the student's class token learns from the labels, that of its distillation token from the teacher's
+    logits, and it is evaluated by their mean (DeiT)"""
 
     @property
     def chain(self) -> Sequence[str]:
@@ -59,7 +62,8 @@ class KD(Distillation, Method):
             bridge = None
             if self.feature_weight:
                 bridge = adapter(*(feature_width(networks[one], given.sample) for one in (role, ahead)))
-            models[role] = self.equipped(Classifier(networks[role], bridge))
+            has_token = self.distillation_token and role == self.chain[-1]
+            models[role] = self.equipped(Classifier(networks[role], bridge, has_token))
         return models
 
     def network(self, role: str, given: Ingredients) -> nn.Module:

@@ -63,23 +63,35 @@ class Prediction(NamedTuple):
     logits: Tensor  # [B, C]
     features: Tensor  # [B, D] pooled, before the classifier; [B, 0] where the network does not show them
     heat: Tensor | None = None  # [1] how soft it wants to be compared, where that is learned
+    token_logits: Tensor | None = None  # [B, C] of the distillation token's head, where that learns apart
 
 
 class Classifier(nn.Module):
-    """A network with its own head, and an adapter on its features if they are to meet a teacher's."""
+    """A network with its own head, and an adapter on its features if they are to meet a teacher's.
+
+    With `distillation_token` the heads of its class token and of its distillation token learn apart: in train mode
+    `logits` are those of the class token, and `token_logits` those of the other. Otherwise it answers with their mean.
+    """
 
     head_names: tuple[str, ...] = ("final",)
 
-    def __init__(self, network: nn.Module, adapter: nn.Module | None = None) -> None:
+    def __init__(self, network: nn.Module, adapter: nn.Module | None = None, distillation_token: bool = False) -> None:
         super().__init__()
+        if distillation_token and not (is_timm(network) and len(_classifiers(network)) == 2):
+            raise UserError(
+                "distillation_token wants a student with a distillation token and its head, and "
+                f"{type(network).__name__} has none: use --network deit_tiny_distilled_patch16_224, or leave it out."
+            )
         self.network = network
         self.adapter = adapter
+        self.distillation_token = distillation_token
 
     def forward(self, inputs: Inputs, adapted: bool = True) -> tuple[Prediction, ...]:
         """Features come through the adapter, towards the teacher's; not `adapted` they are the network's own."""
         inputs = at_own_size(self.network, inputs)
         if is_timm(self.network):
-            prediction = final(self.network, self.network.forward_features(inputs))  # type: ignore[operator]
+            maps = self.network.forward_features(inputs)  # type: ignore[operator]
+            prediction = final(self.network, maps, apart=self.distillation_token and self.training)
         else:
             prediction = self._answer(inputs)
         if self.adapter is None or not adapted:
@@ -157,11 +169,11 @@ def _giving(logits: Tensor, seen: Sequence[Pass], network: nn.Module) -> tuple[s
     return tuple(names[one.module] for one in (same or last)[:1])
 
 
-def final(network: nn.Module, maps: Tensor) -> Prediction:
+def final(network: nn.Module, maps: Tensor, apart: bool = False) -> Prediction:
     """What a timm network's own head says of its last maps; the features are what enters its classifier.
 
     They are watched on their way in: networks with two classifiers, or with layers between pooling and classifier,
-    have no common way to be asked for them.
+    have no common way to be asked for them. Two classifiers are kept `apart`, or answer with their mean.
     """
     with watching(_classifiers(network)) as seen:
         logits = network.forward_head(maps)  # type: ignore[operator]
@@ -169,7 +181,11 @@ def final(network: nn.Module, maps: Tensor) -> Prediction:
         raise UserError(f"{type(network).__name__} does not show the features before its classifier: no KD with it.")
     features = [one.entered.flatten(1) for one in seen]
     same_width = len({f.shape[1] for f in features}) == 1
-    return Prediction(logits, torch.stack(features).mean(0) if same_width else torch.cat(features, 1))
+    pooled = torch.stack(features).mean(0) if same_width else torch.cat(features, 1)
+    if apart:
+        of_class, of_token = (one.left for one in seen)
+        return Prediction(of_class, pooled, token_logits=of_token)
+    return Prediction(logits, pooled)
 
 
 def _classifiers(network: nn.Module) -> Sequence[nn.Module]:
