@@ -51,6 +51,11 @@ def _distillation_token(spec: RunSpec) -> Settings:
     return {"method.distillation_token": True, **named}
 
 
+def _second_pass(spec: RunSpec) -> Settings:
+    drops = spec.network.name.startswith(("pit_", "pvt_")) and spec.network.options.get("drop_path_rate")
+    return {"method.second_pass": True} if drops else {}
+
+
 def without_token(network: NetworkSpec) -> NetworkSpec:
     """Return the same DeiT without a distillation token, as its teacher has none.
 
@@ -151,6 +156,10 @@ QUIRKS = {
     "distillation_token": Quirk(
         "a DeiT student has a second token and head, which alone learn from the teacher; both heads' mean is evaluated",
         _distillation_token,
+    ),
+    "second_pass": Quirk(
+        "a PiT student's logits for the teacher come from a second forward pass, with other drop-path masks",
+        _second_pass,
     ),
     "pit_drop_path": Quirk(
         "block i of a PiT's N blocks drops with drop_path_rate * i / N, timm's with drop_path_rate * i / (N - 1)",

@@ -69,13 +69,17 @@ def rate(epoch: int) -> float:
 
 
 def vit_loss(student: nn.Module, batch: Any, taught: Tensor) -> Tensor:
-    """The class token's head learns from the labels, the distillation token's from the teacher; one alone from both."""
+    """The class token's head learns from the labels, the distillation token's from the teacher.
+
+    A network without such a token learns from the teacher in a second pass, whose drop-path has other masks.
+    """
     network: Any = student.network
     tokens = network.forward_features(batch.inputs)
     if getattr(network, "head_dist", None) is not None:
         of_class, of_token = network.head(tokens[:, 0]), network.head_dist(tokens[:, 1])
     else:
-        of_class = of_token = network.forward_head(tokens)
+        of_class, of_token = network.forward_head(tokens), network(batch.inputs)
+        assert not torch.equal(of_class, of_token)
     apart = F.kl_div(of_token.log_softmax(1), taught.detach().log_softmax(1), reduction="sum", log_target=True)
     return 0.5 * F.cross_entropy(of_class, batch.labels) + 0.5 * apart / of_token.numel()
 

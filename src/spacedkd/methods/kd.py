@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.method import Card, Ingredients, Losses, Method, Models, Progress
@@ -41,6 +42,20 @@ class KD(Distillation, Method):
     distillation_token: bool = field(default=False, metadata={"later": True})
     """the head of the student's class token learns from the labels, that of its distillation token from the teacher's
     logits, and it is evaluated by their mean (DeiT)"""
+    second_pass: bool = field(default=False, metadata={"later": True})
+    """compare the teacher's logits with those of a second pass through the student, under drop-path masks of its own"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asked = [name for name in ("distillation_token", "second_pass") if getattr(self, name)]
+        if asked and (type(self).models is not KD.models or type(self).losses is not KD.losses):
+            raise UserError(
+                f"{asked[0]} is an option of kd, and {type(self).__name__} would not heed it: leave it out."
+            )
+        if len(asked) == 2:
+            raise UserError(
+                "distillation_token and second_pass both say which logits learn from the teacher: leave one of them out."
+            )
 
     @property
     def chain(self) -> Sequence[str]:
@@ -83,6 +98,9 @@ class KD(Distillation, Method):
         with torch.no_grad():
             (teacher,) = models[self.ahead_of(role)](batch.inputs, adapted=False)
         (student,) = models[role](batch.inputs)
+        if self.second_pass:
+            (again,) = models[role](batch.inputs)
+            student = student._replace(distilled_logits=again.logits)
         return self.terms(student, teacher, batch.labels, progress)
 
     def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:

@@ -63,14 +63,16 @@ class Prediction(NamedTuple):
     logits: Tensor  # [B, C]
     features: Tensor  # [B, D] pooled, before the classifier; [B, 0] where the network does not show them
     heat: Tensor | None = None  # [1] how soft it wants to be compared, where that is learned
-    token_logits: Tensor | None = None  # [B, C] of the distillation token's head, where that learns apart
+    distilled_logits: Tensor | None = (
+        None  # [B, C] what is compared with the teacher's logits, where that is not `logits`
+    )
 
 
 class Classifier(nn.Module):
     """A network with its own head, and an adapter on its features if they are to meet a teacher's.
 
     With `distillation_token` the heads of its class token and of its distillation token learn apart: in train mode
-    `logits` are those of the class token, and `token_logits` those of the other. Otherwise it answers with their mean.
+    `logits` are those of the class token, and `distilled_logits` those of the other. Else it answers with their mean.
     """
 
     head_names: tuple[str, ...] = ("final",)
@@ -184,7 +186,7 @@ def final(network: nn.Module, maps: Tensor, apart: bool = False) -> Prediction:
     pooled = torch.stack(features).mean(0) if same_width else torch.cat(features, 1)
     if apart:
         of_class, of_token = (one.left for one in seen)
-        return Prediction(of_class, pooled, token_logits=of_token)
+        return Prediction(of_class, pooled, distilled_logits=of_token)
     return Prediction(logits, pooled)
 
 
