@@ -54,7 +54,7 @@ class KD(Distillation, Method):
             )
         if len(asked) == 2:
             raise UserError(
-                "distillation_token and second_pass both say which logits learn from the teacher: leave one of them out."
+                "distillation_token and second_pass both say which logits learn from the teacher: leave one out."
             )
 
     @property
