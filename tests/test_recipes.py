@@ -396,10 +396,12 @@ def test_the_deits_of_the_released_code_have_its_parameters() -> None:
     [
         ("shake", {"distillation_token": True}),
         ("fitnet", {"second_pass": True}),
+        ("ban", {"second_pass": True}),
         ("kd", {"second_pass": True, "distillation_token": True}),
+        ("kd", {"second_pass": True, "logit_weight": 0.0}),
     ],
 )
-def test_options_that_a_method_would_not_heed_are_refused(name: str, options: dict[str, bool]) -> None:
+def test_options_that_a_method_would_not_heed_are_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="leave"):
         build_method(MethodSpec(name, options))
 

@@ -89,8 +89,7 @@ class Distillation:
 
     def logit_term(self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress) -> Tensor:
         """How far the student's logits are from the teacher's, before any weight."""
-        z_s = student.logits if student.distilled_logits is None else student.distilled_logits
-        z_t = teacher.logits
+        z_s, z_t = student.logits, teacher.logits
         if self.standardise:
             z_s, z_t = standardised(z_s), standardised(z_t)
         temperature: Temperature = self.temperature

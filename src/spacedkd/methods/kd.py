@@ -48,10 +48,13 @@ class KD(Distillation, Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         asked = [name for name in ("distillation_token", "second_pass") if getattr(self, name)]
-        if asked and (type(self).models is not KD.models or type(self).losses is not KD.losses):
+        heeded = all(getattr(type(self), name) is getattr(KD, name) for name in ("models", "losses", "terms"))
+        if asked and not heeded:
             raise UserError(
                 f"{asked[0]} is an option of kd, and {type(self).__name__} would not heed it: leave it out."
             )
+        if asked and not self.logit_weight:
+            raise UserError(f"{asked[0]} is about the logits' loss, and logit_weight is 0: leave one of them out.")
         if len(asked) == 2:
             raise UserError(
                 "distillation_token and second_pass both say which logits learn from the teacher: leave one out."
@@ -97,11 +100,13 @@ class KD(Distillation, Method):
             return self.own_losses(role, models, batch, progress)
         with torch.no_grad():
             (teacher,) = models[self.ahead_of(role)](batch.inputs, adapted=False)
-        (student,) = models[role](batch.inputs)
+        student, *distilled = models[role](batch.inputs)
         if self.second_pass:
-            (again,) = models[role](batch.inputs)
-            student = student._replace(distilled_logits=again.logits)
-        return self.terms(student, teacher, batch.labels, progress)
+            distilled = models[role](batch.inputs)
+        terms = self.terms(student, teacher, batch.labels, progress)
+        for other in distilled:  # the one that learns from the teacher's logits in the student's place
+            terms["logit"] = self.logit_weight * self.logit_term(other, teacher, batch.labels, progress)
+        return terms
 
     def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         """What the first of the chain learns from: the labels alone."""

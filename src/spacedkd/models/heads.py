@@ -63,16 +63,13 @@ class Prediction(NamedTuple):
     logits: Tensor  # [B, C]
     features: Tensor  # [B, D] pooled, before the classifier; [B, 0] where the network does not show them
     heat: Tensor | None = None  # [1] how soft it wants to be compared, where that is learned
-    distilled_logits: Tensor | None = (
-        None  # [B, C] what is compared with the teacher's logits, where that is not `logits`
-    )
 
 
 class Classifier(nn.Module):
     """A network with its own head, and an adapter on its features if they are to meet a teacher's.
 
-    With `distillation_token` the heads of its class token and of its distillation token learn apart: in train mode
-    `logits` are those of the class token, and `distilled_logits` those of the other. Else it answers with their mean.
+    With `distillation_token` the heads of its class token and of its distillation token learn apart: in train mode it
+    answers with a prediction of each, the class token's first. In eval mode it answers with the mean of both.
     """
 
     head_names: tuple[str, ...] = ("final",)
@@ -91,14 +88,14 @@ class Classifier(nn.Module):
     def forward(self, inputs: Inputs, adapted: bool = True) -> tuple[Prediction, ...]:
         """Features come through the adapter, towards the teacher's; not `adapted` they are the network's own."""
         inputs = at_own_size(self.network, inputs)
-        if is_timm(self.network):
-            maps = self.network.forward_features(inputs)  # type: ignore[operator]
-            prediction = final(self.network, maps, apart=self.distillation_token and self.training)
+        if self.distillation_token and self.training:
+            predictions = _of_each_classifier(self.network, self.network.forward_features(inputs))  # type: ignore[operator]
+        elif is_timm(self.network):
+            predictions = (final(self.network, self.network.forward_features(inputs)),)  # type: ignore[operator]
         else:
-            prediction = self._answer(inputs)
-        if self.adapter is None or not adapted:
-            return (prediction,)
-        return (prediction._replace(features=self.adapter(prediction.features)),)
+            predictions = (self._answer(inputs),)
+        adapter = self.adapter if adapted else None
+        return tuple(one if adapter is None else one._replace(features=adapter(one.features)) for one in predictions)
 
     def _answer(self, inputs: Inputs) -> Prediction:
         """What a network that is not timm's says, and the features it gives or shows."""
@@ -171,11 +168,11 @@ def _giving(logits: Tensor, seen: Sequence[Pass], network: nn.Module) -> tuple[s
     return tuple(names[one.module] for one in (same or last)[:1])
 
 
-def final(network: nn.Module, maps: Tensor, apart: bool = False) -> Prediction:
+def final(network: nn.Module, maps: Tensor) -> Prediction:
     """What a timm network's own head says of its last maps; the features are what enters its classifier.
 
     They are watched on their way in: networks with two classifiers, or with layers between pooling and classifier,
-    have no common way to be asked for them. Two classifiers are kept `apart`, or answer with their mean.
+    have no common way to be asked for them.
     """
     with watching(_classifiers(network)) as seen:
         logits = network.forward_head(maps)  # type: ignore[operator]
@@ -183,11 +180,14 @@ def final(network: nn.Module, maps: Tensor, apart: bool = False) -> Prediction:
         raise UserError(f"{type(network).__name__} does not show the features before its classifier: no KD with it.")
     features = [one.entered.flatten(1) for one in seen]
     same_width = len({f.shape[1] for f in features}) == 1
-    pooled = torch.stack(features).mean(0) if same_width else torch.cat(features, 1)
-    if apart:
-        of_class, of_token = (one.left for one in seen)
-        return Prediction(of_class, pooled, distilled_logits=of_token)
-    return Prediction(logits, pooled)
+    return Prediction(logits, torch.stack(features).mean(0) if same_width else torch.cat(features, 1))
+
+
+def _of_each_classifier(network: nn.Module, maps: Tensor) -> tuple[Prediction, ...]:
+    """Return what each of a timm network's classifiers says of its last maps, and what enters it."""
+    with watching(_classifiers(network)) as seen:
+        network.forward_head(maps)  # type: ignore[operator]
+    return tuple(Prediction(one.left, one.entered.flatten(1)) for one in seen)
 
 
 def _classifiers(network: nn.Module) -> Sequence[nn.Module]:
