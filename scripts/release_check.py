@@ -47,6 +47,7 @@ def check_sdist(sdist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = "pyproject.toml LICENSE README.md CHANGELOG.md constraints.txt Makefile mkdocs.yml docs/data.md".split()
     needed += ["tests/conftest.py", "tests/docs/blocks.py", "examples/own_loop.py", "benchmarks/ways.py"]
+    needed += ["results/README.md"]
     needed += ["scripts/site.py", "src/spacedkd/report/look.css", "src/spacedkd/__init__.pyi", "src/spacedkd/py.typed"]
     if missing := sorted({*needed} - names):
         raise SystemExit(f"{sdist.name} lacks {missing}")

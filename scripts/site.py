@@ -1,4 +1,4 @@
-"""What the site has besides docs/: README, examples, command line and the API, as pages (a hook of mkdocs)."""
+"""What the site has besides docs/: README, results, examples, command line and the API, as pages (a hook of mkdocs)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links lead where they lead in the repository."""
-    source = {uri: name for name, uri in FROM_ROOT.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
-    return with_links(markdown, source, page.file.src_uri)
+    uri = page.file.src_uri
+    from_root = {uri: name for name, uri in FROM_ROOT.items()} | {uri: uri for uri in result_pages()}
+    return with_links(markdown, from_root.get(uri, f"docs/{uri}"), uri)
 
 
 def made_pages() -> dict[str, str]:
     """Every page that is no file of docs/, by its place on the site."""
     pages = {uri: (ROOT / name).read_text(encoding="utf-8") for name, uri in FROM_ROOT.items()}
-    return pages | example_pages() | api_pages.pages() | {"command-line.md": command_line_page.page()}
+    pages |= result_pages() | example_pages() | api_pages.pages()
+    return pages | {"command-line.md": command_line_page.page()}
+
+
+def result_pages() -> dict[str, str]:
+    """The Markdown files of results/, where they are in the repository; runs/ holds numbers alone."""
+    paths = sorted((ROOT / "results").rglob("*.md"))
+    uris = {path.relative_to(ROOT).as_posix(): path for path in paths}
+    return {uri: path.read_text(encoding="utf-8") for uri, path in uris.items() if not uri.startswith("results/runs/")}
 
 
 def example_pages() -> dict[str, str]:
@@ -101,8 +110,15 @@ def _expanded(nav: Any) -> Any:
     return [*_listed(nav.removesuffix("/"))] if nav.endswith("/") else nav
 
 
-def _listed(folder: str) -> Iterator[str]:
-    """The pages of a folder, the one about all of them first."""
+def _listed(folder: str) -> Iterator[str | dict[str, str]]:
+    """The pages of a folder, the one about all of them first.
+
+    Of the results these are the page about them and the list of each scale, by its name; tables are linked from there.
+    """
+    if folder == "results":
+        yield "results/README.md"
+        yield from ({uri.split("/")[1]: uri} for uri in result_pages() if uri.endswith("/index.md"))
+        return
     here = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / folder).glob("*.md")}
     names = here | {uri for uri in made_pages() if uri.startswith(f"{folder}/")}
     yield from sorted(names, key=lambda name: (not name.endswith(("/README.md", "/index.md")), name))

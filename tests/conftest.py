@@ -19,6 +19,7 @@ from torch import Tensor
 import spacedkd.models  # noqa: F401  before anything imports timm or torchvision
 from spacedkd import DataSpec, Duration, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
 from tests.forked import get_context, start
+from tests.skipped import pytest_terminal_summary  # noqa: F401  a hook of pytest
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # so too in processes that tests start: all share the cores

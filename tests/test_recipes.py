@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,45 @@ import pytest
 import torch
 from torch import nn
 
-from spacedkd import KD, Duration, Online, RunSpec, SelfKD, Spaced, Turn, UserError, load_student, train
+from spacedkd import (
+    KD,
+    Duration,
+    MethodSpec,
+    NetworkSpec,
+    Online,
+    RunSpec,
+    SelfKD,
+    Spaced,
+    Turn,
+    UserError,
+    load_student,
+    train,
+)
 from spacedkd.cli import main
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
+from spacedkd.data.inputs import Shown
 from spacedkd.data.sources import fill_in
 from spacedkd.documents import read_journal
 from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import build_method
+from spacedkd.models.build import build
 from spacedkd.places import value_at
 from spacedkd.quirks import QUIRKS
-from spacedkd.recipes import RECIPES, of_quirks, recipe
+from spacedkd.recipes import RECIPES, SETTINGS, of_quirks, recipe, with_settings_table
 from spacedkd.schedule import ReleasedSelfKD
 from spacedkd.training.building import build_models
 from spacedkd.training.plan import make_plan
+from tests.conftest import assert_same_bits
+from tests.docs.blocks import ROOT
 
+FINGERPRINTS = {
+    "paper-cnn": "afcbde2b822fa6d2",
+    "paper-self": "cb28ec0b233be848",
+    "paper-vit": "261ac67a5fefa6b2",
+    "official-cnn": "13a45ec84b73fdf5",
+    "official-self": "9cd42f3f91172271",
+}
 OFFICIAL = [(name, quirk) for name, entry in RECIPES.items() for quirk in entry.quirks]
 
 
@@ -49,6 +74,117 @@ def test_the_papers_cnn_settings() -> None:
     assert (vit.optimizer.name, vit.optimizer.lr, vit.optimizer.weight_decay, vit.epochs) == ("adamw", 5e-4, 0.05, 300)
 
 
+def leaves(plain: Any, above: str = "") -> dict[str, Any]:
+    """What is set in a spec, as JSON, by its place; options of a network or a method are named without `options`."""
+    if not isinstance(plain, dict):
+        return {above.rstrip("."): plain}
+    inner = (leaves(value, above if key == "options" else f"{above}{key}.") for key, value in plain.items())
+    return {place: value for one in inner for place, value in one.items()}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_of_a_recipe_says_where_it_comes_from(name: str) -> None:
+    rows = {one.place: one for one in SETTINGS[name]}
+    assert len(rows) == len(SETTINGS[name])
+    usual, own = (leaves(to_json(spec)) for spec in (RunSpec(), recipe(name)))
+    changed = {place for place in own if own[place] != usual.get(place) and own[place] is not None}
+    shown = {place if place in rows else place.rpartition(".")[0] for place in changed}  # a schedule is one setting
+    assert shown <= rows.keys()
+    for one in rows.values():
+        assert one.source.startswith(("paper, ", "released code", "ours", "spaced KD: paper, ")), one
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_that_are_said_to_be_a_recipes_are(name: str) -> None:
+    spec = recipe(name)
+    method = build_method(spec.method)
+    for one in SETTINGS[name]:
+        group, _, field = one.place.partition(".")
+        found = getattr(method, field) if group == "method" and field != "name" else value_at(spec, one.place)
+        if one.place == "network.init":  # implied: without it a network starts from the same weights
+            assert found is None
+            shown = Shown(torch.zeros(2, 3, 8, 8), ["a", "b"])
+            networks = [NetworkSpec(spec.network.name, {"width": 4, **init}) for init in ({}, {"init": one.value})]
+            assert_same_bits(*(build(network, shown, 0).state_dict() for network in networks))
+        else:
+            assert found == one.value, one
+
+
+@pytest.mark.parametrize(
+    ("place", "names"),
+    [
+        ("optimizer.weight_decay", SETTINGS),
+        ("data.augmentation", SETTINGS),
+        ("network.drop_path_rate", ["paper-vit"]),
+        ("same_init", ["paper-cnn", "paper-vit"]),
+        ("schedule.tail", SETTINGS),
+    ],
+)
+def test_what_the_paper_does_not_say_is_not_called_the_papers(place: str, names: Sequence[str]) -> None:
+    for name in names:
+        (source,) = (one.source for one in SETTINGS[name] if one.place == place)
+        assert not source.startswith("paper")
+        assert "not in the paper" in source or "ours" in source
+
+
+def test_the_page_about_recipes_has_the_table_of_their_settings() -> None:
+    """`make docs` writes it."""
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    assert with_settings_table(page) == page
+    assert "| `optimizer.weight_decay` | 0.05 | vit | released code; not in the paper |" in page.splitlines()
+    with pytest.raises(UserError, match="no place for the table"):
+        with_settings_table("no marks")
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("paper-cnn", "optimizer.lr 0.01 paper, section 5.1"),
+        ("official-cnn", "method.logit_loss probability-kl released code: prob_kl (online, spaced, offline)"),
+    ],
+)
+def test_one_recipes_settings_are_listed_with_their_sources(
+    name: str, row: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    main(["list", "recipes", "--pattern", name])
+    assert row in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_recipe_that_there_is_not_cannot_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["list", "recipes", "--pattern", "paper-cn"])
+    assert stopped.value.code == 2
+
+
+def algorithm_2(steps: int, interval: int) -> list[tuple[str, int]]:
+    """The paper's Algorithm 2 as printed, with the set R cleared after a replay."""
+    turns, kept = [], []
+    for step in range(steps):
+        kept.append(step)
+        turns.append(("teacher", step))
+        if len(kept) == interval:
+            turns += [("student", earlier) for earlier in kept]
+            kept = []
+    return turns
+
+
+@pytest.mark.parametrize("name", ["paper-cnn", "paper-self", "paper-vit"])
+def test_the_last_block_of_a_recipe_after_the_paper_is_a_choice(name: str) -> None:
+    words = f"{' '.join(TINY)} --recipe {name} --interval 4st --augment none --image-size 32 --warmup 0ep"
+    text, printed = (
+        [*make_plan(to_spec(parse(f"{words} {choice}".split()))).turns.after(0)] for choice in ("", "--tail drop")
+    )
+    assert printed == algorithm_2(10, 4)
+    assert text == [*algorithm_2(10, 4), ("student", 8), ("student", 9)]
+    assert value_at(recipe(name), "schedule.tail") == "teach"
+
+
+def test_recipes_after_the_paper_are_the_runs_they_were() -> None:
+    fingerprints = {name: recipe(name).fingerprint() for name in (*SETTINGS, "official-cnn", "official-self")}
+    assert fingerprints == FINGERPRINTS
+
+
 @pytest.mark.parametrize("name", ["paper-cnn", "paper-self", "paper-vit"])
 def test_without_all_quirks_the_official_recipe_is_the_papers(name: str) -> None:
     official = name.replace("paper", "official")
@@ -59,10 +195,14 @@ def test_without_all_quirks_the_official_recipe_is_the_papers(name: str) -> None
 def test_each_quirk_changes_something_and_can_be_left_out_alone(name: str, quirk: str) -> None:
     """online_pre concerns online KD only, so all are tried with a spaced and with an online schedule."""
 
-    def online(spec: RunSpec) -> RunSpec:
-        return replace(spec, schedule=Online())
+    def spaced_(spec: RunSpec) -> RunSpec:
+        is_pits = quirk in ("pit_drop_path", "second_pass")
+        return replace(spec, network=NetworkSpec("pit_ti_224")) if is_pits else spec
 
-    spaced = recipe(name) != recipe(name, without=[quirk])
+    def online(spec: RunSpec) -> RunSpec:
+        return replace(spaced_(spec), schedule=Online())
+
+    spaced = recipe(name, change=spaced_) != recipe(name, without=[quirk], change=spaced_)
     unspaced = recipe(name, change=online) != recipe(name, without=[quirk], change=online)
     assert spaced or unspaced
     assert spaced != (quirk == "online_pre")
@@ -173,7 +313,103 @@ def test_first_weights_are_those_of_the_released_networks() -> None:
     paper = build_models(make_plan(to_spec(parse(f"--recipe paper-vit {small}".split()))))["student"].network
     assert paper.head.weight.any()  # type: ignore[union-attr]
     pit = to_spec(parse("--recipe official-vit --network pit_ti_224".split()))
-    assert pit.network.options == {"drop_path_rate": 0.1}  # timm's PiT starts as the released one
+    assert "init" not in pit.network.options  # timm's PiT starts as the released one
+
+
+def drop_path_rates(words: str) -> list[float]:
+    """Of both residual branches of every block of the student, from the first to the last."""
+    tiny = "--data digits --train-limit 40 --batch-size 8 --threads 1 --augment none --image-size 32"
+    student: Any = build_models(make_plan(to_spec(parse(f"{tiny} {words}".split()))))["student"].network
+    branches = ((block.drop_path1, block.drop_path2) for stage in student.transformers for block in stage.blocks)
+    return [getattr(branch, "drop_prob", 0.0) for pair in branches for branch in pair]
+
+
+def test_drop_path_of_a_pit_is_that_of_the_released_code() -> None:
+    """PAPER_VS_CODE.md: 0.1 * i / 12 over the twelve blocks of PiT-Tiny, in timm 0.1 * i / 11."""
+    pit = "--network pit_ti_224 --set network.patch_size=8 --set network.stride=4"
+    twelfths = [0, 1 / 120, 1 / 60, 1 / 40, 1 / 30, 1 / 24, 1 / 20, 7 / 120, 1 / 15, 3 / 40, 1 / 12, 11 / 120]
+    twice = [rate for rate in twelfths for _ in range(2)]
+    for mode in ("--interval 1.5ep", "--interval online", "--method none"):
+        assert drop_path_rates(f"--recipe official-vit {pit} {mode}") == pytest.approx(twice, rel=1e-12)
+    assert drop_path_rates(f"--recipe official-vit {pit} --set network.drop_path_rate=0.0") == [0.0] * 24
+    elevenths = [0.1 * block / 11 for block in range(12) for _ in range(2)]
+    for others in ("paper-vit", "official-vit --without pit_drop_path"):
+        assert drop_path_rates(f"--recipe {others} {pit}") == pytest.approx(elevenths, rel=1e-6)
+    spec = to_spec(parse("--recipe official-vit --teacher pit_s_224".split()))
+    assert value_at(spec, "teacher.drop_path_rule") == "i/N"
+    assert value_at(spec, "network.drop_path_rule") is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--network vit_tiny_patch16_224 --set network.drop_path_rule=i/N --image-size 32",
+        "--network pit_ti_224 --set network.drop_path_rule=linear --image-size 32",
+    ],
+)
+def test_a_drop_path_rule_that_there_is_not_is_refused(words: str) -> None:
+    with pytest.raises(UserError, match="drop_path_rule must be i/N, of a PiT; got"):
+        build_models(make_plan(to_spec(parse(f"--data digits --train-limit 40 {words}".split()))))
+
+
+@pytest.mark.parametrize(
+    ("words", "student", "teacher"),
+    [
+        ("", "deit_tiny_patch16_224, distilled", "deit_tiny_patch16_224"),
+        ("--interval online", "deit_tiny_patch16_224, distilled", "deit_tiny_patch16_224"),
+        ("--interval offline", "deit_tiny_patch16_224, distilled", "deit_tiny_patch16_224"),
+        ("--network deit_small_patch16_224", "deit_small_patch16_224, distilled", "deit_small_patch16_224"),
+        ("--network deit_tiny_distilled_patch16_224", "deit_tiny_distilled_patch16_224", "deit_tiny_patch16_224"),
+        ("--teacher resnet18_small", "deit_tiny_patch16_224, distilled", "resnet18_small"),
+        ("--network pit_ti_224 --teacher deit_tiny_patch16_224", "pit_ti_224", "deit_tiny_patch16_224"),
+        ("--without distillation_token", "deit_tiny_patch16_224", None),
+        ("--method none", "deit_tiny_patch16_224", None),
+    ],
+)
+def test_a_deit_that_is_taught_has_a_distillation_token_and_its_teacher_none(
+    words: str, student: str, teacher: str | None
+) -> None:
+    """PAPER_VS_CODE.md, point 27: neither has the network that learns without a teacher."""
+    spec = to_spec(parse(["--recipe", "official-vit", *words.split()]))
+    name, _, distilled = student.partition(", ")
+    assert (spec.network.name, spec.network.options.get("distilled", False)) == (name, bool(distilled))
+    assert (spec.teacher.name if spec.teacher else None) == teacher
+    assert spec.teacher is None or "distilled" not in spec.teacher.options
+    assert spec.method.options.get("distillation_token", False) == (bool(distilled) or "distilled" in name)
+    both = (spec.network, spec.teacher or spec.network)
+    assert {one.options.get("init") for one in both if one.name.startswith("deit")} == {"zero-head"}
+
+
+def test_the_deits_of_the_released_code_have_its_parameters() -> None:
+    """METHODS.md, card 7: 5 563 400 of the student, 5 543 716 of the teacher, with 100 classes at 224 pixels."""
+    spec = recipe("official-vit")
+    shown = Shown(torch.zeros(2, 3, 224, 224), [str(number) for number in range(100)])
+    assert spec.teacher is not None
+    counts = [
+        sum(one.numel() for one in build(network, shown, 0).parameters()) for network in (spec.network, spec.teacher)
+    ]
+    assert counts == [5_563_400, 5_543_716]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("shake", {"distillation_token": True}),
+        ("fitnet", {"second_pass": True}),
+        ("ban", {"second_pass": True}),
+        ("kd", {"second_pass": True, "distillation_token": True}),
+        ("kd", {"second_pass": True, "logit_weight": 0.0}),
+    ],
+)
+def test_options_that_a_method_would_not_heed_are_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="leave"):
+        build_method(MethodSpec(name, options))
+
+
+def test_a_student_without_a_distillation_token_cannot_learn_by_it() -> None:
+    words = "--data digits --train-limit 40 --width 4 --set method.distillation_token=true"
+    with pytest.raises(UserError, match="distillation_token wants a student with a distillation token"):
+        build_models(make_plan(to_spec(parse(words.split()))))
 
 
 @pytest.mark.parametrize("name", ["paper-vit", "official-vit"])
@@ -284,7 +520,9 @@ def test_the_table_of_a_recipe_says_what_became_of_its_quirks(
         main("train --recipe official-vit --data digits --set method.temperature=4 --without zero_head".split())
     printed = " ".join(capsys.readouterr().out.split())
     assert "overridden numel_kl in part, by method.temperature=4 left out zero_head" in printed
-    assert "quirks other_init, teacher_train_mode, joint_adamw_zero_grads, resampled_replay" in printed
+    assert (
+        "quirks other_init, distillation_token, teacher_train_mode, joint_adamw_zero_grads, resampled_replay" in printed
+    )
 
 
 def test_a_change_in_python_wins_too() -> None:

@@ -4,6 +4,7 @@ import difflib
 import math
 import operator
 import re
+import shlex
 from collections.abc import Iterable
 from typing import SupportsIndex
 
@@ -48,6 +49,24 @@ def did_you_mean(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
     names = [*dict.fromkeys(names)]
     near = difflib.get_close_matches(name, names, n=3, cutoff=likeness) or [n for n in names if n.startswith(name)][:3]
     return f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs the libraries of one of spacedkd's extras.
+
+    It names the libraries, not spacedkd: that is on no package index, and may have been installed from any folder.
+
+    >>> install_command("ray"), install_command("transformers")
+    ("pip install 'ray>=2.40'", "pip install 'transformers>=5' 'accelerate>=1.1'")
+    """
+    from importlib import metadata  # which takes as long as the rest of this file, and is seldom needed
+
+    try:
+        required = metadata.requires("spacedkd") or []
+    except metadata.PackageNotFoundError:  # it is imported from a checkout that was not installed
+        return f"pip install '.[{extra}]' in a checkout"
+    pattern = re.compile(rf"(.*?)\s*;\s*extra == ['\"]{re.escape(extra)}['\"]")
+    return shlex.join(["pip", "install", *(match[1] for line in required if (match := pattern.fullmatch(line)))])
 
 
 def check_between(name: str, value: float | None, least: float, most: float = math.inf) -> None:

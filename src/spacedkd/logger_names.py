@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError, install_command, unknown
 
 LOGGERS = {
     "csv": ("", ""),
-    "tensorboard": ("tensorboard", "'spacedkd[tensorboard]'"),
+    "tensorboard": ("tensorboard", ""),
     "wandb": ("wandb", "wandb"),
     "mlflow": ("mlflow", "mlflow"),
 }
-"""name -> the module it needs, if any, and what pip is to install for it"""
+"""name -> the module it needs, if any, and what pip is to install for it; nothing where it is an extra of that name"""
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -30,4 +30,5 @@ def check_installed(names: Iterable[str]) -> None:
     for name in names:
         module, package = LOGGERS[name]
         if module and find_spec(module) is None:
-            raise UserError(f"Logging to {name} needs a library that is not installed: pip install {package}")
+            command = f"pip install {package}" if package else install_command(name)
+            raise UserError(f"Logging to {name} needs a library that is not installed: {command}")

@@ -28,14 +28,42 @@ def _sets(settings: Settings) -> Callable[[RunSpec], Settings]:
     return lambda spec: settings
 
 
-def _first_weights(init: str, of: Callable[[NetworkSpec], bool]) -> Callable[[RunSpec], Settings]:
-    """Other first weights of those networks the released code has, whoever is one."""
+def _network_option(option: str, value: str, of: Callable[[NetworkSpec], bool]) -> Callable[[RunSpec], Settings]:
+    """Return what sets an option of those networks, student's and teacher's, that the released code makes otherwise."""
 
     def settings(spec: RunSpec) -> Settings:
-        networks = {"network.init": spec.network, "teacher.init": spec.teacher}
-        return {place: init for place, one in networks.items() if one is not None and not one.pretrained and of(one)}
+        networks = {"network": spec.network, "teacher": spec.teacher}
+        return {f"{role}.{option}": value for role, one in networks.items() if one is not None and of(one)}
 
     return settings
+
+
+def _drops_path_as_pit(network: NetworkSpec) -> bool:
+    return network.name.startswith("pit_") and bool(network.options.get("drop_path_rate"))
+
+
+def _distillation_token(spec: RunSpec) -> Settings:
+    """Give a DeiT student its token; timm has it by an option, or by the name of the network."""
+    name, options = spec.network.name, spec.network.options
+    if not name.startswith("deit_") or spec.network.pretrained or options.get("distilled") is False:
+        return {}
+    named = {} if "_distilled_" in name else {"network.distilled": True}
+    return {"method.distillation_token": True, **named}
+
+
+def _second_pass(spec: RunSpec) -> Settings:
+    drops = spec.network.name.startswith(("pit_", "pvt_")) and spec.network.options.get("drop_path_rate")
+    return {"method.second_pass": True} if drops else {}
+
+
+def without_token(network: NetworkSpec) -> NetworkSpec:
+    """Return the same DeiT without a distillation token, as its teacher has none.
+
+    >>> without_token(NetworkSpec("deit_tiny_distilled_patch16_224", {"depth": 6}))
+    NetworkSpec(name='deit_tiny_patch16_224', options={'depth': 6}, weights=None)
+    """
+    options = {option: value for option, value in network.options.items() if option != "distilled"}
+    return replace(network, name=network.name.replace("_distilled_", "_"), options=options)
 
 
 def _counted(schedule: Callable[[Spaced], Settings]) -> Callable[[RunSpec], Settings]:
@@ -84,7 +112,8 @@ QUIRKS = {
         _sets({"follower_first": True, "frozen_mode": "shared"}),
     ),
     "no_flush": Quirk(
-        "a last block shorter than the interval is never taught", _counted(lambda spaced: {"schedule.tail": "drop"})
+        "a last block shorter than the interval is never taught, as in the paper's Algorithms 2 and 4 as printed",
+        _counted(lambda spaced: {"schedule.tail": "drop"}),
     ),
     "rounded_up": Quirk("a part of a step makes the interval a whole step longer", _counted(_rounded_up)),
     "negative_counter": Quirk(
@@ -115,11 +144,26 @@ QUIRKS = {
     ),
     "other_init": Quirk("teacher and student start from different weights", _sets({"same_init": False})),
     "torch_init": Quirk(
-        "ResNets start from PyTorch's default weights", _first_weights("torch", lambda network: network.is_ours)
+        "ResNets start from PyTorch's default weights",
+        _network_option("init", "torch", lambda network: network.is_ours and not network.pretrained),
     ),
     "zero_head": Quirk(
         "a DeiT's classifier starts from zero, its class token from a truncated normal (0.02)",
-        _first_weights("zero-head", lambda network: network.name.startswith("deit")),
+        _network_option(
+            "init", "zero-head", lambda network: network.name.startswith("deit") and not network.pretrained
+        ),
+    ),
+    "distillation_token": Quirk(
+        "a DeiT student has a second token and head, which alone learn from the teacher; both heads' mean is evaluated",
+        _distillation_token,
+    ),
+    "second_pass": Quirk(
+        "a PiT student's logits for the teacher come from a second forward pass, with other drop-path masks",
+        _second_pass,
+    ),
+    "pit_drop_path": Quirk(
+        "block i of a PiT's N blocks drops with drop_path_rate * i / N, timm's with drop_path_rate * i / (N - 1)",
+        _network_option("drop_path_rule", "i/N", _drops_path_as_pit),
     ),
     "full_precision": Quirk("everything is computed in float32", _sets({"precision": "32-true"})),
 }

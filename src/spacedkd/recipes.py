@@ -2,19 +2,23 @@
 
 A recipe is a spec; an official recipe is the paper's settings with a list of quirks, each of which can be left out
 alone. A quirk belongs to the modes in which the released code has it: its online KD is not its spaced KD by one step.
+
+python -m spacedkd.recipes docs/recipes.md      # write the table of settings, as `make docs` does
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, unknown
 from spacedkd.places import value_at, with_changes
-from spacedkd.quirks import QUIRKS
+from spacedkd.quirks import QUIRKS, without_token
 from spacedkd.schedule import Schedule, Spaced
-from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
+from spacedkd.spec import NetworkSpec, OptimizerSpec, RunSpec
 from spacedkd.spec_words import describe_schedule
 
 
@@ -29,27 +33,190 @@ class Recipe(NamedTuple):
 
 TRANSFORMERS = ("deit", "pit", "vit", "swin")
 """how timm's names of those begin that a recipe's drop-path is for"""
-_SGD = OptimizerSpec("sgd", lr=0.01, momentum=0.9, weight_decay=5e-4)
-_ADAMW = OptimizerSpec("adamw", lr=5e-4, weight_decay=0.05)
-_VIT_RATE = RateSpec("cosine", floor=0.01, warmup=Duration(20, "ep"), restart_after_warmup=False, per_epoch=True)
-_CNN = RunSpec(
-    data=DataSpec("cifar100", augmentation="paper"),
-    network=NetworkSpec("resnet18_small"),
-    method=MethodSpec("kd"),
-    schedule=Spaced("1.5ep"),
-    epochs=80,
-    batch_size=128,
-    optimizer=_SGD,
+
+
+class Setting(NamedTuple):
+    """A value of a recipe, by its place in a spec, and where it comes from."""
+
+    place: str
+    value: Any
+    source: str
+    """a section of the paper, its released code, or ours"""
+    implied: bool = False
+    """whether the method or the network has this value anyway, so that the spec does not name it"""
+
+
+_SETUPS = "paper, section 5.1"
+_CODE = "released code; not in the paper"
+_LEARNED_FROM = (
+    Setting("method.label_weight", 0.7, "paper, section 3.1: 1 minus the weight of the KL", implied=True),
+    Setting("method.logit_weight", 0.3, _SETUPS, implied=True),
+    Setting("method.temperature", 3.0, _SETUPS, implied=True),
+    Setting("method.temperature_squared", False, "released code of the ResNets; the paper does not say", implied=True),
+    Setting("method.feature_weight", 0.03, _SETUPS, implied=True),
+    Setting(
+        "method.feature_loss",
+        "norm",
+        'released code: the root of the summed squares; the paper\'s table of losses calls it "MSE (Sum)"',
+        implied=True,
+    ),
 )
-_SELF = replace(_CNN, method=MethodSpec("self-kd", {"variant": "snapshot"}), schedule=Spaced("4ep"))
-_VIT = replace(
-    _CNN,
-    data=DataSpec("cifar100", augmentation="vit", drop_last=True),
-    network=NetworkSpec("deit_tiny_patch16_224", {"drop_path_rate": 0.1}),
-    epochs=300,
-    optimizer=_ADAMW,
-    rate=_VIT_RATE,
+_TWO_NETWORKS = (
+    Setting("teacher", None, f"{_SETUPS}: the student's architecture"),
+    Setting(
+        "same_init",
+        True,
+        "spaced KD: paper, section 4.1; online KD: ours, the paper speaks of different seeds (section 3.1)",
+    ),
+    Setting("method.name", "kd", "paper, section 3.1"),
+    Setting("method.logit_loss", "kl", _SETUPS, implied=True),
+    Setting("schedule", Spaced("1.5ep"), "paper, section 5.3"),
+    Setting("follower_first", False, "paper, Algorithm 1; the released code has the opposite (quirk `online_pre`)"),
 )
+_ANY_SPACED = (
+    Setting(
+        "schedule.tail",
+        "teach",
+        "ours, after the text of section 4.1; Algorithms 2 and 4 as printed, and the released code, leave the last, "
+        "incomplete block untaught: `--tail drop`",
+    ),
+    Setting("frozen_mode", "eval", "ours; the paper freezes weights (section 4.1) and says nothing of BatchNorm"),
+    Setting("precision", "auto", "ours; the released code computes in float32 (quirk `full_precision`)"),
+)
+_RESNET = (
+    Setting("data.source", "cifar100", _SETUPS),
+    Setting(
+        "data.augmentation",
+        "paper",
+        "released code, on CIFAR crop, mirror and rotation by up to 15 degrees; not in the paper",
+    ),
+    Setting("data.drop_last", False, _CODE),
+    Setting("network.name", "resnet18_small", f"{_SETUPS}; its stem for small images: released code"),
+    Setting("epochs", 80.0, _SETUPS),
+    Setting("batch_size", 128, _SETUPS),
+    Setting("optimizer.name", "sgd", _SETUPS),
+    Setting("optimizer.lr", 0.01, _SETUPS),
+    Setting("optimizer.momentum", 0.9, _SETUPS),
+    Setting("optimizer.weight_decay", 5e-4, _CODE),
+    Setting("rate.shape", "constant", _SETUPS),
+)
+_TRANSFORMER = (
+    Setting("data.source", "cifar100", _SETUPS),
+    Setting("data.augmentation", "vit", "released code, RandAugment and erasing at 224 pixels; not in the paper"),
+    Setting("data.drop_last", True, _CODE),
+    Setting("network.name", "deit_tiny_patch16_224", _SETUPS),
+    Setting("network.drop_path_rate", 0.1, _CODE),
+    Setting("epochs", 300.0, _SETUPS),
+    Setting("batch_size", 128, _SETUPS),
+    Setting("optimizer.name", "adamw", _SETUPS),
+    Setting("optimizer.lr", 5e-4, _SETUPS),
+    Setting("optimizer.weight_decay", 0.05, _CODE),
+    Setting("rate.shape", "cosine", _SETUPS),
+    Setting("rate.floor", 0.01, f"{_SETUPS}: from 5e-4 to 5e-6"),
+    Setting("rate.warmup", Duration(20, "ep"), _SETUPS),
+    Setting("rate.warmup_start", 0.001, _CODE),
+    Setting("rate.restart_after_warmup", False, _CODE),
+    Setting("rate.per_epoch", True, _CODE),
+)
+SETTINGS: Mapping[str, Sequence[Setting]] = {
+    "paper-cnn": (
+        *_RESNET,
+        Setting(
+            "network.init", "kaiming", "released code of self KD; its two networks: quirk `torch_init`", implied=True
+        ),
+        *_TWO_NETWORKS,
+        *_LEARNED_FROM,
+        *_ANY_SPACED,
+    ),
+    "paper-self": (
+        *_RESNET,
+        Setting("network.init", "kaiming", "released code of self KD; not in the paper", implied=True),
+        Setting("method.name", "self-kd", "paper, section 3.1"),
+        Setting(
+            "method.variant", "snapshot", "paper, section 4.1: the teacher is frozen; Algorithm 4: quirk `live_teacher`"
+        ),
+        Setting(
+            "method.logit_loss",
+            "soft-cross-entropy",
+            "released code; the paper's KL (section 5.1) has the same gradient",
+            implied=True,
+        ),
+        Setting("schedule", Spaced("4ep"), "paper, section 5.2, its table of self KD"),
+        *_LEARNED_FROM,
+        *_ANY_SPACED,
+    ),
+    "paper-vit": (*_TRANSFORMER, *_TWO_NETWORKS, *_LEARNED_FROM, *_ANY_SPACED),
+}
+"""what each recipe after the paper sets, from top to bottom; an official recipe is the same with its quirks"""
+
+
+def _spec_of(settings: Sequence[Setting]) -> RunSpec:
+    """Return the spec that has these settings; what is implied is left out of it, and so out of its fingerprint."""
+    (optimizer,) = (one.value for one in settings if one.place == "optimizer.name")
+    base = RunSpec(optimizer=OptimizerSpec(optimizer))  # a momentum belongs to sgd alone
+    return with_changes(base, [(one.place, one.value) for one in settings if not one.implied])
+
+
+def in_words(value: Any) -> str:
+    """Return a setting's value as it is written in a table.
+
+    >>> [in_words(value) for value in (5e-4, True, None, Spaced("1.5ep"), Duration(20, "ep"))]
+    ['0.0005', 'true', 'left open', 'spaced 1.5ep', '20ep']
+    """
+    if value is None:
+        return "left open"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Schedule):
+        return describe_schedule(value) or ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings_of(name: str) -> list[tuple[str, str, str]]:
+    """Return place, value and source of every setting of a recipe; of an official one also those of its quirks."""
+    rows = [(one.place, in_words(one.value), one.source) for one in SETTINGS[name.replace("official", "paper")]]
+    for quirk, modes in RECIPES[name].quirks.items():
+        source = f"released code: {quirk} ({', '.join(modes)})"
+        settings = QUIRKS[quirk].settings(RECIPES[name].spec)
+        rows += [(place, in_words(value), source) for place, value in settings.items()]
+    return _by_place(rows)
+
+
+def _by_place(rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Sort rows as a spec has its fields; what is in one field stays in its order, and one place together."""
+    rows = [*rows]
+    groups = [one.name for one in fields(RunSpec)]
+    places = [*dict.fromkeys(place for place, _, _ in rows)]
+    return sorted(rows, key=lambda row: (groups.index(row[0].partition(".")[0]), places.index(row[0])))
+
+
+def settings_table() -> str:
+    """Return all settings of the recipes after the paper, and where each comes from, as a table in Markdown."""
+    recipes: dict[tuple[str, str, str], list[str]] = {}
+    for name in SETTINGS:
+        for row in settings_of(name):
+            recipes.setdefault(row, []).append(name.removeprefix("paper-"))
+    lines = ["| setting | value | `paper-` | where it comes from |", "|---|---|---|---|"]
+    for row in _by_place(recipes):
+        place, value, source = row
+        names = "all" if len(recipes[row]) == len(SETTINGS) else ", ".join(recipes[row])
+        lines.append(f"| `{place}` | {value} | {names} | {source} |")
+    return "\n".join(lines)
+
+
+BEGIN, END = "<!-- settings, written by `make docs` -->\n", "<!-- end of settings -->"
+
+
+def with_settings_table(page: str) -> str:
+    """Return a page with the table of settings in place of what stands between its two marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"The page has no place for the table of settings: {BEGIN.strip()} ... {END.strip()}")
+    return f"{before}{begin}{settings_table()}\n{end}{after}"
+
+
+_CNN, _SELF, _VIT = (_spec_of(settings) for settings in SETTINGS.values())
 
 RECIPES = {
     "paper-cnn": Recipe("two ResNets, 80 epochs of SGD, interval 1.5 epochs, as the paper says", _CNN),
@@ -70,11 +237,11 @@ _OFFICIAL = {
         f"{_TAUGHT} alone": "full_precision",
     },
     "vit": {
-        _TAUGHT: "numel_kl other_init",
+        _TAUGHT: "numel_kl other_init distillation_token second_pass",
         "online": "online_pre",
         "spaced offline": "teacher_train_mode",
         "spaced": "joint_adamw_zero_grads resampled_replay teachers_rate rounded_up no_flush",
-        f"{_TAUGHT} alone": "zero_head full_precision",
+        f"{_TAUGHT} alone": "zero_head pit_drop_path full_precision",
     },
 }
 for _name, _by_modes in _OFFICIAL.items():
@@ -162,6 +329,8 @@ def recipe(
     """
     base = _chosen(name, without).spec
     asked = _with_drop_path(_plain_where_unspaced(change(base), base, asked_for), base)
+    if asked.teacher is None and any(quirk == "distillation_token" for quirk, _, _ in _settings(name, without, asked)):
+        asked = replace(asked, teacher=without_token(asked.network))  # the student's network is its own from here on
 
     def kept(place: str) -> bool:
         if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
@@ -218,3 +387,8 @@ def _chosen(name: str, without: Collection[str]) -> Recipe:
         if quirk not in chosen.quirks:
             raise unknown(f"quirk of {name}", quirk, chosen.quirks or ["it has none"])
     return chosen
+
+
+if __name__ == "__main__":
+    page = Path(sys.argv[1])
+    page.write_text(with_settings_table(page.read_text(encoding="utf-8")), encoding="utf-8")

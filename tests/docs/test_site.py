@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,11 @@ from spacedkd.cli import VERBS
 from spacedkd.cli.flags import GROUPS
 from spacedkd.quirks import QUIRKS
 from tests.docs.blocks import PAGES, ROOT
+from tests.report import browser
 
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+PROGRAM = browser.found()
+in_a_browser = pytest.mark.skipif(PROGRAM is None, reason=browser.MISSING)
 
 
 def uris(nav: Any) -> Iterator[str]:
@@ -33,7 +38,13 @@ def uris(nav: Any) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation_once() -> None:
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    made = {*site.FROM_ROOT.values(), *site.example_pages(), *api_pages.pages(), "command-line.md"}
+    made = {
+        *site.FROM_ROOT.values(),
+        *site.result_pages(),
+        *site.example_pages(),
+        *api_pages.pages(),
+        "command-line.md",
+    }
     shown = [*uris(SETTINGS["nav"])]
     folders = tuple(uri for uri in shown if uri.endswith("/"))
     assert {uri for uri in written | made if not uri.startswith(folders)} == {*shown} - {*folders}
@@ -79,17 +90,84 @@ def test_every_quirk_is_explained() -> None:
         assert [name for name in QUIRKS if f"`{name}`" not in text] == []
 
 
+def test_nobody_is_told_to_install_from_an_index_what_is_on_none() -> None:
+    """Messages name the libraries of an extra (`errors.install_command`), pages the section Install of README."""
+    places = [
+        ROOT / "README.md",
+        *(path for name in ("src", "docs", "examples") for path in (ROOT / name).rglob("*.*")),
+    ]
+    texts = {path: path.read_text() for path in places if path.suffix in (".py", ".md", ".pyi", ".toml", ".js")}
+    assert len(texts) > 100
+    by_name = re.compile(r"pip3? install [^\n`]*?['\" ]spacedkd(?![-\w])")
+    assert {str(path) for path, text in texts.items() if by_name.search(text)} == set()
+
+
+def test_the_pages_of_the_results_are_on_the_site() -> None:
+    """README links to them: they were missing there, so that no site could be built."""
+    written = {path.relative_to(ROOT).as_posix() for path in (ROOT / "results").glob("*/*/table.md")}
+    shown = site.result_pages()
+    assert {"results/README.md", *written} <= shown.keys()
+    for uri, text in shown.items():
+        for target in re.findall(r"\]\(([^)#\s:]+)", text):
+            assert (ROOT / uri).parent.joinpath(target).exists(), f"{uri}: {target}"
+
+
 def test_nothing_is_fetched_from_elsewhere() -> None:
     assert SETTINGS["theme"]["font"] is False
     assert not {"extra_javascript", "repo_url"} & {*SETTINGS}
+    assert "offline" in SETTINGS["plugins"]  # which would add a script of another place, were there none of ours
+    assert SETTINGS["extra"]["polyfills"] == ["iframe-worker.js"]
+    assert (ROOT / "docs" / "iframe-worker.js").exists()
+
+
+@in_a_browser
+def test_a_worker_answers_on_a_page_that_is_opened_from_a_file(tmp_path: Path) -> None:
+    """In the order of its messages, though they were sent before its script was read."""
+    shutil.copy(ROOT / "docs" / "iframe-worker.js", tmp_path)
+    (tmp_path / "square.js").write_text("addEventListener('message', ({data}) => postMessage(data * data))")
+    page = """<script src=iframe-worker.js></script><body><script>
+        answers = []; worker = new Worker("square.js");
+        worker.addEventListener("message", ({data}) => answers.push(data));
+        worker.postMessage(3); worker.postMessage(4)</script>"""
+    (tmp_path / "page.html").write_text(page)
+    assert PROGRAM is not None
+    with browser.Browser(PROGRAM, tmp_path / "home", 800, 600) as opened:
+        opened.open(tmp_path / "page.html")
+        assert soon(lambda: opened.run("answers.length") == 2)
+        assert opened.run("answers") == [9, 16]
+        assert opened.complaints == []
+
+
+def soon(holds: Callable[[], bool], seconds: float = 20) -> bool:
+    """Whether something becomes true in time."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return holds()
+
+
+SEARCH = """
+document.querySelector("#__search").click();
+const field = document.querySelector("input[name=query]");
+field.focus(); field.value = "temperature"; field.dispatchEvent(new Event("keyup", {bubbles: true}));
+"""
 
 
 @pytest.mark.skipif(not os.environ.get("SPACEDKD_DOCS"), reason="make docs-test builds the site")
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+def test_the_site_is_built_without_a_warning_and_its_search_works_from_a_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
-    pages = [page.read_text() for page in tmp_path.rglob("*.html")]
+    pages = [page.read_text() for page in (tmp_path / "site").rglob("*.html")]
     assert len(pages) > 50
     assert not {
         place for page in pages for place in re.findall(r'(?:src=|rel="stylesheet" href=)"(https?://[^"]+)', page)
     }
+    if PROGRAM is None:
+        pytest.skip(browser.MISSING)
+    with browser.Browser(PROGRAM, tmp_path / "home", 1280, 800) as opened:
+        opened.open(tmp_path / "site" / "recipes.html")
+        opened.run(SEARCH)
+        found = "[...document.querySelectorAll('.md-search-result__item > a')].map((link) => link.pathname)"
+        assert soon(lambda: bool(opened.run(found)))
+        assert any(place.endswith("/methods/ctkd.html") for place in opened.run(found))
+        assert opened.complaints == []

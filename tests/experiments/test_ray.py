@@ -24,7 +24,7 @@ from tests.cli.test_cli import NETWORK
 from tests.conftest import TINY
 from tests.experiments.processes import holder
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'spacedkd[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 WorkerCrashedError = pytest.importorskip("ray.exceptions").WorkerCrashedError
 pytestmark = pytest.mark.xdist_group("ray")
@@ -226,6 +226,6 @@ def test_no_cluster_and_no_ray_are_one_line(tmp_path: Path, monkeypatch: pytest.
         run_all(jobs, None, silent, ray="nonsense")
     monkeypatch.delitem(sys.modules, "spacedkd.experiments.ray_pool")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"pip install 'spacedkd\[ray\]'"):
+    with pytest.raises(UserError, match="pip install 'ray>=2.40'"):
         run_all(jobs, None, silent, ray="auto")
     assert not [*tmp_path.iterdir()]

@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+MISSING = "in a browser: no chromium, google-chrome or chrome on the PATH"
+"""why a test that needs a browser is skipped"""
 
 
 def found() -> str | None:

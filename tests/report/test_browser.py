@@ -15,7 +15,7 @@ from tests.report.browser import Browser
 from tests.report.fake_runs import FakeArm, page_of
 
 PROGRAM = browser.found()
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason=f"none of {', '.join(browser.NAMES)} is on the PATH")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason=browser.MISSING)
 
 ARMS = [
     FakeArm("online KD", [0.70, 0.71, 0.72]),

@@ -13,7 +13,7 @@ from tests.report.browser import Browser
 from tests.report.fake_runs import FakeArm, page_of
 
 PROGRAM = browser.found()
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason=f"none of {', '.join(browser.NAMES)} is on the PATH")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason=browser.MISSING)
 
 BAD = FakeArm("bad", [0.0, 0.0], lead=0.0, steps_per_epoch=4)
 GOOD = FakeArm("good", [0.99, 0.98], schedule=Spaced("1.5ep"), lead=0.0, steps_per_epoch=4)

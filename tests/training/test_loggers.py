@@ -198,7 +198,7 @@ def test_a_logger_that_cannot_begin_is_one_line_and_takes_no_folder(
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("wandb", "wandb"), ("mlflow", "mlflow"), ("tensorboard", r"'spacedkd\[tensorboard\]'")]
+    ("name", "package"), [("wandb", "wandb"), ("mlflow", "mlflow"), ("tensorboard", "'tensorboard>=2.18'")]
 )
 def test_a_library_that_is_not_installed_is_one_line(
     tmp_path: Path, tiny: RunSpec, monkeypatch: pytest.MonkeyPatch, name: str, package: str

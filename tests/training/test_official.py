@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd import Turn, train
+from spacedkd import Turn, load_student, train
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
+from spacedkd.data.stream import in_order
 from spacedkd.seeds import seed_for
 from spacedkd.training.setup import Setup
 from tests.conftest import assert_same_bits, of_model
@@ -25,6 +26,9 @@ from tests.training.stopping import assert_same_run, train_in_parts
 DATA = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --threads 1"
 VIT = "--image-size 8 --set network.patch_size=2 --set network.embed_dim=24 --set network.depth=2"
 VIT += " --set network.num_heads=2 --set network.drop_path_rate=0.5 --warmup 1ep"
+PIT = "--network pit_ti_224 --image-size 8 --augment none --set network.patch_size=2 --set network.stride=1"
+PIT += " --set network.base_dims=[8,8,8] --set network.depth=[1,2,1] --set network.heads=[1,2,2]"
+PIT += " --set network.drop_path_rate=0.5 --warmup 1ep"
 CNN = "--width 4 --set network.layers=[1,1,1,1]"
 STEPS, PER_EPOCH = 10, 5
 
@@ -64,9 +68,20 @@ def rate(epoch: int) -> float:
     return (5e-7, 5e-6 + 4.95e-4 / 2)[epoch]
 
 
-def vit_loss(student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
-    apart = F.kl_div(student.log_softmax(1), teacher.detach().log_softmax(1), reduction="sum", log_target=True)
-    return 0.5 * F.cross_entropy(student, labels) + 0.5 * apart / student.numel()
+def vit_loss(student: nn.Module, batch: Any, taught: Tensor) -> Tensor:
+    """The class token's head learns from the labels, the distillation token's from the teacher.
+
+    A network without such a token learns from the teacher in a second pass, whose drop-path has other masks.
+    """
+    network: Any = student.network
+    tokens = network.forward_features(batch.inputs)
+    if getattr(network, "head_dist", None) is not None:
+        of_class, of_token = network.head(tokens[:, 0]), network.head_dist(tokens[:, 1])
+    else:
+        of_class, of_token = network.forward_head(tokens), network(batch.inputs)
+        assert not torch.equal(of_class, of_token)
+    apart = F.kl_div(of_token.log_softmax(1), taught.detach().log_softmax(1), reduction="sum", log_target=True)
+    return 0.5 * F.cross_entropy(of_class, batch.labels) + 0.5 * apart / of_token.numel()
 
 
 def seeded(*word: str | int) -> None:
@@ -79,9 +94,9 @@ def vit_online(setup: Setup, networks: dict[str, Any]) -> None:
     for number in range(STEPS):
         batch = setup.stream.batch(number)
         seeded("shared", number)
-        (taught,), (said,) = teacher(batch.inputs), student(batch.inputs)
+        (taught,) = teacher(batch.inputs)
         own = F.cross_entropy(taught.logits, batch.labels)  # theirs is halved, which AdamW sees by its eps alone
-        step(optimizer, vit_loss(said.logits, taught.logits, batch.labels) + own, rate(number // PER_EPOCH))
+        step(optimizer, vit_loss(student, batch, taught.logits) + own, rate(number // PER_EPOCH))
 
 
 def vit_spaced(setup: Setup, networks: dict[str, Any]) -> None:
@@ -102,8 +117,7 @@ def vit_spaced(setup: Setup, networks: dict[str, Any]) -> None:
             seeded("student", taught_steps)
             with torch.no_grad():
                 (taught,) = teacher(replayed.inputs)
-            (said,) = student(replayed.inputs)
-            step(optimizer, vit_loss(said.logits, taught.logits, replayed.labels), lr, teacher.parameters())
+            step(optimizer, vit_loss(student, replayed, taught.logits), lr, teacher.parameters())
             taught_steps += 1
         counter = 0
     assert taught_steps == 9
@@ -122,19 +136,36 @@ def vit_offline(setup: Setup, networks: dict[str, Any]) -> None:
         seeded("student", number)
         with torch.no_grad():
             (taught,) = teacher(batch.inputs)
-        (said,) = student(batch.inputs)
-        step(optimizer, vit_loss(said.logits, taught.logits, batch.labels), rate(number // PER_EPOCH))
+        step(optimizer, vit_loss(student, batch, taught.logits), rate(number // PER_EPOCH))
 
 
+@pytest.mark.parametrize("network", [VIT, PIT], ids=["deit", "pit"])
 @pytest.mark.parametrize(
     ("interval", "by_hand"), [("online", vit_online), ("0.5ep", vit_spaced), ("offline", vit_offline)]
 )
-def test_the_transformers_loop(interval: str, by_hand: Any) -> None:
-    setup, networks = by_command(f"--recipe official-vit {VIT} --interval {interval}")
+def test_the_transformers_loop(network: str, interval: str, by_hand: Any) -> None:
+    setup, networks = by_command(f"--recipe official-vit {network} --interval {interval}")
+    heads = {role: getattr(model.network, "head_dist", None) is not None for role, model in networks.items()}
+    assert heads == {"teacher": False, "student": network is VIT}
     by_hand(setup, networks)
     for _ in turn_by_turn(setup):
         pass
     assert_same(setup, networks, atol=2e-6)
+
+
+def test_a_student_with_a_distillation_token_is_evaluated_by_both_heads(tmp_path: Path) -> None:
+    spec = to_spec(parse(f"{DATA} --recipe official-vit {VIT} --interval 1ep".split()))
+    run = train(spec, tmp_path / "run")
+    test = ready(spec).data.test
+    (batch,) = in_order(test, len(test))
+    opened: Any = load_student(tmp_path / "run")
+    with torch.no_grad():
+        tokens = opened.forward_features(batch.inputs)
+        mean = (opened.head(tokens[:, 0]) + opened.head_dist(tokens[:, 1])) / 2
+        torch.testing.assert_close(opened(batch.inputs), mean)
+    right = (mean.argmax(1) == batch.labels).float().mean().item()
+    assert run.accuracy["student"]["test"]["final"]["last"] == pytest.approx(right)
+    assert {*run.accuracy["student"]["test"]} == {"final"}
 
 
 def cnn_loss(said: Any, taught: Any, labels: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def export(
     ] = False,
     onnx: Annotated[
         tyro.conf.FlagCreatePairsOff[bool],
-        flag("add model.onnx, compared with torch; needs pip install 'spacedkd[onnx]'"),
+        flag("add model.onnx, compared with torch; needs the extra onnx (README, Install)"),
     ] = False,
     push: Annotated[
         str | None,

@@ -14,7 +14,7 @@ from spacedkd.cli import watching
 from spacedkd.cli.progress import console
 from spacedkd.errors import UserError, unknown
 from spacedkd.quirks import QUIRKS
-from spacedkd.recipes import RECIPES
+from spacedkd.recipes import RECIPES, settings_of
 
 
 def _table(*heads: str, rows: Iterable[Iterable[str]]) -> Table:
@@ -85,7 +85,18 @@ def schedules(pattern: str) -> Table:
 
 
 def recipes(pattern: str) -> Table:
-    """whole training recipes, with the quirks of released code"""
+    """whole training recipes, with the quirks of released code; --pattern paper-cnn for all settings of one"""
+    if pattern:
+        names = fnmatch.filter(RECIPES, pattern)
+        if not names:
+            raise unknown("recipe", pattern, RECIPES)
+        settings = [(name, *row) for name in names for row in settings_of(name)]
+        plain = ((text.replace("`", "") for text in row[len(names) == 1 :]) for row in settings)
+        heads = ("--recipe", "setting", "value", "where it comes from")[len(names) == 1 :]
+        table = _table(*heads, rows=plain)
+        for column in table.columns:
+            column.overflow = "fold"
+        return table
     rows = [
         (
             name,
@@ -94,7 +105,9 @@ def recipes(pattern: str) -> Table:
         )
         for name, entry in RECIPES.items()
     ]
-    return _table("--recipe", "what it is", "quirks: --without QUIRK", rows=rows)
+    table = _table("--recipe", "what it is", "quirks: --without QUIRK", rows=rows)
+    table.caption = "Settings of one, and where each comes from: spacedkd list recipes --pattern paper-cnn"
+    return table
 
 
 def runs(pattern: str, folder: Path = watching.RUNS) -> Iterable[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from spacedkd.data.sources import Library
-from spacedkd.errors import Diverged, UserError, unknown
+from spacedkd.errors import Diverged, UserError, install_command, unknown
 from spacedkd.experiments import comparison, room
 from spacedkd.experiments.forgetting import followers, forget_passed
 from spacedkd.experiments.local_pool import local_pool
@@ -240,5 +240,5 @@ def _open_pool(jobs: Sequence[Job], at_once: int | None, ray: str | None) -> Abs
     try:
         from spacedkd.experiments.ray_pool import ray_pool
     except ModuleNotFoundError as error:
-        raise UserError(f"--ray needs Ray ({error}): pip install 'spacedkd[ray]'") from None
+        raise UserError(f"--ray needs Ray ({error}): {install_command('ray')}") from None
     return ray_pool(ray, jobs, at_once)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, install_command
 from spacedkd.exporting import hub
 from spacedkd.run import Run, read_run
 
@@ -41,7 +41,7 @@ class Asked:
                 f"{self.to} is there already, and nothing is written over: choose another --to, or remove it."
             )
         if self.onnx and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
-            raise UserError(f"--onnx needs {', '.join(missing)}: pip install 'spacedkd[onnx]'.")
+            raise UserError(f"--onnx needs {', '.join(missing)}: {install_command('onnx')}")
         run = read_run(self.run)
         if self.average and "average" not in run.accuracy:
             raise UserError(f"{self.run} has no moving average: it was trained without --ema. Leave --average out.")

@@ -21,7 +21,7 @@ import torch
 from torch import distributed
 
 from spacedkd.data.seeded import SeededBatchSampler, SeededLoader
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, install_command
 from spacedkd.snapshots.teacher import SnapshotTeacher
 from spacedkd.snapshots.writer import Snapshots
 
@@ -34,7 +34,7 @@ except ModuleNotFoundError:
         from pytorch_lightning.utilities import CombinedLoader
     except ModuleNotFoundError as error:
         raise UserError(
-            f"spacedkd.integrations.lightning needs Lightning ({error}): pip install 'spacedkd[lightning]'"
+            f"spacedkd.integrations.lightning needs Lightning ({error}): {install_command('lightning')}"
         ) from None
 
 

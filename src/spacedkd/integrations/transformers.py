@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.data.stream import smoothed
-from spacedkd.errors import UserError, check_between, shown, unknown
+from spacedkd.errors import UserError, check_between, install_command, shown, unknown
 from spacedkd.methods.losses import LOGIT_LOSSES, alike, cross_entropy
 from spacedkd.snapshots.teacher import SnapshotTeacher
 from spacedkd.snapshots.writer import Snapshots
@@ -34,7 +34,7 @@ try:
     from transformers.models.auto import modeling_auto
 except ModuleNotFoundError as error:
     raise UserError(
-        f"spacedkd.integrations.transformers needs transformers ({error}): pip install 'spacedkd[transformers]'"
+        f"spacedkd.integrations.transformers needs transformers ({error}): {install_command('transformers')}"
     ) from None
 
 CAUSAL = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}

@@ -13,7 +13,7 @@ the whole batch, neither squared nor averaged; `feature_loss` and `logit_loss` n
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.method import Card, Ingredients, Losses, Method, Models, Progress
@@ -38,6 +39,26 @@ class KD(Distillation, Method):
 
     teacher_learns: bool = True
     """False keeps a pre-trained teacher as it is"""
+    distillation_token: bool = field(default=False, metadata={"later": True})
+    """the head of the student's class token learns from the labels, that of its distillation token from the teacher's
+    logits, and it is evaluated by their mean (DeiT)"""
+    second_pass: bool = field(default=False, metadata={"later": True})
+    """compare the teacher's logits with those of a second pass through the student, under drop-path masks of its own"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asked = [name for name in ("distillation_token", "second_pass") if getattr(self, name)]
+        heeded = all(getattr(type(self), name) is getattr(KD, name) for name in ("models", "losses", "terms"))
+        if asked and not heeded:
+            raise UserError(
+                f"{asked[0]} is an option of kd, and {type(self).__name__} would not heed it: leave it out."
+            )
+        if asked and not self.logit_weight:
+            raise UserError(f"{asked[0]} is about the logits' loss, and logit_weight is 0: leave one of them out.")
+        if len(asked) == 2:
+            raise UserError(
+                "distillation_token and second_pass both say which logits learn from the teacher: leave one out."
+            )
 
     @property
     def chain(self) -> Sequence[str]:
@@ -59,7 +80,8 @@ class KD(Distillation, Method):
             bridge = None
             if self.feature_weight:
                 bridge = adapter(*(feature_width(networks[one], given.sample) for one in (role, ahead)))
-            models[role] = self.equipped(Classifier(networks[role], bridge))
+            has_token = self.distillation_token and role == self.chain[-1]
+            models[role] = self.equipped(Classifier(networks[role], bridge, has_token))
         return models
 
     def network(self, role: str, given: Ingredients) -> nn.Module:
@@ -78,8 +100,13 @@ class KD(Distillation, Method):
             return self.own_losses(role, models, batch, progress)
         with torch.no_grad():
             (teacher,) = models[self.ahead_of(role)](batch.inputs, adapted=False)
-        (student,) = models[role](batch.inputs)
-        return self.terms(student, teacher, batch.labels, progress)
+        student, *distilled = models[role](batch.inputs)
+        if self.second_pass:
+            distilled = models[role](batch.inputs)
+        terms = self.terms(student, teacher, batch.labels, progress)
+        for other in distilled:  # the one that learns from the teacher's logits in the student's place
+            terms["logit"] = self.logit_weight * self.logit_term(other, teacher, batch.labels, progress)
+        return terms
 
     def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         """What the first of the chain learns from: the labels alone."""

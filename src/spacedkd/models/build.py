@@ -8,11 +8,14 @@ from weakref import WeakSet
 
 import timm
 import torch
+from timm.layers import DropPath
+from timm.models.pit import PoolingVisionTransformer
 from torch import Tensor, nn
 
 from spacedkd.data.augmentations import generators_kept, seed_generators
 from spacedkd.data.inputs import Shown
 from spacedkd.errors import UserError, unknown
+from spacedkd.errors import shown as shown_value
 from spacedkd.json_form import qualified_name
 from spacedkd.models import small_resnet
 from spacedkd.models.first_weights import wants_zero_head, zero_head
@@ -45,8 +48,8 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
 
     A name is timm's, or `package.module:function`; `make` is such a function itself. A function is called with the
     spec's options. Of the options of a timm network `input_size` is ours: the network scales images to that size before
-    it looks at them; and so is `init` when it is "zero-head". All others are timm's, with `pretrained` and
-    `checkpoint_path` among them. Trained weights replace the seed's.
+    it looks at them; and so are `init` when it is "zero-head", and `drop_path_rule`. All others are timm's, with
+    `pretrained` and `checkpoint_path` among them. Trained weights replace the seed's.
     """
     if make is not None or is_own(spec.name):
         name = spec.name if make is None or is_own(spec.name) else qualified_name(make)
@@ -130,7 +133,7 @@ def arguments_of(spec: NetworkSpec, shown: Shown) -> dict[str, Any]:
     usual, is_fixed = _usual_size(spec)
     img_size = size[0] if size[0] == size[1] else size  # some networks understand squares only
     fixed = {"img_size": img_size} if is_fixed and size != usual else {}
-    ours = ("input_size", "init") if wants_zero_head(spec) else ("input_size",)
+    ours = ["input_size", "drop_path_rule", *(["init"] if wants_zero_head(spec) else [])]
     given = {name: value for name, value in spec.options.items() if name not in ours}
     return {"num_classes": len(shown.classes), "in_chans": channels, **fixed, **given}
 
@@ -143,6 +146,8 @@ def _created(spec: NetworkSpec, shown: Shown) -> nn.Module:
             network: nn.Module = timm.create_model(spec.name, **arguments)
         if wants_zero_head(spec) and not spec.options.get("pretrained"):
             zero_head(network, spec)
+        if "drop_path_rule" in spec.options:
+            _spread_drop_path(network, spec)
         if checkpoint:
             load_weights(network, str(checkpoint), shown.classes, averaged=True)  # which timm would prefer too
         return network
@@ -156,6 +161,21 @@ def _created(spec: NetworkSpec, shown: Shown) -> nn.Module:
             f"The weights of {spec.name} cannot be loaded: {reason(error)} Leave them out to start from random "
             "ones, or name a file that is here: --set network.weights=FILE, or --teacher-weights FILE."
         ) from None
+
+
+def _spread_drop_path(network: nn.Module, spec: NetworkSpec) -> None:
+    """Let block i of a PiT's N blocks drop with drop_path_rate * i / N, as in the paper's code.
+
+    timm's block i drops with drop_path_rate * i / (N - 1), so that the last one has the whole rate.
+    """
+    rule = spec.options["drop_path_rule"]
+    if rule != "i/N" or not isinstance(network, PoolingVisionTransformer):
+        raise UserError(f"drop_path_rule must be i/N, of a PiT; got {shown_value(rule)} of {spec.name}: leave it out.")
+    blocks = [block for stage in network.transformers for block in stage.blocks]
+    for number, block in enumerate(blocks):
+        for part in block.modules():
+            if isinstance(part, DropPath):
+                part.drop_prob = spec.options.get("drop_path_rate", 0.0) * number / len(blocks)
 
 
 def _try(network: nn.Module, spec: NetworkSpec, shown: Shown) -> None:

@@ -66,25 +66,36 @@ class Prediction(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """A network with its own head, and an adapter on its features if they are to meet a teacher's."""
+    """A network with its own head, and an adapter on its features if they are to meet a teacher's.
+
+    With `distillation_token` the heads of its class token and of its distillation token learn apart: in train mode it
+    answers with a prediction of each, the class token's first. In eval mode it answers with the mean of both.
+    """
 
     head_names: tuple[str, ...] = ("final",)
 
-    def __init__(self, network: nn.Module, adapter: nn.Module | None = None) -> None:
+    def __init__(self, network: nn.Module, adapter: nn.Module | None = None, distillation_token: bool = False) -> None:
         super().__init__()
+        if distillation_token and not (is_timm(network) and len(_classifiers(network)) == 2):
+            raise UserError(
+                "distillation_token wants a student with a distillation token and its head, and "
+                f"{type(network).__name__} has none: use --network deit_tiny_distilled_patch16_224, or leave it out."
+            )
         self.network = network
         self.adapter = adapter
+        self.distillation_token = distillation_token
 
     def forward(self, inputs: Inputs, adapted: bool = True) -> tuple[Prediction, ...]:
         """Features come through the adapter, towards the teacher's; not `adapted` they are the network's own."""
         inputs = at_own_size(self.network, inputs)
-        if is_timm(self.network):
-            prediction = final(self.network, self.network.forward_features(inputs))  # type: ignore[operator]
+        if self.distillation_token and self.training:
+            predictions = _of_each_classifier(self.network, self.network.forward_features(inputs))  # type: ignore[operator]
+        elif is_timm(self.network):
+            predictions = (final(self.network, self.network.forward_features(inputs)),)  # type: ignore[operator]
         else:
-            prediction = self._answer(inputs)
-        if self.adapter is None or not adapted:
-            return (prediction,)
-        return (prediction._replace(features=self.adapter(prediction.features)),)
+            predictions = (self._answer(inputs),)
+        adapter = self.adapter if adapted else None
+        return tuple(one if adapter is None else one._replace(features=adapter(one.features)) for one in predictions)
 
     def _answer(self, inputs: Inputs) -> Prediction:
         """What a network that is not timm's says, and the features it gives or shows."""
@@ -170,6 +181,13 @@ def final(network: nn.Module, maps: Tensor) -> Prediction:
     features = [one.entered.flatten(1) for one in seen]
     same_width = len({f.shape[1] for f in features}) == 1
     return Prediction(logits, torch.stack(features).mean(0) if same_width else torch.cat(features, 1))
+
+
+def _of_each_classifier(network: nn.Module, maps: Tensor) -> tuple[Prediction, ...]:
+    """Return what each of a timm network's classifiers says of its last maps, and what enters it."""
+    with watching(_classifiers(network)) as seen:
+        network.forward_head(maps)  # type: ignore[operator]
+    return tuple(Prediction(one.left, one.entered.flatten(1)) for one in seen)
 
 
 def _classifiers(network: nn.Module) -> Sequence[nn.Module]:

@@ -91,8 +91,8 @@ class Scale:
     ) -> RunSpec:
         name = f"{self.recipe}-{family}"
         change = partial(self._changed, network=network, data=data, arm=arm, teacher=teacher)
-        method = change(RECIPES[name].spec).method
-        others = [quirk for quirk in RECIPES[name].quirks if _is_about_another_method(quirk, name, method)]
+        run = change(RECIPES[name].spec)
+        others = [quirk for quirk in RECIPES[name].quirks if _is_about_another_method(quirk, name, run)]
         return recipe(name, others, change, asked_for)
 
     def _changed(self, run: RunSpec, network: str, data: str, arm: Arm, teacher: str | None) -> RunSpec:
@@ -131,10 +131,10 @@ def _same_images(one: DataSpec, other: DataSpec) -> bool:
     return (one.source, one.train_limit) == (other.source, other.train_limit)
 
 
-def _is_about_another_method(quirk: str, name: str, method: MethodSpec) -> bool:
-    own = RECIPES[name].spec
-    places = QUIRKS[quirk].settings(own)
-    return method.name != own.method.name and any(place.startswith("method.") for place in places)
+def _is_about_another_method(quirk: str, name: str, run: RunSpec) -> bool:
+    """Return whether a quirk would set options of the recipe's method in a run that has another."""
+    places = QUIRKS[quirk].settings(run)
+    return run.method.name != RECIPES[name].spec.method.name and any(place.startswith("method.") for place in places)
 
 
 def title(network: str, data: str) -> str:
