@@ -5,6 +5,7 @@ import math
 import operator
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import SupportsIndex
 
 
@@ -18,6 +19,18 @@ class CannotWrite(UserError, OSError):
 
 class CannotRead(UserError, OSError):
     """A file cannot be read: it is no ordinary file, too large, or not for this user to read."""
+
+
+class Linked(UserError, OSError):
+    """A file of a run, or a folder that holds it, is a symbolic link; links in a run's folder are not followed."""
+
+
+class Moved(UserError):
+    """A folder was renamed or removed while it was written to; `place` is where it is now, where that is known."""
+
+    def __init__(self, line: str, place: Path | None = None) -> None:
+        super().__init__(line)
+        self.place = place
 
 
 class Diverged(UserError):
