@@ -21,7 +21,7 @@ class CannotRead(UserError, OSError):
     """A file cannot be read: it is no ordinary file, too large, or not for this user to read."""
 
 
-class Linked(UserError, OSError):
+class Linked(CannotRead):
     """A file of a run, or a folder that holds it, is a symbolic link; links in a run's folder are not followed."""
 
 
