@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spacedkd.errors import CannotRead, UserError, first_line, shown
-from spacedkd.files import open_ordinary, read_ordinary
+from spacedkd.errors import CannotRead, Linked, UserError, first_line, shown
+from spacedkd.files import Folder, open_ordinary, read_ordinary
 
 DEEPEST = 64
 """levels of lists and objects within each other"""
@@ -36,7 +36,7 @@ LARGEST = 2**64 - 1
 _BLOCK = 1 << 20
 
 
-def read_document(path: Path, within: Path | None = None) -> Any:
+def read_document(path: Path, within: Folder | Path | None = None) -> Any:
     """Return the contents of a file of settings: YAML or TOML if its name ends so, else JSON.
 
     `within` is a folder that somebody else may have filled; below it no link is followed.
@@ -45,15 +45,17 @@ def read_document(path: Path, within: Path | None = None) -> Any:
     return _parsed(str(path), kind, parse, _contents(path, most, within))
 
 
-def read_json(path: Path, within: Path | None = None) -> Any:
+def read_json(path: Path, within: Folder | Path | None = None) -> Any:
     """Return the contents of a JSON file, whatever its name; see `read_document` for `within`."""
     return _parsed(str(path), "JSON", _json, _contents(path, MOST_BYTES, within))
 
 
-def read_small_json(path: Path, within: Path | None = None) -> dict[str, Any]:
+def read_small_json(path: Path, within: Folder | Path | None = None) -> dict[str, Any]:
     """Return the object in a JSON file, or an empty one where there is no file, or no whole one."""
     try:
         found = read_json(path, within)
+    except Linked:
+        raise
     except (OSError, UserError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -64,7 +66,7 @@ def parse_json(text: str | bytes, name: str) -> Any:
     return _parsed(name, "JSON", _json, text)
 
 
-def read_lines(path: Path, within: Path | None = None, start: int = 0) -> Iterator[bytes]:
+def read_lines(path: Path, within: Folder | Path | None = None, start: int = 0) -> Iterator[bytes]:
     """Yield the complete lines of an ordinary file from the byte `start` on, without their ends, in bounded memory.
 
     A last line without an end was cut off by a kill, or is being written: it is left out.
@@ -79,7 +81,7 @@ def read_lines(path: Path, within: Path | None = None, start: int = 0) -> Iterat
                 raise UserError(f"{path} cannot be read: it has a line of more than {LONGEST_LINE:,} bytes.")
 
 
-def read_journal(path: Path, within: Path | None = None) -> Iterator[dict[str, Any]]:
+def read_journal(path: Path, within: Folder | Path | None = None) -> Iterator[dict[str, Any]]:
     """Yield the entries of a run's journal; each is an object with an event."""
     number = 0
     try:
@@ -103,7 +105,7 @@ def _start(line: bytes) -> str:
     return shown(line[:60].decode(errors="replace").strip())
 
 
-def _contents(path: Path, most_bytes: int, within: Path | None) -> bytes:
+def _contents(path: Path, most_bytes: int, within: Folder | Path | None) -> bytes:
     with _reading(path):
         return read_ordinary(path, most_bytes, within)
 

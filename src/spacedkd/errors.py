@@ -6,6 +6,7 @@ import operator
 import re
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import SupportsIndex
 
 
@@ -19,6 +20,18 @@ class CannotWrite(UserError, OSError):
 
 class CannotRead(UserError, OSError):
     """A file cannot be read: it is no ordinary file, too large, or not for this user to read."""
+
+
+class Linked(CannotRead):
+    """A file of a run, or a folder that holds it, is a symbolic link; links in a run's folder are not followed."""
+
+
+class Moved(UserError):
+    """A folder was renamed or removed while it was written to; `place` is where it is now, where that is known."""
+
+    def __init__(self, line: str, place: Path | None = None) -> None:
+        super().__init__(line)
+        self.place = place
 
 
 class Diverged(UserError):

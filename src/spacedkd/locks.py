@@ -14,7 +14,7 @@ from typing import Any
 
 from spacedkd.documents import read_small_json
 from spacedkd.errors import UserError
-from spacedkd.files import HOST, is_alive, naming, write_json
+from spacedkd.files import HOST, Folder, is_alive, naming, open_ordinary, write_json
 
 POLL_SECONDS = 0.05
 BEAT_SECONDS = 5.0
@@ -30,11 +30,14 @@ class Held(UserError):
 
 
 @contextmanager
-def hold(path: Path, seconds: float = 0.0) -> Iterator[None]:
-    """Have the lock at `path` while this lasts; whoever has it is waited for that long, and then it is `Held`."""
+def hold(path: Path, seconds: float = 0.0, within: Folder | Path | None = None) -> Iterator[None]:
+    """Have the lock at `path` while this lasts; whoever has it is waited for that long, and then it is `Held`.
+
+    Below `within`, a folder that somebody else may have filled, no links are followed.
+    """
     until = time.monotonic() + seconds
     with naming(path):
-        while (lock := _taken(path)) is None:
+        while (lock := _taken(path, within)) is None:
             if time.monotonic() > until:
                 raise Held(f"{path} is held by another process{_whose(path)}.")
             time.sleep(POLL_SECONDS)
@@ -47,7 +50,7 @@ def hold(path: Path, seconds: float = 0.0) -> Iterator[None]:
 def is_held(path: Path) -> bool:
     """Whether somebody has the lock; a place where one can only read is no hindrance."""
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        opened = open_ordinary(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:  # nobody ever had it
         return _beats(path)
     try:
@@ -72,8 +75,8 @@ class _Lock:
         os.close(self._opened)
 
 
-def _taken(path: Path) -> "_Lock | _Heartbeat | None":
-    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+def _taken(path: Path, within: Folder | Path | None = None) -> "_Lock | _Heartbeat | None":
+    opened = open_ordinary(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, within)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(FileNotFoundError):

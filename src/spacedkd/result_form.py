@@ -35,6 +35,8 @@ def check_result(written: Any) -> None:
     if written["best_chosen_on"] not in ("test", "holdout"):
         raise ValueError(f"best_chosen_on is {_shown(written['best_chosen_on'])}, neither test nor holdout")
     _check_accuracy(_at(written, "accuracy", Mapping), roles[-1])
+    for name, digest in _is("digests", written.get("digests", {}), Mapping, "an object").items():
+        _is(f"digests.{name}", digest, str, "text")
 
 
 def _check_accuracy(accuracy: Mapping[str, Any], student: str) -> None:

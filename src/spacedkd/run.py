@@ -6,16 +6,17 @@ leads, the last is the student.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from spacedkd.curves import Curve, Curves, read_curves
-from spacedkd.documents import read_journal, read_json
+from spacedkd.documents import read_journal, read_json, read_small_json
 from spacedkd.duration import steps_of
-from spacedkd.errors import UserError, first_line
+from spacedkd.errors import Linked, UserError, first_line
 from spacedkd.extends import Anew, with_extensions
+from spacedkd.files import Folder
 from spacedkd.json_form import to_json
 from spacedkd.result_form import check_result, measured
 from spacedkd.schedule import Spaced
@@ -44,6 +45,8 @@ class Run:
     """roles, learners, steps_per_epoch, total_steps, test_images"""
     environment: Mapping[str, Any]
     fingerprint: str
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the journal, and of the weights in student/, average/ and best/; runs of earlier versions have none"""
 
     def student(self, epoch: str = "last", head: str = "final", part: str = "test") -> float:
         """The student's accuracy; of the deepest head after the last epoch on the test images unless told otherwise."""
@@ -91,6 +94,7 @@ class Run:
     @cached_property
     def journal(self) -> Curves:
         """What the journal says of every role, read once."""
+        check_journal(self.folder, self.digests)
         return read_curves(self.folder, self.roles)
 
     @property
@@ -140,12 +144,63 @@ def read_run(folder: Path | str) -> Run:
     try:
         written = read_json(path, within=folder)
         check_result(written)
+    except Linked:
+        raise
     except (OSError, ValueError) as error:
         why = first_line(error).removesuffix(".")
         raise UserError(
             f"{path} cannot be read as a result: {why}. Delete it, then: spacedkd train --resume {folder}"
         ) from None
-    return Run(folder, spec, **{field.name: written[field.name] for field in fields(Run)[2:]})
+    known = {"digests": {}, **written}
+    return Run(folder, spec, **{field.name: known[field.name] for field in fields(Run)[2:]})
+
+
+def read_digests(folder: Path) -> Mapping[str, str]:
+    """The digests in a run's result.json; none where it has no such file, or one of an earlier version."""
+    digests = read_small_json(folder / "result.json", folder).get("digests")
+    return digests if isinstance(digests, Mapping) else {}
+
+
+def fits(folder: Folder, path: Path, digest: str | None) -> bool:
+    """Whether a file of a run has this digest; without one any file will do."""
+    if digest is None:
+        return True
+    try:
+        return folder.digest(path) == digest
+    except FileNotFoundError:
+        return False
+
+
+def check_journal(folder: Path, digests: Mapping[str, str]) -> None:
+    """Refuse a journal that is not the one that a finished run ended with."""
+    path = folder / "journal.jsonl"
+    if not fits(Folder(folder), path, digests.get("journal")):
+        raise UserError(
+            f"{path} was changed or damaged: it is not the journal that this run ended with. Mend it with: spacedkd "
+            f"train --resume {folder}"
+        )
+
+
+def check_weights(file: Path) -> None:
+    """Refuse weights in the student/, average/ or best/ of a finished run that are not those it ended with.
+
+    Links are refused, too, in the folder of any run. Weights that lie elsewhere are not looked at.
+    """
+    place, run = file.parent, file.parent.parent
+    if place.name not in ("student", "average", "best") or not (run / "spec.json").exists():
+        return
+    Folder(run).refuse_links([f"{place.name}/"])
+    digests = read_digests(run)
+    if not digests or fits(Folder(run), file, digests.get(place.name, "")):
+        return
+    if place.name == "best":  # no checkpoint has it
+        way_out = f"Remove {place} if the last student will do, or train the run again with --restart"
+    else:
+        way_out = "Make it again with"
+    raise UserError(
+        f"{file} was changed or damaged: it is not the student that this run ended with. {way_out}: spacedkd train "
+        f"--resume {run}{' --restart' if place.name == 'best' else ''}"
+    )
 
 
 def accuracies(folder: Path) -> list[Mapping[str, Any]]:

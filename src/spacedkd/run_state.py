@@ -9,7 +9,7 @@ from typing import Any
 
 from spacedkd.documents import parse_json, read_lines, read_small_json
 from spacedkd.errors import UserError
-from spacedkd.files import HOST, is_alive
+from spacedkd.files import HOST, Folder, is_alive
 from spacedkd.locks import STALE_SECONDS, is_held
 from spacedkd.result_form import measured
 from spacedkd.run import read_run, summarise
@@ -73,6 +73,7 @@ def _below(path: Path) -> Iterator[Path]:
 def state_of(folder: Path) -> RunState:
     """The state of one run; what cannot be read is a state, too."""
     try:
+        Folder(folder).refuse_links(("spec.json", "result.json", "journal.jsonl", "diverged.json", PROGRESS, ".lock"))
         spec = read_spec(folder)
         if (folder / "result.json").exists():
             return _finished(folder, spec)

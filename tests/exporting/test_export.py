@@ -220,7 +220,7 @@ def test_what_cannot_be_exported_is_one_line(
     damaged = Path(shutil.copytree(run, tmp_path / "run"))
     weights = damaged / "student/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:200])
-    assert "cannot be opened" in refused(["export", str(damaged), "--to", str(new)], capsys)
+    assert "was changed or damaged" in refused(["export", str(damaged), "--to", str(new)], capsys)
     weights.unlink()
     assert "There is no student" in refused(["export", str(damaged), "--to", str(new)], capsys)
     result = json.loads((run / "result.json").read_text())

@@ -84,14 +84,15 @@ def test_whatever_ends_a_run_lets_its_save_be_written(tmp_path: Path, monkeypatc
 
 def full(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the system itself refuse whatever is written to files of such a name: their bytes go to /dev/full."""
-    really = Path.open
+    really: Callable[..., int] = os.open
 
-    def opened(path: Path, mode: str = "r", *args: Any, **named: Any) -> Any:
-        if pattern in path.name and set(mode) & set("wa+"):
-            return really(Path("/dev/full"), mode.replace("a", "w"), *args, **named)
-        return really(path, mode, *args, **named)
+    def opened(path: Any, flags: int, *args: Any, **named: Any) -> int:
+        if pattern in str(path) and flags & os.O_CREAT:
+            os.close(really(path, flags, *args, **named))
+            return really("/dev/full", os.O_RDWR)
+        return really(path, flags, *args, **named)
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(os, "open", opened)
 
 
 def no_room_for_a_student(*args: Any) -> None:
@@ -235,7 +236,8 @@ def test_a_folder_that_cannot_be_written_to_is_said_before_anything_is_measured(
     really: Callable[..., int] = os.open
 
     def opened(path: Any, flags: int, *args: Any, **named: Any) -> int:
-        if flags & os.O_CREAT and str(run) in str(path):
+        folder = "" if named.get("dir_fd") is None else Path(f"/proc/self/fd/{named['dir_fd']}").readlink()
+        if flags & os.O_CREAT and str(run) in f"{folder}/{path}":
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return really(path, flags, *args, **named)
 

@@ -34,6 +34,7 @@ from spacedkd import (
     Window,
     train,
 )
+from spacedkd.files import Folder
 from spacedkd.json_form import to_json
 from spacedkd.training.following import RecordedPath
 from spacedkd.training.path import PathWriter
@@ -253,7 +254,7 @@ def test_what_either_checkpoint_of_a_pipeline_may_ask_for_stays(tmp_path: Path) 
     folder.mkdir(parents=True)
     model, path = nn.Linear(2, 2), RecordedPath(tmp_path, "teacher", [0, 5, 10, 15])
     for version in path.recorded:
-        PathWriter(folder, "teacher", model, [version]).write(version, {})
+        PathWriter(Folder(tmp_path), "teacher", model, [version]).write(version, {})
     for version in (0, 5, 10, 15):
         if version:
             path.load(version, model)

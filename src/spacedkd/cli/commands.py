@@ -11,7 +11,7 @@ from pathlib import Path
 from spacedkd import started
 from spacedkd.documents import read_journal
 from spacedkd.errors import UserError
-from spacedkd.files import naming
+from spacedkd.files import Folder
 from spacedkd.stopping import Stopped
 
 NAME = "commands.jsonl"
@@ -41,8 +41,8 @@ def _keep(folder: Path) -> None:
     """Of several processes the first one writes; one that was stopped before its folder was there leaves nothing."""
     if started.rank() == 0 and folder.is_dir():
         entry = dict(zip(("event", "date", "line"), ("command", *this_command()), strict=True))
-        with naming(folder / NAME), (folder / NAME).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        with Folder(folder).append(folder / NAME) as file:
+            file.write((json.dumps(entry, ensure_ascii=False) + "\n").encode())
 
 
 def read_commands(folders: Iterable[Path]) -> list[Command]:

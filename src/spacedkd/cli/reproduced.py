@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spacedkd.cli.progress import console, count_progress, say
 from spacedkd.documents import read_json
-from spacedkd.errors import UserError
+from spacedkd.errors import Linked, UserError
 
 if TYPE_CHECKING:
     from spacedkd.experiments.reproduction.reproduce import Reproduction
@@ -51,10 +51,10 @@ def _write_all(place: Path, results: dict[str, Any]) -> None:
     from spacedkd.files import write_json, write_text
     from spacedkd.report import reproduced
 
-    write_json(place / "results.json", results)
+    write_json(place / "results.json", results, place)
     texts = {"table.md": reproduced.markdown, "table.tex": reproduced.latex, "table.csv": reproduced.csv_text}
     for name, written in texts.items():
-        write_text(place / name, written(results))
+        write_text(place / name, written(results), place)
     reproduced.write_table_page(place / "index.html", results)
 
 
@@ -73,7 +73,7 @@ def write_theory(found: Reproduction) -> None:
     make_folder(place, "--store")
     with count_progress() as callback:
         measured = measure(default_settings(*THEORY_SIZES[found.scale.name], seed=0), callback)
-    write_json(place / "theory.json", measured)
+    write_json(place / "theory.json", measured, place)
     write_theory_page(place / "theory.html", measured, found.command)
     nothing = {"missing": 0, "cost": {}, "diverged": [], "pictures": [], "pages": ["theory.html"]}
     said = results(tables()[THEORY], [], lambda cell, metric: {}) | found.origin() | nothing
@@ -100,7 +100,7 @@ def write_index_markdown(folder: Path) -> list[dict[str, Any]]:
 
     make_folder(folder, "--store")
     made = [found for name in tables() if (found := _made(folder / name / "results.json")) is not None]
-    write_text(folder / "index.md", reproduced.index_markdown(made))
+    write_text(folder / "index.md", reproduced.index_markdown(made), folder)
     return made
 
 
@@ -113,10 +113,12 @@ def _made(path: Path) -> dict[str, Any] | None:
     from spacedkd.experiments.evaluation_form import check
 
     try:
-        found: dict[str, Any] = read_json(path)
+        found: dict[str, Any] = read_json(path, within=path.parent)
         check(INDEXED, found, "it")
     except FileNotFoundError:
         return None
+    except Linked:
+        raise
     except (OSError, ValueError):
         say(f"{path} cannot be read, and is left out: make that table again.")
         return None

@@ -16,6 +16,7 @@ from spacedkd.cli.progress import console, jobs_progress, say, work_progress
 from spacedkd.cli.reproduced import THEORY, write_index, write_index_markdown, write_tables, write_theory
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.errors import UserError, check_between
+from spacedkd.files import Folder
 from spacedkd.machine import check_count
 from spacedkd.stopping import Stopped
 
@@ -92,6 +93,9 @@ def reproduce(
     command = shlex.join(["spacedkd", *sys.argv[1:]])
     found = Reproduction([one for one in wanted if one.name != THEORY], size, Store(store), chosen_seeds, only, command)
     found.store.check()
+    for place in (store, numbers):
+        if place is not None and place.exists():
+            Folder(place).refuse_links((f"{size.folder}/", "store.json", ".lock"))
     if plan:
         if found.cells:
             _show_plan(found, jobs)

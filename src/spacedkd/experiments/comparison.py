@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.documents import read_json
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import Linked, UserError, unknown
 from spacedkd.evaluation.confidence import Difference, confidence_interval, difference
 from spacedkd.experiments.robustness import compare_evaluations
 from spacedkd.experiments.sharing import read_diverged
@@ -32,7 +32,7 @@ def write(path: Path, found: Mapping[str, Any]) -> None:
 
     arms = [{**arm, "runs": [*map(seen, arm["runs"])]} for arm in found["arms"]]
     remove_leftovers(path.parent)
-    write_json(path, {**found, "arms": arms, "diverged": [*map(seen, found["diverged"])]})
+    write_json(path, {**found, "arms": arms, "diverged": [*map(seen, found["diverged"])]}, path.parent)
 
 
 def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:
@@ -41,6 +41,8 @@ def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple
         found = read_json(path, within=path.parent)
         arms = {_place(path, run["folder"]): str(arm["label"]) for arm in found["arms"] for run in arm["runs"]}
         reference = found["against"]
+    except Linked:
+        raise
     except (OSError, ValueError, LookupError, TypeError):
         return [*folders], against
     place = {folder: number for number, folder in enumerate(arms)}

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from spacedkd.documents import read_json
-from spacedkd.errors import UserError
+from spacedkd.errors import Linked, UserError
 from spacedkd.experiments.evaluation_form import INSTRUMENTS, check
-from spacedkd.files import write_json
+from spacedkd.files import Folder, write_json
 
 FILE = "evaluation.json"
 
@@ -29,14 +29,14 @@ def write(folder: Path, origin: Found, found: Found) -> dict[str, Any]:
     if before is not None and all(before["origin"].get(name) == origin.get(name) for name in decide):
         found = {**before["instruments"], **found}
     everything = {"origin": origin, "instruments": found}
-    write_json(folder / FILE, everything)
+    write_json(folder / FILE, everything, folder)
     return everything
 
 
 def read(folder: Path) -> dict[str, Any] | None:
     """A folder's evaluation, if it has one."""
     path = folder / FILE
-    if not path.exists():
+    if not Folder(folder).exists(path):
         return None
     try:
         found: dict[str, Any] = read_json(path, within=folder)
@@ -47,6 +47,8 @@ def read(folder: Path) -> dict[str, Any] | None:
                 check({"measured": {"model": str}} | INSTRUMENTS[name], instrument, name)
         metrics(found)
         return {"origin": dict(found["origin"]), "instruments": found["instruments"]}
+    except Linked:
+        raise
     except (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{path} cannot be read as an evaluation ({error!r}). Delete it to measure again; it may be damaged, or "

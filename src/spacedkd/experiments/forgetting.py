@@ -1,15 +1,15 @@
 """What was recorded for runs of a comparison is removed as they pass it."""
 
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 from spacedkd.experiments.sharing import Job, moved, read_diverged
+from spacedkd.files import Folder
 from spacedkd.spec import read_spec
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.path import file_of
+from spacedkd.training.following import forget
 
 Followers = Mapping[Path, Collection[Path]]
 """runs that record for others, unless that is to be kept, and who follows each of them"""
@@ -42,12 +42,9 @@ def forget_passed(found: Followers) -> None:
         if ended and not going_on:
             alone = leader.name == RunFolder(leader).teacher.name
             for place in (leader, leader.parent / "path") if alone else (leader / "path",):
-                shutil.rmtree(place, ignore_errors=True)
-        for place in (leader / "path").glob("*/"):
-            needed = file_of(place, min((_passed(run, place.name) for run in going_on), default=LATER))
-            for file in place.glob("*.safetensors"):
-                if file < needed:
-                    file.unlink(missing_ok=True)
+                Folder(leader.parent if alone else leader).remove_tree(place)
+        for role in Folder(leader).names(leader / "path") if leader.exists() else ():
+            forget(leader, role, min((_passed(run, role) for run in going_on), default=LATER))
 
 
 LATER = 10**9 - 1

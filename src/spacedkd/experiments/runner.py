@@ -171,6 +171,7 @@ def run_all(
     """
     for job in jobs:
         if job.begun:
+            RunFolder(job.folder).check_links()
             RunFolder(job.folder).check_holds(job.spec)
         else:
             RunFolder(job.folder).check_free()

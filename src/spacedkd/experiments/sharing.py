@@ -16,7 +16,7 @@ from torch import nn
 from spacedkd.data.parallel import tell
 from spacedkd.documents import read_json
 from spacedkd.errors import Diverged, UserError
-from spacedkd.files import resolved, write_json
+from spacedkd.files import Folder, resolved, write_json
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Offline, Schedule, versions
 from spacedkd.spec import RunSpec
@@ -78,7 +78,8 @@ def keep_diverged(job: Job, error: Diverged) -> None:
     """Leave a word in the folder of a run that diverged, so that it is not trained for nothing again."""
     if not job.begun:  # whoever it follows has diverged first
         RunFolder(job.folder).create(job.spec)
-    write_json(job.folder / "diverged.json", {"role": error.role, "step": error.step, "said": str(error)})
+    known = {"role": error.role, "step": error.step, "said": str(error)}
+    write_json(job.folder / "diverged.json", known, job.folder)
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def begun_again(job: Job) -> Job:
     tell(f"{job.name} begins again: what it followed in {leader} is gone.")
     with RunFolder(job.folder).lock():
         pass  # nobody trains it now
-    shutil.rmtree(job.folder)
+    Folder(job.folder.parent).remove_tree(job.folder)
     return job._replace(spec=replace(job.spec, teacher_path=None))
 
 

@@ -23,7 +23,7 @@ from spacedkd.files import make_durable, naming, write_folder, write_json, write
 from spacedkd.models.build import MakeModule
 from spacedkd.models.description import described
 from spacedkd.models.students import load_student
-from spacedkd.run import Run
+from spacedkd.run import Run, check_weights
 from spacedkd.spec import RunSpec, check_folder
 from spacedkd.training.folder import RunFolder
 
@@ -71,13 +71,14 @@ def export(
 def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code: bool = False) -> Exported:
     """Do what was asked for and found possible."""
     folder = RunFolder(asked.run)
+    folder.check_links()
     source = folder.average if asked.average else folder.best if asked.best else folder.student
     known = _known(source, run.spec, asked.license, trust_code)
     with naming(asked.to):
         make_durable(asked.to.parent)
     with write_folder(asked.to) as unfinished:
-        _copy(source / "model.safetensors", unfinished)
-        _copy(folder.spec, unfinished)
+        _copy(folder, source / "model.safetensors", unfinished)
+        _copy(folder, folder.spec, unfinished)
         write_json(unfinished / "config.json", known)
         made = _made(unfinished, known, network, trust_code, asked.onnx)
         difference = _with_onnx(made, run.spec, known, unfinished) if asked.onnx and made is not None else None
@@ -106,6 +107,7 @@ def _known(source: Path, spec: RunSpec, license: str | None, trust_code: bool) -
     """The student's description; timm's says how images are prepared, too."""
     if not (source / "model.safetensors").is_file():
         raise UserError(f"There is no student in {source}. Make it again with: spacedkd train --resume {source.parent}")
+    check_weights(source / "model.safetensors")
     known = described(source / "config.json", trust_code)
     if "architecture" in known:
         about = {
@@ -116,9 +118,10 @@ def _known(source: Path, spec: RunSpec, license: str | None, trust_code: bool) -
     return known
 
 
-def _copy(file: Path, folder: Path) -> None:
+def _copy(run: RunFolder, file: Path, folder: Path) -> None:
     try:
-        shutil.copyfile(file, folder / file.name)
+        with run.handle.reading(file) as theirs, (folder / file.name).open("xb") as ours:
+            shutil.copyfileobj(theirs, ours)
     except FileNotFoundError:
         raise UserError(f"There is no {file}.") from None
 

@@ -19,6 +19,7 @@ from spacedkd.models.description import described
 from spacedkd.models.heads import Classifier, looking, understood
 from spacedkd.models.input_size import Renormalise, show_through
 from spacedkd.own_code import is_own
+from spacedkd.run import check_weights
 from spacedkd.spec import NetworkSpec
 
 
@@ -123,7 +124,16 @@ def load_weights(network: nn.Module, place: str, classes: Sequence[str], average
 
 
 def weights_file(path: Path) -> Path:
-    """The file of weights in a run folder, in its student's folder, or the file itself."""
+    """The file of weights in a run folder, in its student's folder, or the file itself.
+
+    Weights of a finished run must be those that it ended with.
+    """
+    file = _weights_file(path)
+    check_weights(file)
+    return file
+
+
+def _weights_file(path: Path) -> Path:
     if not path.exists():
         raise UserError(f"There are no weights at {path}. Name a run folder, a .safetensors file or a torch file.")
     if path.is_file():

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from spacedkd.files import write_text
 from spacedkd.report import (
     Arm,
     all_colours,
@@ -40,7 +41,7 @@ def write_page(path: Path, comparison: Found, unfinished: int = 0, commands: Seq
     The commands are those that trained the runs, and last the one that makes the page.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(comparison, read_arms(comparison), unfinished, commands), encoding="utf-8", newline="\n")
+    write_text(path, render(comparison, read_arms(comparison), unfinished, commands), within=path.parent)
 
 
 def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0, commands: Sequence[Command] = ()) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from spacedkd.documents import read_json
 from spacedkd.errors import UserError, counted, first_line, unknown
+from spacedkd.files import Folder
 from spacedkd.training import tensor_file
 from spacedkd.training.following import read_paths
 from spacedkd.training.path import file_of, path_file, place_of
@@ -84,6 +85,7 @@ class Recorded:
     prefix = "network."
 
     def __init__(self, run: Path, role: str | None = None) -> None:
+        Folder(run).refuse_links(("path/",))
         paths = read_paths(run)
         if role is None and len(paths) > 1:
             raise UserError(f"{run} has recorded several networks, {', '.join(paths)}: give role= one of them.")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from spacedkd.files import write_text
 from spacedkd.report.markup import Markup, Titled, document, grid, legend, note, paragraph, tag
 from spacedkd.report.numbers import PLUS_MINUS, Found, count
 from spacedkd.theory import plots, words
@@ -23,7 +24,7 @@ TITLE = "A teacher ahead in time: the theory, measured"
 
 def write_theory_page(path: Path, found: Found, command: str) -> None:
     """Write the page; equal numbers give equal bytes."""
-    path.write_text(render_theory(found, command), encoding="utf-8", newline="\n")
+    write_text(path, render_theory(found, command), within=path.parent)
 
 
 def render_theory(found: Found, command: str) -> str:

@@ -9,11 +9,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
-from spacedkd.errors import Diverged
-from spacedkd.files import HOST
+from spacedkd.errors import Diverged, UserError
+from spacedkd.files import HOST, Folder
 from spacedkd.run_state import PROGRESS
 from spacedkd.training.moment import Moment
 
@@ -25,8 +24,8 @@ _NOT_SAID = ("accuracy", "losses", "lr")
 class Beat:
     """What is known of a run that goes on, and the thread that writes it down."""
 
-    def __init__(self, run: Path) -> None:
-        self._path = run / PROGRESS
+    def __init__(self, run: Folder) -> None:
+        self._run, self._path = run, run.path / PROGRESS
         self._known: dict[str, Any] = {}
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
@@ -54,13 +53,14 @@ class Beat:
             raise
         finally:
             self._stop()
-            if not self._path.with_name("result.json").exists():
-                self._write(ended)
+            with suppress(OSError, UserError):
+                if not self._run.exists(self._path.with_name("result.json")):
+                    self._write(ended)
 
     def remove(self) -> None:
         """The run is about to be finished, after which there is no such file, wherever a kill comes."""
         self._stop()
-        self._path.unlink(missing_ok=True)
+        self._run.remove(self._path)
 
     def _beat(self) -> None:
         while not self._ends.wait(BEAT_SECONDS):
@@ -72,15 +72,20 @@ class Beat:
             self._thread.join()
 
     def _write(self, more: Mapping[str, Any] | None = None) -> None:
-        """Replaced whole, but not forced to disk: after a power cut nobody trains. A full disk ends nothing here."""
+        """Replaced whole, but not forced to disk: after a power cut nobody trains.
+
+        A full disk ends nothing here, nor does a folder that was moved: what the run itself writes next will.
+        """
         known = dict(self._known)
         moment = known.pop("moment", None)
         where = {} if moment is None else {k: v for k, v in moment._asdict().items() if k not in _NOT_SAID}
         who = {"host": HOST, "process": os.getpid(), "time": time.time()}
         unfinished = self._path.with_name(f"{PROGRESS}.unfinished")
-        with suppress(OSError):
-            unfinished.write_text(json.dumps({**who, **known, **where, **(more or {})}), encoding="utf-8")
-            unfinished.replace(self._path)
+        with suppress(OSError, UserError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with os.fdopen(self._run.open(unfinished, flags), "w", encoding="utf-8") as file:
+                json.dump({**who, **known, **where, **(more or {})}, file)
+            self._run.rename(unfinished, self._path, durable=False)
 
 
 def _kind(error: BaseException) -> str:

@@ -47,10 +47,9 @@ class Beginning(NamedTuple):
             following.check_there(folder.path)
             folder.begin_again()
         following.go_on(folder.passed)
-        write_json(folder.classes, setup.plan.data.describe())
+        write_json(folder.classes, setup.plan.data.describe(), folder.handle)
         if checkpoint.generations(folder.checkpoint):
-            length = folder.journal.stat().st_size if folder.journal.exists() else 0
-            checkpoint.settle(folder.checkpoint, length, setup.modules())
+            checkpoint.settle(folder.checkpoint, folder.journal, setup.modules(), folder.handle)
         elif folder.first_checkpoint.exists():
             go_back(folder)
         return is_new

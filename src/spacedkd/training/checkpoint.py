@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from spacedkd.documents import parse_json
 from spacedkd.errors import UserError, printable
-from spacedkd.files import make_durable, naming, sync_folder
+from spacedkd.files import Folder
 from spacedkd.training import tensor_file
 from spacedkd.training.sharding import spread, spread_like, whole
 from spacedkd.training.tensor_file import Damaged
@@ -33,6 +33,10 @@ class Position:
     seconds: float = 0.0
     cost: dict[str, dict[str, int]] = field(default_factory=dict)
     """of each role's turns"""
+    journal_digest: str = ""
+    """SHA-256 of as many bytes of the journal; checkpoints of earlier versions have none"""
+    best_digest: str = ""
+    """SHA-256 of the weights of the best student so far, where there is one"""
 
     def __post_init__(self) -> None:
         if any(isinstance(count, int) for count in self.cost.values()):  # saved when all roles were counted together
@@ -46,7 +50,7 @@ def previous(path: Path) -> Path:
 
 def generations(path: Path) -> list[Path]:
     """The checkpoints there are of a run, the latest first."""
-    return [one for one in (path, previous(path)) if one.exists()]
+    return [one for one in (path, previous(path)) if _run_of(path).exists(one)]
 
 
 def save(
@@ -57,6 +61,7 @@ def save(
     optimizers: Mapping[str, torch.optim.Optimizer],
     writes: bool = True,
     start: Callable[[Callable[[], None]], None] = lambda write: write(),
+    within: Folder | None = None,
 ) -> None:
     """Write models and optimizers; the file that was there before is kept as the previous one.
 
@@ -72,13 +77,18 @@ def save(
         return
     tensors = tensor_file.on_host(gathered)
     words = {"fingerprint": fingerprint, "position": json.dumps(vars(position)), "optimizers": json.dumps(states)}
-    start(lambda: _write(path, tensors, words))
+    folder = within or _run_of(path)
+    start(lambda: _write(path, tensors, words, folder))
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> None:
-    with naming(path):
-        make_durable(path.parent)
-        tensor_file.write(path, tensors, words, before=previous(path))
+def _write(path: Path, tensors: Mapping[str, Tensor], words: Mapping[str, str], folder: Folder) -> None:
+    folder.make(path.parent)
+    tensor_file.write(path, tensors, words, before=previous(path), within=folder)
+
+
+def _run_of(path: Path) -> Folder:
+    """The folder of the run that has its checkpoint at this path."""
+    return Folder(path.parent.parent)
 
 
 class Found(NamedTuple):
@@ -90,32 +100,42 @@ class Found(NamedTuple):
     """what is wrong with the latest, where this is the one before it"""
 
 
-def newest(path: Path, journal_bytes: int | None = None, models: Mapping[str, nn.Module] | None = None) -> Found:
-    """The latest checkpoint that is whole, has all of these models, and is not ahead of the journal."""
-    wrong = "" if path.exists() else f"{path} is missing."
+def newest(path: Path, journal: Path | None = None, models: Mapping[str, nn.Module] | None = None) -> Found:
+    """The latest checkpoint that is whole, has all of these models, and whose journal is as it was written then."""
+    wrong = "" if _run_of(path).exists(path) else f"{path} is missing."
     needed = [f"model/{name}/{key}" for name, model in (models or {}).items() for key in model.state_dict()]
     for one in generations(path):
         try:
-            position = _position(one, tensor_file.read(one, WORDS, tensors=False, needed=needed)[0])
+            words, _ = tensor_file.read(one, WORDS, tensors=False, needed=needed, within=_run_of(path))
+            position = _position(one, words)
         except Damaged as error:
             wrong = wrong or str(error)
             continue
-        if journal_bytes is not None and journal_bytes < position.journal_bytes:
-            wrong = wrong or f"{path.parent.parent / 'journal.jsonl'} is shorter than its checkpoint says."
+        if journal is not None and (fault := _fault_of(journal, position)):
+            wrong = wrong or fault
             continue
         return Found(one, position, "" if one == path else wrong)
     run = path.parent.parent
     raise Damaged(f"{wrong} Begin again in the same folder with: spacedkd train --resume {run} --restart")
 
 
-def settle(path: Path, journal_bytes: int, models: Mapping[str, nn.Module]) -> None:
+def _fault_of(journal: Path, position: Position) -> str:
+    """What is wrong with a journal, up to where a checkpoint knows it; nothing where it is as it was written."""
+    run = Folder(journal.parent)
+    if run.size(journal) < position.journal_bytes:
+        return f"{journal} is shorter than its checkpoint says."
+    if position.journal_digest and run.digest(journal, position.journal_bytes) != position.journal_digest:
+        return f"{journal} was changed or damaged: it is not what was written until turn {position.turns}."
+    return ""
+
+
+def settle(path: Path, journal: Path, models: Mapping[str, nn.Module], within: Folder | None = None) -> None:
     """Make the newest checkpoint that is whole the latest, and say so if it is the older one."""
-    found = newest(path, journal_bytes, models)
+    found = newest(path, journal, models)
     if found.path != path:
         line = f"{found.why} Going on from the checkpoint before it, which is of turn {found.position.turns}."
         print(printable(line), file=sys.stderr, flush=True)  # also from a worker of a comparison
-        found.path.replace(path)  # a damaged one must never take the place of the last that is whole
-        sync_folder(path.parent)
+        (within or _run_of(path)).rename(found.path, path)  # a damaged one never takes the place of the last whole one
 
 
 def _position(path: Path, words: Mapping[str, str]) -> Position:
@@ -125,10 +145,11 @@ def _position(path: Path, words: Mapping[str, str]) -> Position:
         raise Damaged(f"{path} is damaged: it does not say how far it is.") from None
 
 
-def hand_on(path: Path, to: Path, fingerprint: str) -> Position:
+def hand_on(path: Path, to: Path, fingerprint: str, within: Folder | None = None) -> Position:
     """Write a checkpoint once more, as that of another run; says how far it is."""
-    words, tensors = tensor_file.read(path, WORDS)
-    tensor_file.write(to, tensors, {name: words[name] for name in WORDS} | {"fingerprint": fingerprint})
+    words, tensors = tensor_file.read(path, WORDS, within=_run_of(path))
+    handed = {name: words[name] for name in WORDS} | {"fingerprint": fingerprint}
+    tensor_file.write(to, tensors, handed, within=within or _run_of(to))
     return _position(path, words)
 
 
@@ -139,7 +160,7 @@ def load(
     optimizers: Mapping[str, torch.optim.Optimizer],
 ) -> Position:
     """Put saved models and optimizers back in place; returns how far the run had come."""
-    words, tensors = tensor_file.read(path, WORDS)
+    words, tensors = tensor_file.read(path, WORDS, within=_run_of(path))
     if words["fingerprint"] not in fingerprints:
         raise UserError(f"{path} belongs to another spec than the spec.json beside it. Start again in a new folder.")
     for name, model in models.items():

@@ -9,11 +9,11 @@ from typing import Literal
 from spacedkd.data.sources import Library
 from spacedkd.errors import UserError, counted
 from spacedkd.extends import Extends
-from spacedkd.files import make_durable, naming, write_folder, write_whole
+from spacedkd.run import fits
 from spacedkd.schedule import Ahead, Spaced
 from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.training import checkpoint
-from spacedkd.training.best import best_line, is_kept
+from spacedkd.training.best import WEIGHTS, best_line, is_kept
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.objects import Objects
 from spacedkd.training.plan import Plan, fill_in, make_plan
@@ -104,8 +104,7 @@ def _turns(folder: RunFolder) -> int:
 
 
 def _newest(folder: RunFolder) -> checkpoint.Found:
-    length = folder.journal.stat().st_size if folder.journal.exists() else 0
-    return checkpoint.newest(folder.checkpoint, length)
+    return checkpoint.newest(folder.checkpoint, folder.journal)
 
 
 def _same_turns(old: Plan, new: Plan, count: int) -> bool:
@@ -143,28 +142,36 @@ def _other_turns(folder: RunFolder, epochs: float) -> UserError:
 def hand_on(run: RunFolder, folder: RunFolder, plan: Plan) -> None:
     """Copy what a run ended with to where the longer one, whose folder is held, begins."""
     spec = plan.spec
-    with naming(folder.begin):
-        make_durable(folder.begin)
-    position = checkpoint.hand_on(_newest(run).path, folder.first_checkpoint, spec.fingerprint())
+    run.check_links()
+    folder.handle.make(folder.begin)
+    newest = _newest(run).path
+    position = checkpoint.hand_on(newest, folder.first_checkpoint, spec.fingerprint(), folder.handle)
     if position.turns != spec.extends[-1].turn:
         raise UserError(f"--extend: {run.path} has gone on meanwhile. Give the command again.")
-    with write_whole(folder.begin / "journal.jsonl") as unfinished:
-        unfinished.write_bytes(run.journal.read_bytes()[: position.journal_bytes])
-    shutil.rmtree(folder.begin / "best", ignore_errors=True)
+    with folder.handle.write_whole(folder.begin / "journal.jsonl") as file, run.handle.reading(run.journal) as theirs:
+        file.write(theirs.read(position.journal_bytes))
+    folder.handle.remove_tree(folder.begin / "best")
     best = best_line(folder.begin, plan.roles[-1])
     if best is not None and is_kept(run, best):
-        _copy(run.best, folder.begin / "best")
+        if not fits(run.handle, run.best / WEIGHTS, position.best_digest or None):
+            raise UserError(
+                f"--extend: {run.best / WEIGHTS} was changed or damaged: it is not the best student of that run. "
+                f"Remove {run.best} to go on without it."
+            )
+        _copy(run, run.best, folder, folder.begin / "best")
 
 
-def _copy(folder: Path, to: Path) -> None:
-    with write_folder(to) as unfinished:
-        for file in folder.iterdir():
-            shutil.copyfile(file, unfinished / file.name)
+def _copy(run: RunFolder, best: Path, folder: RunFolder, to: Path) -> None:
+    with folder.handle.write_folder(to) as unfinished:
+        for name in run.handle.names(best):
+            with run.handle.reading(best / name) as theirs, (unfinished / name).open("xb") as ours:
+                shutil.copyfileobj(theirs, ours)
 
 
 def go_back(folder: RunFolder) -> None:
     """Give a run that extends another the journal, and the best student, that it begins with."""
-    with write_whole(folder.journal) as unfinished:
-        shutil.copyfile(folder.begin / "journal.jsonl", unfinished)
-    if (folder.begin / "best").exists():
-        _copy(folder.begin / "best", folder.best)
+    first, best = folder.begin / "journal.jsonl", folder.begin / "best"
+    with folder.handle.write_whole(folder.journal) as ours, folder.handle.reading(first) as theirs:
+        shutil.copyfileobj(theirs, ours)
+    if folder.handle.exists(best):
+        _copy(folder, best, folder, folder.best)

@@ -1,8 +1,8 @@
 """A run is a folder: its spec, its journal, its checkpoint, its student and its result."""
 
+import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -12,22 +12,17 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from spacedkd.documents import read_json
-from spacedkd.errors import UserError
-from spacedkd.files import (
-    check_writable,
-    is_unfinished,
-    make_durable,
-    naming,
-    remove_leftovers,
-    sync_folder,
-    write_json,
-)
+from spacedkd.documents import read_small_json
+from spacedkd.errors import Moved, UserError
+from spacedkd.files import Folder, check_writable, is_unfinished, make_durable, naming, write_json
 from spacedkd.json_form import to_json
 from spacedkd.locks import Held, hold
+from spacedkd.logger_names import LOGGERS
+from spacedkd.run import fits, read_digests
 from spacedkd.run_state import PROGRESS
 from spacedkd.spec import RunSpec, read_spec
 from spacedkd.training import checkpoint
+from spacedkd.training.tensor_file import Damaged
 
 
 class RunFolder:
@@ -35,6 +30,8 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self.handle = Folder(self.path)
+        """through which all its files are written, and read"""
         self.spec = self.path / "spec.json"
         self.classes = self.path / "classes.json"
         self.journal = self.path / "journal.jsonl"
@@ -76,10 +73,12 @@ class RunFolder:
 
     def discard(self) -> None:
         """Give back a folder in which nothing was learned."""
+        if not self.path.is_dir():
+            return
         for path in (self.spec, self.classes, self.journal, self.path / PROGRESS, self.path / ".lock"):
-            path.unlink(missing_ok=True)
+            self.handle.remove(path)
         for folder in (self.path / "path", self.teacher, self.begin, self.best, self.logs):
-            shutil.rmtree(folder, ignore_errors=True)
+            self.handle.remove_tree(folder)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
@@ -87,7 +86,7 @@ class RunFolder:
         if spec.engine.pipeline:  # its teacher lies within the folder, wherever that is moved to
             spec = replace(spec, teacher_path=None)
         self._make()
-        write_json(self.spec, to_json(spec))
+        write_json(self.spec, to_json(spec), self.handle)
 
     def _make(self) -> None:
         with naming(self.path):
@@ -97,28 +96,40 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Hold the folder for this process, without what others have left unfinished in it; a kill releases it too."""
         self._make()
+        self.check_links()
         try:
-            with hold(self.path / ".lock"):
+            with self.handle.held(), hold(self.path / ".lock", within=self.handle):
                 recorded = self.path / "path"
                 own = (self.path, self.checkpoint.parent, self.student, self.average, self.best, self.begin, recorded)
-                remove_leftovers(*own, *(recorded.iterdir() if recorded.is_dir() else ()), alone=True)
+                for folder in (*own, *(recorded / name for name in self.handle.names(recorded))):
+                    self.handle.remove_leftovers(folder)
                 yield
+        except Moved as error:
+            way_on = "" if error.place is None else f" Go on with: spacedkd train --resume {error.place}"
+            raise Moved(f"{error}{way_on}", error.place) from None
         except Held as error:
             line = f"Another process is training in {self.path}: {error} Wait for it or stop it first."
             raise UserError(line) from None
 
+    def check_links(self) -> None:
+        """Refuse a run of whose files or folders one is a symbolic link; its folder itself may be reached by links."""
+        if self.path.is_dir():
+            logs = [f"{self.logs.name}/{name}" for name in LOGGERS]  # what is in theirs is the loggers' own
+            files = [f"{folder}/{name}" for folder in logs for name in ("run.json", "metrics.csv")]
+            self.handle.refuse_links((*_FILES, *_FOLDERS, *logs, *files))
+
     def begin_again(self) -> None:
         """Take a run back to its beginning; the journal so far stays beside the new one."""
         for path in (self.result, self.passed, self.path / "diverged.json"):
-            path.unlink(missing_ok=True)
-        if self.journal.exists():
-            taken = {path.name for path in self.path.iterdir()}
+            self.handle.remove(path)
+        if self.handle.exists(self.journal):
+            taken = {*self.handle.names()}
             names = (f"journal-before-{number}.jsonl" for number in count(1))
-            self.journal.replace(self.path / next(name for name in names if name not in taken))
+            self.handle.rename(self.journal, self.path / next(name for name in names if name not in taken))
         for path in checkpoint.generations(self.checkpoint):
-            path.unlink()
+            self.handle.remove(path)
         for gone in (self.path / "path", self.best, self.logs):
-            shutil.rmtree(gone, ignore_errors=True)
+            self.handle.remove_tree(gone)
 
     def finished(self) -> bool:
         return self.result.exists()
@@ -130,26 +141,35 @@ class RunFolder:
         """
         left = checkpoint.generations(self.checkpoint)
         students = (self.student, self.average) if spec.ema is not None else (self.student,)
-        complete = all(_holds_student(folder) for folder in students)
-        if complete and not left:
-            return True
-        if not left:
+        digests = read_digests(self.path)
+        damaged = [folder.name for folder in students if not self._holds_student(folder, digests.get(folder.name))]
+        if not fits(self.handle, self.journal, digests.get("journal")):
+            damaged.append("journal")
+        if not left and damaged:
             raise UserError(
-                f"{self.path} is finished, but its student is gone, and so are its checkpoints. Train it again with: "
-                f"spacedkd train --resume {self.path} --restart"
+                f"{self.path} is finished, but its {damaged[0]} is gone or damaged, and its checkpoints are gone. "
+                f"Train it again with: spacedkd train --resume {self.path} --restart"
             )
-        return complete and checkpoint.newest(self.checkpoint).path == self.checkpoint
+        return not damaged and (not left or checkpoint.newest(self.checkpoint, self.journal).path == self.checkpoint)
+
+    def _holds_student(self, folder: Path, digest: str | None) -> bool:
+        """Whether the network is there that was saved, as far as a file without a digest shows it."""
+        try:
+            with self.handle.reading(folder / "model.safetensors") as file:
+                safe_open(f"/dev/fd/{file.fileno()}", framework="pt")
+            described = read_small_json(folder / "config.json", self.handle)
+            return bool(described) and fits(self.handle, folder / "model.safetensors", digest)
+        except (SafetensorError, OSError, ValueError):
+            return False
 
 
-def _holds_student(folder: Path) -> bool:
-    """Whether a network was saved there, as far as can be seen without reading all of it."""
-    try:
-        with safe_open(folder / "model.safetensors", framework="pt"):
-            return isinstance(read_json(folder / "config.json", within=folder), dict)
-    except (SafetensorError, OSError, ValueError):
-        return False
-
-
+_FILES = (
+    *("spec.json", "classes.json", "journal.jsonl", "result.json", "evaluation.json", "commands.jsonl"),
+    *("passed.json", "diverged.json", PROGRESS, f"{PROGRESS}.unfinished", ".lock", ".lock.heartbeat"),
+    *("teacher", "logs"),
+)
+_FOLDERS = ("checkpoint/", "student/", "average/", "best/", "begin/", "path/")
+"""what a run's folder holds, in which no link is followed; a pipeline's teacher is a run of its own"""
 _NAMES = (".lock", ".lock.heartbeat", PROGRESS, "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
 """what a run may have before it has learned anything"""
 _BEGIN = ("checkpoint.safetensors", "journal.jsonl", "best")
@@ -176,13 +196,21 @@ def _leads(path: Path) -> bool:
 class Journal(AbstractContextManager["Journal"]):
     """Lines of JSON, one for each thing that happened; nothing in it depends on the clock."""
 
-    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
-        self.path = path
+    def __init__(self, path: Path, keep_bytes: int = 0, digest: str = "", within: Folder | None = None) -> None:
+        """Go on behind the first `keep_bytes`, which must have this SHA-256 where one is known."""
+        self.path, self._folder = path, within or Folder(path.parent)
+        if not self._folder.exists(path):
+            with self._folder.write_whole(path):
+                pass
         with naming(path):
-            is_new = not path.exists()
-            self._file = path.open("ab")
-            if is_new:
-                sync_folder(path.parent)  # which has its name
+            self._file = os.fdopen(self._folder.open(path, os.O_RDWR), "r+b")
+            self._digest = hashlib.sha256(self._file.read(keep_bytes))
+            if digest and self.digest() != digest:
+                self._file.close()
+                raise Damaged(
+                    f"{path} was changed or damaged: it is not what this run wrote. Begin again in the same folder "
+                    f"with: spacedkd train --resume {self._folder.path} --restart"
+                )
             self._file.truncate(keep_bytes)  # what came after the checkpoint will happen again
             self._file.seek(keep_bytes)
 
@@ -191,13 +219,28 @@ class Journal(AbstractContextManager["Journal"]):
             self._file.close()
 
     def write(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps(entry).encode() + b"\n"
+        self._folder.check()
         with naming(self.path):
-            self._file.write(json.dumps(entry).encode() + b"\n")
+            self._file.write(line)
             self._file.flush()
+        self._digest.update(line)
 
     def length(self) -> int:
         """In bytes, of all that was written."""
         return self._file.tell()
+
+    def digest(self) -> str:
+        """SHA-256 of all that was written."""
+        return self._digest.hexdigest()
+
+    def check_whole(self) -> None:
+        """Refuse a journal whose file is not what was written by now."""
+        if self._folder.digest(self.path) != self.digest():
+            raise Damaged(
+                f"{self.path} was changed while the run was trained, so no result is made of it. Train what was "
+                f"changed again with: spacedkd train --resume {self._folder.path}"
+            )
 
     def sync(self) -> None:
         """Force everything to disk."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from spacedkd.documents import parse_json, read_json, read_lines
 from spacedkd.errors import CannotRead, UserError, first_line
-from spacedkd.files import write_json
+from spacedkd.files import Folder, write_json
 from spacedkd.locks import is_held
 from spacedkd.result_form import checked
 from spacedkd.schedule import Turn
@@ -38,7 +38,7 @@ class RecordedPath:
         """What a follower that needs this version waits for; None when it is there."""
         self._read_on()
         file = file_of(self.folder, version)
-        if (version in self._costs or version == 0) and file.exists():
+        if (version in self._costs or version == 0) and Folder(self.run).exists(file):
             return None
         reached = max(self._costs, default=0)
         if reached >= version:
@@ -53,7 +53,7 @@ class RecordedPath:
     def load(self, version: int, model: nn.Module) -> None:
         """Make a model what it is after so many updates."""
         try:
-            _, whole = tensor_file.read(file_of(self.folder, version), WORDS)
+            _, whole = tensor_file.read(file_of(self.folder, version), WORDS, within=self.run)
         except Damaged as error:
             raise UserError(f"{error} Record it again with: spacedkd train --resume {self.run} --restart") from None
         model.load_state_dict(whole)
@@ -70,14 +70,13 @@ class RecordedPath:
 
     def forget(self, version: int) -> None:
         """Remove all versions before this one."""
-        for file in self.folder.glob("*.safetensors"):
-            if file < file_of(self.folder, version):
-                file.unlink(missing_ok=True)
+        forget(self.run, self.role, version)
 
     def is_cut(self) -> bool:
         """Whether versions that were recorded are gone."""
         self._read_on()
-        return not all(file_of(self.folder, version).exists() for version in self._costs if version in self.recorded)
+        needed = (file_of(self.folder, version) for version in self._costs if version in self.recorded)
+        return not all(map(Folder(self.run).exists, needed))
 
     def cost(self, version: int) -> Mapping[str, int]:
         """What it took to get so far."""
@@ -86,7 +85,7 @@ class RecordedPath:
 
     def _read_on(self) -> None:
         journal = self.folder / "journal.jsonl"
-        if not journal.exists():
+        if not Folder(self.run).exists(journal):
             return
         found: list[Entry] = []
         read = self._read
@@ -102,6 +101,14 @@ class RecordedPath:
                 for one in found:
                     self._entries.setdefault(int(one["step"]), []).append({**one, "event": str(one["event"])})
                 found, self._read = [], read
+
+
+def forget(run: Path, role: str, version: int) -> None:
+    """Remove all versions of a recorded role before this one."""
+    folder, place = Folder(run), place_of(run, role)
+    for file in (place / name for name in folder.names(place) if name.endswith(".safetensors")):
+        if file < file_of(place, version):
+            folder.remove(file)
 
 
 def read_paths(run: Path) -> dict[str, dict[str, Any]]:
@@ -178,11 +185,11 @@ class Following:
         """At a save: the versions before which this run will ask for none once it is written, by recorded role."""
         return {path.role: path.passed() for path in self.paths.values()}
 
-    def tell_passed(self, passed: Mapping[str, int], file: Path) -> None:
+    def tell_passed(self, passed: Mapping[str, int], file: Path, within: Folder) -> None:
         """Say so in a file, to whoever knows all that follow; nobody else follows the teacher of a pipeline."""
         engine = self.plan.spec.engine
         if passed and not engine.pipeline:
-            write_json(file, passed)
+            write_json(file, passed, within)
         elif not engine.keep_path:
             for path in self.paths.values():
                 path.forget(passed[path.role])

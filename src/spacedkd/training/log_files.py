@@ -4,7 +4,6 @@ Only when a line was written, and how fast the run was then, is not in the journ
 """
 
 import csv
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from lightning_fabric.loggers.csv_logs import CSVLogger
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
+from spacedkd.files import Folder
 from spacedkd.training.loggers import Entry, metrics_of
 
 PACE = "/images_per_second"
@@ -21,8 +21,10 @@ FLUSH_SECONDS = 10
 
 def csv_logger(place: Path, entries: Sequence[Entry]) -> CSVLogger:
     """metrics.csv at this place: a row for each line of the journal, written at once."""
+    run = Folder(place.parents[1])
+    run.refuse_links((f"{place.parent.name}/{place.name}/",))
     paces = dict(_paces(place / "metrics.csv"))
-    shutil.rmtree(place, ignore_errors=True)
+    run.remove_tree(place)
     logger = CSVLogger(place.parent, place.name, version="", flush_logs_every_n_steps=1)
     for entry in entries:
         logger.log_metrics(_as_before(entry, paces), entry["step"])
@@ -51,9 +53,11 @@ def tensorboard_logger(
     """TensorBoard's files at this place: a curve for each number, and the settings for its HPARAMS tab."""
     from torch.utils.tensorboard.summary import hparams
 
+    run = Folder(place.parents[1])
+    run.refuse_links((f"{place.parent.name}/{place.name}/",))
     before = _scalars(place)
     paces = {key: value for key, (value, _) in before.items() if key[0].endswith(PACE)}
-    shutil.rmtree(place, ignore_errors=True)
+    run.remove_tree(place)
     logger = TensorBoardLogger(place.parent, place.name, version="", flush_secs=FLUSH_SECONDS)
     for summary in hparams(settings, {f"{student}/accuracy/test/final": 0.0}):  # of which the name alone is written
         logger.experiment._get_file_writer().add_summary(summary)

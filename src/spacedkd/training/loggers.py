@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spacedkd.data.parallel import tell
-from spacedkd.errors import UserError, first_line
+from spacedkd.errors import Linked, UserError, first_line
 from spacedkd.json_form import to_json
 from spacedkd.logger_names import LOGGERS, check_installed
 from spacedkd.spec import RunSpec
@@ -141,6 +141,8 @@ def _opened(
         for entry in left:
             logger.log_metrics(metrics_of(entry), entry["step"])
         return logger, frozenset()
+    except Linked:
+        raise
     except Exception as error:
         others = ", ".join(other for other in LOGGERS if other != name)
         raise UserError(

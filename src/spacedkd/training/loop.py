@@ -1,6 +1,5 @@
 """The training loop."""
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +97,7 @@ def train_run(
     """The same, of a spec as `extended` gives it; a `library` keeps the data for others, `planned` hears the plan."""
     library = library or Library()
     check_named(spec, extend, folder)
+    folder.check_links()
     if not resume:
         folder.check_free()
     elif folder.spec.exists():
@@ -123,7 +123,7 @@ def train_run(
     check_pipeline(plan, folder.teacher)
     if restart or not folder.spec.exists():  # what a kill has left of another beginning
         with folder.lock():
-            shutil.rmtree(folder.teacher, ignore_errors=True)
+            folder.handle.remove_tree(folder.teacher)
     with teacher_process(plan, folder, _train_teacher) as check:
 
         def checked(moment: Moment) -> None:

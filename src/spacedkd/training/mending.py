@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from spacedkd.files import write_folder
+from spacedkd.documents import read_small_json
+from spacedkd.files import Folder, write_json
 from spacedkd.models import students
 from spacedkd.training import checkpoint
 from spacedkd.training.building import build_models
-from spacedkd.training.folder import RunFolder
+from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.plan import Plan
 from spacedkd.training.tensor_file import system_errors
 
@@ -26,18 +27,27 @@ def write_students(plan: Plan, folder: RunFolder, modules: Mapping[str, nn.Modul
     """The student, and beside it its moving average."""
     folders = {plan.student: folder.student} | ({} if plan.spec.ema is None else {"average": folder.average})
     for name, place in folders.items():
-        write_student(plan, modules[name].network, place)  # type: ignore[arg-type]
+        write_student(plan, modules[name].network, place, folder.handle)  # type: ignore[arg-type]
 
 
-def write_student(plan: Plan, network: nn.Module, place: Path) -> None:
+def student_digests(plan: Plan, folder: RunFolder) -> dict[str, str]:
+    """SHA-256 of the weights of the student, and of its moving average, by the names of their folders."""
+    places = [folder.student] if plan.spec.ema is None else [folder.student, folder.average]
+    return {place.name: folder.handle.digest(place / "model.safetensors") for place in places}
+
+
+def write_student(plan: Plan, network: nn.Module, place: Path, within: Folder) -> None:
     """The student's network, as it is at some time of the run."""
-    with write_folder(place) as unfinished, system_errors():
+    with within.write_folder(place) as unfinished, system_errors():
         students.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished)
 
 
 def mend(plan: Plan, folder: RunFolder) -> bool:
-    """Give a finished run its student again, from a checkpoint of its last turn; whether there is one."""
-    found = checkpoint.newest(folder.checkpoint)
+    """Give a finished run its student again, from a checkpoint of its last turn; whether there is one.
+
+    The journal must be what was written until then; what somebody has added to it is cut off.
+    """
+    found = checkpoint.newest(folder.checkpoint, folder.journal)
     if found.position.turns != len(plan.turns):
         return False
     models = saved_models(plan)
@@ -46,6 +56,12 @@ def mend(plan: Plan, folder: RunFolder) -> bool:
     for name, model in models.items():
         model.to(exact if name == "average" else learned)
     with folder.lock():
-        checkpoint.load(found.path, plan.spec.fingerprints(), models, {})
+        position = checkpoint.load(found.path, plan.spec.fingerprints(), models, {})
         write_students(plan, folder, models)
+        with Journal(folder.journal, position.journal_bytes, position.journal_digest, folder.handle):
+            pass
+        ended = read_small_json(folder.result, folder.handle)
+        if "digests" in ended:  # another version of safetensors may write the same weights in another way
+            ended["digests"] |= student_digests(plan, folder)
+            write_json(folder.result, ended, folder.handle)
     return True

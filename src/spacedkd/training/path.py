@@ -25,7 +25,7 @@ from spacedkd.data.inputs import Inputs
 from spacedkd.documents import parse_json, read_lines
 from spacedkd.duration import in_steps
 from spacedkd.errors import UserError
-from spacedkd.files import make_durable, naming, write_json
+from spacedkd.files import Folder, write_json
 from spacedkd.json_form import to_json
 from spacedkd.locks import hold
 from spacedkd.schedule import Turn, versions
@@ -153,13 +153,12 @@ class Recording:
     """The paths a run leaves behind; most leave none."""
 
     def __init__(
-        self, run: Path, plan: Plan, models: Mapping[str, nn.Module], settings: Mapping[str, Settings]
+        self, run: Folder, plan: Plan, models: Mapping[str, nn.Module], settings: Mapping[str, Settings]
     ) -> None:
-        self.run, self.settings = run, settings
+        self.folder, self.run, self.settings = run, run.path, settings
         learners = plan.method.learners
         self._paths = {
-            role: PathWriter(place_of(run, role), role, models[learners[role]], to_record(plan, role))
-            for role in self.settings
+            role: PathWriter(run, role, models[learners[role]], to_record(plan, role)) for role in self.settings
         }
 
     @contextmanager
@@ -168,17 +167,17 @@ class Recording:
         if not self._paths:
             yield
             return
-        with naming(path_file(self.run).parent):
-            make_durable(path_file(self.run).parent)
+        self.folder.make(path_file(self.run).parent)
         left = [*journal]
-        with hold(being_written(self.run), seconds=60):  # followers take it for a moment, to see who writes
+        # Followers take it for a moment, to see who writes.
+        with hold(being_written(self.run), seconds=60, within=self.folder):
             for role, path in self._paths.items():
                 path.open(done[role], left)
             known = {
                 role: {"settings": self.settings[role], "versions": sorted(path.due)}
                 for role, path in self._paths.items()
             }
-            write_json(path_file(self.run), known)
+            write_json(path_file(self.run), known, self.folder)
             yield
 
     def note(self, entry: Entry) -> None:
@@ -197,8 +196,8 @@ class Recording:
 class PathWriter:
     """Leaves a role's path behind as it learns."""
 
-    def __init__(self, folder: Path, role: str, model: nn.Module, due: Iterable[int]) -> None:
-        self.folder, self.role, self.model = folder, role, model
+    def __init__(self, run: Folder, role: str, model: nn.Module, due: Iterable[int]) -> None:
+        self.run, self.folder, self.role, self.model = run, place_of(run.path, role), role, model
         self.asked = frozenset(due)
         self.due = {*self.asked}
         self.reached = 0
@@ -209,11 +208,12 @@ class PathWriter:
 
         What lies between them was learned before anything was recorded, or is learned once more, to the same bits.
         """
-        make_durable(self.folder)
-        self.reached = _cut(self.folder / "journal.jsonl")
+        self.run.make(self.folder)
+        self.reached = _cut(self.run, self.folder / "journal.jsonl")
         self.due -= {*range(self.reached + 1, done + 1)}
         self._entries = [entry for entry in journal if entry["role"] == self.role and entry["step"] >= self.reached]
-        if 0 in self.due and done == 0 and not file_of(self.folder, 0).exists():  # later it may have been removed
+        first = file_of(self.folder, 0)
+        if 0 in self.due and done == 0 and not self.run.exists(first):  # later it may have been removed
             self._save(0)
 
     def note(self, entry: Entry) -> None:
@@ -227,27 +227,28 @@ class PathWriter:
             return
         self._save(version)
         lines = [*self._entries, {"version": version, "cost": cost}]
-        journal = self.folder / "journal.jsonl"
-        with naming(journal), journal.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines))
+        with self.run.append(self.folder / "journal.jsonl") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
             file.flush()
             os.fsync(file.fileno())
         self.reached, self._entries = version, []
 
     def _save(self, version: int) -> None:
         words = dict(zip(WORDS, (self.role, str(version)), strict=True))
-        tensor_file.write(file_of(self.folder, version), tensor_file.on_host(self.model.state_dict()), words)
+        tensors = tensor_file.on_host(self.model.state_dict())
+        tensor_file.write(file_of(self.folder, version), tensors, words, within=self.run)
 
 
-def _cut(journal: Path) -> int:
+def _cut(run: Folder, journal: Path) -> int:
     """Cut off what lies behind the last whole version; says which version that is."""
     read = whole = version = 0
-    if journal.exists():
-        for line in read_lines(journal):
+    if run.exists(journal):
+        for line in read_lines(journal, within=run):
             read += len(line) + 1
             if line.startswith(b'{"version"'):
                 whole, version = read, _version(line, journal)
-        os.truncate(journal, whole)
+        with os.fdopen(run.open(journal, os.O_RDWR), "r+b") as file:
+            file.truncate(whole)
     return version
 
 

@@ -7,7 +7,6 @@ and what it has learned is handed over by its path.
 import multiprocessing
 import os
 import pickle
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -99,7 +98,7 @@ def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Che
 def forget_teacher(spec: RunSpec, folder: RunFolder) -> None:
     """Remove what the teacher of a finished pipeline has left, unless it is to be kept."""
     if spec.engine.pipeline and not spec.engine.keep_path:
-        shutil.rmtree(folder.teacher, ignore_errors=True)
+        folder.handle.remove_tree(folder.teacher)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from spacedkd.documents import read_journal
-from spacedkd.errors import UserError
+from spacedkd.errors import Moved, UserError
 from spacedkd.files import write_json
 from spacedkd.run import result
 from spacedkd.schedule import Turn
@@ -24,7 +24,7 @@ from spacedkd.training.finite import skipped
 from spacedkd.training.folder import Journal, RunFolder
 from spacedkd.training.following import Following
 from spacedkd.training.loggers import Loggers
-from spacedkd.training.mending import saved_models, write_students
+from spacedkd.training.mending import saved_models, student_digests, write_students
 from spacedkd.training.moment import Moment
 from spacedkd.training.path import Entry, Recording
 from spacedkd.training.saving import Background
@@ -38,14 +38,14 @@ class Recorder:
 
     def __init__(self, setup: Setup, folder: RunFolder, loggers: Loggers | None = None) -> None:
         self.setup, self.folder = setup, folder
-        self._beat, self._loggers = Beat(folder.path), loggers or Loggers()
+        self._beat, self._loggers = Beat(folder.handle), loggers or Loggers()
         self.position = Position()
         self.cost = Cost(setup.modules())
         self._journal: Journal | None = None
         self._saved = -1
         self._passed: Mapping[str, int] = {}
         recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
-        self._recording = Recording(folder.path, setup.plan, setup.modules(), recorded)
+        self._recording = Recording(folder.handle, setup.plan, setup.modules(), recorded)
         self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
         self._best = Best(setup, folder)
         self._saving = Background()
@@ -70,15 +70,18 @@ class Recorder:
             before: list[Entry] = []
             if fabric.is_global_zero:
                 before = self._logged()
-                self._journal = stack.enter_context(Journal(self.folder.journal, self.position.journal_bytes))
-                left = read_journal(self.folder.journal, within=self.folder.path)
+                known = (self.position.journal_bytes, self.position.journal_digest)
+                self._journal = stack.enter_context(Journal(self.folder.journal, *known, self.folder.handle))
+                left = read_journal(self.folder.journal, self.folder.handle)
                 stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
                 stack.push(self._end_saving)
-            self._best.go_on()
+            self._best.go_on(self.position)
             self._started, begun = time.monotonic() - self.position.seconds, self.position.turns
             try:
                 with self._watched(before):
                     yield
+            except Moved:
+                raise
             except UserError:
                 if is_new and self.position.turns == begun:  # a mistake that shows at the first step takes no folder
                     self.folder.discard()
@@ -86,11 +89,8 @@ class Recorder:
 
     def _logged(self) -> list[Entry]:
         """The whole journal, where loggers need it."""
-        return (
-            [*read_journal(self.folder.journal, within=self.folder.path)]
-            if self._loggers and self.folder.journal.exists()
-            else []
-        )
+        journal, handle = self.folder.journal, self.folder.handle
+        return [*read_journal(journal, handle)] if self._loggers and handle.exists(journal) else []
 
     @contextmanager
     def _watched(self, before: list[Entry]) -> Iterator[None]:
@@ -121,12 +121,13 @@ class Recorder:
         fingerprint = self.setup.plan.spec.fingerprint()
         if self._journal is not None:
             self.position.journal_bytes = self._journal.length()
+            self.position.journal_digest, self.position.best_digest = self._journal.digest(), self._best.digest
             self.position.seconds = time.monotonic() - self._started
             self.position.cost = {role: dict(counts) for role, counts in self.cost.counts.items()}
             self._passed = self.following.passed()
         models, optimizers, writes = self.setup.modules(), self._optimizers(), self._journal is not None
         saved = (self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes, self._write_beside)
-        checkpoint.save(*saved)
+        checkpoint.save(*saved, self.folder.handle)
         self._saved = self.position.turns
         self._beat.saved(self._saved)
 
@@ -137,7 +138,7 @@ class Recorder:
         def work() -> None:
             journal.sync()  # first: a checkpoint says how long it is
             write()
-            self.following.tell_passed(passed, self.folder.passed)  # last: now no checkpoint needs what is removed
+            self.following.tell_passed(passed, self.folder.passed, self.folder.handle)  # last: no checkpoint needs more
 
         self._saving.start(work)
 
@@ -205,6 +206,8 @@ class Recorder:
             self.save()
         self._saving.wait()
         if setup.fabric.is_global_zero:
+            assert self._journal is not None
+            self._journal.check_whole()
             write_students(plan, self.folder, self._whole_modules())
             facts = {
                 "roles": [*plan.roles],
@@ -217,9 +220,12 @@ class Recorder:
             if setup.followed and not plan.spec.engine.pipeline:
                 facts["computed_here"] = self.cost.summary()
             if plan.spec.on_nonfinite == "skip":
-                facts["skipped_updates"] = skipped(read_journal(self.folder.journal, within=self.folder.path))
+                facts["skipped_updates"] = skipped(read_journal(self.folder.journal, self.folder.handle))
             machine = describe(setup.fabric, plan.spec)
             cost = self.cost.summary(self.following.costs())
             self._beat.remove()
-            write_json(self.folder.result, result(self.folder.path, cost, self.position.seconds, facts, machine))
+            ended = result(self.folder.path, cost, self.position.seconds, facts, machine)
+            best = {"best": self._best.digest} if "best" in facts else {}
+            ended["digests"] = {"journal": self._journal.digest(), **student_digests(plan, self.folder), **best}
+            write_json(self.folder.result, ended, self.folder.handle)
         setup.fabric.barrier()

@@ -6,7 +6,7 @@ from spacedkd.data.digest import difference
 from spacedkd.data.parallel import tell
 from spacedkd.data.splits import RunData
 from spacedkd.documents import read_json
-from spacedkd.errors import UserError
+from spacedkd.errors import Linked, UserError
 from spacedkd.training.folder import RunFolder
 
 _WAY_OUT = "Put the old data back, or train again in a new folder."
@@ -22,6 +22,8 @@ def check_same_data(folder: RunFolder, data: RunData, who: str = "", begins_agai
         return
     try:
         changed = _change(folder, data)
+    except Linked:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         if begins_again:
             return

@@ -111,6 +111,7 @@ def of_run(
     is imported only with `trust_code`.
     """
     folder, objects = RunFolder(path), objects or Objects()
+    folder.check_links()
     spec = read_spec(path, trust_code)
     if not checkpoint.generations(folder.checkpoint):
         if folder.finished():

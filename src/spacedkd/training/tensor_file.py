@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spacedkd.documents import parse_json
 from spacedkd.errors import UserError
-from spacedkd.files import write_whole
+from spacedkd.files import Folder, open_ordinary
 
 _DTYPES = {
     torch.float64: "F64",
@@ -50,11 +50,20 @@ class Damaged(UserError):
     """A file is not what was written."""
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], words: Mapping[str, str], before: Path | None = None) -> None:
-    """Replace a file by these tensors, which lie in the CPU's memory, and words; the old one is kept as `before`."""
+def write(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    words: Mapping[str, str],
+    before: Path | None = None,
+    within: Folder | None = None,
+) -> None:
+    """Replace a file by these tensors, which lie in the CPU's memory, and words; the old one is kept as `before`.
+
+    It is written below `within`, the folder of a run, or else in the folder that the path names.
+    """
     header, order = _header(tensors, {**words, "checksum": _OPEN})
     checksum = hashlib.sha256(header)
-    with write_whole(path, before) as unfinished, unfinished.open("r+b") as file:
+    with (within or Folder(path.parent)).write_whole(path, before) as file:
         file.write(header)
         for name in order:
             data = _bytes(tensors[name])
@@ -86,22 +95,20 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def read(
-    path: Path, words: Collection[str], tensors: bool = True, needed: Collection[str] = ()
+    path: Path,
+    words: Collection[str],
+    tensors: bool = True,
+    needed: Collection[str] = (),
+    within: Folder | Path | None = None,
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
     """What is in a file that has these words, no others, and the tensors that are `needed`.
 
-    All of it is checked; the tensors are read where they are wanted.
+    All of it is checked; the tensors are read where they are wanted. Below `within`, the folder of a run, no links are
+    followed.
     """
     try:
-        found = _checked(path)
-        if found.keys() - {"checksum", "digest"} != {*words}:
-            raise Damaged(f"{path} is damaged: it has other parts than were written.")
-        with safe_open(path, framework="pt", device="cpu") as file:
-            names = file.keys()
-            if missing := [name for name in needed if name not in {*names}]:
-                raise Damaged(f"{path} is damaged: {missing[0]} is missing.")
-            names = names if tensors or "digest" in found else []
-            contents = {name: file.get_tensor(name) for name in names}
+        with os.fdopen(open_ordinary(path, within=within), "rb") as opened:
+            found, contents = _contents(path, opened, words, tensors, needed)
     except (SafetensorError, OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
@@ -111,9 +118,24 @@ def read(
     return found, contents
 
 
-def _checked(path: Path) -> dict[str, str]:
+def _contents(
+    path: Path, opened: BinaryIO, words: Collection[str], tensors: bool, needed: Collection[str]
+) -> tuple[dict[str, str], dict[str, Tensor]]:
+    found = _checked(path, opened)
+    if found.keys() - {"checksum", "digest"} != {*words}:
+        raise Damaged(f"{path} is damaged: it has other parts than were written.")
+    # The file that is open, by the name that the system gives it: another may have the path by now.
+    with safe_open(f"/dev/fd/{opened.fileno()}", framework="pt", device="cpu") as file:
+        names = file.keys()
+        if missing := [name for name in needed if name not in {*names}]:
+            raise Damaged(f"{path} is damaged: {missing[0]} is missing.")
+        names = names if tensors or "digest" in found else []
+        return found, {name: file.get_tensor(name) for name in names}
+
+
+def _checked(path: Path, opened: BinaryIO) -> dict[str, str]:
     """The words of a file, if its checksum is right; files of earlier versions have none."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+    with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as whole:
         length = int.from_bytes(whole[:8], "little")
         if length > len(whole) - 8:
             raise Damaged(f"{path} is damaged: it is cut off.")

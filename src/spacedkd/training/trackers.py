@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.documents import read_json
-from spacedkd.files import make_durable, write_json
+from spacedkd.files import Folder, write_json
 
 PROJECT = "spacedkd"
 """unless WANDB_PROJECT, or MLFLOW_EXPERIMENT_NAME, says another"""
@@ -75,12 +75,13 @@ class Mlflow:
 
 def _known(place: Path) -> str | None:
     try:
-        return str(read_json(place / "run.json")["id"])
+        return str(read_json(place / "run.json", within=place.parents[1])["id"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
 def _remembered(place: Path, name: str) -> str:
-    make_durable(place)
-    write_json(place / "run.json", {"id": name})
+    run = Folder(place.parents[1])
+    run.make(place)
+    write_json(place / "run.json", {"id": name}, run)
     return name

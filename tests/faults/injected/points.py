@@ -2,7 +2,8 @@
 
 A name is what is about to happen and to which file, for instance `rename checkpoint/latest.safetensors`. Together with
 how often it has happened in this process it is a moment of a run, the same one whenever that run is repeated. Audit
-events of Python tell of files that are opened, renamed, cut and removed; `os.fsync`, which has none, is replaced here.
+events of Python tell of files that are opened, renamed, cut and removed. `os.fsync`, which has none, is replaced here,
+and so is `os.open`, whose event does not tell the folder that a name is looked up in.
 Libraries that write without Python are caught when what they wrote is flushed: the file is cut in half first, which is
 how a kill in the middle of writing would have left it.
 
@@ -22,14 +23,14 @@ from typing import Any
 
 VARIABLE = "SPACEDKD_KILL_POINTS"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-EVENTS = {
-    "os.rename": ("rename", 1),
-    "os.remove": ("remove", 0),
-    "os.mkdir": ("mkdir", 0),
-    "os.rmdir": ("rmdir", 0),
-    "os.truncate": ("truncate", 0),
+EVENTS: dict[str, tuple[str, int, int | None]] = {
+    "os.rename": ("rename", 1, 3),
+    "os.remove": ("remove", 0, 1),
+    "os.mkdir": ("mkdir", 0, 2),
+    "os.rmdir": ("rmdir", 0, 1),
+    "os.truncate": ("truncate", 0, None),
 }
-"""audit event -> what is about to happen, and which argument says to what"""
+"""audit event -> what is about to happen, which argument says to what, and which one the folder of a name"""
 
 
 class Points:
@@ -51,11 +52,15 @@ class Points:
                 os.truncate(cut, os.path.getsize(cut) // 2)  # noqa: PTH202
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def below(self, path: Any) -> str | None:
-        """A file's name below the folder, without what makes the names of unfinished files unique."""
+    def below(self, path: Any, folder: int | None = None) -> str | None:
+        """A file's name below the root, without what makes the names of unfinished files unique.
+
+        Where a `folder` is open, the path is one in it.
+        """
         if not isinstance(path, (str, bytes, os.PathLike)):
             return None
-        full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+        inside = "" if folder is None or folder < 0 else os.readlink(f"/proc/self/fd/{folder}")  # noqa: PTH115
+        full = os.path.abspath(os.path.join(inside, os.fsdecode(path)))  # noqa: PTH100, PTH118
         if not full.startswith(f"{self.root}{os.sep}") or ".progress.json" in full:  # which is written by the clock
             return None
         return re.sub(r"\.[\w-]+_\d+_[0-9a-f]+\.unfinished", ".unfinished", os.path.relpath(full, self.root))
@@ -67,10 +72,16 @@ class Points:
             if name is not None:
                 self.reach(f"open {name}")
         elif event in EVENTS:
-            what, which = EVENTS[event]
-            name = self.below(arguments[which])
+            what, which, folder = EVENTS[event]
+            name = self.below(arguments[which], None if folder is None else arguments[folder])
             if name is not None:
                 self.reach(f"{what} {name}")
+
+    def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        name = self.below(path, dir_fd) if dir_fd is not None and flags & WRITES else None
+        if name is not None:
+            self.reach(f"open {name}")
+        return _open(path, flags, mode, dir_fd=dir_fd)
 
     def fsync(self, handle: Any) -> None:
         number = handle if isinstance(handle, int) else handle.fileno()
@@ -82,7 +93,7 @@ class Points:
         _fsync(handle)
 
 
-_fsync = os.fsync
+_fsync, _open = os.fsync, os.open
 
 
 def install(**settings: Any) -> Points:
@@ -93,7 +104,7 @@ def install(**settings: Any) -> Points:
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *paths])
     points = Points(**settings)
     sys.addaudithook(points.hear)
-    os.fsync = points.fsync  # type: ignore[assignment]
+    os.fsync, os.open = points.fsync, points.open  # type: ignore[assignment]
     os.register_at_fork(after_in_child=points.counts.clear)  # each process counts its own
     return points
 

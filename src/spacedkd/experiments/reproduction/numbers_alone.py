@@ -4,6 +4,7 @@ Of every run its spec, its result, what was measured of it and the accuracies of
 from the store itself, and runs that it has are not trained again.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 
 from spacedkd.documents import read_journal, read_json
 from spacedkd.experiments.evaluation_file import FILE as EVALUATION
-from spacedkd.files import write_json, write_text
-from spacedkd.run import Run
+from spacedkd.files import Folder, write_json, write_text
+from spacedkd.run import Run, check_journal
 from spacedkd.training.folder import make_folder
 
 TABLES = ("results.json", "table.md")
@@ -25,9 +26,11 @@ def copy_numbers(store: Path, runs: Iterable[Run], tables: Iterable[Path], to: P
     for run in runs:
         place = run.folder.relative_to(store)
         make_folder(to / place, "--numbers")
-        write_json(to / place / "spec.json", _without_places(run.folder))
-        write_text(to / place / "journal.jsonl", "".join(_accuracies(run.folder)))
-        _copy(store, to, str(place / "result.json"), str(place / EVALUATION))
+        journal = "".join(_accuracies(run))
+        write_json(to / place / "spec.json", _without_places(run.folder), to)
+        write_text(to / place / "journal.jsonl", journal, to)
+        write_json(to / place / "result.json", _with_digest(run, journal), to)
+        _copy(store, to, str(place / EVALUATION))
     for table in tables:
         make_folder(to / table.relative_to(store), "--numbers")
         _copy(store, to, *(str(table.relative_to(store) / name) for name in TABLES))
@@ -36,11 +39,21 @@ def copy_numbers(store: Path, runs: Iterable[Run], tables: Iterable[Path], to: P
 def _copy(store: Path, to: Path, *names: str) -> None:
     for name in names:
         if (store / name).exists():
-            write_text(to / name, (store / name).read_text(encoding="utf-8"))
+            with Folder((store / name).parent).reading(store / name) as file:
+                write_text(to / name, file.read().decode(), to)
 
 
-def _accuracies(run: Path) -> Iterable[str]:
-    lines = read_journal(run / "journal.jsonl", within=run)
+def _with_digest(run: Run, journal: str) -> dict[str, Any]:
+    """A run's result with the digest of the journal that goes with it here; its networks stay behind."""
+    result: dict[str, Any] = read_json(run.folder / "result.json", within=run.folder)
+    if "journal" in run.digests:
+        result["digests"] = {"journal": hashlib.sha256(journal.encode()).hexdigest()}
+    return result
+
+
+def _accuracies(run: Run) -> Iterable[str]:
+    check_journal(run.folder, run.digests)
+    lines = read_journal(run.folder / "journal.jsonl", within=run.folder)
     return (json.dumps(line) + "\n" for line in lines if line["event"] == "accuracy")
 
 

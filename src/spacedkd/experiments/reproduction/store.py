@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spacedkd.data.sources import Library
 from spacedkd.documents import read_json
-from spacedkd.errors import Diverged, UserError
+from spacedkd.errors import Diverged, Linked, UserError
 from spacedkd.experiments import runner
 from spacedkd.experiments.pool import Callback
 from spacedkd.experiments.sharing import Job
@@ -89,11 +89,13 @@ class Store:
         if not path.exists():
             return MadeWith({}, best_precision("auto"))
         try:
-            written = read_json(path)
+            written = read_json(path, within=self.folder)
             before = {name: str(written["versions"][name]) for name in PACKAGES}
             precision = written.get("precision", best_precision("auto"))
             if precision not in PRECISIONS:
                 raise ValueError(precision)
+        except Linked:
+            raise
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise UserError(
                 f"{path} cannot be read: delete it if the runs were made with {_words(versions())}."
@@ -104,7 +106,8 @@ class Store:
         make_folder(self.folder, "--store")
         self.check()
         if not (self.folder / "store.json").exists():
-            write_json(self.folder / "store.json", {"versions": versions(), "precision": self._made_with.precision})
+            made_with = {"versions": versions(), "precision": self._made_with.precision}
+            write_json(self.folder / "store.json", made_with, self.folder)
 
     def arm(self, spec: RunSpec) -> Arm:
         """A spec as it will be computed; what is wrong with it, or with its data, is said here."""
@@ -141,7 +144,7 @@ class Store:
     ) -> dict[Path, Diverged]:
         """Train what is not finished; gives those that diverged. One command at a time trains in a store."""
         self.begin()
-        with hold(self.folder / ".lock"):
+        with hold(self.folder / ".lock", within=self.folder):
             return runner.run_all(jobs, at_once, callback, self.library, ray=ray, stop=stop)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from spacedkd.files import write_text
 from spacedkd.report.markup import Markup, document, note, paragraph, tag
 from spacedkd.report.numbers import Found
 from spacedkd.report.reproduced import words
@@ -25,7 +26,7 @@ rect.agrees { fill: var(--middle-1); } rect.disagrees { fill: var(--leader); } r
 def write_index_page(path: Path, all_found: Sequence[Found]) -> None:
     """Write the index; the page of each table lies in the folder of its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_index(all_found), encoding="utf-8", newline="\n")
+    write_text(path, render_index(all_found), within=path.parent)
 
 
 def render_index(all_found: Sequence[Found]) -> str:

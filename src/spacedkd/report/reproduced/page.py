@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from spacedkd.files import Folder, write_text
 from spacedkd.report.markup import Markup, document, folded, folded_if_many, html_table, note, paragraph, tag
 from spacedkd.report.numbers import Found, listed
 from spacedkd.report.reproduced import tables, words
@@ -29,7 +30,7 @@ MIME = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 def write_table_page(path: Path, found: Found) -> None:
     """Write the page of one table, with the pictures that lie beside it; equal inputs give equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(found, path.parent), encoding="utf-8", newline="\n")
+    write_text(path, render(found, path.parent), within=path.parent)
 
 
 def render(found: Found, folder: Path) -> str:
@@ -94,7 +95,8 @@ def _pictures(found: Found, folder: Path) -> Iterator[str]:
         if not (folder / name).is_file():
             missing.append(name)
             continue
-        data = b64encode((folder / name).read_bytes()).decode()
+        with Folder(folder).reading(folder / name) as file:
+            data = b64encode(file.read()).decode()
         image = tag("img", src=f"data:{MIME[Path(name).suffix.lower()]};base64,{data}", alt=name)
         yield tag("figure", image, tag("figcaption", Path(name).stem))
     if missing:
