@@ -15,22 +15,30 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.files import write_json
 from spacedkd.json_form import qualified_name
 from spacedkd.models.build import MakeModule, arguments_of, make_own, seeded, size_seen
-from spacedkd.models.description import described
+from spacedkd.models.description import described, timm_preprocessing, without_published
 from spacedkd.models.heads import is_timm
 from spacedkd.models.weights import load_weights, reason, weights_alone, weights_file
 from spacedkd.own_code import is_own
-from spacedkd.spec import NetworkSpec
+from spacedkd.spec import DataSpec, NetworkSpec
 
 # Where weights came from is no part of what the network is.
 _ONLY_ONCE = ("num_classes", "pretrained", "checkpoint_path", "cache_dir", "pretrained_cfg", "pretrained_cfg_overlay")
 
 
-def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made_by: str | None = None) -> None:
+def save(
+    network: nn.Module,
+    spec: NetworkSpec,
+    shown: Shown,
+    folder: Path,
+    made_by: str | None = None,
+    data: DataSpec | None = None,
+) -> None:
     """Weights and description; `load_student` opens them.
 
     Of a timm network they have timm's own form: `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it. One
-    with an `input_size` of its own is described by that size: timm's preparation of images scales to it. Of any other
-    network they say which function made it, `made_by` or the spec's name.
+    with an `input_size` of its own is described by that size: timm's preparation of images scales to it. With `data`, a
+    spec that leaves nothing open, `timm.data.create_transform` prepares images as they are in this run's evaluation. Of
+    any other network they say which function made it, `made_by` or the spec's name.
     """
     network = deepcopy(network).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     network.register_state_dict_post_hook(_cloned)
@@ -44,10 +52,13 @@ def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made
     else:
         size = size_seen(spec, shown)
         described_by = {name: value for name, value in arguments_of(spec, shown).items() if name not in _ONLY_ONCE}
-    described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
-    described |= {"num_classes": len(shown.classes), "input_size": size}
+    about = without_published(network.pretrained_cfg)  # type: ignore[arg-type]
+    about |= {"num_classes": len(shown.classes), "input_size": size}
     if shown.normalisation is not None:
-        described |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
+        about |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
+    if data is not None:
+        about |= timm_preprocessing(data, spec, size[1:])
+    network.pretrained_cfg = about  # type: ignore[assignment]
     save_for_hf(network, folder, known, described_by, safe_serialization=True)
 
 

@@ -32,7 +32,7 @@ def write_students(plan: Plan, folder: RunFolder, modules: Mapping[str, nn.Modul
 def write_student(plan: Plan, network: nn.Module, place: Path) -> None:
     """The student's network, as it is at some time of the run."""
     with write_folder(place) as unfinished, system_errors():
-        students.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished)
+        students.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished, data=plan.spec.data)
 
 
 def mend(plan: Plan, folder: RunFolder) -> bool:
