@@ -6,6 +6,7 @@ from typing import Any
 
 import timm
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from timm.models import save_for_hf
 from torch import Tensor, nn
@@ -112,7 +113,8 @@ def load_student(
 
     A student that is not timm's is made by `network`, the function it was trained with, or, with `trust_code`, by the
     one its folder names where that can be imported. What it wants to see is what it was trained on, normalised in the
-    same way.
+    same way. Weights that were saved in float64 (a run of 64-true) stay in it, and inputs are to be in it, too; all
+    others are in the type the network is made in, float32, in which bfloat16 loses nothing.
     """
     if which not in WHICH:
         raise unknown("student", which, WHICH)
@@ -126,7 +128,10 @@ def load_student(
     if "made_by" not in known and network is not None:
         raise UserError(f"The student in {folder} is timm's {known.get('architecture')}: leave network= out.")
     if "architecture" in known and network is None:
-        return _opened(file).eval()
+        opened = _opened(file)
+        if _is_double(file):
+            load_weights(opened.double(), str(file), ())
+        return opened.eval()
     try:
         with seeded(0):
             name = known["made_by"] if network is None else qualified_name(network)
@@ -134,5 +139,15 @@ def load_student(
     except UserError as error:
         way_out = "" if network is not None else " Give the function that makes it: load_student(folder, network=...)."
         raise UserError(f"The student in {folder} cannot be made again. {error}{way_out}") from error
-    load_weights(built, str(file), known.get("label_names") or ())
+    load_weights(built.double() if _is_double(file) else built, str(file), known.get("label_names") or ())
     return built.eval()
+
+
+def _is_double(file: Path) -> bool:
+    """Whether all floating-point weights in a file are of float64; False of a file that cannot be read."""
+    try:
+        with safe_open(file, framework="pt") as weights:
+            types = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118, it is no mapping
+    except (SafetensorError, OSError):
+        return False
+    return {one for one in types if one.startswith(("F", "BF"))} == {"F64"}
