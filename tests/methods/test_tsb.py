@@ -195,8 +195,8 @@ class ByHand:
         loss = F.cross_entropy(z, batch.labels) + weight * soft
         gradients = torch.autograd.grad(loss, [*self.networks[name].parameters()])
         with torch.no_grad():
-            for weight_, gradient_ in zip(self.networks[name].parameters(), gradients, strict=True):
-                weight_ -= lr * gradient_
+            for parameter, gradient_ in zip(self.networks[name].parameters(), gradients, strict=True):
+                parameter.sub_(lr * gradient_)
         return loss.item()
 
 

@@ -106,6 +106,7 @@ def test_students_opened_with_timm_score_as_the_run_recorded(
     spec = replace(RUN, data=DataSpec(place, holdout=0.2, **limits, **data), network=network)
     run = train(spec, tmp_path / "run")
     test = sources.load(run.spec.data).test
+    images: list[Image.Image]
     rows = torch.arange(len(test))
     if source == "folder":
         files = sorted((tmp_path / "digits/val").glob("*/*.png"))

@@ -70,8 +70,9 @@ def repeated(train: Images | Encoded | Items, part: Images | Encoded | Items) ->
     if isinstance(train, Images) and isinstance(part, Images):
         return _repeated_pixels(train.pixels, part.pixels)
     if isinstance(train, Encoded) and isinstance(part, Encoded):
-        known = train.digests is not None and part.digests is not None
-        return int(np.isin(part.digests, train.digests).sum()) if known else None
+        if train.digests is None or part.digests is None:
+            return None
+        return int(np.isin(part.digests, train.digests).sum())
     return None
 
 

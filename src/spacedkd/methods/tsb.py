@@ -116,7 +116,8 @@ class TSB(Method):
         p = (models[other](batch.inputs)[0].logits / self.temperature).softmax(1)
         rows = bank.read(batch.indices)
         visits = bank.seen(batch.indices).to(rows.dtype)[:, None] + 1
-        return (self.mu * rows + (1 - self.mu) * p.to(rows.dtype)) / (1 - self.mu**visits)
+        taken_in: Tensor = self.mu * rows + (1 - self.mu) * p.to(rows.dtype)
+        return taken_in / (1 - self.mu**visits)
 
     @torch.no_grad()
     def _remember(self, leader: str, logits: Tensor, models: Models, batch: Batch, progress: Progress) -> None:

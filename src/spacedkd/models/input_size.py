@@ -47,8 +47,8 @@ class Renormalise:
 class InOwnType:
     """Floating-point inputs in the type of the network's weights, whichever that is when it is called."""
 
-    def __call__(self, inputs: Inputs, network: nn.Module) -> Inputs:
-        return in_dtype(inputs, _weight_type(network))
+    def __call__(self, inputs: AnyInputs, network: nn.Module) -> AnyInputs:
+        return in_dtype(inputs, _weight_type(network))  # type: ignore[return-value]  # which has the same form
 
 
 def _weight_type(network: nn.Module) -> torch.dtype:

@@ -97,7 +97,7 @@ class Watch:
                 batch = setup.stream.batch(*view)
                 if (place := first_not_finite(batch.inputs)) is not None and batch.indices is not None:
                     row = int(items.rows[batch.indices[place]])
-        (found,) = setup.fabric.all_reduce(torch.tensor([row], device=setup.fabric.device), reduce_op="max")  # type: ignore[misc]
+        (found,) = setup.fabric.all_reduce(torch.tensor([row], device=setup.fabric.device), reduce_op="max")
         return None if found < 0 else int(found)
 
     def _agreed(self, flags: Tensor) -> list[float]:
