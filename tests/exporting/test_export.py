@@ -28,8 +28,8 @@ from spacedkd.data.images import to_bytes
 from spacedkd.exporting import asked, onnx_file
 from spacedkd.exporting.again import local_places
 from spacedkd.exporting.card import model_card
-from spacedkd.exporting.preparation import in_timm_form
 from spacedkd.exporting.subject import Subject, data_name, dataset_on_hub
+from spacedkd.models.description import timm_preprocessing
 from tests.cli.test_bad_input import refused
 from tests.conftest import assert_same_bits
 from tests.data.on_disk import picture
@@ -133,8 +133,9 @@ def test_the_best_epoch_has_its_own_numbers(tmp_path: Path, tiny: RunSpec) -> No
     ("augmentation", "size"), [("imagenet", 64), ("imagenet", 50), ("vit", 48), ("small", 32), ("cifar", 32)]
 )
 def test_timm_prepares_images_as_they_were_measured(augmentation: str, size: int) -> None:
-    spec = RunSpec(data=DataSpec("photos", augmentation=augmentation, image_size=size))
-    prepare = create_transform((3, size, size), mean=(0, 0, 0), std=(1, 1, 1), **in_timm_form(spec))
+    data = DataSpec("photos", augmentation=augmentation, image_size=size)
+    described = timm_preprocessing(data, RunSpec().network, (size, size))
+    prepare = create_transform((3, size, size), mean=(0, 0, 0), std=(1, 1, 1), **described)
     image = picture(7, 90, 70)
     ours = to_bytes(named(augmentation).fit(size)(image))
     assert torch.equal((255 * prepare(image)).round().to(torch.uint8), ours)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
+from math import exp
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd import Batch, UserError
+from spacedkd import Batch, Duration, OptimizerSpec, Progress, RateSpec, Spaced, UserError
 from spacedkd.methods.memory import Bank
 from spacedkd.methods.tsb import TSB, accumulated, memory_of
 from tests.methods.fakes import copied, says, shown, total
 from tests.methods.vectors import START, TE, S, U, Y, at_epoch, close, close_to, gradient
+from tests.methods.whole_runs import tiny
+from tests.training.stepping import ready, turn_by_turn
 
 CE_S, CE_TE = 0.7702599809, 0.2829793541
 AT_ONCE = TSB(ramp=0)
@@ -127,3 +132,87 @@ def test_it_says_what_it_is() -> None:
 def test_a_batch_must_say_which_images_it_holds() -> None:
     with pytest.raises(UserError, match="Method tsb-like remembers images by their place"):
         AT_ONCE.losses("teacher", peers(teacher=TE, student=S), Batch(torch.zeros(2), Y, None), START)
+
+
+def in_a_replay(now: Progress) -> Progress:
+    return now._replace(is_replay=lambda: True)
+
+
+def test_in_a_replay_the_peers_ahead_answer_once_more_and_nothing_is_written() -> None:
+    models = peers(teacher=TE, student=S)
+    AT_ONCE.losses("teacher", models, shown(), START)
+    AT_ONCE.losses("teacher", models, shown(), START)
+    before = {role: copied(models[memory_of(role)]) for role in AT_ONCE.roles}
+    moved = {**models, "teacher": says(U)}  # which has learned since
+    target = (0.6 * (0.6 * 0.4 + 0.4) * (TE / 3).softmax(1) + 0.4 * (U / 3).softmax(1)) / (1 - 0.6**3)
+    expected = CE_S + 9 * F.kl_div((S / 3).log_softmax(1), target, reduction="batchmean").item()
+    assert total(AT_ONCE.losses("student", moved, shown(), in_a_replay(START))).item() == close(expected)
+    for role in AT_ONCE.roles:
+        assert all(torch.equal(value, before[role][name]) for name, value in copied(models[memory_of(role)]).items())
+    unvisited = peers(teacher=TE, student=S)  # its answer is all there is
+    follower = total(AT_ONCE.losses("student", unvisited, shown(), in_a_replay(START)))
+    assert follower.item() == close(CE_S + 0.3467275381)
+
+
+def test_the_ramp_of_a_short_run_ends_within_it() -> None:
+    models = peers(teacher=TE, student=S)
+    TSB().losses("teacher", models, shown(), START)
+    for epochs, epoch, part in ((80, 0, exp(-5)), (80, 20, exp(-1.25)), (80, 40, 1), (3, 1, exp(-5 / 9)), (3, 2, 1)):
+        now = Progress(step=10 * epoch, steps_per_epoch=10, total_steps=10 * epochs)
+        assert TSB().losses("student", models, shown(), now)["logit"].item() == close(part * 0.3467275381)
+    now = Progress(step=400, steps_per_epoch=10, total_steps=810)  # 80 epochs end within it
+    assert TSB().losses("student", models, shown(), now)["logit"].item() == close(exp(-1.25) * 0.3467275381)
+
+
+class ByHand:
+    """Two peers, their memories and plain SGD, with nothing of the library but the networks and their first weights."""
+
+    def __init__(self, networks: dict[str, nn.Module], images: int, epochs: float, ramp: float) -> None:
+        self.networks, self.epochs, self.ramp = networks, epochs, ramp
+        self.memory = {name: torch.zeros(images, 10, dtype=torch.float64) for name in networks}
+        self.visits = torch.zeros(images, dtype=torch.float64)
+
+    def answer(self, name: str, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            return (self.networks[name].eval()(images) / 3).softmax(1)
+
+    def turn(self, name: str, batch: Batch, epoch: int, replays: bool, lr: float) -> float:
+        images, rows = batch.inputs.double(), batch.indices
+        other = "student" if name == "teacher" else "teacher"
+        z = self.networks[name].train()(images)
+        if name == "teacher":
+            answers = {"teacher": (z / 3).softmax(1).detach(), "student": self.answer("student", images)}
+            for one, p in answers.items():
+                self.memory[one][rows] = 0.6 * self.memory[one][rows] + 0.4 * p
+            self.visits[rows] += 1
+        held, visits = self.memory[other][rows], self.visits[rows]
+        if replays:
+            held, visits = 0.6 * held + 0.4 * self.answer(other, images), visits + 1
+        q = held / (1 - 0.6**visits)[:, None]
+        ramp = min(self.ramp, self.epochs / 2)
+        weight = 1.0 if epoch >= ramp else exp(-5 * (1 - epoch / ramp) ** 2)
+        soft = 9 * (q * (q.log() - (z / 3).log_softmax(1))).sum(1).mean()
+        loss = F.cross_entropy(z, batch.labels) + weight * soft
+        gradients = torch.autograd.grad(loss, [*self.networks[name].parameters()])
+        with torch.no_grad():
+            for parameter, gradient_ in zip(self.networks[name].parameters(), gradients, strict=True):
+                parameter.sub_(lr * gradient_)
+        return loss.item()
+
+
+@pytest.mark.parametrize(("interval", "replays"), [("1st", False), ("4st", True)])
+def test_whole_runs_against_a_plain_loop(interval: str, replays: bool) -> None:
+    optimizer = OptimizerSpec("sgd", lr=0.05, momentum=0.0, weight_decay=0.0)
+    spec = tiny("tsb-like", {}, optimizer=optimizer, precision="64-true", schedule=Spaced(interval))
+    setup = ready(replace(spec, rate=RateSpec("constant"), evaluate_every=Duration(100, "%"), epochs=1.6))
+    networks = {name: deepcopy(setup.modules()[name].network).double() for name in ("teacher", "student")}
+    plain = ByHand(networks, images=40, epochs=1.6, ramp=80)
+    ours = [sum(moment.losses.values()) for moment in turn_by_turn(setup)]
+    expected = [
+        plain.turn(role, setup.stream.batch(step), step // 5, replays and role == "student", lr=0.05)
+        for role, step in Spaced(interval).turns(("teacher", "student"), range(8))
+    ]
+    assert ours == pytest.approx(expected, rel=1e-10)
+    for name, network in networks.items():
+        for one, other in zip(network.parameters(), setup.modules()[name].network.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-10)

@@ -26,6 +26,7 @@ from spacedkd import (
 )
 from spacedkd.data.sources import load
 from spacedkd.methods import METHODS
+from spacedkd.training.plan import make_plan
 from tests.conftest import assert_same_bits, tensors
 from tests.training.stepping import moved, ready, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts
@@ -92,6 +93,50 @@ def test_who_is_frozen_stands_still(tiny: RunSpec, name: str) -> None:
         if role == setup.plan.method.roles[-1] and not begins:
             assert models == {learner}
         before = after
+
+
+def losses_of_replay(spec: RunSpec, frozen: str = "") -> list[dict[str, float]]:
+    """The student's first four losses, of a replay, with a `frozen` model's weights drawn anew when it begins.
+
+    A copy is made at the hand-over itself, so its weights are drawn anew after the student's first turn.
+    """
+    setup, found = ready(spec), []
+    student = setup.plan.roles[-1]
+    draws = torch.Generator().manual_seed(0)
+    turns = [role for role, _ in setup.plan.turns.after(0)]
+    begins = turns.index(student)
+    for moment in turn_by_turn(setup):
+        if moment.role == student:
+            found.append(dict(moment.losses))
+        if len(found) == 4:
+            break
+        if frozen and moment.turn == begins + (frozen not in setup.learners):
+            with torch.no_grad():
+                for parameter in setup.modules()[frozen].parameters():
+                    parameter.copy_(0.3 * torch.randn(parameter.shape, generator=draws))
+    return found
+
+
+LIVE = ("self-kd", "one", "pcl")
+"""methods with one network, which in their live form teaches itself: nobody in a replay is frozen but its averages"""
+
+
+@pytest.mark.parametrize("name", SPACED)
+def test_every_loss_of_a_replay_hears_the_teacher_as_it_is_at_the_hand_over(tiny: RunSpec, name: str) -> None:
+    spec = asked(replace(tiny, evaluate_every=AT_THE_END), name, Spaced("4st"))
+    frozen = {"teacher": 0}
+    if name in LIVE:
+        assert {*make_plan(spec).method.learners.values()} == {"network"}
+        spec = replace(spec, method=MethodSpec(name, {"variant": "snapshot"}))
+        frozen = {"snapshot": 1} | ({"mean": 1} if name == "pcl" else {})
+    elif name in ("takd", "ban"):
+        frozen = {make_plan(spec).roles[-2]: 0}
+    plain = losses_of_replay(spec)
+    for model, first in frozen.items():
+        drawn = losses_of_replay(spec, model)
+        for step in range(4):
+            changed = {term for term, loss in plain[step].items() if drawn[step][term] != loss}
+            assert bool(changed - {"label"}) == (step >= first), (model, step)
 
 
 @pytest.mark.parametrize("network", [NetworkSpec("resnet18_small", {"width": 4}), VIT], ids=["resnet", "vit"])

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, Batch, Diverged, Models, NetworkSpec, OptimizerSpec, Progress, RunSpec, Spaced, train
+from spacedkd import KD, Batch, DataSpec, Diverged, Models, NetworkSpec, OptimizerSpec, Progress, RunSpec, Spaced, train
 from spacedkd.cli import main
 from spacedkd.training import setup
 from tests.conftest import TINY, assert_same_bits, tensors
@@ -163,3 +163,32 @@ class Growing(nn.Module):
 def test_a_buffer_that_is_assigned_anew_is_watched_too(tmp_path: Path, tiny: RunSpec) -> None:
     with pytest.raises(Diverged, match="student's weights are not finite"):
         train(replace(tiny, method="none", network=NetworkSpec()), tmp_path / "run", network=Growing)
+
+
+class Some(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Forty rows of eight numbers in two classes, with NaN in one."""
+
+    classes = ("low", "high")
+
+    def __init__(self, nan: int | None = None, seed: int = 0) -> None:
+        self.x = torch.randn(40, 8, generator=torch.Generator().manual_seed(seed))
+        self.y = (self.x.sum(1) > 0).long()
+        if nan is not None:
+            self.x[nan, 3] = math.nan
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return self.x[row], int(self.y[row])
+
+
+@pytest.mark.parametrize("log_every", ["1st", "100%"])
+def test_nan_in_the_training_data_is_named(tmp_path: Path, log_every: str) -> None:
+    spec = replace(TINY, data=DataSpec(), network=NetworkSpec(), method="none", log_every=log_every, save_every="100%")
+    with pytest.raises(Diverged, match="Item 17 of the training data holds NaN") as stopped:
+        train(spec, tmp_path / "run", data=(Some(17), Some(seed=1)), network=lambda: nn.Linear(8, 2))
+    assert "--lr" not in str(stopped.value)
+    with pytest.raises(Diverged, match="Item 23 of the test data holds NaN") as stopped:
+        train(spec, tmp_path / "test", data=(Some(), Some(23, seed=1)), network=lambda: nn.Linear(8, 2))
+    assert "--lr" not in str(stopped.value)

@@ -19,7 +19,7 @@ from timm.optim import param_groups_weight_decay
 from torch import nn
 from torch.nn import functional as F
 
-from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, train
+from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, Turn, train
 from spacedkd.json_form import to_json
 from spacedkd.training.learner import Learner, Part
 from spacedkd.training.optimizers import make_optimizer
@@ -164,7 +164,9 @@ def test_64_true_computes_losses_in_float64(tiny_with: Make, smoothing: float) -
     setup = ready(tiny_with("kd", {"feature_weight": 0}, precision="64-true", label_smoothing=smoothing))
     setup.begin("student")
     batch, models = setup.stream.batch(0), setup.modules()
-    found = setup.plan.method.losses("student", setup.models, batch, setup.plan.progress(0, lambda rows: rows))
+    found = setup.plan.method.losses(
+        "student", setup.models, batch, setup.plan.progress(Turn("student", 0), lambda rows: rows)
+    )
     networks = {role: deepcopy(models[role].network).double() for role in ("teacher", "student")}
     networks["teacher"].eval()
     with torch.no_grad():

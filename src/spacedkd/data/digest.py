@@ -13,8 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from torch import Tensor
+from torch.utils.data import Subset
 
 from spacedkd.data.found import Found, Part
+from spacedkd.data.images import Encoded, Images
 from spacedkd.data.items import Items
 from spacedkd.data.stored import BadImage, Stored
 from spacedkd.seeds import seed_for
@@ -23,6 +26,8 @@ SAMPLE = 256
 """images whose contents are looked at"""
 FEW = 8
 """items of somebody's own dataset whose labels are looked at"""
+SAMPLED_PIXELS = 64
+"""by which images are told apart before all of their pixels are looked at"""
 
 Digest = Mapping[str, Mapping[str, int | str]]
 """part -> number of images, and a digest each of their names, labels and contents"""
@@ -52,6 +57,53 @@ def difference(before: Digest, now: Digest) -> str | None:
             if then.get(what) != here.get(what):
                 return f"its {part} images have other {words}"
     return None
+
+
+def repeated(train: Images | Encoded | Items, part: Images | Encoded | Items) -> int | None:
+    """Count the images of a part that are training images as well; None where that is not known.
+
+    Images in memory are the same if all pixels are, encoded ones if all bytes are. Nothing is decoded for it. Of a
+    user's datasets it is known where both are `Subset`s of one dataset.
+    """
+    if isinstance(train, Items) and isinstance(part, Items):
+        return _repeated_items(train, part)
+    if isinstance(train, Images) and isinstance(part, Images):
+        return _repeated_pixels(train.pixels, part.pixels)
+    if isinstance(train, Encoded) and isinstance(part, Encoded):
+        if train.digests is None or part.digests is None:
+            return None
+        return int(np.isin(part.digests, train.digests).sum())
+    return None
+
+
+def _repeated_pixels(train: Tensor, part: Tensor) -> int:
+    """Of images [N, C, H, W]; those that differ in a few pixels, as nearly all do, are not looked at any further."""
+    if train.shape[1:] != part.shape[1:]:
+        return 0
+    rows = [one.cpu().reshape(len(one), -1).numpy() for one in (train, part)]
+    columns = np.unique(np.linspace(0, rows[0].shape[1] - 1, SAMPLED_PIXELS).astype(np.int64))
+    sampled = [[row.tobytes() for row in one[:, columns]] for one in rows]
+    shared = {*sampled[0]} & {*sampled[1]}
+    alike, tested = (
+        [sha256(one[place]).digest() for place, key in enumerate(keys) if key in shared]
+        for one, keys in zip(rows, sampled, strict=True)
+    )
+    trained = {*alike}
+    return sum(digest in trained for digest in tested)
+
+
+def _repeated_items(train: Items, part: Items) -> int | None:
+    (one, rows), (other, others) = _underlying(train), _underlying(part)
+    return len({*rows} & {*others}) if one is other else None
+
+
+def _underlying(items: Items) -> tuple[object, Sequence[int]]:
+    """The dataset that items are taken from, and their rows in it."""
+    dataset, rows = items.dataset, items.rows.tolist()
+    while isinstance(dataset, Subset):
+        rows = [int(dataset.indices[row]) for row in rows]
+        dataset = dataset.dataset  # type: ignore[assignment]
+    return dataset, rows
 
 
 def _of_part(part: Part, place: str) -> dict[str, int | str]:

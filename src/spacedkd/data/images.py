@@ -5,10 +5,11 @@ Both give the same tensors, so which one a data set becomes is a matter of memor
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Self
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -72,6 +73,8 @@ class ImageSet(ABC):
     std: tuple[float, ...]
     fit: Fit | None = None
     """brings one image to the size a network sees; None if all have it"""
+    digests: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """of the encoded bytes of each image, [N] of 16 bytes, where they were computed on the way"""
 
     @property
     @abstractmethod
@@ -83,7 +86,8 @@ class ImageSet(ABC):
         """One image as it is stored."""
 
     def subset(self, rows: Tensor) -> Self:
-        return replace(self, pixels=self.pixels[rows], labels=self.labels[rows])
+        digests = None if self.digests is None else self.digests[rows.numpy()]
+        return replace(self, pixels=self.pixels[rows], labels=self.labels[rows], digests=digests)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -40,6 +40,24 @@ def count(inputs: Inputs) -> int:
     return len(next(iter(tensors(inputs))))
 
 
+def first_not_finite(inputs: Inputs) -> int | None:
+    """Return the first row that holds NaN or infinity; None if there is none.
+
+    A tensor whose finite numbers are all 0 is taken for an additive mask, in which -inf has its place.
+
+    >>> first_not_finite((torch.ones(3, 2), torch.tensor([[1.0], [float("nan")], [2.0]])))
+    1
+    >>> first_not_finite({"x": torch.ones(3, 2), "mask": torch.full((3, 1), float("-inf"))})
+    """
+    rows = []
+    for tensor in tensors(inputs):
+        finite = tensor.isfinite()
+        is_mask = not tensor.isnan().any() and not tensor[finite].any()
+        if tensor.ndim and not finite.all() and not is_mask:
+            rows.append(int((~finite).reshape(len(tensor), -1).any(1).nonzero()[0]))
+    return min(rows, default=None)
+
+
 def each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
     """The same inputs with every tensor changed."""
     if isinstance(inputs, Tensor):

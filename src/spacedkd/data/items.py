@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate
 
 from spacedkd.data.augmentations import generators_kept, seed_generators
-from spacedkd.data.inputs import Inputs, tensors
+from spacedkd.data.inputs import Inputs, first_not_finite, tensors
 from spacedkd.errors import UserError, first_line
 from spacedkd.seeds import seed_for
 
@@ -64,6 +64,13 @@ class Items:
         """What a network is evaluated on, and the labels."""
         chosen = self.rows[rows].tolist()
         return self.batch(chosen, [seed_for(0, "evaluation", row) for row in chosen], "in evaluation")
+
+    def first_not_finite(self) -> int | None:
+        """Return the dataset row of the first item that holds NaN or infinity in evaluation; None if all are finite."""
+        for places in torch.arange(len(self)).split(256):
+            if (place := first_not_finite(self.labelled(places)[0])) is not None:
+                return int(self.rows[places[place]])
+        return None
 
     def batch(self, rows: Sequence[int], seeds: Sequence[int], when: str) -> tuple[Inputs, Tensor]:
         """The items of some rows of the dataset, each drawn with its own seed."""

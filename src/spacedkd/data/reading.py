@@ -1,6 +1,8 @@
 """Read all images with all cores: into memory where they fit, else only to see whether they can be read."""
 
 import json
+import mmap
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -16,10 +18,10 @@ from spacedkd.data.found import Part
 from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
 from spacedkd.data.kept import MANY, Reasons, filled
 from spacedkd.data.parallel import can_fork, cores, in_processes, in_threads, tell
-from spacedkd.data.stored import BadImage, Stored, decode, first_size
+from spacedkd.data.stored import DIGEST_BYTES, BadImage, Stored, decode, digest_of_bytes, first_size
 from spacedkd.documents import read_json
 from spacedkd.errors import UserError
-from spacedkd.files import cache_folder, remove_leftovers, write_json
+from spacedkd.files import cache_folder, read_ordinary, remove_leftovers, write_json, write_whole
 from spacedkd.spec import DataSpec
 
 SMALL_BYTES = 8192
@@ -36,7 +38,7 @@ def into_memory(stored: Stored, fit: Fit | None, limit: int) -> tuple[Tensor, Re
         return None
 
     def fill(pixels: np.ndarray) -> Reasons:
-        def put(place: int, image: Image.Image) -> None:
+        def put(place: int, data: bytes, image: Image.Image) -> None:
             image = image if fit is None else fit(image)
             if image.size != (width, height):
                 raise SizesDiffer
@@ -50,31 +52,47 @@ def into_memory(stored: Stored, fit: Fit | None, limit: int) -> tuple[Tensor, Re
         return None
 
 
-def unreadable(stored: Stored) -> Reasons:
-    """Which images cannot be read. The verdict is remembered until a file changes."""
+def checked(stored: Stored) -> tuple[Reasons, np.ndarray | None]:
+    """Which images cannot be read, and a digest of the bytes of each. Both are remembered until a file changes.
+
+    A verdict that was remembered before there were digests has none.
+    """
     stamp = stored.stamp()
     key = "" if stamp is None else sha256(f"2 {stamp}".encode() + stored.rows.numpy().tobytes()).hexdigest()[:32]
     memory = cache_folder("checked") / f"{key}.json"
-    remembered = _remembered(memory, key) if key else None
+    remembered = _remembered(memory, key, len(stored)) if key else None
     if remembered is not None:
         return remembered
-    bad = _decoded(stored, "Checking images, once", lambda place, image: None, smaller=True)
+    shared = np.frombuffer(mmap.mmap(-1, DIGEST_BYTES * len(stored)), f"V{DIGEST_BYTES}")  # processes fill it
+
+    def note(place: int, data: bytes, image: Image.Image) -> None:
+        shared[place] = digest_of_bytes(data)
+
+    bad = _decoded(stored, "Checking images, once", note, smaller=True)
     if key:
         with suppress(OSError):  # a home that cannot be written to costs the check again, nothing else
             memory.parent.mkdir(parents=True, exist_ok=True)
             remove_leftovers(memory.parent)
             reasons = {str(place): reason for place, reason in bad.items()}
-            write_json(memory, {"bad": reasons, "checksum": _checksum(key, reasons)})
-    return bad
+            with write_whole(memory.with_suffix(".digests")) as unfinished:
+                unfinished.write_bytes(shared.tobytes())
+            sums = {"checksum": _checksum(key, reasons), "digests": zlib.crc32(shared.tobytes())}
+            write_json(memory, {"bad": reasons, **sums})
+    return bad, shared
 
 
-def _remembered(memory: Path, key: str) -> Reasons | None:
+def _remembered(memory: Path, key: str, count: int) -> tuple[Reasons, np.ndarray | None] | None:
     if not memory.is_file():
         return None
     try:
         held = read_json(memory)
         if held["checksum"] == _checksum(key, held["bad"]):
-            return {int(place): reason for place, reason in held["bad"].items()}
+            reasons = {int(place): reason for place, reason in held["bad"].items()}
+            if "digests" not in held:
+                return reasons, None
+            digests = read_ordinary(memory.with_suffix(".digests"), most_bytes=DIGEST_BYTES * count)
+            if len(digests) == DIGEST_BYTES * count and zlib.crc32(digests) == held["digests"]:
+                return reasons, np.frombuffer(digests, f"V{DIGEST_BYTES}")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
     tell(f"{memory} is damaged: images are checked anew.")
@@ -85,18 +103,21 @@ def _checksum(key: str, reasons: Mapping[str, str]) -> str:
     return sha256(f"{key} {json.dumps(reasons, sort_keys=True)}".encode()).hexdigest()[:16]
 
 
-def _decoded(stored: Stored, title: str, use: Callable[[int, Image.Image], None], smaller: bool = False) -> Reasons:
-    """Every image is used, with its place; those that cannot be read are given back with the reason."""
+def _decoded(
+    stored: Stored, title: str, use: Callable[[int, bytes, Image.Image], None], smaller: bool = False
+) -> Reasons:
+    """Every image is used, with its place and its bytes; those that cannot be read are given back with the reason."""
 
     def read(places: range) -> Reasons:
         bad: Reasons = {}
         for place in places:
             try:
-                image = decode(stored.read(place), smaller=smaller)
+                data = stored.read(place)
+                image = decode(data, smaller=smaller)
             except BadImage as reason:
                 bad[place] = str(reason)
             else:
-                use(place, image)
+                use(place, data, image)
         return bad
 
     if len(stored) >= MANY and cores() > 1 and can_fork():
@@ -131,13 +152,14 @@ def keep(
         return Images(pixels, labels[rows], (), (), (), later), None
     stored = part.images[rows]
     read = into_memory(stored, first, memory_limit)
-    bad = unreadable(stored) if read is None else read[1]
+    bad, digests = checked(stored) if read is None else (read[1], None)
     note = _left_out(stored, bad, spec.skip_bad)
     good = torch.tensor([place for place in range(len(rows)) if place not in bad], dtype=torch.int64)
     if len(good) == 0:
         raise UserError(f"{part.name} has no image that can be read, first {stored.name(0)}.")
     if read is None:
-        return Encoded(stored[good], labels[rows[good]], (), (), (), fit), note
+        kept = None if digests is None else digests[good.numpy()]
+        return Encoded(stored[good], labels[rows[good]], (), (), (), fit, kept), note
     return Images(read[0][good] if bad else read[0], labels[rows[good]], (), (), (), later), note
 
 

@@ -134,6 +134,7 @@ class Library:
         self._source = cache(source_of)
         self._found: dict[Hashable, Found] = {}
         self._read: dict[Hashable, RunData] = {}
+        self._told: set[str] = set()
 
     def filled(self, spec: DataSpec) -> DataSpec:
         """The spec with the augmentation, its changes and the image size that suit its data, where it names none."""
@@ -151,7 +152,12 @@ class Library:
     def load(self, spec: DataSpec) -> RunData:
         """The data set a spec asks for, with every image checked; what a user should know is told."""
         spec = self.filled(spec)
-        return _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
+        data = _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
+        for line in data.repetitions:
+            if line not in self._told:
+                tell(line)
+                self._told.add(line)
+        return data
 
     def find(self, spec: DataSpec) -> Found:
         """What there is of a data set, before its images are read as a run asks for them."""

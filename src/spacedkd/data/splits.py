@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,11 +14,12 @@ from spacedkd.data import augmentations
 from spacedkd.data.augmentations import Augmentation, BatchWise
 from spacedkd.data.changes import Mix
 from spacedkd.data.datasets import DatasetStream, checked_pair
-from spacedkd.data.digest import Digest, of_found, of_items
+from spacedkd.data.digest import Digest, of_found, of_items, repeated
 from spacedkd.data.found import Found, check_test_part, classes_of
 from spacedkd.data.images import Encoded, Images, ImageSet
 from spacedkd.data.inputs import Inputs, Normalisation, Shown
 from spacedkd.data.items import Collate, Items
+from spacedkd.data.parallel import tell
 from spacedkd.data.reading import MEMORY_LIMIT, keep
 from spacedkd.data.stream import Stream, TrainingStream
 from spacedkd.errors import UserError
@@ -45,6 +46,8 @@ class RunData:
     mix: Mix | None = None
     digest: Digest = field(default_factory=dict)
     """tells it from other data of the same name"""
+    repeated: Mapping[str, int | None] = field(default_factory=dict)
+    """how many images of each part that is evaluated are training images as well; None where that is not known"""
 
     @cached_property
     def shown(self) -> Shown:
@@ -107,7 +110,21 @@ class RunData:
         if not 0 < aside < count:
             raise UserError(f"A holdout of {part:g} of {count} images leaves one side empty; choose another part.")
         kept, held = (self.train.subset(rows.sort().values) for rows in (order[aside:], order[:aside]))
-        return replace(self, train=kept, holdout=held)
+        return replace(self, train=kept, holdout=held).with_repeated()
+
+    def with_repeated(self) -> RunData:
+        """With the number of images of each evaluated part that are training images as well."""
+        return replace(self, repeated={name: repeated(self.train, part) for name, part in self.evaluated().items()})
+
+    @property
+    def repetitions(self) -> tuple[str, ...]:
+        """A line for each evaluated part with training images in it."""
+        return tuple(
+            f"{count} of {len(self.evaluated()[name])} {name} images are training images as well: accuracy on them "
+            "says little of new images. Remove them from one of the parts."
+            for name, count in self.repeated.items()
+            if count
+        )
 
     def with_classes(self, count: int) -> RunData:
         """Items for a network that tells so many classes apart, which have numbers for names; labels are checked."""
@@ -128,15 +145,19 @@ class RunData:
         return {
             "classes": [{"number": n, "name": name, "label": label} for n, (name, label) in enumerate(pairs)],
             "items": {name: len(part) for name, part in ({"train": self.train} | self.evaluated()).items()},
-            "notes": [*self.notes],
+            "notes": [*self.notes, *self.repetitions],
             "digest": self.digest,
+            "repeated": {name: count for name, count in self.repeated.items() if count is not None},
         }
 
 
 def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> RunData:
     """A pair (train, test) of map-style datasets, checked; a holdout is shown as the first one's transforms make it."""
     train, test, names = checked_pair(pair, collate)
-    return RunData(train, test, names=names, digest=of_items(train, test)).with_holdout(holdout)
+    data = RunData(train, test, names=names, digest=of_items(train, test)).with_repeated().with_holdout(holdout)
+    for line in data.repetitions:
+        tell(line)
+    return data
 
 
 def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
@@ -159,7 +180,7 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     known: Any = {"classes": classes.names, "mean": mean, "std": std}
     notes = tuple(line for line in (classes.note, note, test_note) if line)
     ready = replace(train, **known), replace(test, **known)
-    return RunData(*ready, None, classes.names, classes.labels, notes, digest=of_found(found))
+    return RunData(*ready, None, classes.names, classes.labels, notes, digest=of_found(found)).with_repeated()
 
 
 def measured(images: Images | Encoded) -> Normalisation:

@@ -83,6 +83,14 @@ class Stored:
         return [path for path in pc.struct_field(empty, "path").to_pylist() if path is not None]
 
 
+DIGEST_BYTES = 16
+
+
+def digest_of_bytes(data: bytes) -> bytes:
+    """A digest that tells encoded images apart."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
 # A broken PNG is a SyntaxError.
 _PIL_FAILS_WITH = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from spacedkd.errors import UserError
 from spacedkd.evaluation.held_still import Advance
 from spacedkd.evaluation.plan import HIGHEST, Attack
-from spacedkd.evaluation.scores import Predict
+from spacedkd.evaluation.scores import Predict, check_finite, undefined_images
 from spacedkd.seeds import seed_for
 
 Pixels = tuple[Tensor, Tensor, Tensor]
@@ -95,13 +95,18 @@ def adversarial(
     """Accuracy under every attack, in one pass; `advance` is told how often images went through the network."""
     if not attacks:
         raise UserError("There is no attack to make: name one of fgsm, bim and pgd, and an epsilon, for instance 8.")
-    images, right = 0, [0] * (1 + len(attacks))
+    images, right, undefined = 0, [0] * (1 + len(attacks)), [0] * (1 + len(attacks))
     for pixels, labels, indices in batches:
         for place, attack in enumerate((None, *attacks)):
             shown = pixels if attack is None else perturb(predict, normalise, pixels, labels, attack, indices, seed)
             with torch.no_grad():
-                right[place] += int((predict(normalise(shown))[0].logits.argmax(1) == labels).sum())
+                logits = predict(normalise(shown))[0].logits
+                right[place] += int((logits.argmax(1) == labels).sum())
+                undefined[place] += int(undefined_images(logits).sum())
             advance(len(labels) * (1 if attack is None else attack.steps + 1))
         images += len(labels)
+    for attack, wrong in zip((None, *attacks), undefined, strict=True):
+        under = "images" if attack is None else f"images under {attack.name} with epsilon {attack.epsilon:g}"
+        check_finite(["final"], [wrong], images, under)
     clean, *found = (count / images for count in right)
     return Adversarial(images, clean, tuple(map(Attacked, attacks, found)), seed)

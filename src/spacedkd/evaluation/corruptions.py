@@ -24,7 +24,7 @@ from spacedkd.data.images import ImageSet, to_image
 from spacedkd.data.stream import Batch
 from spacedkd.errors import UserError
 from spacedkd.evaluation.plan import CORRUPTIONS, SEVERITIES, check_corruptions
-from spacedkd.evaluation.scores import Predict, correct
+from spacedkd.evaluation.scores import NotFinite, Predict, correct
 from spacedkd.seeds import seed_for
 
 LEAST = 32
@@ -109,11 +109,18 @@ def corruptions(
 ) -> Corruptions:
     """Accuracy on `images` images as they are, and as `batches(name, severity)` gives them."""
 
-    def accuracy(shown: Iterable[Batch]) -> dict[str, float]:
-        return {head: int(count) / images for head, count in correct(predict, head_names, iter(shown)).items()}
+    def accuracy(shown: Iterable[Batch], what: str = "") -> dict[str, float]:
+        try:
+            return {head: int(count) / images for head, count in correct(predict, head_names, iter(shown)).items()}
+        except NotFinite as error:
+            raise NotFinite(f"{what}{error}") from None
 
     before = accuracy(clean)
-    found = [Corrupted(name, severity, accuracy(batches(name, severity))) for name in names for severity in severities]
+    found = [
+        Corrupted(name, severity, accuracy(batches(name, severity), f"Under {name} of severity {severity}: "))
+        for name in names
+        for severity in severities
+    ]
     mean = {head: sum(one.accuracy[head] for one in found) / len(found) for head in before}
     return Corruptions(images, before, tuple(names), tuple(severities), tuple(found), mean, enlarged)
 

@@ -6,7 +6,8 @@
                  the highest p (Guo et al. 2017); the bins themselves are the reliability diagram
     agreement    the share of images for which two heads, or two networks' deepest heads, choose the same class
 
-Where a network has several heads, `ensemble` is the mean of their logits.
+Where a network has several heads, `ensemble` is the mean of their logits. An image whose logits are not finite has no
+class: a network with such images is not scored, it is refused (`NotFinite`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError
 from spacedkd.models.heads import Prediction
 
 Predict = Callable[[Any], Sequence[Prediction]]
@@ -34,14 +36,50 @@ def with_ensemble(head_names: Sequence[str], predictions: Sequence[Prediction]) 
     return [*head_names, "ensemble"], torch.cat([logits, logits.mean(0, keepdim=True)])
 
 
-def correct(predict: Predict, head_names: Sequence[str], batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """How many images each head gets right, and all of them together."""
+class NotFinite(UserError):
+    """Logits of a network are not finite, so that these images have no class and the network no accuracy."""
+
+    def __init__(self, line: str, item: int | None = None) -> None:
+        super().__init__(line)
+        self.item = item
+        """of the data, where it holds what is not finite itself"""
+
+
+def check_finite(heads: Iterable[str], undefined: Sequence[int], images: int, what: str = "images") -> None:
+    """Refuse a network that has heads with not finite logits for some images; `undefined` are counts of those."""
+    for head, count in zip(heads, undefined, strict=True):
+        if count:
+            raise NotFinite(f"Logits of {count} of {images} {what} are not finite numbers (head {head}).")
+
+
+def undefined_images(logits: Tensor) -> Tensor:
+    """Whether any logit of an image is not finite: [..., B, C] -> [..., B]."""
+    return logits.isfinite().all(-1).logical_not()
+
+
+def count(predict: Predict, head_names: Sequence[str], batches: Iterable[Batch]) -> tuple[list[str], Tensor]:
+    """The heads, and of each how many images it gets right and of how many its logits are not finite: [2, H]."""
     counts: list[Tensor] = []
     with torch.no_grad():
         for batch in batches:
             names, logits = with_ensemble(head_names, predict(batch.inputs))
-            counts.append((logits.argmax(2) == batch.labels).sum(1))
-    return dict(zip(names, torch.stack(counts).sum(0), strict=True))
+            counts.append(torch.stack([logits.argmax(2) == batch.labels, undefined_images(logits)]).sum(2))
+    return names, torch.stack(counts).sum(0)
+
+
+def correct(predict: Predict, head_names: Sequence[str], batches: Iterable[Batch]) -> dict[str, Tensor]:
+    """How many images each head gets right, and all of them together; `NotFinite` if some have no class."""
+    images = 0
+
+    def counted() -> Iterable[Batch]:
+        nonlocal images
+        for batch in batches:
+            images += len(batch.labels)
+            yield batch
+
+    names, (right, undefined) = count(predict, head_names, counted())
+    check_finite(names, undefined.tolist(), images)
+    return dict(zip(names, right, strict=True))
 
 
 @dataclass(frozen=True)
@@ -90,20 +128,29 @@ def score(
     classes: int,
     others: Mapping[str, Predict] = {},
 ) -> Scores:
-    """Scores of every head over the batches; `others` are networks to be agreed with."""
+    """Scores of every head over the batches; `others` are networks to be agreed with.
+
+    `NotFinite` if logits are not finite, of this network or of another.
+    """
     tallies: dict[str, _Tally] = {}
-    same = dict.fromkeys(others, 0)
-    images = 0
+    same, undefined_others = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
+    images, undefined = 0, torch.zeros((), dtype=torch.int64)
     with torch.no_grad():
         for batch in batches:
             names, logits = with_ensemble(head_names, predict(batch.inputs))
             tallies = tallies or {name: _Tally(torch.zeros(2, classes, dtype=torch.float64)) for name in names}
+            undefined = undefined_images(logits).sum(1).cpu() + undefined
             final = logits[0].argmax(1)
             for tally, found in zip(tallies.values(), logits.float(), strict=True):
                 tally.add(found, batch.labels, final)
             for name, other in others.items():
-                same[name] += int((other(batch.inputs)[0].logits.argmax(1) == final).sum())
+                chosen = other(batch.inputs)[0].logits
+                same[name] += int((chosen.argmax(1) == final).sum())
+                undefined_others[name] += int(undefined_images(chosen).sum())
             images += len(batch.labels)
+    check_finite(tallies, undefined.tolist(), images)
+    for name, wrong in undefined_others.items():
+        check_finite(["final"], [wrong], images, f"images, as the {name} gives them,")
     class_images = tuple(map(int, tallies[head_names[0]].of_class[0]))
     heads = {name: tally.scores(images) for name, tally in tallies.items()}
     return Scores(images, class_images, BINS, heads, {name: count / images for name, count in same.items()})

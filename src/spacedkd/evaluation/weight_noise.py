@@ -6,7 +6,8 @@ Gaussian noise is added to every parameter, and the loss and accuracy on the tra
     relative:  w + level * rms(w) * z             z ~ N(0, 1), rms over one parameter tensor
 
 The relative kind adds a vector of about `level` times the tensor's norm, so it does not depend on the scale of weights
-that a following normalisation would undo. A tensor of zeros stays as it is.
+that a following normalisation would undo. A tensor of zeros stays as it is. An image whose logits are no longer finite
+counts as wrong, and the loss of such a draw is left out.
 """
 
 import math
@@ -22,6 +23,7 @@ from spacedkd.errors import UserError
 from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval
 from spacedkd.evaluation.held_still import Advance, Batches, Logits, Loss, in_eval_mode, weights_come_back
 from spacedkd.evaluation.plan import ABSOLUTE_LEVELS, RELATIVE_LEVELS, NoiseKind, noise_levels
+from spacedkd.evaluation.scores import check_finite, undefined_images
 from spacedkd.seeds import seed_for
 
 
@@ -70,7 +72,8 @@ def weight_noise(
     """
     plan = noise_levels(absolute, relative, draws)
     with in_eval_mode(model):
-        images, clean = _fit(predict or model, batches, loss)
+        images, clean, undefined = _fit(predict or model, batches, loss)
+        check_finite(["final"], [undefined], images, "training images without noise")
         advance(1)
         levels = []
         for kind, level in plan:
@@ -101,19 +104,21 @@ def noise(like: Tensor, seed: int) -> Tensor:
     return torch.randn(like.shape, generator=torch.Generator().manual_seed(seed)).to(like)
 
 
-def _fit(predict: Logits, batches: Batches, loss: Loss) -> tuple[int, tuple[float, float]]:
-    """How many images there are, and their mean loss and accuracy."""
-    images, losses, correct = 0, 0.0, 0
+def _fit(predict: Logits, batches: Batches, loss: Loss) -> tuple[int, tuple[float, float], int]:
+    """How many images there are, their mean loss and accuracy, and how many have logits that are not finite."""
+    images, losses, correct, undefined = 0, 0.0, 0, 0
     with torch.no_grad():
         for shown, labels in batches():
             logits = predict(shown)
             classes = labels if labels.ndim == 1 else labels.argmax(1)
             images += len(shown)
             losses += len(shown) * float(loss(logits.float(), labels))
-            correct += int((logits.argmax(1) == classes).sum())
+            without_class = undefined_images(logits)
+            correct += int(((logits.argmax(1) == classes) & ~without_class).sum())
+            undefined += int(without_class.sum())
     if not images:
         raise UserError("There are no images to measure on: the data's training part is empty.")
-    return images, (losses / images, correct / images)
+    return images, (losses / images, correct / images), undefined
 
 
 def _level(kind: NoiseKind, level: float, found: Sequence[tuple[float, float]]) -> NoiseLevel:

@@ -101,7 +101,12 @@ def _accuracy(saved: Saved, plan: Plan, progress: Progress) -> dict[str, Any]:
             leaders = [name for name in saved.models if name not in (saved.student, "average")]
             others = {name: saved.predict(name) for name in leaders} if model == saved.student else {}
             batches = _shown(saved, images, plan, advance)
-            return scores.score(saved.predict(model), saved.head_names(model), batches, len(classes), others)
+            try:
+                return scores.score(saved.predict(model), saved.head_names(model), batches, len(classes), others)
+            except scores.NotFinite as error:
+                row = images.first_not_finite() if isinstance(images, Items) else None
+                cause = "" if row is None else f" Item {row} of the dataset holds NaN or infinity."
+                raise UserError(f"The {model} cannot be measured: {error}{cause}") from None
 
         found = {model: {part: scored(model, images) for part, images in parts.items()} for model in saved.models}
     return {"class_names": list(classes), "models": found}

@@ -13,8 +13,9 @@ import yaml
 from spacedkd.errors import printable
 from spacedkd.exporting import onnx_file
 from spacedkd.exporting.again import again
-from spacedkd.exporting.preparation import in_words, knows_images
+from spacedkd.exporting.preparation import in_words
 from spacedkd.exporting.subject import Subject, data_name, dataset_on_hub
+from spacedkd.models.description import knows_images
 from spacedkd.report.numbers import count, duration, percent
 from spacedkd.report.reproduced.texts import escaped, fenced
 from spacedkd.report.words import network_name
@@ -156,7 +157,7 @@ def _image_use(subject: Subject) -> str:
 def _mode(subject: Subject) -> str | None:
     """What Pillow calls such images."""
     size: Sequence[int] = (subject.known.get("pretrained_cfg") or {}).get("input_size") or (0,)
-    return {1: "L", 3: "RGB"}.get(size[0]) if knows_images(subject.spec) else None
+    return {1: "L", 3: "RGB"}.get(size[0]) if knows_images(subject.spec.data) else None
 
 
 def _onnx(subject: Subject) -> str:

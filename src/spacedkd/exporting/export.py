@@ -17,11 +17,10 @@ from spacedkd.exporting import hub, onnx_file
 from spacedkd.exporting.again import local_places
 from spacedkd.exporting.asked import Asked
 from spacedkd.exporting.card import model_card
-from spacedkd.exporting.preparation import in_timm_form, knows_images
 from spacedkd.exporting.subject import Subject
 from spacedkd.files import make_durable, naming, write_folder, write_json, write_text
 from spacedkd.models.build import MakeModule
-from spacedkd.models.description import described
+from spacedkd.models.description import described, knows_images, timm_preprocessing, without_published
 from spacedkd.models.students import load_student
 from spacedkd.run import Run, check_weights
 from spacedkd.spec import RunSpec, check_folder
@@ -99,10 +98,6 @@ def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code:
     return Exported(asked.to, files, difference, address, local_places(run.spec))
 
 
-_OF_PUBLISHED_WEIGHTS = ("tag", "license", "origin_url", "paper_ids", "notes", "custom_load")
-"""what timm's description of a network says of weights that others have published, which these are not"""
-
-
 def _known(source: Path, spec: RunSpec, license: str | None, trust_code: bool) -> dict[str, Any]:
     """The student's description; timm's says how images are prepared, too."""
     if not (source / "model.safetensors").is_file():
@@ -110,11 +105,10 @@ def _known(source: Path, spec: RunSpec, license: str | None, trust_code: bool) -
     check_weights(source / "model.safetensors")
     known = described(source / "config.json", trust_code)
     if "architecture" in known:
-        about = {
-            key: value for key, value in known.get("pretrained_cfg", {}).items() if key not in _OF_PUBLISHED_WEIGHTS
-        }
+        about = without_published(known.get("pretrained_cfg", {}))
         licensed = {} if license is None else {"license": license}
-        known["pretrained_cfg"] = {**about, **in_timm_form(spec), **licensed}
+        _, *size = about.get("input_size") or (3, 224, 224)  # which timm takes where a description has none
+        known["pretrained_cfg"] = {**about, **timm_preprocessing(spec.data, spec.network, size), **licensed}
     return known
 
 
@@ -144,7 +138,7 @@ def _with_onnx(network: nn.Module, spec: RunSpec, known: Mapping[str, Any], fold
     said = {
         "labels": known.get("label_names") or [],
         "input": "images [batch, channels, height, width], float32, normalised: (pixels in 0..1 - mean) / std"
-        if knows_images(spec)
+        if knows_images(spec.data)
         else "what the dataset of the run's author gave",
         "mean": about.get("mean") or [],
         "std": about.get("std") or [],
@@ -157,7 +151,7 @@ def _shape(spec: RunSpec, about: Mapping[str, Any]) -> tuple[int, ...]:
     """Of one input: as timm's description says it, else as the data shows it."""
     if about.get("input_size"):
         return tuple(about["input_size"])
-    sample = sources.load(spec.data).shown.sample if knows_images(spec) else None
+    sample = sources.load(spec.data).shown.sample if knows_images(spec.data) else None
     if not isinstance(sample, Tensor):
         raise UserError(
             "--onnx must know the shape of what the network is shown, which neither config.json nor the data says."

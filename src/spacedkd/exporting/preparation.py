@@ -1,49 +1,16 @@
-"""How images were prepared when the student was measured, in timm's terms and in words."""
+"""How images were prepared when the student was measured, in words."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from spacedkd.data.augmentations import named
+from spacedkd.models.description import knows_images
 from spacedkd.spec import RunSpec
-
-
-def in_timm_form(spec: RunSpec) -> dict[str, Any]:
-    """What timm is told of it; nothing where the data is prepared by a dataset of somebody's own.
-
-    A network that scales images itself sees them after two scalings, of which timm makes one.
-    """
-    if not knows_images(spec):
-        return {}
-    chosen, size = named(spec.data.augmentation or ""), spec.data.image_size
-    fit = None if size is None else chosen.fit(size)
-    scaling = "bilinear" if spec.network.options.get("input_size") is None else "bicubic"
-    if fit is not None and fit.shorter is None:
-        return {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": scaling}
-    part = 1.0 if fit is None or fit.shorter is None else crop_part(fit.size, fit.shorter)
-    return {"crop_pct": part, "crop_mode": "center", "interpolation": scaling}
-
-
-def knows_images(spec: RunSpec) -> bool:
-    """Whether the images were prepared here, and not by a dataset that was given."""
-    return spec.data.augmentation is not None and "data" not in spec.objects and ":" not in spec.data.source
-
-
-def crop_part(size: int, shorter: int) -> float:
-    """The part of a scaled image that is seen, such that timm, which rounds down, scales the shorter side to `shorter`.
-
-    >>> crop_part(224, 256)
-    0.875
-    >>> all(math.floor(size / crop_part(size, round(size * 8 / 7))) == round(size * 8 / 7) for size in range(8, 600))
-    True
-    """
-    part = size / shorter
-    return part if math.floor(size / part) == shorter else size / (shorter + 0.5)
 
 
 def in_words(spec: RunSpec, known: Mapping[str, Any]) -> str:
     """Size, scaling and normalisation, for whoever prepares images without timm."""
-    if not knows_images(spec):
+    if not knows_images(spec.data):
         return "The network was shown what a dataset of its author's gave: prepare inputs in the same way."
     about = known.get("pretrained_cfg") or known
     sentences = [f"{_kind(about)}{_scaled(spec)}, pixels from 0 to 1"]

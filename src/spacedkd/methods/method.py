@@ -26,6 +26,9 @@ class Progress(NamedTuple):
     """the rows of all processes together, for what must be remembered of the whole batch"""
     part: int = 0
     """of the batch, where an update computes it in parts; what happens once for each update happens with the first"""
+    is_replay: Callable[[], bool] = lambda: False
+    """whether the turn belongs to a replay: in unspaced training no turn does; a function, because the answer needs a
+    look at all turns of the run"""
 
     @property
     def epoch(self) -> int:

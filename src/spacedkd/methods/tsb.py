@@ -10,15 +10,18 @@ Of every training image i, each of K peers has an accumulated prediction `M_k[i]
     spatial     q_k = sum over j != k of w_j m_j,    w uniform, or "confidence": softmax over j of -CE(m_j, y)
     loss        CE(z_k, y) + r(e) T^2 KL(sg q_k -> softmax(z_k / T)),    T = 3
 
-r(e) = exp(-5 (1 - e/80)^2) over the first 80 epochs (`ramp`), then 1. q_k is a probability already and is not softened
-again. The KL is a mean over the batch; an image nobody has visited counts nothing in it.
+r(e) = exp(-5 (1 - e/80)^2) over the first 80 epochs (`ramp`), then 1; in a run of 80 epochs or fewer the ramp takes
+half of the run, so that it ends within it. q_k is a probability already and is not softened again. The KL is a mean
+over the batch; an image nobody has visited counts nothing in it.
 
 Memory belongs to the leading side. In the leader's turn all peers look at the batch, every accumulator takes in one
 prediction (the leader's from its own training pass, the others' as they stand), and only then is the target made; the
 turns of those that follow read and never write. So a bank is written once for each visit of an image, however often
 the image is replayed; interval one step is online; and a student that lags behind is remembered as it is while it
-lags. The price: in a replay the student hears the teacher's memory, not the teacher as it now stands. Letting each
-peer write in its own turn would be cheaper, but every turn of a student is a replay.
+lags. In a replay the peers that have learned since, those ahead of role k, answer once more, frozen as they are at the
+hand-over, and the answer counts as one more visit that is not written:
+
+    replay      m_j[i] = (mu M_j[i] + (1 - mu) softmax(z_j / T)) / (1 - mu^(n_i + 1))
 
     spacedkd train --method tsb-like --interval 1.5ep
 """
@@ -60,7 +63,7 @@ class TSB(Method):
     spatial: Literal["uniform", "confidence"] = "uniform"
     """how the other peers are weighed"""
     ramp: float = 80.0
-    """epochs over which the soft loss rises to its weight"""
+    """epochs over which the soft loss rises to its weight; half of the run, where it is no longer than that"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -75,6 +78,10 @@ class TSB(Method):
     def roles(self) -> Sequence[str]:
         return peer_roles(self.peers)
 
+    @property
+    def knows_length(self) -> bool:
+        return self.ramp > 0
+
     def models(self, given: Ingredients) -> dict[str, nn.Module]:
         memories = {memory_of(role): bank_for(given, "tsb-like") for role in self.roles}
         return {**classifiers(self.roles, given), **memories}
@@ -84,14 +91,33 @@ class TSB(Method):
         (own,) = models[role](batch.inputs)
         if role == self.roles[0]:
             self._remember(role, own.logits, models, batch, progress)
-        others = [cast(Bank, models[memory_of(other)]) for other in self.roles if other != role]
-        memories = torch.stack([accumulated(bank, batch.indices, self.mu) for bank in others])
+        ahead = self.roles[: self.roles.index(role)] if progress.is_replay() else ()
+        others = [other for other in self.roles if other != role]
+        memories = torch.stack([self._heard(other, models, batch, answers=other in ahead) for other in others])
         target = memories.mean(0) if self.spatial == "uniform" else integrated(memories, batch.labels)
-        visited = others[0].seen(batch.indices) > 0  # all banks are written together
+        visited = memories.sum(2).gt(0).all(0)
         log_p = (own.logits / self.temperature).log_softmax(1)
         apart = F.kl_div(log_p, target, reduction="none").sum(1)
         soft = self.temperature**2 * (apart * visited).mean()
-        return {"label": cross_entropy(own.logits, batch.labels), "logit": ramp_up(progress.epoch, self.ramp) * soft}
+        return {"label": cross_entropy(own.logits, batch.labels), "logit": self._ramp(progress) * soft}
+
+    def _ramp(self, progress: Progress) -> float:
+        """How much of the soft loss counts by now."""
+        epochs = progress.total_steps / progress.steps_per_epoch
+        return ramp_up(progress.epoch, self.ramp if self.ramp < epochs else epochs / 2)
+
+    @torch.no_grad()
+    def _heard(self, other: str, models: Models, batch: Batch, answers: bool) -> Tensor:
+        """The accumulated prediction of another peer, [B, C], with its answer of now where it `answers` once more."""
+        bank = cast(Bank, models[memory_of(other)])
+        assert batch.indices is not None
+        if not answers:
+            return accumulated(bank, batch.indices, self.mu)
+        p = (models[other](batch.inputs)[0].logits / self.temperature).softmax(1)
+        rows = bank.read(batch.indices)
+        visits = bank.seen(batch.indices).to(rows.dtype)[:, None] + 1
+        taken_in: Tensor = self.mu * rows + (1 - self.mu) * p.to(rows.dtype)
+        return taken_in / (1 - self.mu**visits)
 
     @torch.no_grad()
     def _remember(self, leader: str, logits: Tensor, models: Models, batch: Batch, progress: Progress) -> None:

@@ -20,7 +20,7 @@ from spacedkd.json_form import qualified_name
 from spacedkd.models import small_resnet
 from spacedkd.models.first_weights import wants_zero_head, zero_head
 from spacedkd.models.heads import looking
-from spacedkd.models.input_size import Resize, at_own_size, parse_size, show_through, why_untiled
+from spacedkd.models.input_size import Resize, accept_type, at_own_size, parse_size, show_through, why_untiled
 from spacedkd.models.weights import load_weights, reason, tried, weights_alone
 from spacedkd.own_code import is_own, load_object
 from spacedkd.spec import NetworkSpec
@@ -180,6 +180,7 @@ def _spread_drop_path(network: nn.Module, spec: NetworkSpec) -> None:
 
 def _try(network: nn.Module, spec: NetworkSpec, shown: Shown) -> None:
     """Classify two images, so that a misfit shows before training and not in it."""
+    accept_type(network, shown.sample)
     try:
         with looking(network):
             logits = network(at_own_size(network, shown.sample))

@@ -1,4 +1,5 @@
-"""How a network sees images: at their own size or at the `input_size` it asks for, normalised as it was trained."""
+"""How a network sees inputs: at their own size or at the `input_size` it asks for, normalised as it was trained, and in
+the floating-point type of its weights."""
 
 import inspect
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from timm.layers import PatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd.data.inputs import Inputs, Normalisation
+from spacedkd.data.inputs import Inputs, Normalisation, call, in_dtype, tensors
 from spacedkd.errors import UserError
 from spacedkd.machine import check_pixels
 
@@ -43,7 +44,39 @@ class Renormalise:
         return images * self.scale.to(images) + self.shift.to(images)
 
 
-def show_through(network: nn.Module, change: Resize | Renormalise) -> None:
+class InOwnType:
+    """Floating-point inputs in the type of the network's weights, whichever that is when it is called."""
+
+    def __call__(self, inputs: AnyInputs, network: nn.Module) -> AnyInputs:
+        return in_dtype(inputs, _weight_type(network))  # type: ignore[return-value]  # which has the same form
+
+
+def _weight_type(network: nn.Module) -> torch.dtype:
+    return next((one.dtype for one in network.parameters() if one.is_floating_point()), torch.float32)
+
+
+def accept_type(network: nn.Module, sample: Inputs) -> None:
+    """Let a network see inputs in the type of its weights, where it fails on them as they are: data in float64, say.
+
+    A network that takes them as they are goes on to.
+    """
+    if any(isinstance(change, InOwnType) for change in getattr(network, "_shown_through", ())):
+        return
+    types = {one.dtype for one in tensors(sample) if one.is_floating_point()}
+    if types <= {_weight_type(network)}:
+        return
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            call(network, at_own_size(network, sample))
+    except Exception:  # whatever else is wrong shows when it is tried with the other type
+        show_through(network, InOwnType())
+    finally:
+        network.train(was_training)
+
+
+def show_through(network: nn.Module, change: Resize | Renormalise | InOwnType) -> None:
     """Let a network see images only after this change.
 
     It is no module of the network: some networks run all the modules they hold.
@@ -52,9 +85,9 @@ def show_through(network: nn.Module, change: Resize | Renormalise) -> None:
 
 
 def at_own_size(network: nn.Module, inputs: AnyInputs) -> AnyInputs:
-    """The images as this network wants them: renormalised or scaled if it was built so, else as they are."""
+    """The inputs as this network wants them: renormalised, scaled or of another type if it was built so."""
     for change in getattr(network, "_shown_through", ()):
-        inputs = change(inputs)
+        inputs = change(inputs, network) if isinstance(change, InOwnType) else change(inputs)
     return inputs
 
 

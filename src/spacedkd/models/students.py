@@ -6,6 +6,7 @@ from typing import Any
 
 import timm
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from timm.models import save_for_hf
 from torch import Tensor, nn
@@ -15,22 +16,30 @@ from spacedkd.errors import UserError, unknown
 from spacedkd.files import write_json
 from spacedkd.json_form import qualified_name
 from spacedkd.models.build import MakeModule, arguments_of, make_own, seeded, size_seen
-from spacedkd.models.description import described
+from spacedkd.models.description import described, timm_preprocessing, without_published
 from spacedkd.models.heads import is_timm
 from spacedkd.models.weights import load_weights, reason, weights_alone, weights_file
 from spacedkd.own_code import is_own
-from spacedkd.spec import NetworkSpec
+from spacedkd.spec import DataSpec, NetworkSpec
 
 # Where weights came from is no part of what the network is.
 _ONLY_ONCE = ("num_classes", "pretrained", "checkpoint_path", "cache_dir", "pretrained_cfg", "pretrained_cfg_overlay")
 
 
-def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made_by: str | None = None) -> None:
+def save(
+    network: nn.Module,
+    spec: NetworkSpec,
+    shown: Shown,
+    folder: Path,
+    made_by: str | None = None,
+    data: DataSpec | None = None,
+) -> None:
     """Weights and description; `load_student` opens them.
 
     Of a timm network they have timm's own form: `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it. One
-    with an `input_size` of its own is described by that size: timm's preparation of images scales to it. Of any other
-    network they say which function made it, `made_by` or the spec's name.
+    with an `input_size` of its own is described by that size: timm's preparation of images scales to it. With `data`, a
+    spec that leaves nothing open, `timm.data.create_transform` prepares images as they are in this run's evaluation. Of
+    any other network they say which function made it, `made_by` or the spec's name.
     """
     network = deepcopy(network).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     network.register_state_dict_post_hook(_cloned)
@@ -44,10 +53,13 @@ def save(network: nn.Module, spec: NetworkSpec, shown: Shown, folder: Path, made
     else:
         size = size_seen(spec, shown)
         described_by = {name: value for name, value in arguments_of(spec, shown).items() if name not in _ONLY_ONCE}
-    described: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
-    described |= {"num_classes": len(shown.classes), "input_size": size}
+    about = without_published(network.pretrained_cfg)  # type: ignore[arg-type]
+    about |= {"num_classes": len(shown.classes), "input_size": size}
     if shown.normalisation is not None:
-        described |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
+        about |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
+    if data is not None:
+        about |= timm_preprocessing(data, spec, size[1:])
+    network.pretrained_cfg = about  # type: ignore[assignment]
     save_for_hf(network, folder, known, described_by, safe_serialization=True)
 
 
@@ -101,7 +113,8 @@ def load_student(
 
     A student that is not timm's is made by `network`, the function it was trained with, or, with `trust_code`, by the
     one its folder names where that can be imported. What it wants to see is what it was trained on, normalised in the
-    same way.
+    same way. Weights that were saved in float64 (a run of 64-true) stay in it, and inputs are to be in it, too; all
+    others are in the type the network is made in, float32, in which bfloat16 loses nothing.
     """
     if which not in WHICH:
         raise unknown("student", which, WHICH)
@@ -115,7 +128,10 @@ def load_student(
     if "made_by" not in known and network is not None:
         raise UserError(f"The student in {folder} is timm's {known.get('architecture')}: leave network= out.")
     if "architecture" in known and network is None:
-        return _opened(file).eval()
+        opened = _opened(file)
+        if _is_double(file):
+            load_weights(opened.double(), str(file), ())
+        return opened.eval()
     try:
         with seeded(0):
             name = known["made_by"] if network is None else qualified_name(network)
@@ -123,5 +139,15 @@ def load_student(
     except UserError as error:
         way_out = "" if network is not None else " Give the function that makes it: load_student(folder, network=...)."
         raise UserError(f"The student in {folder} cannot be made again. {error}{way_out}") from error
-    load_weights(built, str(file), known.get("label_names") or ())
+    load_weights(built.double() if _is_double(file) else built, str(file), known.get("label_names") or ())
     return built.eval()
+
+
+def _is_double(file: Path) -> bool:
+    """Whether all floating-point weights in a file are of float64; False of a file that cannot be read."""
+    try:
+        with safe_open(file, framework="pt") as weights:
+            types = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118, it is no mapping
+    except (SafetensorError, OSError):
+        return False
+    return {one for one in types if one.startswith(("F", "BF"))} == {"F64"}

@@ -17,7 +17,7 @@ from spacedkd.data.inputs import Inputs, Normalisation, Shown, call, count
 from spacedkd.errors import UserError, first_line
 from spacedkd.models.description import described
 from spacedkd.models.heads import Classifier, looking, understood
-from spacedkd.models.input_size import Renormalise, show_through
+from spacedkd.models.input_size import Renormalise, accept_type, at_own_size, show_through
 from spacedkd.own_code import is_own
 from spacedkd.run import check_weights
 from spacedkd.spec import NetworkSpec
@@ -26,9 +26,10 @@ from spacedkd.spec import NetworkSpec
 def tried(network: nn.Module, name: str, shown: Shown) -> None:
     """Show a network two items, so that a misfit shows before training and not in it."""
     several, what = count(shown.sample), _shapes(shown.sample)
+    accept_type(network, shown.sample)
     try:
         with looking(network):
-            answer = call(network, shown.sample)
+            answer = call(network, at_own_size(network, shown.sample))
     except Exception as error:
         raise UserError(f"Network {name} fails on {what}: {reason(error)}") from error
     logits, features = understood(answer, name)

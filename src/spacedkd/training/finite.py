@@ -3,21 +3,29 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
+from itertools import islice
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from spacedkd.data.inputs import first_not_finite
+from spacedkd.data.items import Items
 from spacedkd.errors import Diverged
+from spacedkd.evaluation.scores import NotFinite
 from spacedkd.schedule import Turn
 from spacedkd.spec import RunSpec
+from spacedkd.training.checkpoint import Position
 from spacedkd.training.learner import Losses
 from spacedkd.training.setup import Setup
 
 HUGE = 1000
 """an option of a method that is no smaller is likelier to be the cause than the learning rate"""
+MOST_TURNS = 1000
+"""turns before a loss that is not finite whose inputs are looked at once more"""
 Undo = Callable[[Losses], str]
 """takes an update back if it left anything that is not finite; says what, or nothing where all is well"""
 
@@ -25,8 +33,9 @@ Undo = Callable[[Losses], str]
 class Watch:
     """Looks at the losses and weights of a run; all processes come to the same verdict."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
+    def __init__(self, setup: Setup, position: Position) -> None:
+        self.setup, self._position = setup, position
+        self._finite_until = position.turns
         self._watched = {name: _watched(module) for name, module in setup.modules().items()}
 
     def check_losses(self, turn: Turn, values: Mapping[str, float]) -> None:
@@ -34,7 +43,8 @@ class Watch:
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
         if self._agreed(torch.tensor([float(bool(wrong))], device=self.setup.fabric.device))[0]:
             what = f"the {turn.role}'s loss{f' ({wrong[0]})' if wrong and len(values) > 1 else ''}"
-            raise _diverged(self.setup.plan.spec, what, turn.role, turn.step)
+            raise self._diverged(what, turn.role, turn.step)
+        self._finite_until = self._position.turns
 
     def check_weights(self, turn: Turn) -> None:
         """Refuse to go on, and to save, with any model that is not finite."""
@@ -45,7 +55,50 @@ class Watch:
         if wrong:
             learners = self.setup.plan.method.learners
             roles = [role for role in (turn.role, *learners) if learners[role] in wrong]
-            raise _diverged(self.setup.plan.spec, f"the {wrong[0]}'s weights", (*roles, turn.role)[0], turn.step)
+            raise self._diverged(f"the {wrong[0]}'s weights", (*roles, turn.role)[0], turn.step)
+
+    @contextmanager
+    def evaluating(self, turn: Turn) -> Iterator[None]:
+        """Turn logits that are not finite in an evaluation into a divergence, unless the weights are its cause."""
+        try:
+            yield
+        except NotFinite as error:
+            if error.item is None:
+                self.check_weights(turn)
+            advice = "" if error.item is not None else f" {way_out(self.setup.plan.spec)}"
+            line = f"Training diverged: at step {turn.step} it cannot be evaluated. {error}{advice}"
+            raise Diverged(f"{line} What was saved before is as it was.", turn.role, turn.step) from None
+
+    def _diverged(self, what: str, role: str, step: int) -> Diverged:
+        verb = "are" if what.endswith("weights") else "is"
+        item = self._item_not_finite()
+        if item is None:
+            line = f"Training diverged: {what} {verb} not finite at step {step}. {way_out(self.setup.plan.spec)}"
+        else:
+            line = (
+                f"Item {item} of the training data holds NaN or infinity, so that {what} {verb} not finite at step "
+                f"{step}. Mend the item, or leave it out of the dataset."
+            )
+        return Diverged(f"{line} What was saved before is as it was.", role, step)
+
+    def _item_not_finite(self) -> int | None:
+        """Return the row of a training item that is not finite, among those seen since the losses last were.
+
+        Only a user's dataset can have one: pixels are bytes. Batches are drawn once more, so nothing need be kept.
+        """
+        setup, plan = self.setup, self.setup.plan
+        items = setup.data.train
+        if not isinstance(items, Items):
+            return None
+        begin = max(self._finite_until, self._position.turns - MOST_TURNS)
+        row = -1
+        for turn in islice(plan.turns.after(begin), self._position.turns - begin):
+            for view in plan.views(turn) if turn.role not in setup.followed and row < 0 else ():
+                batch = setup.stream.batch(*view)
+                if (place := first_not_finite(batch.inputs)) is not None and batch.indices is not None:
+                    row = int(items.rows[batch.indices[place]])
+        (found,) = setup.fabric.all_reduce(torch.tensor([row], device=setup.fabric.device), reduce_op="max")
+        return None if found < 0 else int(found)
 
     def _agreed(self, flags: Tensor) -> list[float]:
         summed: Tensor = self.setup.fabric.all_reduce(flags.float(), reduce_op="sum")  # type: ignore[assignment]
@@ -158,12 +211,6 @@ def _copied(slot: Any) -> Any:
     if not isinstance(slot, Mapping):
         return deepcopy(slot)
     return {name: one.clone() if isinstance(one, Tensor) else deepcopy(one) for name, one in slot.items()}
-
-
-def _diverged(spec: RunSpec, what: str, role: str, step: int) -> Diverged:
-    verb = "are" if what.endswith("weights") else "is"
-    line = f"Training diverged: {what} {verb} not finite at step {step}. {way_out(spec)}"
-    return Diverged(f"{line} What was saved before is as it was.", role, step)
 
 
 def way_out(spec: RunSpec) -> str:

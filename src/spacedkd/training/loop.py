@@ -173,7 +173,7 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     seen = batches(setup.stream, views, plan.spec.engine.workers)
 
     moment, parts = Moments(plan, position, setup.followed), Parts(setup, recorder.cost)
-    learning, watch, rest = None, Watch(setup), (position.turns, position.role)
+    learning, watch, rest = None, Watch(setup, position), (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
         role, step = turn
         if role in setup.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it
@@ -218,9 +218,10 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
         elif logs:
             recorder.loss(turn, setup.learner(role).lr, values, pace)
         if plan.evaluates(turn):
-            for name, scores in measured(setup, role, at_end=position.turns == len(plan.turns)):
-                recorder.accuracy(turn, scores, name)
-                accuracy = scores["test"]["final"] if name == role else accuracy
+            with watch.evaluating(turn):
+                for name, scores in measured(setup, role, at_end=position.turns == len(plan.turns)):
+                    recorder.accuracy(turn, scores, name)
+                    accuracy = scores["test"]["final"] if name == role else accuracy
         if recorder.leaves_behind(turn) or stop:
             watch.check_weights(turn)  # nothing that has diverged is saved over what has not
         recorder.updated(turn)

@@ -39,7 +39,7 @@ def student_digests(plan: Plan, folder: RunFolder) -> dict[str, str]:
 def write_student(plan: Plan, network: nn.Module, place: Path, within: Folder) -> None:
     """The student's network, as it is at some time of the run."""
     with within.write_folder(place) as unfinished, system_errors():
-        students.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished)
+        students.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished, data=plan.spec.data)
 
 
 def mend(plan: Plan, folder: RunFolder) -> bool:

@@ -31,4 +31,4 @@ class Parts:
         masks: list[str | int] = [*masked_by(turn, plan.spec.frozen_mode), fabric.global_rank]
         engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, *([part] if part else [])))
         self._cost.part(setup.stream.size(turn.step), part, plan.spec.accumulate)
-        return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn.step, self._gather, part))
+        return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn, self._gather, part))

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from numbers import Real
 from pathlib import Path
@@ -105,8 +106,9 @@ class Plan:
     def _is_last(self, turn: Turn) -> bool:
         return turn.step == self.last_step[turn.role]
 
-    def progress(self, step: int, gather: Callable[[Tensor], Tensor], part: int = 0) -> Progress:
-        return Progress(step, self.steps_per_epoch, self.total_steps, gather, part)
+    def progress(self, turn: Turn, gather: Callable[[Tensor], Tensor], part: int = 0) -> Progress:
+        is_replay = partial(self.turns.is_replay, turn)
+        return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, part, is_replay)
 
     def views(self, turn: Turn) -> Sequence[View]:
         """What a turn sees: its step's batch, or, where replays are redrawn, one of epochs the run never reaches."""

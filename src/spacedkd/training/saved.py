@@ -141,9 +141,11 @@ def of_run(
         raise UserError(f"{found.why} Make it again from the one before it with: spacedkd train --resume {path}")
     if found.why:
         tell(f"{found.why} The one before it is measured, which is of turn {found.position.turns}.")
+    learners = {*plan.method.learners.values()}
+    for name, model in models.items():  # before the weights come: those of 64-true do not fit into float32
+        model.to(_kept_in(plan.spec.precision, name in learners))
     position = checkpoint.load(found.path, spec.fingerprints(), models, {})
     # Whatever else nobody trains is memory, or a copy of somebody.
-    learners = {*plan.method.learners.values()}
     measured = [name for name in models if name in learners or name in plan.method.fixed or name == "average"]
     origin = {
         "run": spec.label or str(path),
@@ -154,7 +156,7 @@ def of_run(
         "epochs": spec.epochs if position.turns == len(plan.turns) else None,
         "data": to_json(plan.spec.data),
     }
-    ready = {name: models[name].to(_kept_in(plan.spec.precision, name in learners)) for name in measured}
+    ready = {name: models[name] for name in measured}
     where = accelerator or spec.engine.accelerator
     return _ready(ready, plan.student, plan.data, plan.spec.precision, where, origin)
 

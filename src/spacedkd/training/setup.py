@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from spacedkd.data.images import Encoded, Images
+from spacedkd.data.items import Items
 from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Stream, in_order
 from spacedkd.errors import UserError
-from spacedkd.evaluation.scores import correct
+from spacedkd.evaluation.scores import NotFinite, check_finite, count
 from spacedkd.models.weights import ema_update
 from spacedkd.own_code import is_own
 from spacedkd.training import engine, path
@@ -176,19 +178,20 @@ def measured(setup: Setup, role: str, at_end: bool) -> Iterator[tuple[str, Score
     another role's and may have moved it: what is reported are the weights that are saved.
     """
     learner, student = setup.learner(role), setup.plan.roles[-1]
-    scores = measure(setup, learner.frozen, learner.module)
+    scores = measure(setup, learner.frozen, learner.module, role)
     yield role, scores
     if setup.average is not None and role == student:
-        yield "average", measure(setup, setup.average, setup.average)
+        yield "average", measure(setup, setup.average, setup.average, "average")
     if at_end and setup.moves_student(role):
         saved = setup.learner(student)
-        yield student, scores if saved is learner else measure(setup, saved.frozen, saved.module)
+        yield student, scores if saved is learner else measure(setup, saved.frozen, saved.module, student)
 
 
-def measure(setup: Setup, model: nn.Module, module: nn.Module) -> Scores:
+def measure(setup: Setup, model: nn.Module, module: nn.Module, name: str | None = None) -> Scores:
     """Accuracy of every head of a model on every part of the data that is not trained on; its mode is given back.
 
-    `module` is the model without what devices and precision wrap around it, and knows its heads.
+    `module` is the model without what devices and precision wrap around it, and knows its heads. With a `name`, which
+    the message has, logits that are not finite are refused: `NotFinite`, in all processes.
     """
     fabric, spec = setup.fabric, setup.plan.spec
     was_training = module.training
@@ -196,17 +199,31 @@ def measure(setup: Setup, model: nn.Module, module: nn.Module) -> Scores:
     if fabric.world_size > 1:
         engine.share_buffers(module)
     heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
-    scores = {}
+    scores, wrong = {}, {}
     for part, items in setup.data.evaluated().items():
         rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
         mine = items if fabric.world_size == 1 else items.subset(rows)
         shown = in_order(mine, _batch_size(spec.batch_size, len(items), fabric.world_size), spec.engine.workers)
         moved = (batch.to(fabric.device, setup.channels_last) for batch in shown)
-        counts = correct(model, heads, moved)
-        totals = {head: int(fabric.all_reduce(count, reduce_op="sum")) for head, count in counts.items()}  # type: ignore[arg-type]
-        scores[part] = {head: total / len(items) for head, total in totals.items()}
+        names, counts = count(model, heads, moved)
+        right, undefined = fabric.all_reduce(counts, reduce_op="sum").tolist()  # type: ignore[union-attr]
+        scores[part] = {head: total / len(items) for head, total in zip(names, right, strict=True)}
+        wrong[part] = dict(zip(names, undefined, strict=True))
     module.train(was_training)
+    if name is not None:
+        for part, undefined in wrong.items():
+            _check_defined(setup.data.evaluated()[part], part, undefined, name)
     return scores
+
+
+def _check_defined(items: Images | Encoded | Items, part: str, undefined: Mapping[str, int], name: str) -> None:
+    """Refuse logits that are not finite; where an input is the cause, name it."""
+    try:
+        check_finite(undefined, [*undefined.values()], len(items), f"{part} images by the {name}")
+    except NotFinite as error:
+        row = items.first_not_finite() if isinstance(items, Items) else None
+        cause = "" if row is None else f" Item {row} of the {part} data holds NaN or infinity: mend it or leave it out."
+        raise NotFinite(f"{error}{cause}", row) from None
 
 
 def _batch_size(trained_with: int, items: int, ranks: int) -> int:

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from spacedkd.errors import unknown
 from spacedkd.schedule import ReleasedSelfKD, Schedule, Turn
@@ -51,6 +52,38 @@ class Turns:
                 found[role].extend([stands] * (step + 1 - len(found[role])))
                 found[role][step] = stands
         return {**found}
+
+    def is_replay(self, turn: Turn) -> bool:
+        """Whether a turn belongs to a replay: its role has several turns in a row, or the leader is further already.
+
+        >>> from spacedkd.schedule import Ahead, Spaced
+        >>> roles = ("teacher", "student")
+        >>> def replays(schedule: Schedule) -> list[bool]:
+        ...     turns = Turns(roles, schedule.turns(roles, range(5)), roles)
+        ...     return [turns.is_replay(Turn("student", step)) for step in range(5)]
+        >>> replays(Spaced("1st")), replays(Spaced("2st"))
+        ([False, False, False, False, False], [True, True, True, True, False])
+        >>> replays(Ahead("0st")), replays(Ahead("1st"))
+        ([False, False, False, False, False], [True, True, True, True, True])
+        """
+        return turn.role in self._replays and bool(self._replays[turn.role][turn.step])
+
+    @cached_property
+    def _replays(self) -> dict[str, bytearray]:
+        """For each role that follows and each of its steps, whether that turn belongs to a replay."""
+        found = {role: bytearray() for role in self._roles[1:]}
+        leader, before = -1, Turn("", 0)
+        for turn in self.after(0):
+            role, step = turn
+            if role == self._roles[0]:
+                leader = step
+            else:
+                found[role].extend(bytes(max(0, step + 1 - len(found[role]))))
+                found[role][step] = role == before.role or leader > step
+                if role == before.role:
+                    found[role][before.step] = True
+            before = turn
+        return found
 
     def after(self, done: int) -> Iterator[Turn]:
         """The turns that are left when so many are done."""
