@@ -1,6 +1,5 @@
 """Processes of this machine that train one run after the other; what ends one of them ends no other."""
 
-import multiprocessing
 import os
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,7 +13,7 @@ from spacedkd.errors import UserError
 from spacedkd.experiments.pool import REPORT_SECONDS, train_job
 from spacedkd.experiments.sharing import Job
 from spacedkd.own_code import Inherited
-from spacedkd.stopping import as_child, killed_by
+from spacedkd.stopping import as_child, child_context, killed_by, signals_wait
 from spacedkd.training.moment import Moment
 
 
@@ -41,6 +40,7 @@ class LocalPool:
     def __init__(self, at_once: int, gpus: Sequence[str]) -> None:
         self._at_once = at_once
         self._places = [gpus[worker % len(gpus)] if gpus else None for worker in range(at_once)]
+        self._started: list[_Worker] = []
         self._idle: list[_Worker] = []
         self._busy: list[_Worker] = []
         self._news: list[tuple[int, Moment]] = []
@@ -49,22 +49,25 @@ class LocalPool:
         return self._at_once
 
     def submit(self, number: int, job: Job) -> _Worker:
-        worker = self._idle.pop() if self._idle else self._started()
+        worker = self._idle.pop() if self._idle else self._start()
         worker.number, worker.begun, worker.stops, worker.said = number, False, False, None
         with suppress(OSError):  # it died idly, which is seen when it is waited for
             worker.line.send(job)
         self._busy.append(worker)
         return worker
 
-    def _started(self) -> _Worker:
-        context = multiprocessing.get_context("spawn")
+    def _start(self) -> _Worker:
+        context = child_context()
         ours, theirs = context.Pipe()
         gpu = self._places.pop()
         given = (Inherited(), theirs, gpu, os.getpid())
         process = context.Process(target=_work, args=given)  # no daemon, which has no children
-        process.start()
+        worker = _Worker(process, ours, gpu)
+        self._started.append(worker)
+        with signals_wait():
+            process.start()
         theirs.close()  # so that its end is seen here when it dies
-        return _Worker(process, ours, gpu)
+        return worker
 
     def wait(self, running: Collection[_Worker]) -> Iterable[_Worker]:
         connection.wait([worker.line for worker in running], REPORT_SECONDS)
@@ -120,9 +123,10 @@ class LocalPool:
                 pass
 
     def end(self) -> None:
-        for worker in [*self._idle, *self._busy]:
-            worker.process.kill()
-            worker.process.join()
+        for worker in self._started:
+            if worker.process.pid is not None:
+                worker.process.kill()
+                worker.process.join()
             worker.line.close()
 
 
