@@ -9,6 +9,7 @@ from spacedkd.errors import UserError
 from spacedkd.experiments.sharing import Job, moved, read_diverged
 from spacedkd.spec import read_spec
 from spacedkd.training.folder import RunFolder
+from spacedkd.training.following import read_passed
 from spacedkd.training.path import file_of
 
 Followers = Mapping[Path, Collection[Path]]
@@ -30,6 +31,8 @@ def followers(out: Path, jobs: Sequence[Job]) -> Followers:
     for run, spec in spec_of.items():
         if spec.teacher_path is not None and (leader := moved(spec.teacher_path, out)).is_relative_to(out.resolve()):
             found.setdefault(leader, []).append(run)
+            if _is_alone(leader):  # the run that it is within has recorded it, too
+                found.setdefault(leader.parent, []).append(run)
     kept = {run.resolve() for run, spec in spec_of.items() if spec.engine.keep_path}
     return {leader: runs for leader, runs in found.items() if leader not in kept and leader.parent not in kept}
 
@@ -40,11 +43,11 @@ def forget_passed(found: Followers) -> None:
         going_on = [RunFolder(run) for run in runs if not RunFolder(run).finished() and read_diverged(run) is None]
         ended = RunFolder(leader).finished() or read_diverged(leader) is not None
         if ended and not going_on:
-            alone = leader.name == RunFolder(leader).teacher.name
-            for place in (leader, leader.parent / "path") if alone else (leader / "path",):
+            for place in (leader,) if _is_alone(leader) else (leader / "path", RunFolder(leader).teacher):
                 shutil.rmtree(place, ignore_errors=True)
+        passed = [read_passed(run) for run in going_on]
         for place in (leader / "path").glob("*/"):
-            needed = file_of(place, min((_passed(run, place.name) for run in going_on), default=LATER))
+            needed = file_of(place, min((versions.get(place.name, 0) for versions in passed), default=LATER))
             for file in place.glob("*.safetensors"):
                 if file < needed:
                     file.unlink(missing_ok=True)
@@ -54,9 +57,6 @@ LATER = 10**9 - 1
 """than any version"""
 
 
-def _passed(run: RunFolder, role: str) -> int:
-    """The version of a role before which a run asks for none, from whichever of its checkpoints it goes on."""
-    try:
-        return int(read_json(run.passed, within=run.path)[role])
-    except (OSError, ValueError, LookupError, TypeError):
-        return 0
+def _is_alone(run: Path) -> bool:
+    """Whether a run is the teacher of another one, trained alone within its folder."""
+    return run == RunFolder(run.parent).teacher and RunFolder(run.parent).spec.exists()

@@ -46,7 +46,8 @@ class Beginning(NamedTuple):
         if self.restart:
             following.check_there(folder.path)
             folder.begin_again()
-        following.go_on(folder.passed)
+        folder.failed.unlink(missing_ok=True)  # it is tried again
+        following.go_on(folder)
         write_json(folder.classes, setup.plan.data.describe())
         if checkpoint.generations(folder.checkpoint):
             length = folder.journal.stat().st_size if folder.journal.exists() else 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -106,6 +107,19 @@ def newest(path: Path, journal_bytes: int | None = None, models: Mapping[str, nn
         return Found(one, position, "" if one == path else wrong)
     run = path.parent.parent
     raise Damaged(f"{wrong} Begin again in the same folder with: spacedkd train --resume {run} --restart")
+
+
+def positions(path: Path) -> list[tuple[str, int]]:
+    """Return fingerprint and turns of each checkpoint there is, as their headers have them; nothing else is read."""
+    found = []
+    for one in generations(path):
+        try:
+            with safe_open(one, framework="pt") as file:
+                words = file.metadata() or {}
+            found.append((words["fingerprint"], _position(one, words).turns))
+        except (SafetensorError, OSError, LookupError) as error:
+            raise Damaged(f"{one} cannot be read: {error}.") from None
+    return found
 
 
 def settle(path: Path, journal_bytes: int, models: Mapping[str, nn.Module]) -> None:

@@ -46,6 +46,8 @@ class RunFolder:
         self.teacher = self.path / "teacher"
         self.logs = self.path / "logs"
         self.passed = self.path / "passed.json"
+        self.failed = self.path / "failed.json"
+        """of a run of a comparison that an exception has ended, or the end of its process: what it was"""
         self.begin = self.path / "begin"
         """of a run that extends another: what that one ended with"""
         self.first_checkpoint = self.begin / "checkpoint.safetensors"
@@ -76,7 +78,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Give back a folder in which nothing was learned."""
-        for path in (self.spec, self.classes, self.journal, self.path / PROGRESS, self.path / ".lock"):
+        for path in (self.spec, self.classes, self.journal, self.failed, self.path / PROGRESS, self.path / ".lock"):
             path.unlink(missing_ok=True)
         for folder in (self.path / "path", self.teacher, self.begin, self.best, self.logs):
             shutil.rmtree(folder, ignore_errors=True)
@@ -109,7 +111,7 @@ class RunFolder:
 
     def begin_again(self) -> None:
         """Take a run back to its beginning; the journal so far stays beside the new one."""
-        for path in (self.result, self.passed, self.path / "diverged.json"):
+        for path in (self.result, self.passed, self.failed, self.path / "diverged.json"):
             path.unlink(missing_ok=True)
         if self.journal.exists():
             taken = {path.name for path in self.path.iterdir()}
@@ -122,6 +124,12 @@ class RunFolder:
 
     def finished(self) -> bool:
         return self.result.exists()
+
+    def failed_at_once(self) -> bool:
+        """Whether a run has failed before it saved anything, so that its folder may be given to another spec."""
+        before = (self.begin, self.teacher, self.path / "journal-before-1.jsonl")
+        saved = [*checkpoint.generations(self.checkpoint), *(path for path in before if path.exists())]
+        return self.failed.exists() and not self.finished() and not saved
 
     def is_whole(self, spec: RunSpec) -> bool:
         """Whether a finished run has all it needs; its checkpoints may have been removed, but not be damaged.
