@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 from spacedkd.experiments.sharing import Job, moved, read_diverged
 from spacedkd.spec import read_spec
