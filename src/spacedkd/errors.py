@@ -42,6 +42,19 @@ class Diverged(UserError):
         self.role, self.step = role, step
 
 
+class RunFailed(UserError):
+    """One run of a comparison has ended by an exception, or with its process; the other runs continue."""
+
+    def __init__(self, line: str, trace: Iterable[str] = ()) -> None:
+        """`trace` is the traceback of an exception that nobody expected, by lines."""
+        super().__init__(line)
+        self.trace = (*trace,)
+
+
+class SnapshotsGone(UserError):
+    """Recorded snapshots that a run needs of its teacher are gone or damaged; training the teacher again mends it."""
+
+
 def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     """An error for a name that does not exist, with the near and the available ones.
 

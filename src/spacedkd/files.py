@@ -402,14 +402,55 @@ def write_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
+@contextmanager
+def write_new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write files to, which gets the name `path` by one rename when the block ends well.
+
+    `path` must not exist, or be an empty folder. A kill leaves nothing under that name, or all of it. What a killed
+    writer of the same folder has left beside it is removed first.
+    """
+    path = path.resolve()  # of a symbolic link to an empty folder, the rename is to replace the folder
+    unfinished = _name_for(path)
+    with naming(path):
+        _remove_unfinished(path)
+        try:
+            unfinished.mkdir()
+            yield unfinished
+            for inner in unfinished.rglob("*"):
+                _sync_path(inner)
+            sync_folder(unfinished)
+            if path.is_dir():
+                shutil.copymode(path, unfinished)
+            unfinished.rename(path)  # the system refuses a folder that has got files meanwhile
+            sync_folder(path.parent)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what writers of `path` that are gone have left beside it, and nothing else there."""
+    for beside in path.parent.iterdir():
+        writer = _UNFINISHED.fullmatch(beside.name)
+        if writer and beside.name[: writer.start(1) - 1] == path.name and not _is_being_written(beside):
+            shutil.rmtree(beside, ignore_errors=True)
+
+
 def publish(unfinished: Path, path: Path, before: Path | None = None) -> None:
     """Give a file that is complete the name it is to have, for good."""
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())
+    _sync_path(unfinished)
     if before is not None and path.exists():
         path.replace(before)
     unfinished.replace(path)
     sync_folder(path.parent)
+
+
+def _sync_path(path: Path) -> None:
+    """Force a file's contents, or a folder's names, to disk."""
+    if path.is_dir():
+        sync_folder(path)
+        return
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def make_durable(folder: Path) -> None:

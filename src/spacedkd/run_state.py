@@ -118,6 +118,9 @@ def _state(folder: Path, progress: Mapping[str, Any]) -> tuple[str, str]:
         return "training", str(progress.get("waiting", ""))
     if diverged:
         return "diverged", str(diverged.get("said", ""))
+    failed = read_small_json(folder / "failed.json", within=folder)
+    if failed:
+        return "failed", str(failed.get("said", ""))
     return str(progress.get("ended", "killed" if progress.get("host") else "stopped")), str(progress.get("said", ""))
 
 

@@ -1,13 +1,15 @@
 """Being asked to stop, by a signal or by whoever started this process, and ending with it."""
 
+import copy
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -83,6 +85,55 @@ class Signals(AbstractContextManager["Signals"]):
         raise KeyboardInterrupt
 
 
+def child_context(hears_signals: bool = False) -> Any:
+    """Return a context of multiprocessing whose processes are spawned, and end with this one from their start on.
+
+    A spawned process imports the main module, and then whatever it is to call, which takes seconds where torch is
+    among it. So `as_child` is called in it before that, or, where it `hears_signals`, only `end_with`.
+    """
+    context: Any = copy.copy(multiprocessing.get_context("spawn"))
+    make, name = context.Process, _Name("end_with" if hears_signals else "as_child")
+    context.Process = lambda *args, **options: make(*args, **options, name=name)
+    return context
+
+
+class _Name(str):
+    """The name of a process that is about to be spawned, which is that of a function of this file.
+
+    It is the first object that a spawned process reads, before `sys.path` and the main module. Reading it runs this
+    file, which imports the standard library only, and calls the function with the number of the process that wrote it.
+    """
+
+    def __reduce__(self) -> Any:
+        if not Path(__file__).is_file():  # within an archive: the process does the same later
+            return str, (str(self),)
+        return eval, (f"__import__('runpy').run_path({__file__!r})[{str(self)!r}]({os.getpid()}) or {str(self)!r}",)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Let signals that ask to stop wait while this lasts; they also wait for a process that is started in it.
+
+    A signal to a whole group of processes would end a child that has not come to ignore it yet, and a child that is
+    half started when this process is interrupted would be nobody's.
+    """
+    received: list[int] = []
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # which alone runs handlers
+        for number in ASKING:
+            if callable(signal.getsignal(number)):
+                handlers[number] = signal.signal(number, lambda number, frame: received.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
+
+
 def as_child(parent: int) -> None:
     """Make this process one that its parent ends: with it, whatever ends it, and not by what a terminal sends to all.
 
@@ -92,6 +143,7 @@ def as_child(parent: int) -> None:
     for number in ASKING:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL) and None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)  # see signals_wait
     end_with(parent)
 
 

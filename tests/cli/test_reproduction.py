@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spacedkd import read_spec
 from spacedkd.cli import main
 from spacedkd.experiments.reproduction.reproduce import Reproduction
 
@@ -50,6 +51,27 @@ def test_the_tables_of_what_is_finished_alone(made: Path, capsys: pytest.Capture
     main(["reproduce", "loss", *ONLY, "--first-seed", "1", "--store", str(made), "--max-hours", "0"])
     assert json.loads((made / "smoke" / "loss" / "results.json").read_text())["missing"] == 2  # of seeds 1 and 2
     assert "Page:" in capsys.readouterr().out
+
+
+def test_a_run_that_fails_is_listed_and_the_tables_are_made(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checkpoints are damaged, so that it cannot go on."""
+    store = shutil.copytree(made, tmp_path / "store")
+    run = next(path for path in sorted(store.glob("runs/*/seed1")) if read_spec(path).teacher_path is None)
+    (run / "result.json").unlink()
+    for file in (run / "checkpoint").iterdir():
+        file.write_bytes(b"nothing")
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "loss", *ONLY, "--store", str(store)])
+    assert end.value.code == 3
+    place = store / "smoke/loss"
+    ((row, seed),) = [(one["row"], one["seed"]) for one in json.loads((place / "results.json").read_text())["failed"]]
+    assert (row, seed) == ("L1", 1)
+    streams = capsys.readouterr()
+    assert "--restart" in streams.err, "what to do"
+    for text in (streams.out, (place / "table.md").read_text(), (place / "index.html").read_text()):
+        assert "failed" in text.lower()
 
 
 def test_numbers_alone_cannot_be_measured(

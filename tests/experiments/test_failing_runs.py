@@ -1,7 +1,8 @@
-"""A run that diverges, or whose process dies, costs the others nothing."""
+"""A run that diverges, raises, or whose process dies, costs the others nothing."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -14,16 +15,19 @@ from typing import Any
 
 import pytest
 
-from spacedkd import Diverged, Moment, UserError, compare, train
+from spacedkd import Diverged, Moment, UserError, compare, read_spec, train
 from spacedkd.cli import main
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
-from spacedkd.experiments.pool import LeftAlone, train_all
+from spacedkd.errors import CannotWrite, RunFailed, SnapshotsGone
+from spacedkd.experiments.pool import LeftAlone, failure_of, train_all
 from spacedkd.experiments.runner import plan
-from spacedkd.experiments.sharing import Job, without_diverged
+from spacedkd.experiments.sharing import Job, Lost, read_failed, without_lost
 from spacedkd.files import write_json
+from spacedkd.run_state import state_of
 from spacedkd.stopping import Stopped
 from tests.conftest import TINY
+from tests.experiments.fragile import VARIABLE, Fragile, Own
 from tests.experiments.processes import holder
 
 BASE = (
@@ -50,19 +54,21 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         if job.label == "killed" and 4 < moment.turn < moment.turns:
             os.kill(holder(job.folder), signal.SIGSEGV)
 
-    with pytest.raises(UserError) as said:
-        compare(ARMS, out, seeds=1, jobs=1, callback=kill)
-    assert (out / "spaced/seed0/result.json").exists(), "the others go on"
+    found = compare(ARMS, out, seeds=1, jobs=1, callback=kill)
+    assert [(one["label"], one["seed"]) for one in found["failed"]] == [("killed", 0)]
+    assert [arm["label"] for arm in found["arms"]] == ["spaced"], "the others go on"
     assert (out / "killed/seed0/checkpoint/latest.safetensors").exists()
-    compare(ARMS, out, seeds=1, against="online", jobs=1)
-    return out, str(said.value)
+    assert state_of(out / "killed/seed0").state == "failed"
+    assert compare(ARMS, out, seeds=1, against="online", jobs=1)["failed"] == []
+    return out, found["failed"][0]["said"]
 
 
-def test_a_process_that_dies_says_which_signal_whose_and_how_to_go_on(failed: tuple[Path, str]) -> None:
+def test_a_process_that_dies_says_which_signal_and_how_to_go_on(failed: tuple[Path, str]) -> None:
     assert failed[1] == (
-        "1 of the runs did not finish; the same command goes on with them. killed, seed 0: Its process was killed by "
-        "SIGSEGV (a crash in native code, not want of memory). The same command goes on from what it saved last."
+        "Its process was killed by SIGSEGV (a crash in native code, not want of memory). The same command goes on from "
+        "what it saved last."
     )
+    assert not [*failed[0].rglob("failed.json")], "it has finished since"
 
 
 def test_the_comparison_says_who_diverged_and_pools_the_others(failed: tuple[Path, str]) -> None:
@@ -117,8 +123,9 @@ def test_what_diverged_is_not_trained_again_but_reported_on(
 class Fake:
     """A pool in which a run that leads dies while another waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: UserError) -> None:
         self.gave_way: list[int] = []
+        self.error = error
 
     def places(self) -> int:
         return 2
@@ -131,7 +138,7 @@ class Fake:
 
     def finished(self, ended: int) -> bool:
         if ended == 0:
-            raise Diverged("It diverged.", "student", 7)
+            raise self.error
         return False
 
     def news(self) -> list[tuple[int, Moment]]:
@@ -148,27 +155,149 @@ def test_of_a_comparison_that_is_stopped_runs_are_counted(tmp_path: Path) -> Non
     assert str(pickle.loads(pickle.dumps(end.value))) == str(end.value)
 
 
-def test_nobody_waits_for_a_run_that_has_ended_without_being_finished(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [Diverged("It ended.", "student", 7), RunFailed("It ended.")])
+def test_nobody_waits_for_a_run_that_has_ended_without_being_finished(tmp_path: Path, error: UserError) -> None:
     leads = Job("leads", 0, TINY, tmp_path / "leads")
     (tmp_path / "leads/path/teacher").mkdir(parents=True)
     (tmp_path / "leads/path/teacher/000000001.safetensors").touch()
     follows = Job("follows", 0, replace(TINY, teacher_path=str(leads.folder)), tmp_path / "follows", 1)
-    found = train_all(Fake(), [leads, follows], lambda job, moment: None)
-    assert isinstance(found[0], Diverged)
+    found = train_all(Fake(error), [leads, follows], lambda job, moment: None)
+    assert type(found[0]) is type(error)
     assert isinstance(found[1], LeftAlone)
-    assert str(found[0]) == "leads, seed 0: It diverged."
-    assert (found[0].role, found[0].step) == ("student", 7)
+    assert str(found[0]) == "leads, seed 0: It ended."
+    assert vars(found[0]) == vars(error), "role and step, or the traceback"
     assert str(found[1]) == "follows, seed 0: it follows leads, seed 0, which did not finish."
+    assert read_failed(leads.folder) == (None if isinstance(error, Diverged) else "It ended.")
+    assert read_failed(follows.folder) is None
 
 
-def test_a_teacher_that_is_trained_alone_is_taken_up_again(tmp_path: Path) -> None:
-    """By who followed the run that diverged, and by who began when it had."""
+@pytest.mark.parametrize("error", [Diverged("", "student", 7), RunFailed("")])
+def test_a_teacher_that_is_trained_alone_is_taken_up_again(tmp_path: Path, error: UserError) -> None:
+    """By who followed the run that ended, and by who began when it had; whether it has recorded anything or not."""
     leads = Job("leads", 0, TINY, tmp_path / "leads")
-    (tmp_path / "leads/path").mkdir(parents=True)
-    write_json(tmp_path / "leads/path/path.json", {"teacher": {}})
     alone = str(tmp_path / "leads/teacher")
-    for path in (str(leads.folder), alone):
+    for path, recorded in itertools.product((str(leads.folder), alone), (False, True)):
+        if recorded:
+            (tmp_path / "leads/path").mkdir(parents=True, exist_ok=True)
+            write_json(tmp_path / "leads/path/path.json", {"teacher": {}})
         follows = Job("follows", 0, replace(TINY, teacher_path=path), tmp_path / "follows")
-        teacher, follower = without_diverged([follows], {leads.folder: (leads, Diverged("", "student", 7))})
+        leaders = {str(leads.folder): leads}
+        teacher, follower = without_lost([follows], leaders, {leads.folder: (leads, error)})
         assert (str(teacher.folder), teacher.spec.only) == (alone, "teacher")
         assert follower.spec.teacher_path == alone
+    (taken_up, _) = without_lost([follows], leaders, {})
+    assert taken_up == teacher, "it was left unfinished by another command"
+    lost: Lost = {teacher.folder: (teacher, type(error)("leads, seed 0: It ended."))}
+    assert without_lost([follows], leaders, lost) == []
+    assert type(lost[follows.folder][1]) is type(error)
+
+
+def test_what_ended_a_run_can_be_handed_to_another_process() -> None:
+    for error in (Own(1, 2), RuntimeError("first\nsecond"), KeyError(), UserError("wrong"), CannotWrite("full")):
+        try:
+            raise error
+        except Exception as raised:
+            found = pickle.loads(pickle.dumps(failure_of(raised)))
+        assert type(found) is RunFailed
+        assert len(str(found).splitlines()) == 1
+        assert (str(found) == str(error)) == isinstance(error, UserError)
+        assert bool(found.trace) != isinstance(error, UserError)
+    assert "RuntimeError: first" in str(failure_of(RuntimeError("first\nsecond")))
+    gone = SnapshotsGone("gone")
+    assert failure_of(gone) is gone
+
+
+OWN = Fragile.__module__
+FRAGILE = {
+    "online": f"--network {OWN}:Fragile --teacher {OWN}:Sound --method kd",
+    "spaced": f"--network {OWN}:Sound --teacher {OWN}:Sound --method kd --interval 1ep",
+    "fragile": f"--network {OWN}:Fragile --method kd",
+    "fragile, spaced": f"--network {OWN}:Fragile --method kd --interval 1ep",
+}
+"""the student of the first one fails, which trains the teacher of the second; of the others the teacher fails"""
+WORDS = (
+    "compare --data digits --train-limit 40 --epochs 2 --batch-size 8 --lr 0.02 --precision 32-true --threads 1 "
+    "--log-every 1st --save-every 2st --seeds 1 --jobs 1"
+).split()
+
+
+def fragile(out: Path, capsys: pytest.CaptureFixture[str], arms: Iterable[str] = FRAGILE) -> tuple[Any, str]:
+    """Compare from the command line: the exit code, 0 where there is none, and what was written to both streams."""
+    words = [word for label in arms for word in ("--arm", f"{label}: {FRAGILE[label]}")]
+    try:
+        main([*WORDS, *words, "--out", str(out)])
+        code: Any = 0
+    except SystemExit as end:
+        code = end.code
+    streams = capsys.readouterr()
+    return code, streams.out + streams.err
+
+
+def test_exceptions_are_the_failures_of_their_runs_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, how = tmp_path / "runs", tmp_path / "how"
+    monkeypatch.setenv(VARIABLE, str(how))
+    how.write_text("strange")
+    code, text = fragile(out, capsys)
+    assert code == 3, text
+    found = json.loads((out / "comparison.json").read_text())
+    assert [arm["label"] for arm in found["arms"]] == ["spaced"], "its teacher was trained alone"
+    assert [one["label"] for one in found["failed"]] == ["online", "fragile", "fragile, spaced"]
+    assert found["diverged"] == []
+    assert "strange" in found["failed"][0]["said"]
+    assert "teacher of fragile, seed 0" in found["failed"][2]["said"], "which it follows"
+    assert "3 of 4 runs failed; the same command tries them again." in text
+    main(["report", str(out)])
+    for page in (text, (out / "report.html").read_text(), capsys.readouterr().out):
+        assert "fragile, spaced" in page
+        assert "failed, and not among the numbers" in page or "These runs failed" in page
+    main(["status", str(out)])
+    assert "1 finished, 3 failed." in capsys.readouterr().out
+
+    finished = out / "spaced/seed0/journal.jsonl"
+    before = finished.stat().st_mtime_ns
+    how.unlink()
+    code, text = fragile(out, capsys)
+    assert code == 0, text
+    assert finished.stat().st_mtime_ns == before
+    assert not [*out.rglob("failed.json")]
+    assert not [*out.rglob("path")], "what was recorded is gone"
+    assert not [*out.rglob("teacher")]
+    assert fragile(tmp_path / "whole", capsys)[0] == 0
+    for run in (tmp_path / "whole").rglob("result.json"):
+        again = out / run.parent.relative_to(tmp_path / "whole")
+        for name in ("journal.jsonl", "student/model.safetensors"):
+            assert (run.parent / name).read_bytes() == (again / name).read_bytes(), run
+
+
+@pytest.mark.parametrize("kind", ["memory", "own", "dies"])
+def test_a_run_that_cannot_go_on_ends_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """Out of memory, an exception that cannot be pickled, a process that is killed."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "how"))
+    (tmp_path / "how").write_text(kind)
+    code, text = fragile(tmp_path / "runs", capsys, ["fragile", "spaced"])
+    assert code == 3, text
+    found = json.loads((tmp_path / "runs/comparison.json").read_text())
+    expected = {"memory": "CUDA out of memory.", "own": "of user code, 1 and 2", "dies": "killed by SIGKILL"}
+    assert [(one["label"], expected[kind] in one["said"]) for one in found["failed"]] == [("fragile", True)]
+    code, text = fragile(tmp_path / "runs", capsys, ["fragile"])
+    assert code == 2, "there is nothing to compare"
+    assert expected[kind] in text
+
+
+def test_a_run_that_failed_before_it_saved_gives_its_folder_to_another_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "how"))
+    (tmp_path / "how").write_text("at once")
+    arms = ["fragile", "spaced"]
+    with monkeypatch.context() as patched:
+        patched.setitem(FRAGILE, "fragile", f"{FRAGILE['fragile']} --save-every 1ep")
+        assert fragile(tmp_path / "runs", capsys, arms)[0] == 3
+    assert not (tmp_path / "runs/fragile/seed0/checkpoint").exists()
+    monkeypatch.setitem(FRAGILE, "fragile", f"--network {OWN}:Sound --method none")
+    assert fragile(tmp_path / "runs", capsys, arms)[0] == 0
+    assert read_spec(tmp_path / "runs/fragile/seed0").method.name == "none"

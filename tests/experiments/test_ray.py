@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -15,13 +16,14 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from spacedkd import EngineSpec, MethodSpec, OptimizerSpec, Spaced, UserError, read_spec, train
+from spacedkd import EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, Spaced, UserError, compare, read_spec, train
 from spacedkd.cli import main
 from spacedkd.experiments.runner import plan, run_all
 from spacedkd.experiments.sharing import Job
 from spacedkd.training import checkpoint
 from tests.cli.test_cli import NETWORK
 from tests.conftest import TINY
+from tests.experiments.fragile import Fragile
 from tests.experiments.processes import holder
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
@@ -128,9 +130,23 @@ def test_mistakes_are_the_same_line_as_here(cluster: Any, tmp_path: Path, monkey
     with pytest.raises(UserError, match="No node of the Ray cluster has the 64 CPUs that a run needs. Give --threads"):
         run_all(many, None, silent, ray=cluster.address)
     monkeypatch.setattr("spacedkd.experiments.ray_pool.Path.mkdir", lambda *args, **options: None)
-    elsewhere = plan({"elsewhere": TINY}, [0], tmp_path)
-    with pytest.raises(UserError, match="finds no folder .*elsewhere. All nodes must share the storage"):
-        run_all(elsewhere, None, silent, ray=cluster.address)
+    elsewhere = plan({"elsewhere": TINY}, [0], tmp_path / "not shared")
+    (lost,) = run_all(elsewhere, None, silent, ray=cluster.address).values()
+    assert re.search("finds no folder .*elsewhere. All nodes must share the storage", str(lost))
+
+
+def test_an_exception_is_the_failure_of_its_run_and_the_others_go_on(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "how").write_text("strange")
+    fragile = NetworkSpec(f"{Fragile.__module__}:Fragile", {"file": str(tmp_path / "how")})
+    sound = replace(TINY, epochs=1, network=NetworkSpec(f"{Fragile.__module__}:Sound"))
+    arms = {"fragile": replace(sound, network=fragile, schedule=Spaced("1ep")), "sound": sound}
+    found = compare(arms, tmp_path / "out", seeds=1, ray=cluster.address)
+    assert [arm["label"] for arm in found["arms"]] == ["sound"]
+    ((label, line),) = [(one["label"], one["said"]) for one in found["failed"]]
+    assert label == "fragile"
+    assert "strange" in line
+    (tmp_path / "how").unlink()
+    assert compare(arms, tmp_path / "out", seeds=1, ray=cluster.address)["failed"] == []
 
 
 def test_room_is_what_living_nodes_have(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +181,8 @@ def test_a_run_that_is_killed_goes_on_but_not_for_ever(
         return found
 
     monkeypatch.setattr(ray, "get", interrupted)
-    with pytest.raises(UserError, match="killed from outside"):
-        run_all(plan({"one": replace(TINY, epochs=1)}, [0], tmp_path), None, silent, ray=cluster.address)
+    (lost,) = run_all(plan({"one": replace(TINY, epochs=1)}, [0], tmp_path), None, silent, ray=cluster.address).values()
+    assert "killed from outside" in str(lost)
     assert killed == 3
 
 

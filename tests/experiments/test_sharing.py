@@ -20,6 +20,8 @@ from spacedkd.experiments.sharing import Job, next_jobs, share, teacher_of
 from spacedkd.files import write_json
 from spacedkd.stopping import Stopped
 from spacedkd.training.building import build_models
+from spacedkd.training.folder import RunFolder
+from spacedkd.training.following import _passed_record, read_passed
 from spacedkd.training.plan import make_plan
 from tests.conftest import TINY, of_model
 
@@ -253,6 +255,89 @@ def test_what_every_follower_has_passed_is_removed_while_they_go_on(tmp_path: Pa
         assert (job.folder / "journal.jsonl").read_bytes() == (both["alone"] / run / "journal.jsonl").read_bytes()
     forget_passed(followers(tmp_path, ()))
     assert not (online.folder / "path").exists()
+
+
+def follower(tmp_path: Path) -> tuple[Job, Job, list[Job]]:
+    """A run that has recorded, one that follows it and was stopped on its way, and the jobs of both."""
+    jobs = planned({label: ARMS[label] for label in ("online", "spaced")}, tmp_path)
+    online, spaced = sorted(jobs, key=lambda job: job.label != "online")
+    train(online.spec, online.folder)
+    left = iter(range(10, -1, -1))
+    with pytest.raises(Stopped):
+        train(spaced.spec, spaced.folder, stop=lambda: next(left) == 1)
+    return online, spaced, jobs
+
+
+def test_a_damaged_passed_json_removes_nothing(tmp_path: Path) -> None:
+    online, spaced, jobs = follower(tmp_path)
+    recorded, file, run = online.folder / "path/teacher", spaced.folder / "passed.json", RunFolder(spaced.folder)
+    before = sorted(recorded.iterdir())
+    passed = json.loads(file.read_text())
+    fingerprint = passed["fingerprint"]
+    for damaged in (
+        passed | {"versions": {"teacher": 15}},
+        passed | {"fingerprint": "0" * 16},
+        {"teacher": 15},  # as earlier versions wrote it
+        _passed_record({"teacher": 10**6}, fingerprint),
+        _passed_record({"teacher": "15"}, fingerprint),  # type: ignore[dict-item]
+        _passed_record({"teacher": True}, fingerprint),
+        _passed_record({"teacher": -1}, fingerprint),
+        _passed_record({"teacher": 7}, "0" * 16),
+        [passed],
+        15,
+    ):
+        file.write_text(json.dumps(damaged))
+        forget_passed(followers(tmp_path, jobs))
+        assert sorted(recorded.iterdir()) == before
+        assert read_passed(run) == {}
+    file.write_text(json.dumps(passed))
+    assert read_passed(run) == passed["versions"]
+    shutil.rmtree(spaced.folder / "checkpoint")
+    assert read_passed(run) == {}, "without a checkpoint it begins anew"
+
+
+def snapshots(folder: Path) -> list[Path]:
+    return sorted((folder / "path/teacher").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("damage", ["last", "swapped", "journal", "path.json"])
+def test_a_teacher_whose_snapshots_are_gone_is_trained_again(
+    tmp_path: Path, both: dict[str, Path], damage: str
+) -> None:
+    """To the bits of a comparison that nothing happened to; the follower goes on from its checkpoint."""
+    online, spaced, jobs = follower(tmp_path)
+    before = (spaced.folder / "checkpoint/latest.safetensors").stat().st_mtime_ns
+    path = online.folder / "path"
+    if damage == "last":
+        snapshots(online.folder)[-1].unlink()
+    elif damage == "swapped":
+        *_, one, other = snapshots(online.folder)
+        shutil.copy(one, other)
+    elif damage == "journal":
+        (path / "teacher/journal.jsonl").write_text('{"event": 1}\n')
+    else:
+        (path / "path.json").write_text('{"teacher": {}}')
+    told: list[str] = []
+    lost = run_all(
+        plan({job.label: ARMS[job.label] for job in jobs}, [0], tmp_path), 1, lambda job, moment: told.append(job.label)
+    )
+    assert not lost
+    assert "teacher of online" in told
+    assert (spaced.folder / "journal.jsonl").read_bytes() == (both["alone"] / "spaced/seed0/journal.jsonl").read_bytes()
+    ours, alone = result(spaced.folder), result(both["alone"] / "spaced/seed0")
+    assert (ours["cost"], ours["accuracy"]) == (alone["cost"], alone["accuracy"])
+    assert (spaced.folder / "checkpoint/previous.safetensors").stat().st_mtime_ns >= before
+    assert not [*tmp_path.rglob("path")]
+    assert not [*tmp_path.rglob("teacher")], "and all of it is removed in the end"
+
+
+def test_a_run_whose_leader_is_no_part_of_the_comparison_begins_anew(tmp_path: Path, both: dict[str, Path]) -> None:
+    online, spaced, _ = follower(tmp_path)
+    for file in snapshots(online.folder):
+        file.unlink()
+    assert not run_all(plan({"spaced": ARMS["spaced"]}, [0], tmp_path), 1, lambda job, moment: None)
+    assert (spaced.folder / "journal.jsonl").read_bytes() == (both["alone"] / "spaced/seed0/journal.jsonl").read_bytes()
+    assert read_spec(spaced.folder).teacher_path is None
 
 
 def test_a_spec_that_cannot_be_read_hinders_no_comparison(both: dict[str, Path]) -> None:

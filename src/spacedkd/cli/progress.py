@@ -144,11 +144,11 @@ def jobs_progress(count: int) -> Iterator[JobCallback]:
             news = _line(moment, known[name])
             bar.update(rows[name], completed=moment.turn, news=news)
             done[name] = moment.turn / moment.turns
-            finished = sum(part == 1 for part in done.values())
-            bar.update(total, completed=sum(done.values()), news=f"{finished} of {count} runs")
+            finished, of = sum(part == 1 for part in done.values()), max(count, len(done))  # teachers alone are more
+            bar.update(total, completed=sum(done.values()), total=of, news=f"{finished} of {of} runs")
             if moment.turn == moment.turns:
-                bar.remove_task(rows[name])
-                _say_plainly(f"[{finished} of {count}] {name}: {news}")
+                bar.remove_task(rows.pop(name))
+                _say_plainly(f"[{finished} of {of}] {name}: {news}")
 
         yield callback
 

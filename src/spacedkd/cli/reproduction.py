@@ -60,7 +60,8 @@ def reproduce(
     """Make the paper's tables again, with its numbers beside ours.
 
     Without a name: list them. Runs are kept by what they compute: those that several tables need are trained once, all
-    can be stopped at any moment, and the same command goes on. `all` stands for every table.
+    can be stopped at any moment, and the same command goes on. `all` stands for every table. Runs that diverge or fail
+    are listed, the others go on, and the command ends with 3.
 
     Example: spacedkd reproduce interval ahead --scale cpu --only 'resnet18, cifar*' --root data --plan
     """
@@ -107,8 +108,7 @@ def reproduce(
         found.store.check_for_numbers(numbers)
     for name in found.without_rows:
         say(f"{name} has no row like {only!r}, and is left out.")
-    if found.cells:
-        _train(found, jobs, ray, max_hours, yes)
+    lost = bool(found.cells) and _train(found, jobs, ray, max_hours, yes)
     found.store.begin()
     if found.cells:
         write_tables(found)
@@ -122,10 +122,12 @@ def reproduce(
         found.copy_numbers(numbers, [one.name for one in wanted])
         write_index_markdown(numbers / size.folder)  # of the tables that are there
         say(f"Numbers: {numbers}")
+    if lost:
+        sys.exit(3)
 
 
-def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: float | None, yes: bool) -> None:
-    """Train and measure what is not there yet, until the time is up."""
+def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: float | None, yes: bool) -> bool:
+    """Train and measure what is not there yet, until the time is up; return whether runs diverged or failed."""
     from spacedkd.experiments import runner
     from spacedkd.experiments.instruments import evaluate
     from spacedkd.report.numbers import counted
@@ -135,6 +137,7 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
     every = found.jobs(at_once)
     left = [job for job in every if not job.finished]
     end = None if max_hours is None else time.monotonic() + 3600 * max_hours
+    lost: dict[Path, UserError] = {}
     if left and max_hours != 0:
         found.check_data()
         say(f"{len(every) - len(left)} of {len(every)} runs in {found.store.folder} are finished.")
@@ -146,13 +149,12 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
                 return signals() or (end is not None and time.monotonic() > end)
 
             try:
-                diverged = found.store.train(every, jobs, callback, ray, stop)
+                lost = found.store.train(every, jobs, callback, ray, stop)
             except Stopped:
                 if signals.received is not None:
                     raise
-                diverged = {}
                 say("The time is up, and everything is saved. Go on with: the same command")
-        for error in diverged.values():
+        for error in lost.values():
             say_error(str(error))
     if alone := found.numbers_alone():
         say(
@@ -166,6 +168,7 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
             break
         with work_progress(f"{place} of {len(todo)}") as progress:
             evaluate(folder, instruments, progress=progress)
+    return bool(lost)
 
 
 def _ask(found: Reproduction, at_once: int) -> None:

@@ -115,7 +115,8 @@ def compare(
 
     Every arm of a seed gets the same data order and the same initial weights. Runs that are finished already are used
     as they are; ones that were stopped go on. A teacher that several arms have is trained once for all of them, which
-    changes no bit. One that diverges is reported, and the command ends with 3.
+    changes no bit. Runs that diverge or fail are reported, the others go on, and the command ends with 3; the same
+    command tries those that failed again.
 
     Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32
     --optimizer adamw --lr 0.003 --rate cosine --arm 'online: --method kd'
@@ -163,6 +164,11 @@ def compare(
     if found["diverged"]:
         folder = shlex.quote(found["diverged"][0]["folder"])
         say_error(f"{len(found['diverged'])} of {len(every)} runs diverged. To train one again, delete {folder}")
+    if found["failed"]:
+        one = found["failed"][0]
+        which = f"{one['label']}, seed {one['seed']}: {one['said']}"
+        say_error(f"{len(found['failed'])} of {len(every)} runs failed; the same command tries them again. {which}")
+    if found["diverged"] or found["failed"]:
         sys.exit(3)
 
 
@@ -197,7 +203,7 @@ def report(
     found = comparison.compare(*comparison.as_before(runs[0] / "comparison.json", finished, against), unfinished)
     comparison.write(numbers, found)
     commands = [*read_commands([*(run.resolve() for run in runs), *finished]), this_command()]
-    _show(found, page, numbers, commands, len(unfinished) - len(found["diverged"]))
+    _show(found, page, numbers, commands, len(unfinished) - len(found["diverged"]) - len(found["failed"]))
 
 
 def _show(found: dict[str, Any], page: Path, numbers: Path, commands: Sequence[Command], unfinished: int = 0) -> None:

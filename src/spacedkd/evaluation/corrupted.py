@@ -7,7 +7,6 @@ The fingerprint is of the images' own bits and of everything else that decides t
 under another name and renamed when it is complete, and read through a memory map. What is damaged is made anew.
 """
 
-import multiprocessing
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from spacedkd.evaluation import corruptions
 from spacedkd.evaluation.held_still import Advance, interruptions_go_to
 from spacedkd.evaluation.plan import check_corruptions
 from spacedkd.files import cache_folder, remove_leftovers, write_json, write_whole
+from spacedkd.stopping import child_context
 
 CHUNK = 128
 SERIAL = 4000
@@ -129,7 +129,7 @@ def _workers(images: ImageSet, processes: int) -> Iterator[Callable[[Sequence[Jo
     if processes == 1:
         yield lambda jobs: (_corrupt(images, *job) for job in jobs)
         return
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start, (images,))
+    pool = ProcessPoolExecutor(processes, child_context(hears_signals=True), _start, (images,))
 
     def work(jobs: Sequence[Job]) -> Iterator[int]:
         # This starts the processes. They do not hear Ctrl-C: whoever started them ends them, and speaks for them.

@@ -13,7 +13,7 @@ from spacedkd.documents import read_json
 from spacedkd.errors import Linked, UserError, unknown
 from spacedkd.evaluation.confidence import Difference, confidence_interval, difference
 from spacedkd.experiments.robustness import compare_evaluations
-from spacedkd.experiments.sharing import read_diverged
+from spacedkd.experiments.sharing import read_diverged, read_failed
 from spacedkd.experiments.spacing_effect import spacing_effects
 from spacedkd.files import remove_leftovers, resolved, write_json
 from spacedkd.json_form import to_json
@@ -32,7 +32,8 @@ def write(path: Path, found: Mapping[str, Any]) -> None:
 
     arms = [{**arm, "runs": [*map(seen, arm["runs"])]} for arm in found["arms"]]
     remove_leftovers(path.parent)
-    write_json(path, {**found, "arms": arms, "diverged": [*map(seen, found["diverged"])]}, path.parent)
+    lost = {name: [*map(seen, found.get(name, ()))] for name in ("diverged", "failed")}
+    write_json(path, {**found, "arms": arms, **lost}, path.parent)
 
 
 def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:
@@ -81,7 +82,7 @@ def compare(folders: Sequence[Path], against: str | None = None, unfinished: Seq
     All accuracies are the student's on the test images. `last` is the deepest head after the last epoch, which
     differences are taken of; `best` is at the best epoch, `ensemble` the mean of all heads after the last epoch.
     `leader` is the same as `last` of the role that learns first. `spacing` has every spaced arm beside its unspaced
-    partner. Runs that diverged are among the unfinished ones, and only listed.
+    partner. Runs that diverged or failed are among the unfinished ones, and only listed.
     """
     arms = _arms(folders)
     against = next(iter(arms)) if against is None else against
@@ -94,6 +95,7 @@ def compare(folders: Sequence[Path], against: str | None = None, unfinished: Seq
         "against": against,
         "arms": numbers,
         "diverged": [*_diverged(unfinished)],
+        "failed": [*_failed(unfinished)],
         "spacing": spacing_effects(arms, numbers),
     }
     return found | {"evaluation": compare_evaluations(found)}
@@ -103,9 +105,20 @@ def _diverged(folders: Iterable[Path]) -> Iterator[dict[str, Any]]:
     for folder in folders:
         error = read_diverged(folder)
         if error is not None:
-            spec = read_spec(folder)
-            who = {"label": spec.label or describe(spec), "seed": spec.seed, "folder": str(folder)}
-            yield {**who, "role": error.role, "step": error.step}
+            yield {**_who(folder), "role": error.role, "step": error.step}
+
+
+def _failed(folders: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    for folder in folders:
+        line = read_failed(folder)
+        if line is not None:
+            yield {**_who(folder), "said": line}
+
+
+def _who(folder: Path) -> dict[str, Any]:
+    """Return how a run that is not finished is listed: its arm, its seed and its folder."""
+    spec = read_spec(folder)
+    return {"label": spec.label or describe(spec), "seed": spec.seed, "folder": str(folder)}
 
 
 def _arms(folders: Sequence[Path]) -> dict[str, list[Run]]:

@@ -1,7 +1,6 @@
 """What a comparison will take, before anything is trained: a forecast of every run, measured once for each arm."""
 
 import heapq
-import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +14,7 @@ from spacedkd.experiments import runner
 from spacedkd.experiments.sharing import Job
 from spacedkd.own_code import Inherited
 from spacedkd.spec import RunSpec
+from spacedkd.stopping import child_context
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.forecast import Forecast, forecasts
 
@@ -78,8 +78,7 @@ def forecast_jobs(planned: Sequence[Job], at_once: int) -> ComparisonForecast:
     """What these runs will take, so many at once; every arm has the same seeds."""
     arms = dict.fromkeys(job.label for job in planned)
     gpus: list[str] | list[None] = runner.gpus(planned[0].spec.engine.accelerator) or [None]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(at_once, len(arms)), context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(min(at_once, len(arms)), child_context(hears_signals=True), max_tasks_per_child=1) as pool:
         futures = {
             label: pool.submit(
                 _forecasts, Inherited(), [job for job in planned if job.label == label], gpus[place % len(gpus)]

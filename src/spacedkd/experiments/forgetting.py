@@ -3,13 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from spacedkd.documents import read_json
 from spacedkd.errors import UserError
 from spacedkd.experiments.sharing import Job, moved, read_diverged
 from spacedkd.files import Folder
 from spacedkd.spec import read_spec
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.following import forget
+from spacedkd.training.following import forget, read_passed
 
 Followers = Mapping[Path, Collection[Path]]
 """runs that record for others, unless that is to be kept, and who follows each of them"""
@@ -30,6 +29,8 @@ def followers(out: Path, jobs: Sequence[Job]) -> Followers:
     for run, spec in spec_of.items():
         if spec.teacher_path is not None and (leader := moved(spec.teacher_path, out)).is_relative_to(out.resolve()):
             found.setdefault(leader, []).append(run)
+            if _is_alone(leader):  # the run that it is within has recorded it, too
+                found.setdefault(leader.parent, []).append(run)
     kept = {run.resolve() for run, spec in spec_of.items() if spec.engine.keep_path}
     return {leader: runs for leader, runs in found.items() if leader not in kept and leader.parent not in kept}
 
@@ -40,20 +41,18 @@ def forget_passed(found: Followers) -> None:
         going_on = [RunFolder(run) for run in runs if not RunFolder(run).finished() and read_diverged(run) is None]
         ended = RunFolder(leader).finished() or read_diverged(leader) is not None
         if ended and not going_on:
-            alone = leader.name == RunFolder(leader).teacher.name
-            for place in (leader, leader.parent / "path") if alone else (leader / "path",):
+            alone = _is_alone(leader)
+            for place in (leader,) if alone else (leader / "path", RunFolder(leader).teacher):
                 Folder(leader.parent if alone else leader).remove_tree(place)
+        passed = [read_passed(run) for run in going_on]
         for role in Folder(leader).names(leader / "path") if leader.exists() else ():
-            forget(leader, role, min((_passed(run, role) for run in going_on), default=LATER))
+            forget(leader, role, min((versions.get(role, 0) for versions in passed), default=LATER))
 
 
 LATER = 10**9 - 1
 """than any version"""
 
 
-def _passed(run: RunFolder, role: str) -> int:
-    """The version of a role before which a run asks for none, from whichever of its checkpoints it goes on."""
-    try:
-        return int(read_json(run.passed, within=run.path)[role])
-    except (OSError, ValueError, LookupError, TypeError):
-        return 0
+def _is_alone(run: Path) -> bool:
+    """Whether a run is the teacher of another one, trained alone within its folder."""
+    return run == RunFolder(run.parent).teacher and RunFolder(run.parent).spec.exists()

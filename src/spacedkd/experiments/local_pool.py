@@ -1,8 +1,6 @@
 """Processes of this machine that train one run after the other; what ends one of them ends no other."""
 
-import multiprocessing
 import os
-import traceback
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,11 +8,11 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
 
-from spacedkd.errors import UserError
-from spacedkd.experiments.pool import REPORT_SECONDS, train_job
+from spacedkd.errors import RunFailed
+from spacedkd.experiments.pool import REPORT_SECONDS, failure_of, train_job
 from spacedkd.experiments.sharing import Job
 from spacedkd.own_code import Inherited
-from spacedkd.stopping import as_child, killed_by
+from spacedkd.stopping import as_child, child_context, killed_by, signals_wait
 from spacedkd.training.moment import Moment
 
 
@@ -41,6 +39,7 @@ class LocalPool:
     def __init__(self, at_once: int, gpus: Sequence[str]) -> None:
         self._at_once = at_once
         self._places = [gpus[worker % len(gpus)] if gpus else None for worker in range(at_once)]
+        self._started: list[_Worker] = []
         self._idle: list[_Worker] = []
         self._busy: list[_Worker] = []
         self._news: list[tuple[int, Moment]] = []
@@ -49,22 +48,28 @@ class LocalPool:
         return self._at_once
 
     def submit(self, number: int, job: Job) -> _Worker:
-        worker = self._idle.pop() if self._idle else self._started()
+        for dead in [worker for worker in self._idle if not worker.process.is_alive()]:
+            self._idle.remove(dead)
+            self._places.append(dead.gpu)
+        worker = self._idle.pop() if self._idle else self._start()
         worker.number, worker.begun, worker.stops, worker.said = number, False, False, None
         with suppress(OSError):  # it died idly, which is seen when it is waited for
             worker.line.send(job)
         self._busy.append(worker)
         return worker
 
-    def _started(self) -> _Worker:
-        context = multiprocessing.get_context("spawn")
+    def _start(self) -> _Worker:
+        context = child_context()
         ours, theirs = context.Pipe()
         gpu = self._places.pop()
         given = (Inherited(), theirs, gpu, os.getpid())
         process = context.Process(target=_work, args=given)  # no daemon, which has no children
-        process.start()
+        worker = _Worker(process, ours, gpu)
+        self._started.append(worker)
+        with signals_wait():
+            process.start()
         theirs.close()  # so that its end is seen here when it dies
-        return _Worker(process, ours, gpu)
+        return worker
 
     def wait(self, running: Collection[_Worker]) -> Iterable[_Worker]:
         connection.wait([worker.line for worker in running], REPORT_SECONDS)
@@ -83,12 +88,13 @@ class LocalPool:
         except (EOFError, OSError):
             worker.process.join()
             end = killed_by(worker.process.exitcode)
-            worker.said = UserError(f"Its process {end}. The same command goes on from what it saved last.")
+            worker.said = RunFailed(f"Its process {end}. The same command goes on from what it saved last.")
         return worker.said is not None
 
     def finished(self, ended: _Worker) -> bool:
         self._busy.remove(ended)
-        if ended.stops:  # it may have ended before it was told, and would take that for what comes next
+        unexpected = isinstance(ended.said, RunFailed) and ended.said.trace
+        if ended.stops or unexpected:  # it may take a late "stop" for the next run; who knows what an exception left
             ended.process.kill()
             ended.process.join()
         if ended.process.exitcode is None:
@@ -120,9 +126,10 @@ class LocalPool:
                 pass
 
     def end(self) -> None:
-        for worker in [*self._idle, *self._busy]:
-            worker.process.kill()
-            worker.process.join()
+        for worker in self._started:
+            if worker.process.pid is not None:
+                worker.process.kill()
+                worker.process.join()
             worker.line.close()
 
 
@@ -150,8 +157,5 @@ def _work(_: Inherited, line: Connection, gpu: str | None, parent: int) -> None:
             if not finished:
                 line.recv()  # that it is to stop
             line.send(finished)
-        except UserError as error:
-            line.send(error)
-        except Exception as error:  # a mistake of ours, with where it was made
-            error.add_note(traceback.format_exc())
-            line.send(error)
+        except Exception as error:  # of the run, or of user code in it
+            line.send(failure_of(error))

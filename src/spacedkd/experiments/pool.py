@@ -2,14 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from spacedkd.data.parallel import tell
 from spacedkd.data.sources import Library
-from spacedkd.errors import Diverged, UserError
-from spacedkd.experiments.sharing import Job, keep_diverged, next_jobs
+from spacedkd.errors import Diverged, RunFailed, SnapshotsGone, UserError, first_line
+from spacedkd.experiments.sharing import Job, keep_diverged, keep_failed, next_jobs
 from spacedkd.files import resolved
 from spacedkd.stopping import Stop, Stopped, never
 from spacedkd.training.folder import RunFolder
@@ -41,7 +42,7 @@ class Pool(Protocol):
         """Those that have ended, waiting a moment for one that does."""
 
     def finished(self, ended: Any) -> bool:
-        """Whether a run that has ended is finished; if not, it is to be submitted again. Raises its error."""
+        """Whether a run that has ended is finished; if not, it is to be submitted again. Raises what ended it."""
 
     def news(self) -> Iterable[tuple[int, Moment]]:
         """What the runs have told since this was asked last."""
@@ -59,7 +60,8 @@ def train_all(
 ) -> dict[int, UserError]:
     """Begin every job as soon as it can and there is room; ends when all are done. `meanwhile` is done now and then.
 
-    A mistake in one, or its death, ends no other, except those that follow it. Gives what happened to whom, by number.
+    An exception in one, or its death, ends no other, except those that follow it. Gives what happened to whom, by
+    number: `Diverged`, `RunFailed`, `SnapshotsGone` or `LeftAlone`.
     """
     waiting = [*enumerate(jobs)]
     running: dict[Hashable, tuple[int, Job]] = {}
@@ -84,9 +86,11 @@ def train_all(
                 if not pool.finished(handle):
                     waiting.insert(0, place)
             except UserError as error:
-                named = job.named(error) if isinstance(error, Diverged) else UserError(f"{job.name}: {error}")
-                failed[number] = named
-                tell(f"{named} The others go on.")
+                failed[number] = _named(job, error, lost)
+                if isinstance(failed[number], RunFailed):
+                    keep_failed(job, error)
+                mends = isinstance(failed[number], SnapshotsGone)
+                tell(f"{failed[number]} {'The teacher is trained again.' if mends else 'The others go on.'}")
         for number, moment in pool.news():
             callback(jobs[number], moment)
             if moment.waiting and jobs[number].spec.teacher_path in lost:
@@ -95,6 +99,29 @@ def train_all(
             meanwhile()
             last = time.monotonic()
     return failed
+
+
+def _named(job: Job, error: UserError, lost: Mapping[str, Job]) -> UserError:
+    """Return what ended a job, with its name; a job whose leader is among the lost has ended because of that."""
+    if isinstance(error, Diverged):
+        return job.named(error)
+    line = f"{job.name}: {error}"
+    if job.spec.teacher_path in lost:
+        return LeftAlone(line)
+    return SnapshotsGone(line) if isinstance(error, SnapshotsGone) else RunFailed(line, getattr(error, "trace", ()))
+
+
+def failure_of(error: Exception) -> UserError:
+    """Return what ended a run as an error that another process can read, whatever classes its user's code has."""
+    if type(error) in (Diverged, SnapshotsGone, RunFailed):
+        assert isinstance(error, UserError)
+        return error
+    if isinstance(error, UserError):
+        return RunFailed(str(error))
+    trace = "".join(traceback.format_exception(error)).splitlines()
+    return RunFailed(
+        f"{type(error).__name__}: {first_line(error)} (failed.json in its folder has the traceback)", trace
+    )
 
 
 LIBRARY = Library()

@@ -20,8 +20,8 @@ from ray.exceptions import NodeDiedError, RayError, RayTaskError
 from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from spacedkd.errors import UserError
-from spacedkd.experiments.pool import REPORT_SECONDS, train_job
+from spacedkd.errors import RunFailed, UserError
+from spacedkd.experiments.pool import REPORT_SECONDS, failure_of, train_job
 from spacedkd.experiments.sharing import Job
 from spacedkd.locks import Held, hold
 from spacedkd.own_code import Inherited
@@ -126,8 +126,8 @@ class RayPool:
         number = self._numbers.pop(ended)
         try:
             found = ray.get(ended)
-        except RayTaskError:  # a mistake of ours, with its traceback
-            raise
+        except RayTaskError as error:  # before or after the run itself, which returns what ends it
+            raise failure_of(error) from None
         except NodeDiedError:
             return False
         except RayError:
@@ -136,7 +136,7 @@ class RayPool:
                 line = (
                     f"It was killed from outside {MOST_KILLS} times (out of memory?). The same command goes on with it."
                 )
-                raise UserError(line) from None
+                raise RunFailed(line) from None
             return False
         if isinstance(found, UserError):
             raise found
@@ -175,7 +175,7 @@ def _train(number: int, given: tuple[Inherited, Job], cwd: str, news: Any, patie
     with suppress(OSError):
         os.chdir(cwd)  # paths of data and runs may start there
     if not job.folder.parent.is_dir():
-        return UserError(
+        return RunFailed(
             f"{socket.gethostname()} finds no folder {job.folder.parent}. All nodes must share the storage of runs "
             "and data: give --out a folder there."
         )
@@ -191,8 +191,8 @@ def _train(number: int, given: tuple[Inherited, Job], cwd: str, news: Any, patie
     try:
         with Signals() as stop:  # Ray interrupts a task that is to end
             finished = train_job(job, tell, stop, patience)
-    except UserError as error:
-        return error
+    except Exception as error:  # of the run, or of user code in it
+        return failure_of(error)
     if told is not None:
         ray.wait([told], timeout=ANSWER_SECONDS)  # the last news come before the end
     return finished

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -12,12 +13,22 @@ from typing import Any
 import torch
 
 from spacedkd.data.sources import Library
-from spacedkd.errors import Diverged, UserError, install_command, unknown
+from spacedkd.errors import SnapshotsGone, UserError, install_command, unknown
 from spacedkd.experiments import comparison, room
 from spacedkd.experiments.forgetting import followers, forget_passed
 from spacedkd.experiments.local_pool import local_pool
 from spacedkd.experiments.pool import Callback, LeftAlone, Pool, train_all
-from spacedkd.experiments.sharing import Job, begun_again, moved, share, teacher_of, without_diverged
+from spacedkd.experiments.sharing import (
+    Job,
+    Lost,
+    begun_again,
+    keep_failed,
+    moved,
+    share,
+    teacher_of,
+    without_lost,
+    without_teacher,
+)
 from spacedkd.files import resolved
 from spacedkd.logger_names import check_installed
 from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
@@ -46,6 +57,8 @@ def compare(
     machine belongs to, runs are trained there, as many at once as there is room for.
 
     A run that diverges is left out, and listed under `diverged`; it is not trained again unless its folder is deleted.
+    A run that fails by an exception, or whose process dies, is listed under `failed`; the others continue, and the same
+    call tries it again. Only where no run finishes is the first of these errors raised.
     `stop` is asked a few times a second; when it says True, every run saves after its turn, and `Stopped` is raised.
     As in `train`, no signal is handled here.
 
@@ -66,14 +79,19 @@ def compare(
     at_once = jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
     planned = plan(arms, numbers, out, at_once, library)
-    diverged = run_all(planned, jobs, callback, library, sharing, ray, stop)
-    ordered = [job.folder for label in arms for job in planned if job.label == label]
-    finished = [folder for folder in ordered if folder not in diverged]
+    lost = run_all(planned, jobs, callback, library, sharing, ray, stop)
+    ordered = [job for label in arms for job in planned if job.label == label]
+    finished = [job.folder for job in ordered if job.folder not in lost]
     if not finished:
-        raise next(iter(diverged.values()))
+        raise next(iter(lost.values()))
     if against is not None and not any(job.label == against for job in planned if job.folder in finished):
-        against = None  # it has diverged, as the comparison says
-    found = comparison.compare(finished, against, [folder for folder in ordered if folder in diverged])
+        against = None  # it has diverged or failed, as the comparison says
+    found = comparison.compare(finished, against, [job.folder for job in ordered if job.folder in lost])
+    listed = {one["folder"] for one in (*found["diverged"], *found["failed"])}
+    for job in ordered:
+        if job.folder in lost and str(job.folder) not in listed:  # nothing could be written into its folder
+            line = str(lost[job.folder]).removeprefix(f"{job.name}: ")
+            found["failed"].append({"label": job.label, "seed": job.seed, "folder": str(job.folder), "said": line})
     comparison.write(out / "comparison.json", found)
     return found
 
@@ -102,10 +120,17 @@ def job_of(spec: RunSpec, folder: Path, at_once: int, library: Library) -> Job:
     shared = max(1, torch.get_num_threads() // at_once)
     threads = (begun and begun.engine.threads) or spec.engine.threads or shared
     filled = fill_in(replace(spec, engine=replace(spec.engine, threads=threads)), library=library)
+    if begun is not None and _gives_way(folder, filled):
+        begun, filled = None, replace(filled, engine=replace(filled.engine, threads=spec.engine.threads or shared))
     if begun is not None:
         path = begun.teacher_path and str(moved(begun.teacher_path, folder.parents[1]))
         filled = replace(filled, record=begun.record, teacher_path=path)
     return Job(spec.label, spec.seed, filled, folder)
+
+
+def _gives_way(folder: Path, spec: RunSpec) -> bool:
+    """Whether a folder holds a run of another spec that has failed before it saved anything."""
+    return RunFolder(folder).failed_at_once() and read_spec(folder).fingerprint() not in spec.fingerprints()
 
 
 def run_folder(out: Path, label: str, seed: int) -> Path:
@@ -161,61 +186,85 @@ def run_all(
     sharing: bool = True,
     ray: str | None = None,
     stop: Stop = never,
-) -> dict[Path, Diverged]:
-    """Train every job that is not finished yet; one that was stopped goes on where it was.
+) -> dict[Path, UserError]:
+    """Train every job that is not finished yet; one that was stopped goes on where it was, one that failed is retried.
 
     Without a number, as many go on at once as there is room and memory for, here or in the cluster at this address.
 
-    What is wrong with an arm, or with a folder, is an error before anything starts; what goes wrong with a run is one
-    when all others are finished. Gives the folders of those that diverged.
+    What is wrong with an arm, or with a folder, is an error before anything starts. What goes wrong with a run is its
+    own: gives the folders of those that diverged or failed, with what ended them.
     """
+    given_way = [job for job in jobs if job.begun and _gives_way(job.folder, job.spec)]
     for job in jobs:
         if job.begun:
             RunFolder(job.folder).check_links()
-            RunFolder(job.folder).check_holds(job.spec)
-        else:
-            RunFolder(job.folder).check_free()
+        if job in given_way:
+            continue
+        RunFolder(job.folder).check_holds(job.spec) if job.begun else RunFolder(job.folder).check_free()
     check_installed({name for job in jobs for name in job.spec.log})
+    for job in given_way:
+        with RunFolder(job.folder).lock():
+            RunFolder(job.folder).discard()
     jobs = [begun_again(job) for job in jobs]
-    diverged = {job.folder: (job, error) for job in jobs if (error := job.diverged()) is not None}
-    todo = [job for job in jobs if not job.finished and job.folder not in diverged]
+    out = jobs[0].folder.parents[1]
+    lost: Lost = {job.folder: (job, error) for job in jobs if (error := job.diverged()) is not None}
+    todo = [job for job in jobs if not job.finished and job.folder not in lost]
     if todo:
         useful = [job for job in jobs if job in todo or (job.finished and (job.folder / "path").exists())]
         known, held = shared(useful, library, sharing)
         if ray is None and at_once is None:
             at_once = room.as_memory_allows(jobs_at_once(None, todo[0].spec.engine.accelerator), held)
         todo = [job for job in known if not job.finished]
-        _train_all(todo, diverged, at_once, callback, ray, stop)
+        leaders = {str(resolved(job.folder)): job for job in (*jobs, *known)}
+        _train_all(todo, leaders, lost, out, at_once, callback, ray, stop)
     ours = {place for job in jobs for place in (resolved(job.folder), RunFolder(resolved(job.folder)).teacher)}
-    recorders = followers(jobs[0].folder.parents[1], ())
+    recorders = followers(out, ())
     forget_passed({leader: runs for leader, runs in recorders.items() if leader in ours})
-    return {folder: error for folder, (_, error) in diverged.items()}
+    return {job.folder: lost[job.folder][1] for job in jobs if job.folder in lost}
 
 
 def _train_all(
     todo: Sequence[Job],
-    diverged: dict[Path, tuple[Job, Diverged]],
+    leaders: Mapping[str, Job],
+    lost: Lost,
+    out: Path,
     at_once: int | None,
     callback: Callback,
     ray: str | None,
     stop: Stop,
 ) -> None:
-    """Train these; who diverges is added to those that have, and what those followed is trained alone."""
-    lost: list[UserError] = []
+    """Train these; who diverges or fails is added to the lost, and a teacher that others need of it is trained alone.
+
+    So is the teacher of a run whose recorded snapshots turn out to be gone, once.
+    """
+    gone: set[Path] = set()
+    renewed: set[str] = set()
     with ExitStack() as stack:
         pool: Pool | None = None
-        while todo := without_diverged(todo, diverged):
+        while todo := without_lost(todo, leaders, lost, gone):
             pool = pool or stack.enter_context(_open_pool(todo, at_once, ray))
-            known = followers(todo[0].folder.parents[1], todo)
+            known = followers(out, todo)
             failed = train_all(pool, todo, callback, stop, partial(forget_passed, known))
-            diverged |= {todo[n].folder: (todo[n], error) for n, error in failed.items() if isinstance(error, Diverged)}
-            leaders = {str(folder.resolve()) for folder in diverged}
-            alone = [n for n, error in failed.items() if isinstance(error, LeftAlone)]
-            again = [todo[n] for n in alone if todo[n].spec.teacher_path in leaders]
-            lost += [error for n, error in failed.items() if not isinstance(error, Diverged) and todo[n] not in again]
+            again: list[Job] = []
+            for number, error in failed.items():
+                job = todo[number]
+                path = job.spec.teacher_path or ""
+                if isinstance(error, LeftAlone):
+                    again.append(job)
+                elif not isinstance(error, SnapshotsGone) or path in renewed:
+                    lost[job.folder] = (job, error)
+                    if isinstance(error, SnapshotsGone):
+                        keep_failed(job, error)
+                elif path in leaders:
+                    gone.add(leaders[path].folder)
+                    again.append(job)
+                elif str(Path(path).parent) in leaders:  # a teacher that was trained alone, by another command
+                    renewed.add(path)
+                    shutil.rmtree(path)
+                    again.append(job)
+                else:
+                    again.append(without_teacher(job))
             todo = again
-    if lost:
-        raise UserError(f"{len(lost)} of the runs did not finish; the same command goes on with them. {lost[0]}")
 
 
 def shared(jobs: Sequence[Job], library: Library | None = None, sharing: bool = True) -> tuple[list[Job], int]:

@@ -7,6 +7,7 @@ distillation is the teacher itself, and need not be trained at all.
 import json
 import shutil
 from collections.abc import Collection, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +15,8 @@ from typing import NamedTuple
 from torch import nn
 
 from spacedkd.data.parallel import tell
-from spacedkd.documents import read_json
-from spacedkd.errors import Diverged, UserError
+from spacedkd.documents import read_json, read_small_json
+from spacedkd.errors import Diverged, RunFailed, SnapshotsGone, UserError
 from spacedkd.files import Folder, resolved, write_json
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Offline, Schedule, versions
@@ -23,7 +24,7 @@ from spacedkd.spec import RunSpec
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.following import read_paths
 from spacedkd.training.path import file_of, path_file, place_of, settings, to_record
-from spacedkd.training.plan import Plan
+from spacedkd.training.plan import Plan, method_and_schedule
 
 ROOM = 4
 """a path may take this part of the free disk: students who meet their teacher at every step need a great deal"""
@@ -80,6 +81,25 @@ def keep_diverged(job: Job, error: Diverged) -> None:
         RunFolder(job.folder).create(job.spec)
     known = {"role": error.role, "step": error.step, "said": str(error)}
     write_json(job.folder / "diverged.json", known, job.folder)
+
+
+def read_failed(run: Path) -> str | None:
+    """Return what ended a run that has failed, in one line; None where it has finished, diverged or not failed."""
+    line = read_small_json(RunFolder(run).failed, within=run).get("said")
+    is_failed = isinstance(line, str) and not RunFolder(run).finished() and read_diverged(run) is None
+    return line if is_failed else None
+
+
+def keep_failed(job: Job, error: UserError) -> None:
+    """Write into the folder of a run what ended it, with the traceback of an exception that nobody expected.
+
+    The run is tried again by the same command. Where the disk is full, say, nothing is written.
+    """
+    trace = {"traceback": [*error.trace]} if isinstance(error, RunFailed) and error.trace else {}
+    with suppress(UserError, OSError):
+        if not job.begun:
+            RunFolder(job.folder).create(job.spec)
+        write_json(RunFolder(job.folder).failed, {"said": str(error), **trace}, job.folder)
 
 
 @dataclass(frozen=True)
@@ -182,37 +202,82 @@ def begun_again(job: Job) -> Job:
         return job
     if RunFolder(leader).spec.exists() and not RunFolder(leader).finished():
         return job  # it will record
-    tell(f"{job.name} begins again: what it followed in {leader} is gone.")
+    return without_teacher(job)
+
+
+def without_teacher(job: Job) -> Job:
+    """Return a job that followed another run, from its beginning, following nobody; what it has learned is removed."""
+    tell(f"{job.name} begins again: what it followed in {job.spec.teacher_path} is gone.")
     with RunFolder(job.folder).lock():
         pass  # nobody trains it now
     Folder(job.folder.parent).remove_tree(job.folder)
     return job._replace(spec=replace(job.spec, teacher_path=None))
 
 
-def without_diverged(jobs: Sequence[Job], diverged: dict[Path, tuple[Job, Diverged]]) -> list[Job]:
-    """The jobs, where those that follow a run that has diverged follow its teacher trained alone, within its folder.
+Lost = dict[Path, tuple[Job, UserError]]
+"""runs that cannot be finished now, by folder, and why: they have diverged or failed"""
 
-    Where it is the teacher that diverged, so does everybody who follows it: they are added to those diverged.
+
+def teacher_alone(leader: Job) -> Job:
+    """Return the job that trains the teacher of a run alone, within the run's folder, and records it."""
+    spec = replace(leader.spec, only=_recorded_roles(leader)[0], ema=None)
+    return Job(f"teacher of {leader.label}", leader.seed, spec, RunFolder(leader.folder).teacher)
+
+
+def _recorded_roles(leader: Job) -> list[str]:
+    """Return the roles that a run records, as it has written them down, or, before that, as its method has them."""
+    for run in (leader.folder, RunFolder(leader.folder).teacher):
+        with suppress(OSError, SnapshotsGone):
+            return [*read_paths(run)]
+    return [method_and_schedule(leader.spec)[0].roles[0]]
+
+
+def without_lost(jobs: Sequence[Job], leaders: Mapping[str, Job], lost: Lost, gone: Collection[Path] = ()) -> list[Job]:
+    """The jobs, where those that follow a run that will not record for them follow its teacher trained alone.
+
+    That is a run that is `lost`, or one whose snapshots are `gone`; `leaders` are all runs by folder. Where it is the
+    teacher that diverged or failed, so does everybody who follows it: they are added to the lost.
     """
     found: dict[Path, Job] = {}
-    places = {folder: (folder, RunFolder(folder).teacher) for folder in diverged}
-    by_path = {str(place.resolve()): diverged[folder] for folder, both in places.items() for place in both}
     for job in jobs:
-        leader, error = by_path.get(job.spec.teacher_path or "", (None, None))
-        if leader is None or error is None:
+        leader = _without_record(job, leaders, {*lost, *gone})
+        if leader is None:
             found[job.folder] = job
             continue
-        alone = RunFolder(leader.folder).teacher
-        recorded = [*read_paths(leader.folder if path_file(leader.folder).exists() else alone)]
-        if error.role in recorded:
-            same = Diverged(f"The {error.role} it follows diverged at step {error.step}.", error.role, error.step)
-            keep_diverged(job, same)
-            diverged[job.folder] = (job, job.named(same))
+        teacher = teacher_alone(leader)
+        _, error = lost.get(teacher.folder) or lost.get(leader.folder) or (None, None)
+        of_teacher = isinstance(error, Diverged) and error.role in _recorded_roles(leader)
+        if error is not None and (of_teacher or teacher.folder in lost):
+            again = replace(job.spec, teacher_path=str(resolved(leader.folder)))  # which may not fail the next time
+            _lose(job._replace(spec=again), error, lost)
             continue
-        spec = replace(leader.spec, only=recorded[0], ema=None)
-        found.setdefault(alone, Job(leader.label, leader.seed, spec, alone))
-        found[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(alone.resolve())))
+        if not teacher.finished:
+            found.setdefault(teacher.folder, teacher)
+        found[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(resolved(teacher.folder))))
     return [*found.values()]
+
+
+def _without_record(job: Job, leaders: Mapping[str, Job], ended: Container[Path]) -> Job | None:
+    """Return the run whose teacher must be trained alone for a job to follow it, if it is so."""
+    if job.spec.teacher_path is None:
+        return None
+    leader = leaders.get(job.spec.teacher_path)
+    if leader is not None:
+        return leader if leader.folder in ended else None
+    path = Path(job.spec.teacher_path)  # of a teacher that is trained alone already
+    return leaders.get(str(path.parent)) if path == RunFolder(path.parent).teacher else None
+
+
+def _lose(job: Job, error: UserError, lost: Lost) -> None:
+    """Add a job to the lost because the teacher it follows has diverged or failed."""
+    if isinstance(error, Diverged):
+        diverged = Diverged(f"The {error.role} it follows diverged at step {error.step}.", error.role, error.step)
+        keep_diverged(job, diverged)
+        lost[job.folder] = (job, job.named(diverged))
+    else:
+        failed = RunFailed(f"What it follows failed: {error}")
+        keep_failed(job, failed)
+        lost[job.folder] = (job, RunFailed(f"{job.name}: {failed}"))
 
 
 def next_jobs(waiting: Sequence[tuple[int, Job]], running: Collection[Job], room: int) -> list[tuple[int, Job]]:
@@ -228,7 +293,7 @@ def _can_begin(job: Job, busy: Container[str]) -> bool:
         return True
     run = Path(job.spec.teacher_path)
     first = file_of(place_of(run, "*"), job.first)
-    there = job.first == 0 or any(run.glob(str(first.relative_to(run))))
+    there = path_file(run).exists() if job.first == 0 else any(run.glob(str(first.relative_to(run))))
     return RunFolder(run).finished() or (job.spec.teacher_path in busy and there)
 
 

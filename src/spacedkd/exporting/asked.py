@@ -37,8 +37,9 @@ class Asked:
                 f"got {self.license!r}."
             )
         if self.to.exists() and (not self.to.is_dir() or any(self.to.iterdir())):
+            upload = f" If it is this export already: hf upload {self.push} {self.to}" if self.push is not None else ""
             raise UserError(
-                f"{self.to} is there already, and nothing is written over: choose another --to, or remove it."
+                f"{self.to} is there already, and nothing is written over: choose another --to, or remove it.{upload}"
             )
         if self.onnx and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
             raise UserError(f"--onnx needs {', '.join(missing)}: {install_command('onnx')}")

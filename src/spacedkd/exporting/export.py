@@ -18,7 +18,7 @@ from spacedkd.exporting.again import local_places
 from spacedkd.exporting.asked import Asked
 from spacedkd.exporting.card import model_card
 from spacedkd.exporting.subject import Subject
-from spacedkd.files import make_durable, naming, write_folder, write_json, write_text
+from spacedkd.files import make_durable, naming, write_json, write_new_folder, write_text
 from spacedkd.models.build import MakeModule
 from spacedkd.models.description import described, knows_images, timm_preprocessing, without_published
 from spacedkd.models.students import load_student
@@ -75,7 +75,7 @@ def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code:
     known = _known(source, run.spec, asked.license, trust_code)
     with naming(asked.to):
         make_durable(asked.to.parent)
-    with write_folder(asked.to) as unfinished:
+    with write_new_folder(asked.to) as unfinished:
         _copy(folder, source / "model.safetensors", unfinished)
         _copy(folder, folder.spec, unfinished)
         write_json(unfinished / "config.json", known)

@@ -96,6 +96,11 @@ def _left_out(comparison: Found, unfinished: int) -> Iterator[str]:
     if comparison.get("diverged"):
         yield note("These runs diverged. They are in none of the numbers, which are of the other seeds alone.")
         yield html_table(tables.diverged(comparison))
+    if comparison.get("failed"):
+        yield note(
+            "These runs failed. They are in none of the numbers; the command that made the others tries them again."
+        )
+        yield html_table(tables.failed(comparison))
     if unfinished:
         yield note(f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out.")
 

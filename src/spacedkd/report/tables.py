@@ -134,10 +134,25 @@ def diverged(comparison: Found) -> Table:
     )
 
 
+def failed(comparison: Found) -> Table:
+    """The runs that an exception or the end of their process has ended; they are in none of the other tables."""
+    rows = [[one["label"], str(one["seed"]), one["said"]] for one in comparison["failed"]]
+    return Table(
+        "failed, and not among the numbers",
+        [Column(title, title.lower(), left=title != "Seed") for title in ("Arm", "Seed", "What ended it")],
+        [[Cell(text) for text in row] for row in rows],
+        name="Failed",
+        least_width=LEAST_NAME,
+    )
+
+
 def comparison_tables(comparison: Found) -> list[Table]:
     """All of them that say something."""
-    lost = [diverged(comparison)] if comparison.get("diverged") else []
+    lost = [table(comparison) for name, table in _LOST.items() if comparison.get(name)]
     return [results(comparison), *([spacing(comparison)] if comparison["spacing"] else []), costs(comparison), *lost]
+
+
+_LOST = {"diverged": diverged, "failed": failed}
 
 
 def of_run(run: Run) -> Table:

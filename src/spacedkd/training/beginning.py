@@ -46,7 +46,8 @@ class Beginning(NamedTuple):
         if self.restart:
             following.check_there(folder.path)
             folder.begin_again()
-        following.go_on(folder.passed)
+        folder.handle.remove(folder.failed)  # it is tried again
+        following.go_on(folder)
         write_json(folder.classes, setup.plan.data.describe(), folder.handle)
         if checkpoint.generations(folder.checkpoint):
             checkpoint.settle(folder.checkpoint, folder.journal, setup.modules(), folder.handle)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -127,6 +128,19 @@ def _fault_of(journal: Path, position: Position) -> str:
     if position.journal_digest and run.digest(journal, position.journal_bytes) != position.journal_digest:
         return f"{journal} was changed or damaged: it is not what was written until turn {position.turns}."
     return ""
+
+
+def positions(path: Path) -> list[tuple[str, int]]:
+    """Return fingerprint and turns of each checkpoint there is, as their headers have them; nothing else is read."""
+    found = []
+    for one in generations(path):
+        try:
+            with _run_of(path).reading(one) as opened, safe_open(f"/dev/fd/{opened.fileno()}", framework="pt") as file:
+                words = file.metadata() or {}
+            found.append((words["fingerprint"], _position(one, words).turns))
+        except (SafetensorError, OSError, LookupError) as error:
+            raise Damaged(f"{one} cannot be read: {error}.") from None
+    return found
 
 
 def settle(path: Path, journal: Path, models: Mapping[str, nn.Module], within: Folder | None = None) -> None:

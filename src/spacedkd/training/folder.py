@@ -43,6 +43,8 @@ class RunFolder:
         self.teacher = self.path / "teacher"
         self.logs = self.path / "logs"
         self.passed = self.path / "passed.json"
+        self.failed = self.path / "failed.json"
+        """of a run of a comparison that an exception has ended, or the end of its process: what it was"""
         self.begin = self.path / "begin"
         """of a run that extends another: what that one ended with"""
         self.first_checkpoint = self.begin / "checkpoint.safetensors"
@@ -75,7 +77,7 @@ class RunFolder:
         """Give back a folder in which nothing was learned."""
         if not self.path.is_dir():
             return
-        for path in (self.spec, self.classes, self.journal, self.path / PROGRESS, self.path / ".lock"):
+        for path in (self.spec, self.classes, self.journal, self.failed, self.path / PROGRESS, self.path / ".lock"):
             self.handle.remove(path)
         for folder in (self.path / "path", self.teacher, self.begin, self.best, self.logs):
             self.handle.remove_tree(folder)
@@ -120,7 +122,7 @@ class RunFolder:
 
     def begin_again(self) -> None:
         """Take a run back to its beginning; the journal so far stays beside the new one."""
-        for path in (self.result, self.passed, self.path / "diverged.json"):
+        for path in (self.result, self.passed, self.failed, self.path / "diverged.json"):
             self.handle.remove(path)
         if self.handle.exists(self.journal):
             taken = {*self.handle.names()}
@@ -133,6 +135,12 @@ class RunFolder:
 
     def finished(self) -> bool:
         return self.result.exists()
+
+    def failed_at_once(self) -> bool:
+        """Whether a run has failed before it saved anything, so that its folder may be given to another spec."""
+        before = (self.begin, self.teacher, self.path / "journal-before-1.jsonl")
+        saved = [*checkpoint.generations(self.checkpoint), *(path for path in before if path.exists())]
+        return self.failed.exists() and not self.finished() and not saved
 
     def is_whole(self, spec: RunSpec) -> bool:
         """Whether a finished run has all it needs; its checkpoints may have been removed, but not be damaged.
@@ -165,7 +173,7 @@ class RunFolder:
 
 _FILES = (
     *("spec.json", "classes.json", "journal.jsonl", "result.json", "evaluation.json", "commands.jsonl"),
-    *("passed.json", "diverged.json", PROGRESS, f"{PROGRESS}.unfinished", ".lock", ".lock.heartbeat"),
+    *("passed.json", "diverged.json", "failed.json", PROGRESS, f"{PROGRESS}.unfinished", ".lock", ".lock.heartbeat"),
     *("teacher", "logs"),
 )
 _FOLDERS = ("checkpoint/", "student/", "average/", "best/", "begin/", "path/")

@@ -1,5 +1,7 @@
 """Paths that were recorded, or are being recorded now, read in the place of roles that would learn in this run."""
 
+import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,14 +11,15 @@ from typing import Any
 
 from torch import nn
 
-from spacedkd.documents import parse_json, read_json, read_lines
-from spacedkd.errors import CannotRead, UserError, first_line
+from spacedkd.documents import parse_json, read_json, read_lines, read_small_json
+from spacedkd.errors import CannotRead, SnapshotsGone, UserError, first_line
 from spacedkd.files import Folder, write_json
 from spacedkd.locks import is_held
 from spacedkd.result_form import checked
 from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
-from spacedkd.training import tensor_file
+from spacedkd.training import checkpoint, tensor_file
+from spacedkd.training.folder import RunFolder
 from spacedkd.training.path import WORDS, Entry, being_written, file_of, path_file, place_of
 from spacedkd.training.plan import Plan
 from spacedkd.training.tensor_file import Damaged
@@ -42,20 +45,23 @@ class RecordedPath:
             return None
         reached = max(self._costs, default=0)
         if reached >= version:
-            raise UserError(f"{file} is gone: it was recorded, and removed. Train without --teacher-path.")
+            raise SnapshotsGone(f"{file} is gone: it was recorded, and removed. Train without --teacher-path.")
         what = f"{self.run} to reach update {version} of its {self.role}"
         if is_written(self.run):
             return f"waiting for {what}"
         if (self.run / "result.json").exists():
-            raise UserError(f"{self.run} is finished and has not recorded update {version} of its {self.role}.")
+            raise SnapshotsGone(f"{self.run} is finished and has not recorded update {version} of its {self.role}.")
         return f"waiting for {what}, which is not being trained: go on with spacedkd train --resume {self.run}"
 
     def load(self, version: int, model: nn.Module) -> None:
         """Make a model what it is after so many updates."""
+        file = file_of(self.folder, version)
         try:
-            _, whole = tensor_file.read(file_of(self.folder, version), WORDS, within=self.run)
+            words, whole = tensor_file.read(file, WORDS, within=self.run)
+            if [words[name] for name in WORDS] != [self.role, str(version)]:
+                raise Damaged(f"{file} is damaged: it says that it is another snapshot.")
         except Damaged as error:
-            raise UserError(f"{error} Record it again with: spacedkd train --resume {self.run} --restart") from None
+            raise SnapshotsGone(f"{error} Record it again with: spacedkd train --resume {self.run} --restart") from None
         model.load_state_dict(whole)
         self._loaded = version
 
@@ -129,11 +135,11 @@ def _damaged(file: Path) -> Iterator[None]:
     """Turn whatever is wrong with the contents of a path's file into one line."""
     try:
         yield
-    except CannotRead:
-        raise
+    except CannotRead as error:
+        raise SnapshotsGone(str(error)) from None
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         why = first_line(error).removesuffix(".")
-        raise UserError(f"{file} is damaged ({why}). Record the path again in a new folder.") from None
+        raise SnapshotsGone(f"{file} is damaged ({why}). Record the path again in a new folder.") from None
 
 
 def is_written(run: Path) -> bool:
@@ -189,19 +195,16 @@ class Following:
         """Say so in a file, to whoever knows all that follow; nobody else follows the teacher of a pipeline."""
         engine = self.plan.spec.engine
         if passed and not engine.pipeline:
-            write_json(file, passed, within)
+            write_json(file, _passed_record(passed, self.plan.spec.fingerprint()), within)
         elif not engine.keep_path:
             for path in self.paths.values():
                 path.forget(passed[path.role])
 
-    def go_on(self, file: Path) -> None:
+    def go_on(self, folder: RunFolder) -> None:
         """Take up what a run had passed when it was left."""
-        try:
-            known = read_json(file, within=file.parent)
-            for path in self.paths.values():
-                path.saved = int(known[path.role])
-        except (OSError, ValueError, LookupError, TypeError):
-            pass  # it is only that less is removed
+        passed = read_passed(folder)
+        for path in self.paths.values():
+            path.saved = passed.get(path.role, 0)  # without it less is removed, and nothing else
 
     def check_there(self, run: Path) -> None:
         """Refuse to begin a run again when part of what it follows was removed."""
@@ -226,6 +229,29 @@ class Following:
             yield {re.sub(rf"^{re.escape(path.role)}(?= )", role, name): count for name, count in counts.items()}
 
 
+def _passed_record(versions: Mapping[str, int], fingerprint: str) -> dict[str, Any]:
+    text = json.dumps([versions, fingerprint], sort_keys=True)
+    return {"versions": versions, "fingerprint": fingerprint, "checksum": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def read_passed(run: RunFolder) -> Mapping[str, int]:
+    """Return the versions of each recorded role before which a run needs none, from whichever checkpoint it resumes.
+
+    A file that is damaged, of another run, or says more than the run's checkpoints can, counts for nothing: whoever
+    believed it would remove snapshots that are still needed. No role makes more updates than the run has turns.
+    """
+    try:
+        known = read_small_json(run.passed, within=run.path)
+        versions, fingerprint = known["versions"], known["fingerprint"]
+        saved = checkpoint.positions(run.checkpoint)
+        whole = known == _passed_record(versions, fingerprint) and {one for one, _ in saved} == {fingerprint}
+        most = min((turns for _, turns in saved), default=0)
+        possible = all(type(version) is int and 0 <= version <= most for version in versions.values())
+    except (LookupError, TypeError, AttributeError, Damaged):
+        return {}
+    return versions if whole and possible else {}
+
+
 def wait_for_begin(plan: Plan) -> Iterator[str]:
     """What a run that follows another waits for until that one has begun; it must be there, and record."""
     if plan.spec.teacher_path is None:
@@ -248,4 +274,4 @@ def check_recorded(run: Path) -> None:
         raise UserError(f"--teacher-path: {run} records no path. Train it with --record and this run's interval.")
     if (run / "result.json").exists():
         line = f"--teacher-path: {run} is finished, and what it recorded is gone. Train without it, in a new folder."
-        raise UserError(line)
+        raise SnapshotsGone(line)

@@ -4,7 +4,6 @@ The teacher learns the next block while the student replays this one; it is a ru
 and what it has learned is handed over by its path.
 """
 
-import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -18,10 +17,10 @@ import torch
 
 from spacedkd.errors import UserError
 from spacedkd.files import naming
-from spacedkd.locks import hold
+from spacedkd.locks import hold, is_held
 from spacedkd.own_code import Inherited
 from spacedkd.spec import RunSpec
-from spacedkd.stopping import Stop, Stopped, as_child, killed_by
+from spacedkd.stopping import Stop, Stopped, as_child, child_context, killed_by, signals_wait
 from spacedkd.training.folder import RunFolder
 from spacedkd.training.objects import Objects
 from spacedkd.training.path import check_path
@@ -56,7 +55,7 @@ def teacher_spec(spec: RunSpec, roles: Any) -> RunSpec:
 def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Check]:
     """The teacher learns in another process while this lasts; it stops with it, and goes on when it begins again."""
     spec, objects = plan.spec, plan.objects
-    context = multiprocessing.get_context("spawn")
+    context = child_context()
     ours, theirs = context.Pipe()
     given = (teacher_spec(spec, plan.roles), folder.teacher, objects, train, theirs, os.getpid())
     try:
@@ -64,9 +63,6 @@ def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Che
     except Exception:
         raise UserError("--pipeline hands objects to another process: give functions that a module defines.") from None
     process = context.Process(target=_teach, args=(Inherited(), *given))  # no daemon, which could have no workers
-    with _next_device():
-        process.start()
-    theirs.close()
 
     def check() -> None:
         if process.exitcode not in (None, 0) or ours.poll():
@@ -80,16 +76,21 @@ def teacher_process(plan: Plan, folder: RunFolder, train: Train) -> Iterator[Che
                 raise UserError(line) from None
 
     try:
+        with _next_device(), signals_wait():
+            process.start()
+        theirs.close()
         yield check
         process.join()
     except Stopped:
-        with suppress(OSError):  # it may have ended already
-            ours.send("stop")
-        process.join()  # when it has saved
+        if is_held(folder.teacher / ".lock"):  # else it has not begun, and there is nothing to save
+            with suppress(OSError):  # it may have ended already
+                ours.send("stop")
+            process.join()  # when it has saved
         raise
     finally:
-        process.kill()
-        process.join()
+        if process.pid is not None:
+            process.kill()
+            process.join()
         if not folder.spec.exists():  # a mistake that showed before the student began
             folder.discard()
     forget_teacher(spec, folder)

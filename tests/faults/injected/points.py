@@ -88,7 +88,8 @@ class Points:
         path = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
         name = self.below(path)
         if name is not None:
-            self.reach(f"write {name}", cut=path if name.endswith(".unfinished") else None)
+            is_cut = name.endswith(".unfinished") and os.path.isfile(path)  # noqa: PTH113
+            self.reach(f"write {name}", cut=path if is_cut else None)
             self.reach(f"fsync {name}")
         _fsync(handle)
 

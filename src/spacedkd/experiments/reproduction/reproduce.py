@@ -22,7 +22,7 @@ from spacedkd.experiments.reproduction.results import Found, results
 from spacedkd.experiments.reproduction.scales import Scale
 from spacedkd.experiments.reproduction.store import Arm, Store, versions
 from spacedkd.experiments.reproduction.table import Cell, Instruments, Key, Named
-from spacedkd.experiments.sharing import Job, read_diverged
+from spacedkd.experiments.sharing import Job, read_diverged, read_failed
 from spacedkd.run import Run
 from spacedkd.training.folder import RunFolder
 
@@ -187,6 +187,7 @@ class Reproduction:
                     "updates": sum(run.computed["updates"] for run in different.values()),
                 },
                 "diverged": [*self._diverged(cells, seeds)],
+                "failed": [*self._failed(cells, seeds)],
             }
         )
 
@@ -211,6 +212,13 @@ class Reproduction:
                 error = read_diverged(self.store.run_folder(self.store.arm(cell.spec), seed))
                 if error is not None:
                     yield {"row": cell.row, "column": cell.column, "seed": seed, "step": error.step}
+
+    def _failed(self, cells: Sequence[Cell], seeds: Sequence[int]) -> Iterator[Found]:
+        for cell in cells:
+            for seed in seeds:
+                line = read_failed(self.store.run_folder(self.store.arm(cell.spec), seed))
+                if line is not None:
+                    yield {"row": cell.row, "column": cell.column, "seed": seed, "said": line}
 
     def origin(self) -> Found:
         return {

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spacedkd.data.sources import Library
 from spacedkd.documents import read_json
-from spacedkd.errors import Diverged, Linked, UserError
+from spacedkd.errors import Linked, UserError
 from spacedkd.experiments import runner
 from spacedkd.experiments.pool import Callback
 from spacedkd.experiments.sharing import Job
@@ -141,8 +141,8 @@ class Store:
 
     def train(
         self, jobs: Sequence[Job], at_once: int | None, callback: Callback, ray: str | None = None, stop: Stop = never
-    ) -> dict[Path, Diverged]:
-        """Train what is not finished; gives those that diverged. One command at a time trains in a store."""
+    ) -> dict[Path, UserError]:
+        """Train what is not finished; gives those that diverged or failed. One command at a time trains in a store."""
         self.begin()
         with hold(self.folder / ".lock", within=self.folder):
             return runner.run_all(jobs, at_once, callback, self.library, ray=ray, stop=stop)

@@ -108,6 +108,9 @@ def _lost(found: Found) -> Iterator[str]:
     if found.get("diverged"):
         yield paragraph("These runs diverged. They are in none of the numbers, which are of the other seeds alone.")
         yield html_table(tables.diverged(found))
+    if found.get("failed"):
+        yield paragraph("These runs failed. They are in none of the numbers; the same command tries them again.")
+        yield html_table(tables.failed(found))
 
 
 def _notes(found: Found) -> Iterator[str]:

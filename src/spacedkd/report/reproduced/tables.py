@@ -118,11 +118,19 @@ def diverged(found: Found) -> Table:
     return Table("diverged, and not among the numbers", columns, rows, name="Diverged")
 
 
+def failed(found: Found) -> Table:
+    """The runs that an exception or the end of their process has ended; they are in none of the other tables."""
+    rows = [[Cell(str(one[name])) for name in ("row", "column", "seed", "said")] for one in found["failed"]]
+    columns = [Column(title, title.lower(), left=title != "Seed") for title in _FAILED]
+    return Table("failed, and not among the numbers", columns, rows, name="Failed", least_width=LEAST_NAME)
+
+
+_FAILED = ("Row", "Column", "Seed", "What ended it")
 _DIVERGED = ("Row", "Column", "Seed", "Step")
 
 
 def result_tables(found: Found) -> list[Table]:
-    """What a terminal shows: the name of each row over a line for each of its cells; and what diverged."""
+    """What a terminal shows: the name of each row over a line for each of its cells; and what diverged or failed."""
     lines = [
         (cell["row"], [cell["column"], ours(cell), paper(cell) or "", *_difference(cell)]) for cell in found["cells"]
     ]
@@ -137,7 +145,8 @@ def result_tables(found: Found) -> list[Table]:
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
     title = f"{found['title']} ({found['reference']})"
     shown = in_words(title, columns, grouped(lines), caption, least_width=LEAST_NAME, unbroken=True)
-    return [shown, *([diverged(found)] if found.get("diverged") else [])]
+    lost = {"diverged": diverged, "failed": failed}
+    return [shown, *(table(found) for name, table in lost.items() if found.get(name))]
 
 
 def _difference(cell: Found) -> list[str]:

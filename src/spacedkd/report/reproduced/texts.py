@@ -158,6 +158,10 @@ def _lost(found: Found) -> Iterator[str]:
         ]
         yield "## Diverged\n\nThese runs are in none of the numbers."
         yield "\n".join(f"- {escaped(one)}" for one in lost)
+    if found.get("failed"):
+        lost = [f"{one['row']}: {one['column']}, seed {one['seed']}: {one['said']}" for one in found["failed"]]
+        yield "## Failed\n\nThese runs are in none of the numbers; the same command tries them again."
+        yield "\n".join(f"- {escaped(one)}" for one in lost)
 
 
 def _others(found: Found) -> Iterator[str]:
