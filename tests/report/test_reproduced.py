@@ -25,6 +25,7 @@ from tests.report.fake_results import (
     intervals,
     losses,
     results,
+    values,
     without_cells,
 )
 
@@ -150,6 +151,41 @@ def test_bold_is_what_the_intervals_show() -> None:
     assert shown_best(results("rising", rising)) == {("a", "spaced")}, "one in a row of references"
     unclear = [cell("a", "online", [0.5, 0.6]), cell("a", "spaced", [0.61, 0.55], None, ("a", "online"))]
     assert shown_best(results("unclear", unclear)) == set()
+
+
+def test_bold_is_only_among_equal_seeds() -> None:
+    """The third arm is best by its mean over two seeds, of which the others have six."""
+    cells = [
+        cell("a", "online", values(0.50)),
+        cell("a", "spaced", values(0.55, 0.5), None, ("a", "online")),
+        cell("a", "few", {0: 0.60, 1: 0.601}, None, ("a", "online")),
+    ]
+    assert shown_best(results("seeds", cells)) == {("a", "spaced")}
+    others = [cells[0], cells[2]]
+    assert shown_best(results("seeds", others)) == set()
+    assert "over the same seeds" in markdown(results("seeds", others))
+
+
+def summarised() -> Found:
+    rows = [cell("a", "w/o", values(0.5), 70.0), cell("a", "w/", values(0.52, 1, 6, 1), 71.0, ("a", "w/o"))]
+    ours = {"mean": 0.0191, "low": 0.01, "high": 0.0282, "n": 6}
+    average = {
+        "statement": "the average of all", "of": "mean", "stated": 2.14, "printed": 2.3163, "printed_row": None,
+        "rows": 24, "finished": 2, "printed_finished": 1.91, "ours": ours, "our_row": None,
+        "verdict": "agrees", "why": "the sign is the paper's",
+    }  # fmt: skip
+    extreme = average | {"statement": "the least", "stated": 1.19, "printed_row": "b", "ours": None, "verdict": None}
+    return results("gains", rows, summaries=[average, extreme])
+
+
+def test_what_the_text_says_of_all_rows_is_in_every_form() -> None:
+    found = summarised()
+    line = "| the average of all | +2.14 | +2.32 | +1.91 (2 of 24 rows) | +1.91 \u00b1 0.91 | agrees: the sign"
+    assert line in markdown(found)
+    assert "| the least | +1.19 | +2.32 (b) | \u2013 | not finished | \u2013 |" in markdown(found)
+    assert r"The average of all: stated +2.14, printed differences +2.32, ours +1.91 $\pm$ 0.91." in latex(found)
+    _, table = result_tables(found)
+    assert [one.in_short for one in table.rows[0]][:2] == ["the average of all", "+2.14"]
 
 
 @BOTH

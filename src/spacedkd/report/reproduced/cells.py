@@ -149,14 +149,15 @@ def signs(cell: Found) -> str | None:
 def shown_best(found: Found) -> set[Key]:
     """Those that the paper would print in bold, but only where a difference is shown.
 
-    Of a cell and all that are measured against it, the best one: if it is another one, its interval lies on the good
-    side of zero; if it is the cell itself, the intervals of all others lie on the bad one. A cell that another is
-    shown to be better than is never among them.
+    Of a cell and those with the same seeds that are measured against it, the best one: if it is another one, its
+    interval lies on the good side of zero; if it is the cell itself, the intervals of all others lie on the bad one. A
+    cell that another is shown to be better than is never among them. Means over other seeds are not compared.
     """
     cells = cells_of(found)
     groups: dict[Key, list[Found]] = {}
     for cell in cells.values():
-        if (of := reference(cell)) and of in cells and _better(cell) and cell["difference"]:
+        of = reference(cell)
+        if of in cells and _better(cell) and cell["difference"] and cell["values"].keys() == cells[of]["values"].keys():
             groups.setdefault(of, []).append(cell)
     best, beaten = set(), set()
     for of, others in groups.items():

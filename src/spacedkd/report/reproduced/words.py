@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from spacedkd.report.numbers import Found, count, counted, duration, listed, spread
+from spacedkd.report.numbers import DASH, MINUS, Found, count, counted, duration, listed, spread
 from spacedkd.report.reproduced.cells import compared
 
-VERDICTS = ("agrees", "disagrees", "cannot tell")
+VERDICTS = ("agrees", "disagrees", "smaller than the paper's", "cannot tell")
 TESTS = (
     "Differences are paired by seed, over the seeds that both cells have, with the 95 % interval of Student's t, whose "
     "standard error is never less than that of counting whole images. p, paired t is its test; p, Holm is that p "
@@ -14,16 +14,17 @@ TESTS = (
     "smallest difference that so many seeds, scattering as these do, would show with a power of 80 %."
 )
 BOLD = (
-    "Bold is the best mean of a cell and all that are compared with it, where the paired 95 % interval of its "
-    "difference to that cell leaves out zero; it need not be shown to be better than the others."
+    "Bold is the best mean of a cell and those compared with it over the same seeds, where the paired 95 % interval of "
+    "its difference to that cell leaves out zero; it need not be shown to be better than the others. Cells of other "
+    "seeds are not compared for it."
 )
 
 
 def tally(verdict: Found) -> str:
     """How many cells there are of each verdict.
 
-    >>> tally({"agrees": 3, "disagrees": 0, "cannot tell": 1})
-    '3 agree, 0 disagree, 1 cannot tell'
+    >>> tally({"agrees": 3, "disagrees": 0, "smaller than the paper's": 2, "cannot tell": 1})
+    "3 agree, 0 disagree, 2 smaller than the paper's, 1 cannot tell"
     """
     plural = {"agrees": "agree", "disagrees": "disagree"}
     return ", ".join(f"{verdict[word]} {plural.get(word, word) if verdict[word] != 1 else word}" for word in VERDICTS)
@@ -136,5 +137,38 @@ def overall(all_found: Sequence[Found]) -> str:
     if not all_found:
         return "Nothing has been run yet."
     total = {word: sum(found["verdict"][word] for found in all_found) for word in VERDICTS}
-    compared = counted(sum(total.values()), "effect")
-    return f"{len(all_found)} of the paper's tables and figures, {compared} compared: {tally(total)}."
+    tables = f"{len(all_found)} of the paper's tables and figures"
+    if not any(total.values()):
+        return f"{tables}. No effect is judged."
+    return f"{tables}, {counted(sum(total.values()), 'effect')} compared: {tally(total)}."
+
+
+SUMMARIES = (
+    "What the text states about all differences at once, what the printed differences give, and ours. The first two "
+    "are the paper's own numbers and need no runs. Ours are of the finished rows alone, beside the printed "
+    "differences of the same rows: the average paired by seed, with its 95 % interval; an extreme with the interval "
+    "of its own row."
+)
+
+
+def summary_lines(found: Found) -> list[list[str]]:
+    """Return a line for each summary: statement, stated, printed, printed of the finished rows, ours, verdict."""
+    lines = []
+    for one in found.get("summaries", ()):
+        mine, theirs = "not finished", DASH
+        if one["ours"] is not None:
+            low, high = one["ours"]["low"], one["ours"]["high"]
+            half = "" if low is None else f" \N{PLUS-MINUS SIGN} {50 * (high - low):.2f}"
+            mine = f"{100 * one['ours']['mean']:+.2f}{half}".replace("-", MINUS) + _of_row(one["our_row"])
+            theirs = f"{one['printed_finished']:+.2f} ({one['finished']} of {counted(one['rows'], 'row')})"
+        printed = f"{one['printed']:+.2f}{_of_row(one['printed_row'])}"
+        judged = f"{one['verdict']}: {one['why']}" if one["verdict"] else DASH
+        lines.append([one["statement"], f"{one['stated']:+.2f}", printed, theirs, mine, judged])
+    return lines
+
+
+SUMMARY_HEADS = ("", "stated", "printed differences", "of them, finished here", "ours", "verdict")
+
+
+def _of_row(row: str | None) -> str:
+    return f" ({row})" if row else ""
