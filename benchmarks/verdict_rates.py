@@ -36,15 +36,15 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("the paper is right, and prints 0.25", 0.25, 0.25, printed=True),
+    Case("the paper is right, and prints exactly 0.25", 0.25, 0.25, printed=True),
     Case("the paper is right: 0.25", 0.25, 0.25),
     Case("the paper is right: 0.25, three seeds", 0.25, 0.25, seeds=3),
     Case("the paper is right: 0.25, two seeds", 0.25, 0.25, seeds=2),
     Case("the paper is right: 1.38", 1.38, 1.38),
-    Case("no effect, the paper prints 0.25", 0.0, 0.25, printed=True),
-    Case("no effect, the paper prints 1.38", 0.0, 1.38, printed=True),
-    Case("the opposite effect, the paper prints 0.25", -0.25, 0.25, printed=True),
-    Case("the opposite effect, the paper prints 1.38", -1.38, 1.38, printed=True),
+    Case("no effect, the paper prints exactly 0.25", 0.0, 0.25, printed=True),
+    Case("no effect, the paper prints exactly 1.38", 0.0, 1.38, printed=True),
+    Case("the opposite effect, the paper prints exactly 0.25", -0.25, 0.25, printed=True),
+    Case("the opposite effect, the paper prints exactly 1.38", -1.38, 1.38, printed=True),
 )
 
 

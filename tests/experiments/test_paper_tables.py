@@ -141,8 +141,8 @@ def test_noise_of_both_kinds_is_judged_by_what_the_text_says() -> None:
     }
     rise = next(cell for cell in judged if cell.metric == "weight_noise/absolute/0.01/rise")
     row = "ResNet-18, absolute noise, rise of the loss"
-    assert rise.against == (f"{row}, w/o", "absolute 0.01")
-    assert rise.contrasts == ((f"{row}, independent", "absolute 0.01"),)
+    assert rise.against == (f"{row}, w/o", "0.01")
+    assert rise.contrasts == ((f"{row}, independent", "0.01"),)
     arms = {cell.row.rpartition(", ")[2]: cell.spec for cell in found}
     assert arms["independent"].method == MethodSpec("none")
     assert (arms["w/o"].schedule, arms["w/ 1.5"].schedule) == (Online(), Spaced("1.5ep"))

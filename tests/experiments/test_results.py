@@ -118,7 +118,7 @@ def test_further_columns_of_a_row_are_compared_and_counted() -> None:
     assert more["holm_p"] == pytest.approx(max(2 * less["p"], more["p"]))
     assert (online, longest["holm_p"]) == (None, None), "its difference to online KD is not judged"
     assert found["verdict"]["sentence"] == (
-        "Mixed: of 4 effects 1 agrees, 1 disagrees, 0 are smaller than the paper's, 0 cannot be told, 2 were not run."
+        "Mixed: of 4 effects 1 agrees, 1 disagrees, 0 cannot be told, 2 were not run."
     )
 
 

@@ -174,13 +174,20 @@ def summarised() -> Found:
         "rows": 24, "finished": 2, "printed_finished": 1.91, "ours": ours, "our_row": None,
         "verdict": "agrees", "why": "the sign is the paper's",
     }  # fmt: skip
-    extreme = average | {"statement": "the least", "stated": 1.19, "printed_row": "b", "ours": None, "verdict": None}
+    extreme = average | {
+        "statement": "the least",
+        "stated": 1.19,
+        "printed_row": "b",
+        "ours": None,
+        "verdict": None,
+        "why": "",
+    }
     return results("gains", rows, summaries=[average, extreme])
 
 
 def test_what_the_text_says_of_all_rows_is_in_every_form() -> None:
     found = summarised()
-    line = "| the average of all | +2.14 | +2.32 | +1.91 (2 of 24 rows) | +1.91 \u00b1 0.91 | agrees: the sign"
+    line = "| the average of all | +2.14 | +2.32 | +1.91 (2 of 24 rows) | +1.91 \u00b1 0.91 | agrees (the sign"
     assert line in markdown(found)
     assert "| the least | +1.19 | +2.32 (b) | \u2013 | not finished | \u2013 |" in markdown(found)
     assert r"The average of all: stated +2.14, printed differences +2.32, ours +1.91 $\pm$ 0.91." in latex(found)
@@ -237,6 +244,14 @@ def test_names_are_text_in_markdown() -> None:
 def test_what_few_seeds_can_never_show(seeds: int, said: str | None) -> None:
     remark = few_seeds(intervals(seeds))
     assert (remark is None) if said is None else (remark or "").startswith(said)
+
+
+def test_equal_counts_are_said_to_be_equal() -> None:
+    both = [
+        cell("a", "w/o", [11760.0] * 2, unit="number"),
+        cell("a", "w/", [11760.0] * 2, None, ("a", "w/o"), unit="number"),
+    ]
+    assert "| 0 | 0 to 0 | \u2013 | equal | " in markdown(results("cost", both))
 
 
 def test_numbers_have_three_digits_and_percents_two_decimals() -> None:

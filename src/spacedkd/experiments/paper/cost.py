@@ -1,9 +1,9 @@
 """Spacing adds no training cost: as many updates and passes as without it.
 
-ResNet-18 on CIFAR-100: the updates, and the images that go forward and backward through teacher and student, of online
-and self KD, unspaced and spaced, as they were counted while the runs trained. The paper's Algorithm 4 takes two updates
-for each batch where self KD takes one, so the accuracy of spaced self KD also stands beside that of self KD for twice
-the epochs, at equal cost.
+ResNet-18 on CIFAR-100: the updates, and the passes of batches forward and backward through teacher and student, of
+online and self KD, unspaced and spaced, as they were counted while the runs trained. The paper's Algorithm 4 takes two
+updates for each batch where self KD takes one, so the accuracy of spaced self KD also stands beside that of self KD for
+twice the epochs, at equal cost.
 
 Cost of all seeds: 1 min at smoke, 5 h at cpu, 11 h at paper.
 
@@ -20,8 +20,8 @@ from spacedkd.experiments.reproduction.table import Cell, Table
 UNSPACED, SPACED = "w/o ours", "w/ ours"
 COUNTS = {
     "updates": "cost/updates",
-    "images forward": "cost/forward_images",
-    "images backward": "cost/backward_images",
+    "forward passes": "cost/forward_passes",
+    "backward passes": "cost/backward_passes",
 }
 NETWORK, DATA = "resnet18", "cifar100"
 

@@ -32,7 +32,7 @@ NO_NOISE = "0"
 def cells(scale: Scale) -> Iterator[Cell]:
     for network, kind, what in product(NETWORKS, LEVELS, METRICS):
         specs = {arm: scale.run(network, arm=make) for arm, make in ARMS.items()}
-        columns = {column(kind, level): f"weight_noise/{kind}/{level:.12g}/{METRICS[what]}" for level in LEVELS[kind]}
+        columns = {f"{level:g}": f"weight_noise/{kind}/{level:.12g}/{METRICS[what]}" for level in LEVELS[kind]}
         if what != RISE:
             columns = {NO_NOISE: f"weight_noise/clean/{METRICS[what]}"} | columns
         for (arm, spec), (name, metric) in product(specs.items(), columns.items()):
@@ -51,10 +51,6 @@ def row(network: str, kind: str, what: str, arm: str) -> str:
     return f"{TITLES[network]}, {kind} noise, {what}, {arm}"
 
 
-def column(kind: str, level: float) -> str:
-    return f"{kind} {level:g}"
-
-
 TABLE = Table(
     "Loss and accuracy under weight noise",
     "Fig. noise",
@@ -62,7 +58,7 @@ TABLE = Table(
     cells,
     axis=Axis(
         "deviation of the noise",
-        {NO_NOISE: 0.0} | {column(kind, level): level for kind, levels in LEVELS.items() for level in levels},
+        {NO_NOISE: 0.0} | {f"{level:g}": level for level in (*ABSOLUTE_LEVELS, *RELATIVE_LEVELS)},
     ),
     instruments=Instruments(noise=RELATIVE_LEVELS, absolute_noise=ABSOLUTE_LEVELS),
     also=(),

@@ -223,8 +223,7 @@ def sentence(verdicts: Sequence[Verdict], claimed: int) -> str:
     """Return the verdict over a whole claim, from those of its effects; `claimed` is how many it has, run or not.
 
     >>> sentence(["agrees", "cannot tell"], 10)
-    "Seen in part: of 10 effects 1 agrees, 0 disagree, 0 are smaller than the paper's, 1 cannot be told, 8 were not "
-    "run."
+    'Seen in part: of 10 effects 1 agrees, 0 disagree, 1 cannot be told, 8 were not run.'
     """
     if not verdicts:
         return "Nothing to judge yet."
@@ -233,7 +232,7 @@ def sentence(verdicts: Sequence[Verdict], claimed: int) -> str:
     told = [
         f"of {counted(claimed, 'effect')} {_verb(count['agrees'], 'agree')}",
         _verb(count["disagrees"], "disagree"),
-        f"{count[SMALLER]} {'is' if count[SMALLER] == 1 else 'are'} {SMALLER}",
+        *([f"{count[SMALLER]} {'is' if count[SMALLER] == 1 else 'are'} {SMALLER}"] if count[SMALLER] else []),
         f"{count['cannot tell']} cannot be told",
         *([f"{missing} {'was' if missing == 1 else 'were'} not run"] if missing else []),
     ]

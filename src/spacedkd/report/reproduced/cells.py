@@ -60,7 +60,7 @@ def difference_unit(cell: Found) -> Unit:
     if cell["unit"] == "percent" or not found:
         return of
     largest = max(abs(value) for value in (found["mean"], *bounds(found)))
-    return Unit(of.factor, max(of.digits, three_digits(largest)))
+    return Unit(of.factor, max(of.digits, three_digits(largest))) if largest else of
 
 
 def in_points(cell: Found) -> str:
@@ -129,7 +129,9 @@ def paper_difference(cell: Found) -> str | None:
 
 
 def our_sign(cell: Found) -> str | None:
-    """Which way our effect goes, where its whole interval says so."""
+    """Which way our effect goes, where its whole interval says so; counts may be exactly equal."""
+    if cell["difference"]["low"] == cell["difference"]["high"] == 0:
+        return "equal"
     return {"better": "effect +", "worse": f"effect {MINUS}"}.get(verdict(cell["difference"]) or "")
 
 

@@ -98,7 +98,10 @@ def differences(found: Found) -> Table:
 
 def summaries(found: Found) -> Table:
     """What the text says of all differences at once, beside the printed differences and ours."""
-    rows = [[Cell(text) for text in line] for line in summary_lines(found)]
+    rows = [
+        [Cell(one.text, below=tag("span", one.of, class_="why") if one.of else None) for one in line]
+        for line in summary_lines(found)
+    ]
     return Table("Summaries", [Column(head, None) for head in SUMMARY_HEADS], rows, name="Summaries")
 
 
@@ -152,7 +155,7 @@ def result_tables(found: Found) -> list[Table]:
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
     title = f"{found['title']} ({found['reference']})"
     shown = in_words(title, columns, grouped(lines), caption, least_width=LEAST_NAME, unbroken=True)
-    stated = summary_lines(found)
+    stated = [[*map(str, line)] for line in summary_lines(found)]
     summary = [in_words("what the text says of all of them", SUMMARY_HEADS, stated)] if stated else []
     return [shown, *summary, *([diverged(found)] if found.get("diverged") else [])]
 

@@ -148,7 +148,7 @@ def _summaries(found: Found) -> Iterator[str]:
     if lines := words.summary_lines(found):
         yield "## What the text says of all of them"
         yield escaped(words.SUMMARIES)
-        yield grid(words.SUMMARY_HEADS, [[*map(escaped, line)] for line in lines], words=(0, 5))
+        yield grid(words.SUMMARY_HEADS, [[escaped(str(one)) for one in line] for line in lines], words=(0, 5))
 
 
 def _fits(found: Found) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """What is said of a reproduced table: sentences that its page and its Markdown share."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from spacedkd.report.numbers import DASH, MINUS, Found, count, counted, duration, listed, spread
+from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, Found, count, counted, duration, listed, spread
 from spacedkd.report.reproduced.cells import compared
 
-VERDICTS = ("agrees", "disagrees", "smaller than the paper's", "cannot tell")
+SMALLER = "smaller than the paper's"
+VERDICTS = ("agrees", "disagrees", SMALLER, "cannot tell")
 TESTS = (
     "Differences are paired by seed, over the seeds that both cells have, with the 95 % interval of Student's t, whose "
     "standard error is never less than that of counting whole images. p, paired t is its test; p, Holm is that p "
@@ -21,13 +23,16 @@ BOLD = (
 
 
 def tally(verdict: Found) -> str:
-    """How many cells there are of each verdict.
+    """How many cells there are of each verdict; smaller effects are counted where there are some.
 
     >>> tally({"agrees": 3, "disagrees": 0, "smaller than the paper's": 2, "cannot tell": 1})
     "3 agree, 0 disagree, 2 smaller than the paper's, 1 cannot tell"
+    >>> tally({"agrees": 1, "disagrees": 2, "smaller than the paper's": 0, "cannot tell": 0})
+    '1 agrees, 2 disagree, 0 cannot tell'
     """
     plural = {"agrees": "agree", "disagrees": "disagree"}
-    return ", ".join(f"{verdict[word]} {plural.get(word, word) if verdict[word] != 1 else word}" for word in VERDICTS)
+    counted = [word for word in VERDICTS if verdict[word] or word != SMALLER]
+    return ", ".join(f"{verdict[word]} {plural.get(word, word) if verdict[word] != 1 else word}" for word in counted)
 
 
 def seeds(found: Found) -> str:
@@ -151,24 +156,34 @@ SUMMARIES = (
 )
 
 
-def summary_lines(found: Found) -> list[list[str]]:
+class Told(NamedTuple):
+    """A number of a summary, and what it is of, or a verdict and its reason."""
+
+    text: str
+    of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.of})" if self.of else self.text
+
+
+def summary_lines(found: Found) -> list[list[Told]]:
     """Return a line for each summary: statement, stated, printed, printed of the finished rows, ours, verdict."""
     lines = []
     for one in found.get("summaries", ()):
-        mine, theirs = "not finished", DASH
+        mine, theirs = Told("not finished"), Told(DASH)
         if one["ours"] is not None:
             low, high = one["ours"]["low"], one["ours"]["high"]
-            half = "" if low is None else f" \N{PLUS-MINUS SIGN} {50 * (high - low):.2f}"
-            mine = f"{100 * one['ours']['mean']:+.2f}{half}".replace("-", MINUS) + _of_row(one["our_row"])
-            theirs = f"{one['printed_finished']:+.2f} ({one['finished']} of {counted(one['rows'], 'row')})"
-        printed = f"{one['printed']:+.2f}{_of_row(one['printed_row'])}"
-        judged = f"{one['verdict']}: {one['why']}" if one["verdict"] else DASH
-        lines.append([one["statement"], f"{one['stated']:+.2f}", printed, theirs, mine, judged])
+            half = "" if low is None else f" {PLUS_MINUS} {50 * (high - low):.2f}"
+            mine = Told(_points(100 * one["ours"]["mean"]) + half, one["our_row"] or "")
+            theirs = Told(_points(one["printed_finished"]), f"{one['finished']} of {counted(one['rows'], 'row')}")
+        printed = Told(_points(one["printed"]), one["printed_row"] or "")
+        judged = Told(one["verdict"] or DASH, one["why"])
+        lines.append([Told(one["statement"]), Told(_points(one["stated"])), printed, theirs, mine, judged])
     return lines
 
 
+def _points(value: float) -> str:
+    return f"{value:+.2f}".replace("-", MINUS)
+
+
 SUMMARY_HEADS = ("", "stated", "printed differences", "of them, finished here", "ours", "verdict")
-
-
-def _of_row(row: str | None) -> str:
-    return f" ({row})" if row else ""
