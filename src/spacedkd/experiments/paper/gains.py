@@ -16,11 +16,11 @@ from spacedkd.experiments.paper import online as online_table
 from spacedkd.experiments.paper import self_ as self_table
 from spacedkd.experiments.paper.self_ import self_kd, spaced_self_kd
 from spacedkd.experiments.reproduction.arms import online, spaced
-from spacedkd.experiments.reproduction.scales import Scale, title
+from spacedkd.experiments.reproduction.scales import Arm, Scale, title
 from spacedkd.experiments.reproduction.table import Cell, Summary, Table
 
 UNSPACED, SPACED = "w/o ours", "w/ ours"
-ARMS = {"online KD": (online, spaced), "self KD": (self_kd, spaced_self_kd)}
+ARMS: dict[str, tuple[Arm, Arm]] = {"online KD": (online, spaced), "self KD": (self_kd, spaced_self_kd)}
 NUMBERS = {"online KD": online_table.NUMBERS, "self KD": self_table.NUMBERS}
 
 

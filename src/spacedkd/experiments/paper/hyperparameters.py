@@ -10,10 +10,11 @@ Cost of all seeds: 1 min at smoke, 83 h at cpu, 170 h at paper.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from spacedkd.duration import Duration
 from spacedkd.experiments.paper.self_ import self_kd, spaced_self_kd
 from spacedkd.experiments.reproduction.arms import online, spaced
 from spacedkd.experiments.reproduction.scales import Arm, Scale
@@ -29,7 +30,7 @@ SMALL = ("batch 32", "batch 64")
 SAME_NOTE = "the runs of lr 0.01, which are judged there"
 INTERVALS = {"online KD": (0.5, 1.0, 1.5, 2.0), "self KD": (1.5, 4.0)}
 UNSPACED: dict[str, Arm] = {"online KD": online, "self KD": self_kd}
-SPACED = {"online KD": spaced, "self KD": spaced_self_kd}
+SPACED: dict[str, Callable[..., RunSpec]] = {"online KD": spaced, "self KD": spaced_self_kd}
 
 
 def with_lr(run: RunSpec, lr: float) -> RunSpec:
@@ -52,7 +53,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
         for label, unspaced in UNSPACED.items():
             make = scale.self_run if label == "self KD" else scale.run
             base = f"{label}, {changed}"
-            arms = {base: unspaced} | {
+            arms: dict[str, Arm] = {base: unspaced} | {
                 f"{label} w/ {epochs}, {changed}": partial(SPACED[label], epochs=epochs) for epochs in INTERVALS[label]
             }
             for row, arm in arms.items():
@@ -69,7 +70,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
 def _is_less_than_a_step(spec: RunSpec) -> bool:
     """Whether there is no such interval: at the smallest scale an epoch of the largest batches is one step."""
     images = spec.data.train_limit
-    if images is None or not isinstance(spec.schedule, Spaced):
+    if images is None or not isinstance(spec.schedule, Spaced) or not isinstance(spec.schedule.interval, Duration):
         return False
     return spec.schedule.interval.amount * math.ceil(images / spec.batch_size) < 1
 
