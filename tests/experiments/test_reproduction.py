@@ -71,7 +71,8 @@ def test_the_results_are_those_of_the_runs(made: Reproduction) -> None:
     gains = [spaced["values"][seed] - online["values"][seed] for seed in ("0", "1")]
     assert spaced["difference"]["mean"] == pytest.approx(sum(gains) / 2)
     assert spaced["paper_difference"] == -0.36
-    assert spaced["verdict"] in ("agrees", "disagrees", "cannot tell")
+    assert (spaced["verdict"], spaced["judged"]) == (None, True), "nothing is judged at this scale"
+    assert found["verdict"]["sentence"] == f"Not judged: {SMALLEST.unjudged}."
     json.dumps(found)
 
 
@@ -90,11 +91,31 @@ def test_a_loss_that_is_not_finite_is_measured(tmp_path: Path) -> None:
     evaluation_file.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
     assert "weight_noise/relative/0.1/loss" not in numbers.evaluated(tmp_path)
     assert numbers.is_measured(tmp_path, Instruments(noise=(0.1,)))
+    assert not numbers.is_measured(tmp_path, Instruments(absolute_noise=(0.1,)))
     assert numbers.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 5)))
     assert not numbers.is_measured(tmp_path, Instruments(noise=(0.1, 0.2)))
     assert not numbers.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 3)))
     assert not numbers.is_measured(tmp_path, Instruments(epsilons=(7.0,)))
     assert not numbers.is_measured(tmp_path / "none", Instruments(noise=(0.1,)))
+
+
+def test_what_a_run_costs_is_what_was_counted(made: Reproduction) -> None:
+    online = next(cell for cell in made.cells["ahead"] if cell.column == "0")
+    run = made.runs(online)[0]
+    updates = numbers.number(run, "cost/updates", numbers.evaluated)
+    assert updates.value == run.cost["updates"] == 2 * 8 * 2  # two networks, eight epochs of 40 images in batches of 20
+    assert (updates.better, updates.unit) == ("low", "number")
+
+
+def test_the_rise_of_a_loss_is_from_no_noise_to_a_level(made: Reproduction, tmp_path: Path) -> None:
+    run = made.runs(made.cells["ahead"][0])[0]
+    evaluation_file.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
+    measured = numbers.evaluated(tmp_path)
+    rise = numbers.number(run, "weight_noise/absolute/0.01/rise", lambda folder: measured)
+    assert rise.value == measured["weight_noise/absolute/0.01/loss"].value - measured["weight_noise/clean/loss"].value
+    assert (rise.better, rise.unit) == ("low", "number")
+    with pytest.raises(LookupError):  # a loss that was not finite
+        numbers.number(run, "weight_noise/relative/0.1/rise", lambda folder: measured)
 
 
 def test_numbers_alone_give_the_same_table_and_are_not_trained_again(made: Reproduction, tmp_path: Path) -> None:
@@ -120,9 +141,11 @@ def test_numbers_alone_give_the_same_table_and_are_not_trained_again(made: Repro
 
 
 def test_rows_are_chosen_with_those_they_are_measured_against() -> None:
-    assert {cell.row for cell in some(tables()["noise"], SMALLEST, "resnet18,loss,w/1*")} == {
-        "ResNet-18, loss, w/o",
-        "ResNet-18, loss, w/ 1.5",
+    rise = "ResNet-18, absolute noise, rise of the loss"
+    assert {cell.row for cell in some(tables()["noise"], SMALLEST, f"{rise}, w/1*")} == {
+        f"{rise}, independent",
+        f"{rise}, w/o",
+        f"{rise}, w/ 1.5",
     }
     severe = some(tables()["corruptions"], SMALLEST, "online KD, snow [2-4]")
     assert {cell.row for cell in severe} == {"online KD, snow 3"}
@@ -136,7 +159,7 @@ def test_a_row_with_runs_comes_with_the_row_it_is_measured_against(made: Reprodu
     shutil.copytree(made.store.folder / "runs" / spaced.fingerprint, alone)
     found = reproduction(tmp_path, "hyperparameters", only="self KD, learning*").results("hyperparameters")
     reached = {(cell["row"], cell["column"]): cell["runs"] for cell in found["cells"]}
-    assert reached["online KD w/ ours, learning rate", "lr 0.01"] == 2
+    assert reached["online KD w/ 1.5, learning rate", "lr 0.01"] == 2
     assert reached["online KD, learning rate", "lr 0.01"] == 0
 
 
@@ -197,8 +220,10 @@ ROWS = {
     "methods": "resnet18, cifar100, shake",
     "teachers": "resnet18x2",
     "imagenet": "deit*",
-    "hyperparameters": "self kd*, batch size",
+    "hyperparameters": "self kd w/ 4*, batch size",
     "noise": "resnet18*",
+    "gains": "self kd, resnet18, cifar*",
+    "cost": "self kd*",
     "corruptions": "resnet18*",
 }
 """of the tables that no other test trains, rows of few runs"""

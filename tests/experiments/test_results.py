@@ -7,7 +7,8 @@ import pytest
 
 from spacedkd.experiments.evaluation_file import Metric
 from spacedkd.experiments.reproduction.results import results
-from spacedkd.experiments.reproduction.table import Cell, Named, Table
+from spacedkd.experiments.reproduction.table import Axis, Cell, Named, Summary, Table
+from spacedkd.experiments.reproduction.verdict import SMALLER, VERDICTS
 from spacedkd.spec import RunSpec
 
 SCATTER = (-0.004, -0.001, 0.0, 0.001, 0.002, 0.002)
@@ -41,7 +42,7 @@ def level(mean: float) -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize(
-    ("ours", "verdict"), [(around(1.0), "agrees"), (around(1.4), "disagrees"), (around(1.2), "disagrees")]
+    ("ours", "verdict"), [(around(1.0), "agrees"), (around(1.4), "disagrees"), (around(1.2), SMALLER)]
 )
 def test_of_a_loss_the_lower_one_is_better_in_ours_and_in_the_papers(ours: tuple[float, ...], verdict: str) -> None:
     """The paper: 1.2 falls to 1.0. An effect that is not there rules out a fall of 0.2."""
@@ -94,12 +95,13 @@ def test_further_columns_of_a_row_are_compared_and_counted() -> None:
             paper[column],
             None if column == "online" else (row, "online"),
             judged=column != "max",
+            contrasts=((row, "max"), (row, "2.0")) if column == "1.5" else (),
         )
         for row in ("first", "second")
         for column in values
     ]
     cells = every[:3]
-    table = Table("Title", "Tab. 1", 1, lambda scale: every, also=(), contrasts=[("1.5", "max"), ("1.5", "2.0")])
+    table = Table("Title", "Tab. 1", 1, lambda scale: every, also=())
 
     def read(cell: Cell, metric: str) -> dict[int, Metric]:
         return {seed: Metric("", value, 0.0, "") for seed, value in enumerate(values[cell.column])}
@@ -118,3 +120,112 @@ def test_further_columns_of_a_row_are_compared_and_counted() -> None:
     assert found["verdict"]["sentence"] == (
         "Mixed: of 4 effects 1 agrees, 1 disagrees, 0 cannot be told, 2 were not run."
     )
+
+
+def rows_of(gains: Mapping[str, float], paper: Mapping[str, tuple[float, float]]) -> list[Cell]:
+    """Two columns for each row, unspaced and spaced; only the average of their differences is judged."""
+    return [
+        cell
+        for row in gains
+        for cell in (
+            Cell(row, "w/o", RunSpec(), paper[row][0]),
+            Cell(row, "w/", RunSpec(), paper[row][1], (row, "w/o"), judged=False),
+        )
+    ]
+
+
+def test_numbers_of_the_text_stand_beside_those_of_the_table_and_ours() -> None:
+    gains = {"online, a": 0.01, "self, b": 0.03}
+    every = rows_of(gains, {"online, a": (70.0, 71.5), "self, b": (60.0, 63.5)})
+    summaries = (
+        Summary("average", "mean", 2.0),
+        Summary("least", "least", 1.5),
+        Summary("up to", "greatest", 3.0, "self*"),
+    )
+    named = Named("name", "claim", Table("Title", "text", 1, lambda scale: every, also=(), summaries=summaries))
+
+    def read(cell: Cell, metric: str) -> dict[int, Metric]:
+        values = level(0.5) if cell.column == "w/o" else around(0.5 + gains[cell.row])
+        return {seed: Metric("", value, 0.0, "") for seed, value in enumerate(values)}
+
+    average, least, greatest = results(named, every, read)["summaries"]
+    assert (average["printed"], average["stated"]) == (2.5, 2.0)
+    both = [(0.01 * 2 + 0.03 * 2) / 4 + (around(0.0)[seed] - level(0.0)[seed]) for seed in range(6)]
+    assert average["ours"]["mean"] == pytest.approx(sum(both) / 6)
+    assert average["verdict"] == "agrees"
+    assert (least["printed"], least["printed_row"], least["our_row"]) == (1.5, "online, a", "online, a")
+    assert (greatest["printed"], greatest["rows"], greatest["verdict"]) == (3.5, 1, None)
+
+    part = results(named, every[:2], read, every)
+    assert part["summaries"][0]["printed"] == 2.5
+    assert (part["summaries"][0]["printed_finished"], part["summaries"][0]["finished"]) == (1.5, 1)
+    assert part["summaries"][0]["verdict"] is None, "the average of all rows is judged where all are finished"
+    nothing = results(named, every, lambda cell, metric: {})["summaries"]
+    assert [one["printed"] for one in nothing] == [2.5, 1.5, 3.5], "which are the paper's own, without any run"
+    assert [one["ours"] for one in nothing] == [None] * 3
+
+
+def arch(height: float, bend: float) -> dict[str, float]:
+    return {f"{x:g}": height + bend * (2.8 * x - x**2) for x in (0.0, 0.5, 1.0, 1.5, 2.0)}
+
+
+def fitted(rows: Mapping[str, Mapping[str, float]], paper: Mapping[str, float], unjudged: str = "") -> dict[str, Any]:
+    columns = [*paper]
+    cells = [
+        Cell(row, column, RunSpec(), paper[column], None if column == "0" else (row, "0"))
+        for row in rows
+        for column in columns
+    ]
+    axis = Axis("interval", {column: float(column) for column in columns})
+    table = Table("Title", "Fig. 1", 1, lambda scale: cells, axis, fitted=True, also=())
+
+    def read(cell: Cell, metric: str) -> dict[int, Metric]:
+        mean = rows[cell.row][cell.column]
+        return {
+            seed: Metric("", mean + away * (1 + (columns.index(cell.column) + seed) % 3), 0.0, "")
+            for seed, away in enumerate(SCATTER)
+        }
+
+    return results(Named("name", "claim", table), cells, read, unjudged=unjudged)
+
+
+def test_the_parabola_through_all_rows_is_judged_and_counted() -> None:
+    paper = {column: 100 * value for column, value in arch(0.7, 0.006).items()}
+    found = fitted({"a": arch(0.5, 0.03), "b": arch(0.6, 0.02)}, paper)
+    assert [(fit["row"], fit["verdict"]) for fit in found["fits"]] == [
+        ("a", "agrees"),
+        ("b", "agrees"),
+        ("all 2 rows", "agrees"),
+    ]
+    assert "of 11 effects" in found["verdict"]["sentence"], "four differences and a parabola a row, and that of both"
+    assert fitted({"a": arch(0.5, 0.03)}, paper)["verdict"]["sentence"].count("of 5 effects") == 1
+    upwards = fitted({"a": arch(0.5, -0.03), "b": arch(0.6, -0.02)}, paper)
+    assert [fit["verdict"] for fit in upwards["fits"]] == ["disagrees"] * 3
+
+
+def test_a_scale_without_verdicts_has_the_same_numbers_and_says_why_none_is_given() -> None:
+    rows, paper = {"a": arch(0.5, 0.03)}, {column: 100 * value for column, value in arch(0.7, 0.006).items()}
+    judged, bare = fitted(rows, paper), fitted(rows, paper, "two seeds show nothing")
+    assert [cell["difference"] for cell in bare["cells"]] == [cell["difference"] for cell in judged["cells"]]
+    assert any(cell["difference"]["holm_p"] for cell in bare["cells"] if cell["difference"])
+    assert {cell["verdict"] for cell in (*bare["cells"], *bare["fits"])} == {None}
+    assert [bare["verdict"][word] for word in VERDICTS] == [0, 0, 0, 0]
+    assert bare["verdict"]["sentence"] == "Not judged: two seeds show nothing."
+    assert bare["rule"] == "No verdicts are given: two seeds show nothing."
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(100.0, "agrees"), (90.0, "agrees"), (200.0, "disagrees")])
+def test_a_count_is_judged_by_whether_it_is_higher(ours: float, verdict: str) -> None:
+    cells = [
+        Cell("row", "w/o", RunSpec(), metric="cost/updates"),
+        Cell("row", "w/", RunSpec(), None, ("row", "w/o"), "cost/updates"),
+    ]
+    table = Table("Title", "text", 1, lambda scale: cells, claims="no cost", also=())
+
+    def read(cell: Cell, metric: str) -> dict[int, Metric]:
+        value = ours if cell.column == "w/" else 100.0
+        return dict.fromkeys(range(3), Metric("", value, 0.0, "", "low", "number"))
+
+    found = results(Named("name", "claim", table), cells, read)
+    assert found["cells"][1]["verdict"] == verdict
+    assert "A claim of no cost" in found["rule"]

@@ -5,10 +5,21 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+from benchmarks.verdict_rates import Case, rates
 
 from spacedkd.evaluation.confidence import Difference
-from spacedkd.experiments.reproduction.fit import around_their_means, parabola
-from spacedkd.experiments.reproduction.verdict import detectable, judge, judge_fit, sentence, sign_flip
+from spacedkd.experiments.reproduction.fit import around_their_means, bend_error, parabola
+from spacedkd.experiments.reproduction.verdict import (
+    SMALLER,
+    Reported,
+    detectable,
+    judge,
+    judge_fit,
+    reported_error,
+    rule,
+    sentence,
+    sign_flip,
+)
 from spacedkd.report.reproduced.words import optimum
 
 GAINS = [0.012, 0.003, -0.004, 0.021, 0.009, 0.015]
@@ -47,34 +58,90 @@ def test_what_could_have_been_shown_is_found_four_times_of_five(n: int) -> None:
         (0.002, 0.02, 0.0138, "gain", "agrees"),
         (0.002, 0.01, 0.0138, "gain", "agrees"),
         (-0.02, -0.002, 0.0138, "gain", "disagrees"),
-        (-0.004, 0.01, 0.0138, "gain", "disagrees"),
+        (-0.004, 0.01, 0.0138, "gain", SMALLER),
         (-0.004, 0.02, 0.0138, "gain", "cannot tell"),
         (-0.03, -0.002, -0.01, "gain", "agrees"),
         (0.002, 0.01, -0.01, "gain", "disagrees"),
+        (-0.01, 0.004, -0.0138, "gain", SMALLER),
         (-0.004, 0.02, None, "gain", "cannot tell"),
         (0.001, 0.02, None, "gain", "agrees"),
         (-0.02, -0.001, None, "gain", "disagrees"),
         (None, None, 0.01, "gain", "cannot tell"),
         (0.001, 0.02, 0.0, "gain", "agrees"),
         (0.001, 0.02, -0.0, "gain", "agrees"),
+        (-0.02, 0.001, 0.0, "gain", "cannot tell"),
         (-0.01, 0.006, -0.003, "no gain", "agrees"),
         (-0.01, 0.007, -0.003, "no gain", "cannot tell"),
         (-0.02, -0.01, -0.003, "no gain", "agrees"),
         (-0.01, 0.02, -0.003, "no gain", "cannot tell"),
         (0.001, 0.02, -0.003, "no gain", "disagrees"),
+        (0.0, 0.0, None, "no cost", "agrees"),
+        (5.0, 5.0, None, "no cost", "agrees"),
+        (-5.0, -5.0, None, "no cost", "disagrees"),
+        (-5.0, 1.0, None, "no cost", "cannot tell"),
     ],
 )
 def test_verdicts(low: float | None, high: float | None, paper: float | None, claims: str, verdict: str) -> None:
+    """With a number of the paper's that is exact, so that its size is ruled out by our interval alone."""
     mean = 0.0 if low is None or high is None else (low + high) / 2
-    assert judge(Difference(mean, low, high, None, 6), paper, claims).verdict == verdict
+    reported = None if paper is None else Reported(paper, 0.0)
+    assert judge(Difference(mean, low, high, None, 6), reported, claims).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"), [(0.0, SMALLER), (0.003, SMALLER), (0.004, "cannot tell"), (None, "cannot tell")]
+)
+def test_the_error_of_the_papers_repeats_counts(error: float | None, verdict: str) -> None:
+    """0.0138 - 0.003 = 0.0108 is more than sqrt(0.007^2 + (2.571 * 0.003)^2) = 0.0104; with 0.004 it is not."""
+    found = Difference(0.003, -0.004, 0.01, None, 6)
+    assert judge(found, Reported(0.0138, error), "gain").verdict == verdict
+
+
+def test_the_error_of_the_paper_is_that_of_means_of_three_that_are_not_paired() -> None:
+    chance = np.random.default_rng(1)
+    arm, reference = [0.51, 0.53, 0.52, 0.55], [0.50, 0.51, 0.49, 0.52]
+    deviations = np.std(arm, ddof=1), np.std(reference, ddof=1)
+    means = [chance.normal(0, deviation, (200_000, 3)).mean(1) for deviation in deviations]
+    assert reported_error(arm, reference) == pytest.approx((means[0] - means[1]).std(), rel=0.01)
+    assert reported_error([0.5], reference) is None
+    assert reported_error([0.5, 0.5], [0.4, 0.4], 0.01) == pytest.approx(0.01 / math.sqrt(18))
+
+
+@pytest.mark.parametrize("printed", [True, False])
+@pytest.mark.parametrize(("effect", "seeds"), [(0.25, 6), (0.25, 3), (0.25, 2), (0.6, 6), (1.38, 6)])
+def test_where_the_paper_is_right_wrong_verdicts_are_rare(effect: float, seeds: int, printed: bool) -> None:
+    shares = rates(Case("", effect, effect, seeds, printed), draws=1000)
+    assert shares["disagrees"] <= 0.025
+    assert shares["disagrees"] + shares[SMALLER] <= 0.05
+
+
+def test_where_the_paper_is_wrong_verdicts_say_so() -> None:
+    nothing = rates(Case("", 0.0, 1.38, printed=True), draws=1000)
+    assert nothing["agrees"] <= 0.05
+    assert nothing["disagrees"] <= 0.05
+    assert nothing[SMALLER] > 0.4
+    assert rates(Case("", -1.38, 1.38, printed=True), draws=500)["disagrees"] > 0.95
+    slight = rates(Case("", -0.25, 0.25, printed=True), draws=1000)
+    assert slight["disagrees"] > 0.1
+    assert slight["agrees"] <= 0.025
+
+
+def test_the_rule_speaks_of_the_claims_that_are_judged() -> None:
+    assert "no gain" not in rule({"gain"})
+    assert "no gain" in rule({"gain", "no gain"})
+    assert "A claim of no cost" in rule({"no cost"})
+    assert "parabola" in rule({"gain"}, fitted=True)
 
 
 def test_a_claim_is_judged_by_its_effects() -> None:
     assert sentence(["agrees", "agrees"], 2).startswith("Seen:")
     assert sentence(["agrees", "cannot tell"], 2).startswith("Seen in part:")
+    assert sentence(["agrees", SMALLER], 2).startswith("Seen in part:")
     assert sentence(["agrees", "disagrees"], 2).startswith("Mixed:")
-    assert sentence(["disagrees", "cannot tell"], 2).startswith("Contradicted in part:")
+    assert sentence(["disagrees", SMALLER], 2).startswith("Contradicted in part:")
     assert sentence(["disagrees"], 1).startswith("Not what the paper says:")
+    assert sentence([SMALLER], 1).startswith("Smaller than the paper's:")
+    assert sentence([SMALLER, "cannot tell"], 2).startswith("Smaller than the paper's in part:")
     assert sentence(["cannot tell"], 1) == (
         "Cannot be told from these seeds: of 1 effect 0 agree, 0 disagree, 1 cannot be told."
     )
@@ -86,8 +153,9 @@ def test_a_claim_of_which_a_part_was_run_is_seen_or_contradicted_in_part() -> No
     assert sentence(["agrees"], 14) == (
         "Seen in part: of 14 effects 1 agrees, 0 disagree, 0 cannot be told, 13 were not run."
     )
-    assert sentence(["disagrees"], 2) == (
-        "Contradicted in part: of 2 effects 0 agree, 1 disagrees, 0 cannot be told, 1 was not run."
+    assert sentence(["disagrees", SMALLER], 3) == (
+        "Contradicted in part: of 3 effects 0 agree, 1 disagrees, 1 is smaller than the paper's, 0 cannot be told, "
+        "1 was not run."
     )
 
 
@@ -143,19 +211,41 @@ def test_one_parabola_through_rows_of_different_heights_is_that_of_least_squares
 
 
 @pytest.mark.parametrize(
-    ("bend", "optimum", "verdict"),
+    ("bend", "optimum", "error", "verdict"),
     [
-        ((-0.02, -0.01), (1.2, 1.6), "agrees"),
-        ((-0.02, -0.01), (0.2, 1.1), "disagrees"),
-        ((0.01, 0.02), (0.0, 2.0), "disagrees"),
-        ((-0.02, 0.01), (1.2, 1.6), "cannot tell"),
-        ((1e-17, 2e-17), (0.0, 2.0), "cannot tell"),
-        ((-2e-17, -1e-17), (1.2, 1.6), "cannot tell"),
-        ((None, None), (None, None), "cannot tell"),
+        ((-0.02, -0.01), (1.2, 1.6), 0.0, "agrees"),
+        ((-0.02, -0.01), (0.2, 1.1), 0.0, "agrees"),
+        ((0.01, 0.02), (0.0, 2.0), 0.0, "disagrees"),
+        ((-0.02, 0.01), (1.2, 1.6), 0.0, "cannot tell"),
+        ((-0.005, 0.005), (1.2, 1.6), 0.0, SMALLER),
+        ((-0.005, 0.005), (1.2, 1.6), 0.01, "cannot tell"),
+        ((1e-17, 2e-17), (0.0, 2.0), 0.01, "cannot tell"),
+        ((-2e-17, -1e-17), (1.2, 1.6), 0.01, "cannot tell"),
+        ((None, None), (None, None), 0.0, "cannot tell"),
     ],
 )
-def test_an_arch_is_judged_by_its_bend_and_its_optimum(
-    bend: tuple[float, float], optimum: tuple[float, float], verdict: str
+def test_an_arch_is_judged_by_its_bend(
+    bend: tuple[float | None, float | None], optimum: tuple[float, float], error: float, verdict: str
 ) -> None:
-    found = {"bend": dict(zip(("low", "high"), bend, strict=True)), "low": optimum[0], "high": optimum[1]}
-    assert judge_fit(found, {"optimum": 1.5}).verdict == verdict
+    """The paper's bend is -0.015; where the optimum lies is said beside the verdict."""
+    mean = 0.0 if bend[0] is None or bend[1] is None else (bend[0] + bend[1]) / 2
+    ends = {"mean": mean, "low": bend[0], "high": bend[1], "n": 6}
+    paper = {"optimum": 1.5, "opens": "down", "coefficients": [0.7, 0.045, -0.015]}
+    judged = judge_fit({"bend": ends, "low": optimum[0], "high": optimum[1]}, paper, error)
+    assert judged.verdict == verdict
+    if verdict == "agrees":
+        assert ("without" in judged.why) == (optimum[1] < 1.5)
+
+
+def test_the_error_of_a_bend_is_that_of_parabolas_through_means_of_three() -> None:
+    chance = np.random.default_rng(0)
+    x = (0.0, 0.5, 1.0, 1.5, 2.0)
+    rows = [{place: dict(enumerate(chance.normal(0.5, 0.01 + 0.01 * place, 6).tolist())) for place in x} for _ in "ab"]
+    drawn = np.zeros((100_000, 5))
+    for row in rows:
+        scatter = np.array([np.std([*row[place].values()], ddof=1) for place in x])
+        drawn += chance.normal(0, scatter / math.sqrt(3), drawn.shape) / 2
+    bends = np.polynomial.polynomial.polyfit(np.array(x), drawn.T, 2)[2]
+    assert bend_error(rows, 3) == pytest.approx(bends.std(), rel=0.01)
+    assert bend_error([{place: {0: 0.5} for place in x}], 3) is None
+    assert bend_error([], 3) is None

@@ -11,6 +11,7 @@ from typing import Any
 from scipy.stats import t as students_t
 
 from spacedkd.evaluation.confidence import confidence_interval, difference, holm, standard_error
+from spacedkd.report.reproduced.words import VERDICTS
 
 Found = dict[str, Any]
 HOSTILE = r"50 % of $x_i & {y} # ~ ^ \ <b>|"
@@ -94,7 +95,7 @@ def results(name: str, cells: Sequence[Found], contrasts: Sequence[Found] = (), 
     tested = [one["difference"] for one in (*cells, *contrasts) if one["difference"]]
     for found, corrected in zip(tested, holm([found["p"] for found in tested]), strict=True):
         found["holm_p"] = corrected
-    verdicts = {word: sum(one["verdict"] == word for one in cells) for word in ("agrees", "disagrees", "cannot tell")}
+    verdicts = {word: sum(one["verdict"] == word for one in cells) for word in VERDICTS}
     seeds = sorted({int(seed) for one in cells for seed in one["values"]})
     return {
         "name": name, "title": "Performance of different intervals",

@@ -25,6 +25,7 @@ from tests.report.fake_results import (
     intervals,
     losses,
     results,
+    values,
     without_cells,
 )
 
@@ -152,6 +153,48 @@ def test_bold_is_what_the_intervals_show() -> None:
     assert shown_best(results("unclear", unclear)) == set()
 
 
+def test_bold_is_only_among_equal_seeds() -> None:
+    """The third arm is best by its mean over two seeds, of which the others have six."""
+    cells = [
+        cell("a", "online", values(0.50)),
+        cell("a", "spaced", values(0.55, 0.5), None, ("a", "online")),
+        cell("a", "few", {0: 0.60, 1: 0.601}, None, ("a", "online")),
+    ]
+    assert shown_best(results("seeds", cells)) == {("a", "spaced")}
+    others = [cells[0], cells[2]]
+    assert shown_best(results("seeds", others)) == set()
+    assert "over the same seeds" in markdown(results("seeds", others))
+
+
+def summarised() -> Found:
+    rows = [cell("a", "w/o", values(0.5), 70.0), cell("a", "w/", values(0.52, 1, 6, 1), 71.0, ("a", "w/o"))]
+    ours = {"mean": 0.0191, "low": 0.01, "high": 0.0282, "n": 6}
+    average = {
+        "statement": "the average of all", "of": "mean", "stated": 2.14, "printed": 2.3163, "printed_row": None,
+        "rows": 24, "finished": 2, "printed_finished": 1.91, "ours": ours, "our_row": None,
+        "verdict": "agrees", "why": "the sign is the paper's",
+    }  # fmt: skip
+    extreme = average | {
+        "statement": "the least",
+        "stated": 1.19,
+        "printed_row": "b",
+        "ours": None,
+        "verdict": None,
+        "why": "",
+    }
+    return results("gains", rows, summaries=[average, extreme])
+
+
+def test_what_the_text_says_of_all_rows_is_in_every_form() -> None:
+    found = summarised()
+    line = "| the average of all | +2.14 | +2.32 | +1.91 (2 of 24 rows) | +1.91 \u00b1 0.91 | agrees (the sign"
+    assert line in markdown(found)
+    assert "| the least | +1.19 | +2.32 (b) | \u2013 | not finished | \u2013 |" in markdown(found)
+    assert r"The average of all: stated +2.14, printed differences +2.32, ours +1.91 $\pm$ 0.91." in latex(found)
+    _, table = result_tables(found)
+    assert [one.in_short for one in table.rows[0]][:2] == ["the average of all", "+2.14"]
+
+
 @BOTH
 def test_markdown_tables_have_as_many_cells_in_every_line(found: Found) -> None:
     tables = re.findall(r"(?:^\|.*\n)+", markdown(found), re.MULTILINE)
@@ -201,6 +244,14 @@ def test_names_are_text_in_markdown() -> None:
 def test_what_few_seeds_can_never_show(seeds: int, said: str | None) -> None:
     remark = few_seeds(intervals(seeds))
     assert (remark is None) if said is None else (remark or "").startswith(said)
+
+
+def test_equal_counts_are_said_to_be_equal() -> None:
+    both = [
+        cell("a", "w/o", [11760.0] * 2, unit="number"),
+        cell("a", "w/", [11760.0] * 2, None, ("a", "w/o"), unit="number"),
+    ]
+    assert "| 0 | 0 to 0 | \u2013 | equal | " in markdown(results("cost", both))
 
 
 def test_numbers_have_three_digits_and_percents_two_decimals() -> None:

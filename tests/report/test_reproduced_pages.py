@@ -11,6 +11,7 @@ from spacedkd.report.reproduced import index_markdown, write_index_page, write_t
 from spacedkd.report.reproduced.cells import cells_of
 from spacedkd.report.reproduced.panels import Line
 from spacedkd.report.reproduced.shifts import Axis
+from spacedkd.report.reproduced.words import VERDICTS
 from tests.report.fake_results import (
     DEIT,
     HOSTILE,
@@ -205,9 +206,19 @@ def test_the_index_has_a_line_for_each_claim_and_links_to_its_page(tmp_path: Pat
     # intervals: R18 6 effects, all with the paper's sign; R50 no KD above and three spaced below online
     assert "2 of the paper's tables and figures" in page.text
     for one in found:
-        agrees, disagrees, unknown = (one["verdict"][word] for word in ("agrees", "disagrees", "cannot tell"))
+        agrees, disagrees, _, unknown = (one["verdict"][word] for word in VERDICTS)
         counted = [f"{agrees} agree", f"{disagrees} disagree", f"{unknown} cannot tell"]
         assert re.search("s?, ".join(counted), page.text)
     text = index_markdown(found)
     assert "[Feature losses & more](loss/table.md)" in text
     assert "Nothing has been run yet." in index_markdown([])
+
+
+def test_a_scale_without_verdicts_has_no_tally(tmp_path: Path) -> None:
+    found = intervals()
+    found["verdict"] = dict.fromkeys(VERDICTS, 0) | {"sentence": "Not judged: two seeds."}
+    write_index_page(tmp_path / "index.html", [found])
+    text = Page((tmp_path / "index.html").read_text(encoding="utf-8")).text
+    assert "Not judged: two seeds." in text
+    assert "No effect is judged." in text
+    assert "0 agree" not in text

@@ -18,7 +18,7 @@ THEORY_SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 15
 INDEXED = {
     **dict.fromkeys(("name", "title", "claim", "reference"), str),
     **{"scale": {"name": str, "about": str}, "missing": int, "cost": dict, "cells": [{"estimate": ({"n": int},)}]},
-    "verdict": {"sentence": str, "agrees": int, "disagrees": int, "cannot tell": int},
+    "verdict": {"sentence": str, "agrees": int, "disagrees": int, "smaller than the paper's": int, "cannot tell": int},
 }
 """what the index of all tables needs of each"""
 
@@ -77,7 +77,8 @@ def write_theory(found: Reproduction) -> None:
     write_theory_page(place / "theory.html", measured, found.command)
     nothing = {"missing": 0, "cost": {}, "diverged": [], "pictures": [], "pages": ["theory.html"]}
     said = results(tables()[THEORY], [], lambda cell, metric: {}) | found.origin() | nothing
-    said["verdict"]["sentence"] = words.headline(measured)
+    unjudged = found.scale.unjudged
+    said["verdict"]["sentence"] = f"Not judged: {unjudged}." if unjudged else words.headline(measured)
     said["notes"] = [f"{title}: {words.finding(measured, name)}" for name, title in words.STATEMENTS.items()]
     _write_all(place, said)
     say(words.headline(measured), f"Page: {place}/theory.html")

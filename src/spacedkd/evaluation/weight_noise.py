@@ -2,12 +2,13 @@
 
 Gaussian noise is added to every parameter, and the loss and accuracy on the training images are measured again:
 
-    absolute:  w + level * z                      the same noise everywhere, as in the paper
+    absolute:  w + level * z                      the same noise everywhere
     relative:  w + level * rms(w) * z             z ~ N(0, 1), rms over one parameter tensor
 
-The relative kind adds a vector of about `level` times the tensor's norm, so it does not depend on the scale of weights
-that a following normalisation would undo. A tensor of zeros stays as it is. An image whose logits are no longer finite
-counts as wrong, and the loss of such a draw is left out.
+The paper does not say which of the two its figure has. The relative kind adds a vector of about `level` times the
+tensor's norm, so it does not depend on the scale of weights that a following normalisation would undo. A tensor of
+zeros stays as it is. An image whose logits are no longer finite counts as wrong, and the loss of such a draw is left
+out.
 """
 
 import math

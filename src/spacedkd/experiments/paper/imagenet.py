@@ -30,7 +30,7 @@ ARMS: dict[str, Arm] = {"online KD": online, "online KD w/ ours": spaced, "self 
 
 def _spaced_self_kd(run: RunSpec) -> RunSpec:
     """By 1.5 epochs, as the captions say; the table of self KD has 4."""
-    return spaced(spaced_self_kd(run))
+    return spaced_self_kd(run, epochs=1.5)
 
 
 def cells(scale: Scale) -> Iterator[Cell]:
@@ -56,6 +56,8 @@ TABLE = Table(
         "images at 224x224 pixels.",
         "Self KD is read at its deepest classifier; the released code reports all of them together, which the table of "
         "self KD shows as well.",
+        "The text says that spacing improves these networks by up to 5.08 points, which is the printed difference of "
+        "ResNet-18 with online KD after 80 epochs; after 60 epochs the table has 5.74.",
         "Columns are epochs of the paper's 80 and 300; shorter runs are read at the same parts of their length.",
     ),
 )

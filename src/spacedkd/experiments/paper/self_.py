@@ -45,8 +45,8 @@ def self_kd(run: RunSpec) -> RunSpec:
     return replace(with_options(run, variant="plain"), schedule=None)
 
 
-def spaced_self_kd(run: RunSpec, variant: str = "live") -> RunSpec:
-    return spaced(with_options(run, variant=variant), 4)
+def spaced_self_kd(run: RunSpec, variant: str = "live", epochs: float = 4) -> RunSpec:
+    return spaced(with_options(run, variant=variant), epochs)
 
 
 def twice_as_long(run: RunSpec) -> RunSpec:

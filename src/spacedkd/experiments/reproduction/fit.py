@@ -57,6 +57,20 @@ def around_their_means(rows: Sequence[BySeed]) -> BySeed:
     return {x: {seed: math.fsum(away(row, x, seed) for row in rows) / len(rows) for seed in seeds} for x in places}
 
 
+def bend_error(rows: Sequence[BySeed], repeats: int) -> float | None:
+    """Return the standard error of the bend of the parabola through all rows, each value a mean of so many repeats.
+
+    Repeats are taken to scatter as the seeds of each row at each x do, and to be independent. None where a value has
+    fewer than two seeds, or fewer than three x are there.
+    """
+    places = sorted(set.intersection(*(set(row) for row in rows))) if rows else []
+    if len(places) < 3 or any(len(row[x]) < 2 for row in rows for x in places):
+        return None
+    weights = np.linalg.pinv(np.vander(np.array(places), 3, increasing=True))[2]  # the bend is a sum of the values
+    variances = np.array([[np.var([*row[x].values()], ddof=1) for x in places] for row in rows])
+    return math.sqrt(float((variances * weights**2).sum()) / repeats) / len(rows)
+
+
 def _interval(x: np.ndarray, each: np.ndarray) -> tuple[float | None, float | None]:
     """95 % of the optima of parabolas drawn as uncertain as the mean one is; one seed has no interval.
 

@@ -14,6 +14,7 @@ from spacedkd.run import Run
 
 LATE = 10.0
 """epochs over which the late accuracy is a mean; never more than a quarter of a run"""
+CLEAN = "weight_noise/clean/loss"
 
 TITLES = {
     "late": "accuracy of the student, deepest head, test images, mean over the last ten epochs (of runs shorter than "
@@ -36,7 +37,9 @@ def title(metric: str) -> str:
         "corruptions": "accuracy of the student, deepest head (where a row says so, all heads together), on corrupted "
         "test images, after the last epoch",
         "adversarial": "accuracy of the student, deepest head, on attacked test images, after the last epoch",
-        "weight_noise": "accuracy and loss of the student, deepest head, on training images, with noise on its weights",
+        "weight_noise": "accuracy and loss of the student, deepest head, on training images, with noise on its "
+        "weights, after the last epoch",
+        "cost": "what a run is made of, teacher and student together, counted while it trained",
     }
     return named.get(family, metric)
 
@@ -57,6 +60,11 @@ def number(run: Run, metric: str, evaluated: Callable[[Path], Mapping[str, Metri
         if "ensemble" not in whole:
             raise LookupError(metric)
         return Metric(title(metric), run.student(best or "last", "ensemble"), image, "")
+    if metric.startswith("cost/"):
+        return Metric(title(metric), run.cost[metric.removeprefix("cost/")], 0.0, "", "low", "number")
+    if metric.endswith("/rise"):
+        loss, clean = (evaluated(run.folder)[name] for name in (metric.removesuffix("/rise") + "/loss", CLEAN))
+        return loss._replace(title="rise of the training loss", value=loss.value - clean.value)
     return evaluated(run.folder)[metric]
 
 
@@ -72,11 +80,12 @@ def is_measured(folder: Path, instruments: Instruments) -> bool:
     used = {name: found["instruments"].get(name, {}) for name in ("corruptions", "adversarial", "weight_noise")}
     corrupted = {(one["name"], one["severity"]) for one in used["corruptions"].get("found", ())}
     attacks = [one["attack"] for one in used["adversarial"].get("attacks", ())]
-    noise = {one["level"] for one in used["weight_noise"].get("levels", ()) if one["kind"] == "relative"}
+    noise = {(one["kind"], one["level"]) for one in used["weight_noise"].get("levels", ())}
     return (
         corrupted.issuperset(product(instruments.corruptions, instruments.severities))
         and {one["epsilon"] for one in attacks if one["name"] == "bim"}.issuperset(instruments.epsilons)
-        and noise.issuperset(instruments.noise)
+        and noise.issuperset(product(("relative",), instruments.noise))
+        and noise.issuperset(product(("absolute",), instruments.absolute_noise))
     )
 
 

@@ -56,7 +56,8 @@ def with_references(cells: Sequence[Cell], keys: Collection[Key]) -> list[Cell]:
     """Some cells, those they are measured against, those these are measured against, and so on."""
     kept, further = {*keys}, {*keys}
     while further:
-        further = {cell.against for cell in cells if cell.key in further and cell.against is not None} - kept
+        reached = [cell for cell in cells if cell.key in further]
+        further = {key for cell in reached for key in (cell.against, *cell.contrasts) if key is not None} - kept
         kept |= further
     return [cell for cell in cells if cell.key in kept]
 
@@ -170,7 +171,7 @@ class Reproduction:
 
         different = {run.folder: run for by_seed in runs.values() for run in by_seed.values()}
         arms = {cell.key: self.store.arm(cell.spec).fingerprint for cell in cells}
-        found = results(named, cells, read, self.every[name])
+        found = results(named, cells, read, self.every[name], self.scale.unjudged)
         for written in (*found["cells"], *found["contrasts"]):
             key = written["row"], written["column"]
             written |= {"fingerprint": arms[key], "runs": len(runs[key])}
@@ -238,6 +239,7 @@ def plan_of(instruments: Instruments) -> Plan:
         corruptions=instruments.corruptions,
         severities=instruments.severities,
         attacks=tuple(attack("bim", epsilon) for epsilon in instruments.epsilons),
-        flatness=bool(instruments.noise),
+        flatness=bool(instruments.noise or instruments.absolute_noise),
+        noise=instruments.absolute_noise or Plan.noise,
         relative_noise=instruments.noise or Plan.relative_noise,
     )

@@ -11,6 +11,8 @@ Key = tuple[str, str]
 """row and column"""
 ACCURACY = "late"
 """the metric tables are about unless they say otherwise"""
+Claims = Literal["gain", "no gain", "no cost"]
+"""what the paper says of an effect: it is better, it is not better, it costs no more"""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Cell:
     note: str = ""
     judged: bool = True
     """whether the paper's claim is about this effect"""
+    contrasts: tuple[Key, ...] = ()
+    """further cells that the claim says this one is better than"""
+    claims: Claims | None = None
+    """what the paper says of this effect, where it is not what it says of the table's others"""
 
     @property
     def key(self) -> Key:
@@ -51,6 +57,19 @@ class Instruments(NamedTuple):
     """of BIM, in pixel values"""
     noise: tuple[float, ...] = ()
     """deviations of weight noise, as parts of a tensor's root mean square"""
+    absolute_noise: tuple[float, ...] = ()
+    """deviations of weight noise, the same for every weight"""
+
+
+class Summary(NamedTuple):
+    """A number in the paper's text about the differences of many rows at once."""
+
+    statement: str
+    of: Literal["mean", "least", "greatest"]
+    stated: float
+    """in points, as printed"""
+    rows: str = "*"
+    """a pattern of the rows it is about"""
 
 
 @dataclass(frozen=True)
@@ -65,10 +84,10 @@ class Table:
     cells: Callable[[Scale], Iterable[Cell]]
     axis: Axis | None = None
     instruments: Instruments = Instruments()
-    claims: Literal["gain", "no gain"] = "gain"
+    claims: Claims = "gain"
     """what the paper says of the cells that are measured against another"""
-    contrasts: Sequence[Key] = ()
-    """further pairs of columns the claim is about: in every row the first is said to be better than the second"""
+    summaries: Sequence[Summary] = ()
+    """numbers of the text about all differences of the table; a mean of them is judged, where every row is finished"""
     fitted: bool = False
     """whether a parabola is laid through each row's columns on the axis"""
     notes: Sequence[str] = field(default=())

@@ -2,13 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from statistics import variance
+from typing import Any, Literal, NamedTuple, get_args
 
 from scipy.special import nctdtrinc, stdtrit
 
 from spacedkd.errors import counted
-from spacedkd.evaluation.confidence import Difference, difference, standard_error
+from spacedkd.evaluation.confidence import Difference, difference, half_width, standard_error
 from spacedkd.experiments.reproduction.fit import ROUNDING
 from spacedkd.json_form import to_json
 
@@ -18,23 +19,63 @@ FEWEST = 6
 CHANGES = 16
 """seeds up to which all changes of sign are counted"""
 
-Verdict = Literal["agrees", "disagrees", "cannot tell"]
+Verdict = Literal["agrees", "disagrees", "smaller than the paper's", "cannot tell"]
+SMALLER: Verdict = "smaller than the paper's"
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+REPEATS = 3
+"""runs that each number of the paper is the mean of"""
 RULE = (
     "An effect is the mean difference paired by seed, with its 95 % interval (Student's t). It agrees with the paper "
-    "where the interval leaves out zero on the paper's side. It disagrees where the interval leaves out zero on the "
-    "other side, or holds zero and leaves out the paper's difference. Otherwise the seeds cannot tell. Where the paper "
-    "gives no number, its claim gives the side (of a loss the lower one). A claim of no gain agrees where the interval "
-    "holds or lies below zero and its upper end is less than half of the gain the paper reports of spacing (0.69 of "
-    "1.38 points), and disagrees where it lies above zero."
+    "where the interval lies on the paper's side of zero, and disagrees only where it lies on the other side. Where "
+    "the interval holds zero, the effect is smaller than the paper's if an effect of the paper's size is ruled out, "
+    "with the error of the paper's number counted: the paper's difference minus ours exceeds t (of our interval) "
+    "times the root of the sum of both squared standard errors. The paper prints no deviations: its numbers are means "
+    "of three repeats, and its released code sets no seeds, so the squared error of its difference is estimated as "
+    "the sum of the variances of both arms over our seeds, divided by three. Otherwise the seeds cannot tell. Where "
+    "the paper prints no number, its claim gives the side (of a loss the lower one)."
 )
+NO_GAIN_RULE = (
+    "A claim of no gain agrees where the interval holds or lies below zero and its upper end is less than half of the "
+    "gain the paper reports of spacing (0.69 of 1.38 points), and disagrees where it lies above zero."
+)
+NO_COST_RULE = "A claim of no cost agrees where the count is not higher, and disagrees where it is."
 FIT_RULE = (
-    " A fitted parabola counts as one effect more. It agrees where it bends down, as the interval of its bend shows, "
-    "and the interval of its optimum holds that of the paper's own numbers. It disagrees where it is shown to bend up, "
-    "or to bend down with an optimum elsewhere. Otherwise the seeds cannot tell. Optima are looked for among the "
-    "intervals that were measured: one at their end may lie beyond it."
+    "A fitted parabola counts as one effect more, the one through all rows as well: its bend downwards, the "
+    "coefficient of the square, is judged by the same rule. Where its optimum lies is shown and not judged: that 1.5 "
+    "epochs is best is judged by the differences to the other intervals. Optima are looked for among the intervals "
+    "that were measured: one at their end may lie beyond it."
+)
+SUMMARY_RULE = (
+    "The average over all rows is judged by the same rule, and only where every row is finished. The least and the "
+    "greatest difference are shown and not judged: the extreme of noisy means lies further out than that of the "
+    "effects."
+)
+MANY_RULE = (
+    "Each verdict is about its own effect and is not corrected for the number of effects: of those that are not there "
+    "at all, 2.5 % agree and 2.5 % disagree by chance. Holm's p beside them is corrected for all judged differences of "
+    "the table."
 )
 NO_GAIN = 0.0138 / 2
 """half of what the paper reports of spacing for ResNet-18 on CIFAR-100: a gain beside it that is none"""
+
+
+def rule(claims: Collection[str], fitted: bool = False, summarised: bool = False) -> str:
+    """Return the rule that verdicts over these claims follow."""
+    parts = {
+        NO_GAIN_RULE: "no gain" in claims,
+        NO_COST_RULE: "no cost" in claims,
+        FIT_RULE: fitted,
+        SUMMARY_RULE: summarised,
+    }
+    return " ".join([RULE, *(part for part, needed in parts.items() if needed), MANY_RULE])
+
+
+class Reported(NamedTuple):
+    """A difference of the paper's, as a part of one, and the standard error that a mean of its repeats has."""
+
+    difference: float
+    error: float | None = None
+    """None where our seeds do not show how runs scatter"""
 
 
 class Judged(NamedTuple):
@@ -44,26 +85,51 @@ class Judged(NamedTuple):
     why: str
 
 
-def judge(found: Difference, paper: float | None, claims: str) -> Judged:
-    """Whether a difference is what the paper says; `paper` is its own, as a part of one, if there is one."""
+def reported_error(arm: Sequence[float], reference: Sequence[float], resolution: float = 0.0) -> float | None:
+    """Return the standard error of the paper's difference of two arms whose runs scatter as these do.
+
+    The paper's runs are not paired: sqrt((var(arm) + var(reference)) / 3), and no less than what rounding to whole
+    images leaves. None where an arm has fewer than two runs.
+
+    >>> round(reported_error([0.50, 0.52], [0.40, 0.44]), 4)
+    0.0183
+    """
+    if min(len(arm), len(reference)) < 2:
+        return None
+    return max(math.sqrt((variance(arm) + variance(reference)) / REPEATS), resolution / math.sqrt(6 * REPEATS))
+
+
+def judge(found: Difference, paper: Reported | None, claims: str) -> Judged:
+    """Judge a difference by what the paper says; `paper` is its own, if it prints one."""
     if found.low is None or found.high is None:
         return Judged("cannot tell", "one seed has no interval")
     if claims == "no gain":
         return _no_gain(found.low, found.high)
-    side = math.copysign(1.0, paper or 1.0)
+    if claims == "no cost":
+        return _no_cost(found.low, found.high)
+    side = math.copysign(1.0, (paper.difference if paper else 0.0) or 1.0)
     low, high = (found.low, found.high) if side > 0 else (-found.high, -found.low)
+    smaller = paper is not None and _excludes(found, paper, side)
     if low > 0:
-        beyond = "" if paper is None or low <= abs(paper) <= high else _beside(low > abs(paper))
-        return Judged("agrees", f"the sign is the paper's{beyond}")
+        return Judged("agrees", "the sign is the paper's" + (", and the effect is smaller" if smaller else ""))
     if high < 0:
         return Judged("disagrees", "the sign is the other one")
-    if paper is not None and high < abs(paper):
-        return Judged("disagrees", "no effect is shown, and one of the paper's size is ruled out")
-    return Judged("cannot tell", "the interval holds zero" + ("" if paper is None else " and the paper's difference"))
+    if smaller:
+        return Judged(SMALLER, "no effect is shown, and one of the paper's size is ruled out")
+    return Judged("cannot tell", "the interval holds zero" + ("" if paper is None else _not_excluded(paper)))
 
 
-def _beside(larger: bool) -> str:
-    return ", and the effect is larger" if larger else ", and the effect is smaller"
+def _excludes(found: Difference, paper: Reported, side: float) -> bool:
+    """Whether our effect is shown to be less than the paper's, with the errors of both counted."""
+    if found.low is None or found.high is None or paper.error is None:
+        return False
+    half = (found.high - found.low) / 2
+    both = math.hypot(half, half_width(paper.error, found.n))  # the same t for both: our seeds alone show the scatter
+    return abs(paper.difference) - side * found.mean > both
+
+
+def _not_excluded(paper: Reported) -> str:
+    return ", and one of the paper's size is not ruled out" if paper.difference else ""
 
 
 def _no_gain(low: float, high: float) -> Judged:
@@ -74,20 +140,44 @@ def _no_gain(low: float, high: float) -> Judged:
     return Judged("cannot tell", "the interval holds zero and half the gain that the paper reports of spacing")
 
 
-def judge_fit(found: Mapping[str, Any], paper: Mapping[str, Any] | None) -> Judged:
-    """Whether a parabola is the arch of the paper's own numbers, as `parabola` gives both."""
-    low, high = found["bend"]["low"], found["bend"]["high"]
-    if low is None or high is None:
+def _no_cost(low: float, high: float) -> Judged:
+    """Of counts turned round, so that above zero is cheaper."""
+    if high < 0:
+        return Judged("disagrees", "it costs more")
+    if low >= 0:
+        return Judged("agrees", "it costs no more" if high == 0 else "it costs less")
+    return Judged("cannot tell", "it may cost more or less")
+
+
+def judge_fit(found: Mapping[str, Any], paper: Mapping[str, Any] | None, error: float | None = None) -> Judged:
+    """Judge the bend of a parabola by that of the paper's own numbers, as `parabola` gives both.
+
+    `error` is the standard error of the paper's bend. Of the optimum the reason says where it lies.
+    """
+    mean, low, high = (_unless_rounding(found["bend"][name]) for name in ("mean", "low", "high"))
+    if mean is None or low is None or high is None:
         return Judged("cannot tell", "one seed has no interval")
-    if low > ROUNDING:
-        return Judged("disagrees", "it bends up")
-    if high >= -ROUNDING:
-        return Judged("cannot tell", "it may bend either way")
-    if paper is None or found["low"] <= paper["optimum"] <= found["high"]:
-        return Judged(
-            "agrees", "it bends down" + ("" if paper is None else ", with the paper's optimum in its interval")
-        )
-    return Judged("disagrees", "it bends down, with its optimum elsewhere")
+    theirs = None if paper is None or paper["opens"] != "down" else Reported(-paper["coefficients"][2], error)
+    judged = judge(Difference(-mean, -high, -low, None, found["bend"]["n"]), theirs, "gain")
+    if judged.verdict == "agrees":
+        return Judged("agrees", "it bends down" + ("" if theirs is None else _where(found, paper)))
+    whys = {
+        "disagrees": "it bends up",
+        SMALLER: "no bend is shown, and one like the paper's is ruled out",
+        "cannot tell": "it may bend either way",
+    }
+    return Judged(judged.verdict, whys[judged.verdict])
+
+
+def _where(found: Mapping[str, Any], paper: Mapping[str, Any] | None) -> str:
+    assert paper is not None
+    inside = found["low"] <= paper["optimum"] <= found["high"]
+    return f", {'with' if inside else 'without'} the paper's optimum in its interval"
+
+
+def _unless_rounding(value: float | None) -> float | None:
+    """Zero in place of a bend that the arithmetic alone may have left behind."""
+    return 0.0 if value is not None and abs(value) <= ROUNDING else value
 
 
 def effect(arm: Mapping[int, float], reference: Mapping[int, float], resolution: float) -> dict[str, Any] | None:
@@ -130,25 +220,35 @@ def detectable(gains: Sequence[float], resolution: float) -> float | None:
 
 
 def sentence(verdicts: Sequence[Verdict], claimed: int) -> str:
-    """The verdict over a whole claim, from those of its effects; `claimed` is how many it has, run or not.
+    """Return the verdict over a whole claim, from those of its effects; `claimed` is how many it has, run or not.
 
     >>> sentence(["agrees", "cannot tell"], 10)
     'Seen in part: of 10 effects 1 agrees, 0 disagree, 1 cannot be told, 8 were not run.'
     """
     if not verdicts:
         return "Nothing to judge yet."
-    count = {kind: verdicts.count(kind) for kind in ("agrees", "disagrees", "cannot tell")}
+    count = {kind: verdicts.count(kind) for kind in VERDICTS}
     missing = claimed - len(verdicts)
-    said = f"of {counted(claimed, 'effect')} {_verb(count['agrees'], 'agree')}, "
-    said += f"{_verb(count['disagrees'], 'disagree')}, {count['cannot tell']} cannot be told"
-    said += f", {missing} {'was' if missing == 1 else 'were'} not run" if missing else ""
-    if count["agrees"] and not count["disagrees"]:
-        how = "Seen" if count["agrees"] == claimed else "Seen in part"
-    elif count["disagrees"] and not count["agrees"]:
-        how = "Not what the paper says" if count["disagrees"] == claimed else "Contradicted in part"
-    else:
-        how = "Mixed" if count["agrees"] else "Cannot be told from these seeds"
-    return f"{how}: {said}."
+    told = [
+        f"of {counted(claimed, 'effect')} {_verb(count['agrees'], 'agree')}",
+        _verb(count["disagrees"], "disagree"),
+        *([f"{count[SMALLER]} {'is' if count[SMALLER] == 1 else 'are'} {SMALLER}"] if count[SMALLER] else []),
+        f"{count['cannot tell']} cannot be told",
+        *([f"{missing} {'was' if missing == 1 else 'were'} not run"] if missing else []),
+    ]
+    return f"{_summary(count, claimed)}: {', '.join(told)}."
+
+
+def _summary(count: Mapping[Verdict, int], claimed: int) -> str:
+    if count["agrees"] and count["disagrees"]:
+        return "Mixed"
+    if count["agrees"]:
+        return "Seen" if count["agrees"] == claimed else "Seen in part"
+    if count["disagrees"]:
+        return "Not what the paper says" if count["disagrees"] == claimed else "Contradicted in part"
+    if count[SMALLER]:
+        return "Smaller than the paper's" if count[SMALLER] == claimed else "Smaller than the paper's in part"
+    return "Cannot be told from these seeds"
 
 
 def _verb(number: int, verb: str) -> str:

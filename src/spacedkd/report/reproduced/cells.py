@@ -60,7 +60,7 @@ def difference_unit(cell: Found) -> Unit:
     if cell["unit"] == "percent" or not found:
         return of
     largest = max(abs(value) for value in (found["mean"], *bounds(found)))
-    return Unit(of.factor, max(of.digits, three_digits(largest)))
+    return Unit(of.factor, max(of.digits, three_digits(largest))) if largest else of
 
 
 def in_points(cell: Found) -> str:
@@ -129,7 +129,9 @@ def paper_difference(cell: Found) -> str | None:
 
 
 def our_sign(cell: Found) -> str | None:
-    """Which way our effect goes, where its whole interval says so."""
+    """Which way our effect goes, where its whole interval says so; counts may be exactly equal."""
+    if cell["difference"]["low"] == cell["difference"]["high"] == 0:
+        return "equal"
     return {"better": "effect +", "worse": f"effect {MINUS}"}.get(verdict(cell["difference"]) or "")
 
 
@@ -149,14 +151,15 @@ def signs(cell: Found) -> str | None:
 def shown_best(found: Found) -> set[Key]:
     """Those that the paper would print in bold, but only where a difference is shown.
 
-    Of a cell and all that are measured against it, the best one: if it is another one, its interval lies on the good
-    side of zero; if it is the cell itself, the intervals of all others lie on the bad one. A cell that another is
-    shown to be better than is never among them.
+    Of a cell and those with the same seeds that are measured against it, the best one: if it is another one, its
+    interval lies on the good side of zero; if it is the cell itself, the intervals of all others lie on the bad one. A
+    cell that another is shown to be better than is never among them. Means over other seeds are not compared.
     """
     cells = cells_of(found)
     groups: dict[Key, list[Found]] = {}
     for cell in cells.values():
-        if (of := reference(cell)) and of in cells and _better(cell) and cell["difference"]:
+        of = reference(cell)
+        if of in cells and _better(cell) and cell["difference"] and cell["values"].keys() == cells[of]["values"].keys():
             groups.setdefault(of, []).append(cell)
     best, beaten = set(), set()
     for of, others in groups.items():

@@ -19,7 +19,8 @@ STYLE = """
 .claims .verdict-line { font-weight: 600; }
 a { color: var(--student-ink); }
 .share { width: 100%; max-width: 420px; height: 10px; margin: 6px 0 2px; }
-rect.agrees { fill: var(--middle-1); } rect.disagrees { fill: var(--leader); } rect.cannot { fill: var(--rule); }
+rect.agrees { fill: var(--middle-1); } rect.disagrees { fill: var(--leader); }
+rect.smaller { fill: var(--middle-2); } rect.cannot { fill: var(--rule); }
 """
 
 
@@ -48,7 +49,8 @@ def _claim(found: Found) -> Markup:
     small = f"{found['reference']}; {_how(found)}"
     heading = tag("h3", tag("a", found["title"], href=f"{quote(found['name'], safe='')}/index.html"))
     said = (paragraph(f"Claim: {found['claim']}"), paragraph(found["verdict"]["sentence"], "verdict-line"))
-    tally = f"{words.tally(found['verdict'])}." if found["cells"] else None
+    judged = any(found["verdict"][word] for word in words.VERDICTS)
+    tally = f"{words.tally(found['verdict'])}." if judged else None
     counts = note(" ".join(filter(None, (tally, words.unfinished(found)))))
     return tag("li", heading, note(small), *said, _share(found["verdict"]), counts)
 
@@ -59,7 +61,7 @@ def _how(found: Found) -> str:
 
 
 def _share(verdict: Found) -> Markup:
-    """How much of a table agrees, disagrees and cannot tell, as one bar; the words below it say the same."""
+    """How much of a table has each verdict, as one bar; the words below it say the same."""
     total = sum(verdict[word] for word in words.VERDICTS)
     if not total:
         return Markup()
@@ -91,6 +93,6 @@ def index_markdown(all_found: Sequence[Found], page: str = "table.md") -> str:
         for found in all_found
     ]
     heads = ["table or figure", "claim", "verdict", *words.VERDICTS, "scale and seeds", "runs missing"]
-    table = grid(heads, lines, words=(0, 1, 2, 6))
+    table = grid(heads, lines, words=(0, 1, 2, len(heads) - 2))
     blocks = [f"# {TITLE}", words.overall(all_found), *map(escaped, _scales(all_found)), table]
     return "\n\n".join(blocks if all_found else blocks[:2]) + "\n"

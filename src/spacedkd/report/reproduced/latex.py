@@ -135,4 +135,6 @@ def _number(text: str | None) -> str:
 
 def _notes(found: Found) -> Iterable[str]:
     yield from (f"$^{{{mark}}}$ {escaped(text)}" for text, mark in footnotes(found).items())
+    for statement, stated, printed, _, ours, _ in words.summary_lines(found):
+        yield escaped(f"{words.capital(str(statement))}: stated {stated}, printed differences {printed}, ours {ours}.")
     yield from map(escaped, found["notes"])

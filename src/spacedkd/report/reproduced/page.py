@@ -38,6 +38,7 @@ def render(found: Found, folder: Path) -> str:
     sections = {
         "figure": ("Ours and the paper's", figure(found)),
         "table": ("The table", _table(found)),
+        "summaries": ("What the text says of all of them", _summaries(found)),
         "differences": ("Differences, one by one", _differences(found)),
         "rule": ("How a verdict is reached", [paragraph(found["rule"])] if found["cells"] else []),
         "metrics": ("Other metrics of the same runs", _metrics(found)),
@@ -81,6 +82,12 @@ def _differences(found: Found) -> Iterator[str]:
         yield note("Each interval and each uncorrected p stands for its own comparison; one in twenty errs by chance.")
         cells, table = compared(found), html_table(tables.differences(found))
         yield from folded_if_many(cells, f"All {len(cells)} differences and their tests", table)
+
+
+def _summaries(found: Found) -> Iterator[str]:
+    if found.get("summaries"):
+        yield note(words.SUMMARIES)
+        yield html_table(tables.summaries(found))
 
 
 def _metrics(found: Found) -> Iterator[str]:

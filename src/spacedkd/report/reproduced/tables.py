@@ -22,7 +22,16 @@ from spacedkd.report.reproduced.cells import (
     unit,
     versus,
 )
-from spacedkd.report.reproduced.words import averaged, few_seeds, measured, metric_of, metrics, unfinished
+from spacedkd.report.reproduced.words import (
+    SUMMARY_HEADS,
+    averaged,
+    few_seeds,
+    measured,
+    metric_of,
+    metrics,
+    summary_lines,
+    unfinished,
+)
 from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, grouped, in_words
 
 
@@ -87,6 +96,15 @@ def differences(found: Found) -> Table:
     return Table("Differences", [Column(head, None) for head in heads], rows, name="Differences")
 
 
+def summaries(found: Found) -> Table:
+    """What the text says of all differences at once, beside the printed differences and ours."""
+    rows = [
+        [Cell(one.text, below=tag("span", one.of, class_="why") if one.of else None) for one in line]
+        for line in summary_lines(found)
+    ]
+    return Table("Summaries", [Column(head, None) for head in SUMMARY_HEADS], rows, name="Summaries")
+
+
 def _p(p: float | None) -> Cell:
     return Cell(DASH if p is None else bare_p(p))
 
@@ -145,8 +163,10 @@ def result_tables(found: Found) -> list[Table]:
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
     title = f"{found['title']} ({found['reference']})"
     shown = in_words(title, columns, grouped(lines), caption, least_width=LEAST_NAME, unbroken=True)
+    stated = [[*map(str, line)] for line in summary_lines(found)]
+    summary = [in_words("what the text says of all of them", SUMMARY_HEADS, stated)] if stated else []
     lost = {"diverged": diverged, "failed": failed}
-    return [shown, *(table(found) for name, table in lost.items() if found.get(name))]
+    return [shown, *summary, *(table(found) for name, table in lost.items() if found.get(name))]
 
 
 def _difference(cell: Found) -> list[str]:

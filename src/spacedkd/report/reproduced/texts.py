@@ -41,6 +41,7 @@ def markdown(found: Found) -> str:
         said,
         grid(["", *found["columns"]], _layout(found)),
         *(f"<sup>{mark}</sup> {escaped(text)}" for text, mark in footnotes(found).items()),
+        *_summaries(found),
         *_differences(found),
         *_fits(found),
         f"## Rule\n\n{escaped(found['rule'])}",
@@ -141,6 +142,13 @@ def _differences(found: Found) -> Iterator[str]:
         ])  # fmt: skip
     yield grid(heads, rows, words=(0, 1, 5, 6))
     yield escaped(" ".join(filter(None, (words.TESTS, words.few_seeds(found)))))
+
+
+def _summaries(found: Found) -> Iterator[str]:
+    if lines := words.summary_lines(found):
+        yield "## What the text says of all of them"
+        yield escaped(words.SUMMARIES)
+        yield grid(words.SUMMARY_HEADS, [[escaped(str(one)) for one in line] for line in lines], words=(0, 5))
 
 
 def _fits(found: Found) -> Iterator[str]:

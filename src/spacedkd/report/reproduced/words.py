@@ -1,11 +1,13 @@
 """What is said of a reproduced table: sentences that its page and its Markdown share."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from spacedkd.report.numbers import Found, count, counted, duration, listed, spread
+from spacedkd.report.numbers import DASH, MINUS, PLUS_MINUS, Found, count, counted, duration, listed, spread
 from spacedkd.report.reproduced.cells import compared
 
-VERDICTS = ("agrees", "disagrees", "cannot tell")
+SMALLER = "smaller than the paper's"
+VERDICTS = ("agrees", "disagrees", SMALLER, "cannot tell")
 TESTS = (
     "Differences are paired by seed, over the seeds that both cells have, with the 95 % interval of Student's t, whose "
     "standard error is never less than that of counting whole images. p, paired t is its test; p, Holm is that p "
@@ -14,19 +16,23 @@ TESTS = (
     "smallest difference that so many seeds, scattering as these do, would show with a power of 80 %."
 )
 BOLD = (
-    "Bold is the best mean of a cell and all that are compared with it, where the paired 95 % interval of its "
-    "difference to that cell leaves out zero; it need not be shown to be better than the others."
+    "Bold is the best mean of a cell and those compared with it over the same seeds, where the paired 95 % interval of "
+    "its difference to that cell leaves out zero; it need not be shown to be better than the others. Cells of other "
+    "seeds are not compared for it."
 )
 
 
 def tally(verdict: Found) -> str:
-    """How many cells there are of each verdict.
+    """How many cells there are of each verdict; smaller effects are counted where there are some.
 
-    >>> tally({"agrees": 3, "disagrees": 0, "cannot tell": 1})
-    '3 agree, 0 disagree, 1 cannot tell'
+    >>> tally({"agrees": 3, "disagrees": 0, "smaller than the paper's": 2, "cannot tell": 1})
+    "3 agree, 0 disagree, 2 smaller than the paper's, 1 cannot tell"
+    >>> tally({"agrees": 1, "disagrees": 2, "smaller than the paper's": 0, "cannot tell": 0})
+    '1 agrees, 2 disagree, 0 cannot tell'
     """
     plural = {"agrees": "agree", "disagrees": "disagree"}
-    return ", ".join(f"{verdict[word]} {plural.get(word, word) if verdict[word] != 1 else word}" for word in VERDICTS)
+    counted = [word for word in VERDICTS if verdict[word] or word != SMALLER]
+    return ", ".join(f"{verdict[word]} {plural.get(word, word) if verdict[word] != 1 else word}" for word in counted)
 
 
 def seeds(found: Found) -> str:
@@ -136,5 +142,48 @@ def overall(all_found: Sequence[Found]) -> str:
     if not all_found:
         return "Nothing has been run yet."
     total = {word: sum(found["verdict"][word] for found in all_found) for word in VERDICTS}
-    compared = counted(sum(total.values()), "effect")
-    return f"{len(all_found)} of the paper's tables and figures, {compared} compared: {tally(total)}."
+    tables = f"{len(all_found)} of the paper's tables and figures"
+    if not any(total.values()):
+        return f"{tables}. No effect is judged."
+    return f"{tables}, {counted(sum(total.values()), 'effect')} compared: {tally(total)}."
+
+
+SUMMARIES = (
+    "What the text states about all differences at once, what the printed differences give, and ours. The first two "
+    "are the paper's own numbers and need no runs. Ours are of the finished rows alone, beside the printed "
+    "differences of the same rows: the average paired by seed, with its 95 % interval; an extreme with the interval "
+    "of its own row."
+)
+
+
+class Told(NamedTuple):
+    """A number of a summary, and what it is of, or a verdict and its reason."""
+
+    text: str
+    of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.of})" if self.of else self.text
+
+
+def summary_lines(found: Found) -> list[list[Told]]:
+    """Return a line for each summary: statement, stated, printed, printed of the finished rows, ours, verdict."""
+    lines = []
+    for one in found.get("summaries", ()):
+        mine, theirs = Told("not finished"), Told(DASH)
+        if one["ours"] is not None:
+            low, high = one["ours"]["low"], one["ours"]["high"]
+            half = "" if low is None else f" {PLUS_MINUS} {50 * (high - low):.2f}"
+            mine = Told(_points(100 * one["ours"]["mean"]) + half, one["our_row"] or "")
+            theirs = Told(_points(one["printed_finished"]), f"{one['finished']} of {counted(one['rows'], 'row')}")
+        printed = Told(_points(one["printed"]), one["printed_row"] or "")
+        judged = Told(one["verdict"] or DASH, one["why"])
+        lines.append([Told(one["statement"]), Told(_points(one["stated"])), printed, theirs, mine, judged])
+    return lines
+
+
+def _points(value: float) -> str:
+    return f"{value:+.2f}".replace("-", MINUS)
+
+
+SUMMARY_HEADS = ("", "stated", "printed differences", "of them, finished here", "ours", "verdict")
