@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spacedkd.errors import CannotRead, Linked, UserError, first_line, shown
+from spacedkd.errors import CannotRead, UserError, first_line, shown
 from spacedkd.files import Folder, open_ordinary, read_ordinary
 
 DEEPEST = 64
@@ -54,8 +54,6 @@ def read_small_json(path: Path, within: Folder | Path | None = None) -> dict[str
     """Return the object in a JSON file, or an empty one where there is no file, or no whole one."""
     try:
         found = read_json(path, within)
-    except Linked:
-        raise
     except (OSError, UserError):
         return {}
     return found if isinstance(found, dict) else {}
