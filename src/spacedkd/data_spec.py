@@ -1,9 +1,18 @@
 """Which data a run has, and how it is varied."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from spacedkd.errors import UserError, check_between
+from spacedkd.errors import UserError, check_between, same_name
 from spacedkd.json_form import check_fields
+
+NAMED = ("digits", "cifar10", "cifar100", "tiny-imagenet", "imagenet-100", "imagenet-1k")
+"""data sets that are known by name"""
+
+
+def named_source(source: str) -> str:
+    """Return the data set a source means, CIFAR-100 too; a folder or a file of exactly that name is what it says."""
+    return source if source in NAMED or Path(source).exists() else same_name(source, NAMED)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,156 @@
-"""What went wrong on the user's side, said in one line with the way out."""
+"""What went wrong on the user's side, said in one line with the way out.
+
+Messages name flags (`--lr`). Where no command line runs, `str(error)` names Python's arguments (`optimizer.lr`).
+"""
 
 import difflib
 import math
 import operator
 import re
 import shlex
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
+
+PYTHON_NAMES: dict[str, str] = {
+    "ahead": "schedule",
+    "assistant": "method.assistants",
+    "average": "average=True",
+    "best": "best=True",
+    "cache": "cache",
+    "extend": "extend",
+    "interval": "schedule",
+    "jobs": "jobs",
+    "license": "license",
+    "limit": "limit",
+    "onnx": "onnx=True",
+    "out": "folder",
+    "private": "private=True",
+    "push": "push",
+    "ray": "ray",
+    "restart": "restart=True",
+    "resume": "resume=True",
+    "seeds": "seeds",
+    "severities": "severities",
+    "tail": "schedule.tail",
+    "teacher": "teacher",
+    "teacher-weights": "teacher.weights",
+    "to": "to",
+    "trust-code": "trust_code=True",
+    "unfinished": "unfinished=True",
+    "width": "network.width",
+    "window": "schedule",
+}
+"""what a flag is called in Python; `spacedkd.spec` adds the fields of a spec"""
+_CHOICES = "accelerator augment method on-nonfinite optimizer precision rate strategy".split()
+"""flags whose value is a plain word, which would otherwise be taken for the next word of the sentence"""
+_COMMAND = re.compile(r"spacedkd [a-z]+ .*?(?=\. |, or |$)")
+_FLAG = re.compile(r"(?<![\w'\"/-])--([a-z][a-z-]*[a-z])(?:( | ?=)(\S*[^\s.,:;()]))?")
+_command_line = False
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Let messages name flags while this lasts."""
+    before = set_command_line(True)
+    try:
+        yield
+    finally:
+        set_command_line(before)
+
+
+def set_command_line(runs: bool) -> bool:
+    """Say whether the command line runs here, also in the processes it starts; gives what was said before."""
+    global _command_line
+    before, _command_line = _command_line, runs
+    return before
+
+
+def is_command_line() -> bool:
+    return _command_line
+
+
+def in_python(line: str) -> str:
+    """Return a message with Python's names in place of flags; whole commands stay as they are.
+
+    >>> PYTHON_NAMES.update({"clip": "optimizer.clip", "method": "method"})
+    >>> in_python("Use --method kd, --clip 1 or --set method.temperature=4: spacedkd train --resume runs/x --restart")
+    "Use method='kd', optimizer.clip=1 or method.temperature=4: spacedkd train --resume runs/x --restart"
+    """
+    if "--" not in line:
+        return line
+    made, end = [], 0
+    for command in _COMMAND.finditer(line):
+        made += [_FLAG.sub(_python_name, line[end : command.start()]), command.group()]
+        end = command.end()
+    return "".join([*made, _FLAG.sub(_python_name, line[end:])])
+
+
+def _python_name(found: re.Match[str]) -> str:
+    flag, sign, value = found[1], found[2] or "", found[3] or ""
+    if flag == "set":
+        return value.strip("'")
+    if flag not in PYTHON_NAMES:
+        return found[0]
+    name = PYTHON_NAMES[flag]
+    if flag == "resume":  # it names the run, which train() is given anyway
+        return name
+    if value in ("online", "offline") or (flag in _CHOICES and re.fullmatch(r"[a-z\d][\w.-]*", value)):
+        return f"{name}={value!r}"
+    return f"{name}={value}" if re.fullmatch(r"True|False|[A-Z]+|[\d.]+\w*", value) else f"{name}{sign}{value}"
 
 
 class UserError(ValueError):
     """A mistake the user can mend. The command line prints it as one line and exits with code 2."""
+
+    def __str__(self) -> str:
+        return super().__str__() if _command_line else in_python(super().__str__())
+
+
+class UserCodeError(UserError):
+    """An error of the user's own code (a network, a dataset, a method ...), with what it raised as the cause."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Let the cause come along to another process, as the text of its traceback."""
+        cause = self.__cause__
+        text = "" if cause is None else "".join(traceback.format_exception(cause))
+        return _from_another_process, (type(self), self.args, text, self.__dict__)
+
+
+class RemoteTraceback(Exception):
+    """What user code raised in another process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _from_another_process(kind: type[UserError], arguments: Iterable[Any], text: str, known: Any) -> UserError:
+    error = kind(*arguments)
+    error.__dict__.update(known)
+    error.__cause__ = RemoteTraceback(text) if text else None
+    return error
+
+
+class OutOfMemory(UserError):
+    """A device, or the machine, has less memory than a run needs."""
+
+
+def out_of_memory(error: Exception, when: str = "", batch_size: int | None = None) -> OutOfMemory:
+    """Return what to raise where an allocation failed `when` batches had this size."""
+    size = "" if batch_size is None else f" ({batch_size})"
+    line = first_line(error).removesuffix(".")
+    return OutOfMemory(
+        f"Out of memory{f' {when}' if when else ''}: {line}. Lower --batch-size{size}, or compute each batch in parts: "
+        "--accumulate 2."
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that there is no memory left; torch says it of a CPU in a plain RuntimeError."""
+    said = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return said or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 class CannotWrite(UserError, OSError):
@@ -64,6 +203,21 @@ def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     names = list(dict.fromkeys(available))
     shown = names if len(names) <= 20 else [*names[:6], f"and {len(names) - 6} more"]
     return UserError(f"Unknown {what} {name!r}.{did_you_mean(name, names)} Available: {', '.join(shown)}.")
+
+
+def same_name(name: str, names: Iterable[str]) -> str:
+    """Return the name that is meant, whatever its case, hyphens and underscores; `name` itself where there is none.
+
+    >>> same_name("Self_KD", ["kd", "self-kd"]), same_name("CIFAR-100", ["cifar10", "cifar100"]), same_name("x", ["y"])
+    ('self-kd', 'cifar100', 'x')
+    """
+    names = [*names]
+    meant = [one for one in names if _letters(one) == _letters(name)]
+    return name if name in names or len(meant) != 1 else meant[0]
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name).casefold()
 
 
 def did_you_mean(name: str, names: Iterable[str], likeness: float = 0.6) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 from spacedkd.duration import Duration, in_steps
 from spacedkd.errors import check_between
 from spacedkd.json_form import check_fields
-from spacedkd.schedule import Schedule, Turn
+from spacedkd.schedule import Schedule, Turn, turns_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Anew:
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
         for part, (start, stop) in zip(self.parts, pairwise((0, *self.at, len(steps))), strict=True):
-            yield from part.turns(roles, steps[start:stop])
+            yield from turns_of(part, roles, steps[start:stop])
 
 
 def with_extensions(schedule: Schedule, extends: Sequence[Extends], steps_per_epoch: int, total: int) -> Schedule:

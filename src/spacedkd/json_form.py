@@ -12,7 +12,7 @@ import numbers
 import sys
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import lru_cache
 from os import PathLike, fspath
@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from spacedkd.documents import check_unicode, parse_json
 from spacedkd.duration import Duration
 from spacedkd.errors import UserError, first_line, shown, unknown
-from spacedkd.own_code import FromFile, load_object, loaded_already
+from spacedkd.own_code import FromFile, is_own, load_object, loaded_already
 from spacedkd.schedule import SCHEDULES, NamedSchedule, Schedule, as_schedule
 
 
@@ -177,7 +177,82 @@ def _dataclass(kind: Any, value: Any, where: str) -> Any:
     return from_json(kind, value, where)
 
 
+TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+"""texts that stand for a truth value, in any case, wherever one is wanted"""
+
+
+def truth(value: Any) -> bool | None:
+    """Return the truth value that a text stands for; None for anything else.
+
+    >>> truth("False"), truth("yes"), truth("maybe"), truth(True)
+    (False, True, None, None)
+    """
+    return TRUTH.get(value.lower()) if isinstance(value, str) else None
+
+
+def with_truth(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options whose types are not known here, with truth values in place of the texts that stand for them.
+
+    Left as text, "False" would count as true wherever Python asks whether it is.
+    """
+
+    def read(value: Any) -> Any:
+        known = truth(value)
+        return value if known is None else known
+
+    return {key: with_truth(one) if isinstance(one, Mapping) else read(one) for key, one in options.items()}
+
+
+def by_signature(function: Callable[..., Any], options: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Keyword arguments of a function as its parameters want them: by annotation or else by default value.
+
+    A text stays one where the parameter takes texts; elsewhere one that stands for a truth value becomes that. What
+    cannot be the truth value or the number that a parameter wants is refused.
+
+    >>> def make(width: int = 8, deep=False, language: str = "en"): ...
+    >>> by_signature(make, {"width": 4, "deep": "yes", "language": "no"}, "Network make")
+    {'width': 4, 'deep': True, 'language': 'no'}
+    """
+    wanted = _wanted(function) if any(isinstance(one, str | bool) for one in options.values()) else {}
+    made = with_truth(options)
+    for name, value in options.items():
+        kinds = wanted.get(name, ())
+        if str in kinds and bool not in kinds:
+            made[name] = value
+        elif isinstance(made[name], str | bool) and len(kinds) == 1:
+            made[name] = _scalar(kinds[0], made[name], f"{what}: {name}")
+    return made
+
+
+def _wanted(function: Callable[..., Any]) -> dict[str, tuple[type, ...]]:
+    """The plain types that each parameter takes; of a class also those of the classes it hands keywords on to."""
+    kinds = function.__mro__[:-1] if isinstance(function, type) else ()
+    makers: list[Any] = [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)] or [function]
+    wanted: dict[str, tuple[type, ...]] = {}
+    for make in makers:
+        try:
+            parameters = inspect.signature(make, eval_str=True).parameters.values()
+        except (TypeError, ValueError, NameError, AttributeError):
+            return wanted
+        for one in parameters:
+            wanted.setdefault(one.name, _plain_types(one))
+        if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+            return wanted
+    return wanted
+
+
+def _plain_types(parameter: inspect.Parameter) -> tuple[type, ...]:
+    hint, usual = parameter.annotation, parameter.default
+    if hint is inspect.Parameter.empty:
+        return (type(usual),) if isinstance(usual, bool | float | str) else ()
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    kinds = tuple(one for one in options if one is not types.NoneType)
+    return kinds if all(one in (bool, int, float, str) for one in kinds) else tuple(one for one in kinds if one is str)
+
+
 def _scalar(hint: type, value: Any, where: str) -> Any:
+    if hint is bool and (known := truth(value)) is not None:
+        return known
     if hint is str and isinstance(value, PathLike):
         return _unicode(str(fspath(value)), where)
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -213,6 +288,8 @@ def _options(value: Any, where: str) -> dict[str, Any]:
 
 
 def _schedule(value: Any, where: str) -> Schedule:
+    if isinstance(value, str) and is_own(value):
+        return _own_schedule(value, {}, where)
     if callable(value) or isinstance(value, str | Schedule):
         return as_schedule(value, where)
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
@@ -234,5 +311,9 @@ def _own_schedule(kind: str, options: Mapping[str, Any], where: str) -> Schedule
         return NamedSchedule(kind, options)
     if not (isinstance(make, type) and is_dataclass(make) and callable(getattr(make, "turns", None))):
         raise UserError(f"{where}: {kind} is no schedule: it must name a dataclass with a method turns(roles, steps).")
+    for one in fields(make):
+        if one.init and one.name not in options and one.default is MISSING and one.default_factory is MISSING:
+            place = f"{where.removeprefix('spec.')}.{one.name}"
+            raise UserError(f"Schedule {kind} needs its {one.name}: give it with --set {place}=VALUE.")
     own: Any = from_json(make, options, where)
     return own  # type: ignore[no-any-return]

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, check_between, unknown
-from spacedkd.json_form import changed_fields, check_fields
+from spacedkd.errors import UserError, check_between, same_name, unknown
+from spacedkd.json_form import changed_fields, check_fields, with_truth
 from spacedkd.torchvision_operators import declare_missing
 
 Options = Mapping[str, Any]
@@ -39,7 +39,8 @@ class OptimizerSpec:
     def __post_init__(self) -> None:
         check_fields(self)
         if ":" not in self.name:
-            object.__setattr__(self, "name", self.name.lower())
+            object.__setattr__(self, "name", same_name(self.name.lower(), (*WITH_MOMENTUM, *WITHOUT_MOMENTUM)))
+            object.__setattr__(self, "options", with_truth(self.options))
         check_between("lr", self.lr, 0)
         check_between("weight_decay", self.weight_decay, 0, 1e6)
         if self.clip is not None and not self.clip > 0:
@@ -96,6 +97,7 @@ class RateSpec:
         check_between("floor", self.floor, 0, 1)
         check_between("warmup_start", self.warmup_start, 0, 1)
         check_between("factor", self.factor, 0, 1)
+        object.__setattr__(self, "shape", same_name(self.shape, SHAPES))
         if self.shape not in SHAPES and ":" not in self.shape:
             raise unknown("rate", self.shape, SHAPES)
         if self.shape == "multistep" and not self.milestones:

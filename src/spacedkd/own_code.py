@@ -9,15 +9,16 @@ import importlib
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
-from spacedkd.errors import UserError
+from spacedkd.errors import UserCodeError, UserError, first_line, is_command_line, is_out_of_memory, set_command_line
 
 NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -61,7 +62,7 @@ def untrusted(name: str) -> UserError:
     """What is said instead of importing what a file names."""
     return UserError(
         f"{getattr(name, 'file', 'A file')} names code, {str(name)!r}, and nothing is imported because a file says so. "
-        "If you trust whoever wrote it, say --trust-code, or trust_code=True in Python."
+        "If you trust whoever wrote it, say --trust-code."
     )
 
 
@@ -90,6 +91,8 @@ def load_object(name: str) -> Any:
     except UserError:
         raise
     except Exception as error:  # it is somebody else's code that runs here
+        if (frame := _user_frame(error)) is not None:
+            raise UserCodeError(f"{name} cannot be imported: {_said(error)}{_place(frame)}.") from error
         line = (str(error).splitlines() or [repr(error)])[0]
         raise UserError(f"Cannot load {str(name)!r} ({line}). Write it as package.module:Name.") from error
     _vouched.add(str(name))
@@ -100,6 +103,102 @@ def loaded_already(name: str) -> Any:
     """What a name means in modules that are imported already, or None; nothing is imported or run."""
     module, _, attribute = name.partition(":")
     return vars(sys.modules.get(module, ModuleType(""))).get(attribute)
+
+
+_OURS = str(Path(__file__).parent)
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+@contextmanager
+def user_code(when: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Turn an exception of user code into one line with its name, its place, and `when` it was raised.
+
+    An exception is the user's where code that is neither ours nor a library's was running when it was raised. All
+    others are left as they are.
+    """
+    try:
+        yield
+    except Exception as error:
+        frame = None if isinstance(error, UserError) or is_out_of_memory(error) else _user_frame(error)
+        if frame is None:
+            raise
+        name, noted = _noted(error) or (frame.tb_frame.f_code.co_qualname, when())
+        raise failed(name, error, noted) from error
+
+
+def note_place(error: Exception, name: str, when: str) -> None:
+    """Write down on an exception of user code what has raised it; the first to do so knows best."""
+    if _noted(error) is None:
+        error.add_note(f"{_NOTE}{name}, {when}")
+
+
+_NOTE = "Raised for spacedkd by: "
+
+
+def _noted(error: Exception) -> tuple[str, str] | None:
+    """What `note_place` has written: the name, and when it was called."""
+    for note in getattr(error, "__notes__", ()):
+        if note.startswith(_NOTE):
+            name, _, when = note.removeprefix(_NOTE).rpartition(", ")
+            return name, when
+    return None
+
+
+def failed(name: str, error: Exception, when: str = "") -> UserCodeError:
+    """Return what to raise where something of the user's, called here by us, has raised `error`."""
+    frame = _user_frame(error)
+    return UserCodeError(f"{name} fails{f' {when}' if when else ''}: {_said(error)}{_place(frame)}.")
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether user code was running when an exception was raised."""
+    return _user_frame(error) is not None
+
+
+def _said(error: Exception) -> str:
+    line = first_line(error).removesuffix(".")
+    return line if line == type(error).__name__ else f"{type(error).__name__}: {line}"
+
+
+def _place(frame: TracebackType | None) -> str:
+    """The file and the line of user code, and where a function of ours that it called has raised."""
+    if frame is None:
+        return ""
+    inside = [one for one in _frames(frame) if _file(one).startswith(_OURS)]
+    raised = f", raised in spacedkd{_file(inside[-1]).removeprefix(_OURS)}:{inside[-1].tb_lineno}" if inside else ""
+    path = Path(_file(frame))
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f" ({shown}:{frame.tb_lineno}{raised})"
+
+
+def _user_frame(error: BaseException) -> TracebackType | None:
+    """The innermost frame of user code among those an exception came through; None if there is none.
+
+    What an optimizer of the user's asks of us through its closure is ours, however deep it lies within the optimizer.
+    """
+    found = None
+    for frame in _frames(error.__traceback__):
+        if frame.tb_frame.f_code.co_name == "closure" and _file(frame).startswith(_OURS):
+            found = None
+        if _is_users(_file(frame)):
+            found = frame
+    return found
+
+
+def _frames(frame: TracebackType | None) -> Iterator[TracebackType]:
+    while frame is not None:
+        yield frame
+        frame = frame.tb_next
+
+
+def _file(frame: TracebackType) -> str:
+    return frame.tb_frame.f_code.co_filename
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither ours nor of a library; code that was typed into a console has no file."""
+    library = file.startswith((_OURS, *_LIBRARIES)) or "site-packages" in file or "dist-packages" in file
+    return not library and not (file.startswith("<frozen") or file == "<string>")
 
 
 class Finder(MetaPathFinder):
@@ -172,5 +271,16 @@ class Inherited:
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
         if _finder is None:
-            return begin, (None, (), (), (*_vouched,))
-        return begin, (_finder.folder, (*_finder.named,), (*_finder.found,), (*_vouched,))
+            return _begin_child, (is_command_line(), None, (), (), (*_vouched,))
+        return _begin_child, (
+            is_command_line(),
+            _finder.folder,
+            (*_finder.named,),
+            (*_finder.found,),
+            (*_vouched,),
+        )
+
+
+def _begin_child(command_line: bool, *given: Any) -> None:
+    set_command_line(command_line)
+    begin(*given)

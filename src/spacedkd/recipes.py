@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError, same_name, unknown
 from spacedkd.places import value_at, with_changes
 from spacedkd.quirks import QUIRKS, without_token
 from spacedkd.schedule import Schedule, Spaced
@@ -380,6 +380,7 @@ def _settings(name: str, without: Collection[str], spec: RunSpec) -> Iterator[tu
 
 
 def _chosen(name: str, without: Collection[str]) -> Recipe:
+    name = same_name(name, RECIPES)
     if name not in RECIPES:
         raise unknown("recipe", name, RECIPES)
     chosen = RECIPES[name]

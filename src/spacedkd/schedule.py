@@ -14,14 +14,15 @@ teacher 2
 student 2
 """
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, runtime_checkable
 
 from spacedkd.duration import Duration, parse_durations, steps_of
 from spacedkd.errors import UserError, shown
-from spacedkd.own_code import untrusted
+from spacedkd.own_code import failed, untrusted
 
 
 class Turn(NamedTuple):
@@ -132,9 +133,9 @@ class Window:
                 f"A window must hold at least one interval, got one of {stop - start} steps for an interval of "
                 f"{self.inside.interval}: lengthen the window or shorten the interval."
             )
-        yield from self.outside.turns(roles, steps[:start])
-        yield from self.inside.turns(roles, steps[start:stop])
-        yield from self.outside.turns(roles, steps[stop:])
+        yield from turns_of(self.outside, roles, steps[:start])
+        yield from turns_of(self.inside, roles, steps[start:stop])
+        yield from turns_of(self.outside, roles, steps[stop:])
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,46 @@ class NamedSchedule:
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
         raise untrusted(self.kind)
+
+
+def turns_of(schedule: Schedule, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+    """Return the turns of a schedule, which pairs (role, step) may stand for.
+
+    Whatever else a schedule of the user's gives is refused, and what it raises is said in one line.
+    """
+    if isinstance(schedule, Spaced | Ahead | Window | ReleasedSelfKD | NamedSchedule):
+        return schedule.turns(roles, steps)
+    return _checked_turns(schedule, roles, steps)
+
+
+def _checked_turns(schedule: Schedule, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+    name, number = f"Schedule {type(schedule).__module__}:{type(schedule).__qualname__}", 0
+    try:
+        turns = iter(schedule.turns(roles, steps))
+    except UserError:
+        raise
+    except Exception as error:
+        raise failed(name, error, "to give its turns") from error
+    while True:
+        try:
+            turn: Any = next(turns)
+        except StopIteration:
+            return
+        except UserError:
+            raise
+        except Exception as error:
+            raise failed(name, error, f"at turn {number}") from error
+        if not (isinstance(turn, tuple | list) and len(turn) == 2 and isinstance(turn[0], str) and _is_step(turn[1])):
+            raise UserError(
+                f"{name} gives {shown(turn)} as turn {number}: a turn is Turn(role, step), with a role of "
+                f"{', '.join(roles)} and a whole number from 0 to {steps.stop - 1}."
+            )
+        yield Turn(turn[0], operator.index(turn[1]))
+        number += 1
+
+
+def _is_step(step: Any) -> bool:
+    return isinstance(step, SupportsIndex) and not isinstance(step, bool) and operator.index(step) >= 0
 
 
 SCHEDULES: dict[str, type[Schedule]] = {

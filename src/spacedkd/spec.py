@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Literal
@@ -20,15 +20,15 @@ from spacedkd.data_spec import DataSpec as DataSpec
 from spacedkd.documents import read_document
 from spacedkd.duration import Duration
 from spacedkd.engine_spec import EngineSpec as EngineSpec
-from spacedkd.errors import UserError, check_between, shown, unknown
+from spacedkd.errors import PYTHON_NAMES, UserError, check_between, same_name, shown, unknown
 from spacedkd.extends import Extends as Extends
-from spacedkd.json_form import check_fields, from_json, to_json
+from spacedkd.json_form import check_fields, from_json, to_json, with_truth
 from spacedkd.logger_names import check_names
 from spacedkd.method_names import METHODS
 from spacedkd.optimizer_spec import OptimizerSpec as OptimizerSpec
 from spacedkd.optimizer_spec import Options as Options
 from spacedkd.optimizer_spec import RateSpec as RateSpec
-from spacedkd.own_code import marked
+from spacedkd.own_code import is_own, marked
 from spacedkd.schedule import Schedule
 
 OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)")
@@ -47,6 +47,8 @@ class NetworkSpec:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if not is_own(self.name):  # whose parameters have types that decide
+            object.__setattr__(self, "options", with_truth(self.options))
 
     @property
     def pretrained(self) -> bool:
@@ -72,7 +74,11 @@ class MethodSpec:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if ":" not in self.name and self.name not in METHODS:
+        if ":" in self.name:
+            return
+        object.__setattr__(self, "name", same_name(self.name, METHODS))
+        object.__setattr__(self, "options", with_truth(self.options))
+        if self.name not in METHODS:
             raise unknown("method", self.name, METHODS)
 
 
@@ -202,6 +208,22 @@ _WHEN_SET = {
     "follower_rate": "own",
 }
 """what counts only where it is not as usual; runs of before did not have it"""
+
+
+def _python_names(spec: type, where: str = "") -> Iterator[tuple[str, str]]:
+    """The flag of every field, and what it is called in Python: batch-size and batch_size, lr and optimizer.lr."""
+    for one in fields(spec):
+        made = one.default_factory() if callable(one.default_factory) else None
+        if is_dataclass(made):
+            yield one.name, one.name  # a name alone stands for all of it
+            yield from _python_names(type(made), f"{one.name}.")
+        else:
+            yield {"augmentation": "augment"}.get(one.name, one.name).replace("_", "-"), f"{where}{one.name}"
+
+
+PYTHON_NAMES.update(_python_names(RunSpec))
+PYTHON_NAMES.update(_python_names(AugmentSpec, "data.augment."))
+PYTHON_NAMES["augment"] = "data.augmentation"
 
 
 def check_spec(spec: object) -> None:

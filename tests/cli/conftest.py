@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spacedkd.cli import main
+from spacedkd.errors import on_command_line
 from tests.cli.test_cli import TINY
+
+
+@pytest.fixture(autouse=True)
+def command_line() -> Iterator[None]:
+    """Let messages name flags also where a part of the command line is called alone."""
+    with on_command_line():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ def test_a_bad_image_is_named_or_left_out(
     with pytest.raises(UserError) as error:
         load(DataSpec(str(place), image_size=32), memory_limit)
     assert f"train/dog/005.{ending} {said}" in str(error.value)
-    assert "--skip-bad" in str(error.value)
+    assert "data.skip_bad=True" in str(error.value)
     assert "\n" not in str(error.value)
     data = load(DataSpec(str(place), image_size=32, skip_bad=True), memory_limit)
     assert data.train.labels.tolist() == [0] * 4 + [1] * 3
@@ -64,14 +64,49 @@ def test_several_bad_images_are_counted(tmp_path: Path) -> None:
         load(DataSpec(str(place)))
 
 
-def test_a_file_that_is_no_image_is_named_but_litter_is_not(tmp_path: Path) -> None:
+def test_files_that_claim_nothing_are_skipped_with_a_count(tmp_path: Path) -> None:
     place = class_folders(tmp_path)
-    for litter in (".DS_Store", "Thumbs.db", "desktop.ini"):
-        (place / "train" / "cat" / litter).write_text("litter")
-    assert len(load(DataSpec(str(place))).train.labels) == 8
-    (place / "train" / "cat" / "notes.txt").write_text("my cats")
-    with pytest.raises(UserError, match="train/cat/notes.txt is not an image"):
+    alone = load(DataSpec(str(place)))
+    assert alone.notes == ()
+    for stray in (".DS_Store", "Thumbs.db", "desktop.ini", "notes.txt", "labels"):
+        (place / "train" / "cat" / stray).write_text("my cats")
+    beside = load(DataSpec(str(place)))
+    assert torch.equal(beside.train.pixels, alone.train.pixels)
+    assert beside.digest == alone.digest
+    (line,) = beside.notes
+    assert line.startswith("Skipped 4 files")  # what is hidden does not count
+    assert "train/cat/Thumbs.db" in line
+
+
+def test_an_image_without_an_ending_is_one(tmp_path: Path) -> None:
+    place = class_folders(tmp_path)
+    first = sorted((place / "train" / "cat").iterdir())[0]
+    first.rename(first.with_suffix(""))
+    read = load(DataSpec(str(place)))
+    assert (len(read.train.labels), read.notes) == (8, ())
+
+
+def test_what_claims_to_be_an_image_and_is_none_is_refused(tmp_path: Path) -> None:
+    place = class_folders(tmp_path)
+    (place / "train" / "cat" / "notes.png").write_text("my cats")
+    with pytest.raises(UserError, match="train/cat/notes.png is not an image"):
         load(DataSpec(str(place)))
+
+
+def test_left_out_with_bad_images_strays_are_counted_as_before(tmp_path: Path) -> None:
+    place = class_folders(tmp_path)
+    (place / "train" / "cat" / "notes.txt").write_text("my cats")
+    read = load(DataSpec(str(place), skip_bad=True))
+    assert len(read.train.labels) == 8
+    assert [line[:17] for line in read.notes] == ["Left out 1 of 9 i"]
+
+
+def test_a_class_with_too_few_images_is_named(tmp_path: Path) -> None:
+    place = class_folders(tmp_path, ("all",), count=10) / "all"
+    for path in sorted((place / "dog").iterdir())[1:]:
+        path.unlink()
+    with pytest.raises(UserError, match=r"Class dog has 1 image, and a test_part of 0\.2 "):
+        load(DataSpec(str(place), test_part=0.2))
 
 
 def test_bad_cells_of_tables_are_named(tmp_path: Path) -> None:

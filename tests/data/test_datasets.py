@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from spacedkd.data.datasets import DatasetStream
 from spacedkd.data.inputs import tensors
 from spacedkd.data.sources import load
 from spacedkd.data.stream import View, batches
+from spacedkd.errors import UserCodeError
 from spacedkd.seeds import seed_for
 from tests.data.own_datasets import CLASSES, COUNT, KINDS, Named, Pictures, Sentences, bits, jitter, padded, rows_of
 
@@ -224,9 +226,14 @@ def test_datasets_without_batches_are_refused(dataset: Any, size: int, said: str
         DatasetStream(dataset, size, 0)
     with pytest.raises(UserError, match="30 training items do not fill one batch of 31"):
         DatasetStream(Pictures(None), 31, 0, drop_last=True)
-    with pytest.raises(UserError, match=r"The last batch of an epoch has 1 item\(s\) for 2 device.*--drop-last True"):
+    with pytest.raises(
+        UserError, match=r"The last batch of an epoch has 1 item\(s\) for 2 device.*data.drop_last=True"
+    ):
         DatasetStream(Pictures(None), 29, 0, ranks=2)
     assert len(DatasetStream(Pictures(None), 29, 0).batch(1).labels) == 1
+
+
+RAISES = "    raise Mistake"
 
 
 class Mistake(Exception):
@@ -241,5 +248,16 @@ def test_the_users_own_exceptions_pass() -> None:
     for made in (DatasetStream(Pictures(broken), 4, 0), DatasetStream(Pictures(None), 4, 0, broken)):
         with pytest.raises(Mistake):
             made.batch(0)
-    with pytest.raises(Mistake):
-        list(batches(DatasetStream(Pictures(broken), 4, 0), [[View(0)]], workers=1))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_in_a_run_they_are_one_line_with_the_item_the_place_and_the_step(workers: int) -> None:
+    line = max(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text == RAISES)
+    with pytest.raises(
+        UserCodeError, match=rf"Item \d+ of .*:Pictures fails at step 3: Mistake .*py:{line}\)"
+    ) as error:
+        list(batches(DatasetStream(Pictures(broken), 4, 0), [[View(3)]], workers))
+    cause = error.value.__cause__
+    assert "raise Mistake" in str(cause) if workers else isinstance(cause, Mistake)
+    with pytest.raises(UserCodeError, match="Collate .*:broken fails at step 0: Mistake"):
+        list(batches(DatasetStream(Pictures(None), 4, 0, broken), [[View(0)]], workers))

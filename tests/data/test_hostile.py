@@ -165,7 +165,7 @@ def test_a_table_read_in_pieces_is_the_table(tmp_path: Path, monkeypatch: pytest
     ("flags", "said"),
     [
         ({"image_column": "label"}, "The column label of .* holds int64, and the image column must hold bytes"),
-        ({"image_column": "note"}, "The column note of .* holds string, .*--image-column another .image"),
+        ({"image_column": "note"}, "The column note of .* holds string, .*data.image_column another .image"),
         ({"label_column": "image"}, "holds struct.* the label column must hold whole numbers or text: .* .label, note"),
         ({"image_column": "label", "label_column": "label"}, "are both 'label': a column holds images or labels"),
     ],
@@ -320,7 +320,7 @@ def test_names_of_nothing_are_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     assert refused(DataSpec("photos/cats")) == "There is no cats in the folder photos, which is empty."
     for name in ("", " "):
-        assert refused(DataSpec(name)).startswith("--data is empty")
+        assert refused(DataSpec(name)).startswith("data is empty")
 
 
 def test_declared_limits_are_those_of_the_page() -> None:

@@ -59,7 +59,7 @@ def test_arrays_that_are_no_photographs_are_varied_like_small_pictures(tmp_path:
     spec = DataSpec(str(tmp_path / "x.npz"))
     assert fill_in(spec).augmentation == "small"
     assert load(spec).train.shape == (channels, 120, 124)
-    with pytest.raises(UserError, match="leave out --image-size, and give --augment small, plain or none"):
+    with pytest.raises(UserError, match="leave out data.image_size, and give data.augmentation='small', plain or none"):
         load(DataSpec(spec.source, augmentation="imagenet"))
 
 
@@ -163,7 +163,7 @@ def test_nobody_is_tested_on_what_it_learned(tmp_path: Path) -> None:
         DataSpec(folder, test_split="train"),
         DataSpec(table, train_split="test", test_split="test"),
     ):
-        with pytest.raises(UserError, match="The part .* cannot be trained on and tested on: give another --test-s"):
+        with pytest.raises(UserError, match="The part .* cannot be trained on and tested on: give another data.test_s"):
             load(spec)
 
 

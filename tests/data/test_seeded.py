@@ -185,7 +185,7 @@ def test_what_does_not_fit_is_said() -> None:
         (lambda: seeded_loader(Noisy(), 4, 0, ranks=0), "^ranks must be a whole number from 1 up, got 0.$"),
         (lambda: seeded_loader(Noisy(), 4, 0, rank="0"), "^rank must be a whole number from 0 up, got '0'.$"),
         (lambda: SeededBatchSampler(0, 4, 0), "^count must be a whole number from 1 up, got 0.$"),
-        (lambda: DatasetStream(Noisy(), 4, 0, ranks=3), "and each needs one: use --drop-last True"),
+        (lambda: DatasetStream(Noisy(), 4, 0, ranks=3), "and each needs one: use data.drop_last=True"),
         (lambda: SeededDataset(iter([1])), "map-style"),
     ):
         with pytest.raises(UserError, match=part):

@@ -109,7 +109,7 @@ def test_what_a_spec_leaves_open_is_filled_in() -> None:
         DataSpec("tiny-imagenet", augmentation="none"),
     ):
         assert fill_in(fill_in(spec)) == fill_in(spec)
-    with pytest.raises(UserError, match="Augmentation vit is fixed: leave out --crop"):
+    with pytest.raises(UserError, match="Augmentation vit is fixed: leave out data.augment.crop"):
         fill_in(DataSpec("cifar100", AugmentSpec(4), augmentation="vit"))
     with pytest.raises(UserError, match="Unknown augmentation 'vti'. Did you mean 'vit'"):
         fill_in(DataSpec("cifar100", augmentation="vti"))
@@ -129,7 +129,7 @@ def test_cifar_is_read_from_torchvisions_folder(tmp_path: Path, monkeypatch: pyt
     assert data.train.mean == (0.507, 0.487, 0.441)
     broken = tmp_path / kind.base_folder / kind.test_list[0][0]
     broken.write_bytes(broken.read_bytes()[:-1])
-    with pytest.raises(UserError, match="its files are not the official ones.*--root"):
+    with pytest.raises(UserError, match="its files are not the official ones.*data.root"):
         load(DataSpec(name, root=str(tmp_path)))
 
 

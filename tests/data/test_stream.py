@@ -111,7 +111,7 @@ def test_evaluation_sees_every_image_once_in_order() -> None:
 
 
 def test_batches_that_cannot_work_are_refused() -> None:
-    with pytest.raises(UserError, match="--drop-last"):
+    with pytest.raises(UserError, match="data.drop_last=True"):
         stream(batch_size=33)
     with pytest.raises(UserError, match="do not fill one batch"):
         stream(batch_size=101, drop_last=True)

@@ -86,7 +86,9 @@ def test_a_part_in_several_files_keeps_their_order(tmp_path: Path) -> None:
 
 def test_two_label_columns_are_asked_about(tmp_path: Path) -> None:
     place = str(parquet(tmp_path, {"fine_label": list(range(8)), "coarse_label": [0, 1] * 4}))
-    with pytest.raises(UserError, match="could be the label .fine_label, coarse_label.: say which with --label-column"):
+    with pytest.raises(
+        UserError, match="could be the label .fine_label, coarse_label.: say which with data.label_column"
+    ):
         load(DataSpec(place))
     assert load(DataSpec(place, label_column="fine_label")).train.labels.tolist() == list(range(8))
     with pytest.raises(UserError, match="Unknown column .* 'fine_labels'. Did you mean 'fine_label'"):
@@ -102,7 +104,7 @@ def test_other_columns_are_explained(tmp_path: Path) -> None:
     place = str(parquet(tmp_path / "two", {"label": [0, 1] * 4, "mask": [b"x"] * 8}))
     assert len(load(DataSpec(place)).train.labels) == 8  # `image` is what images are called
     pq.write_table(pa.table({"label": [0, 1], "text": ["a", "b"]}), tmp_path / "words.parquet")
-    with pytest.raises(UserError, match="no column that could be the image .it has label, text.*--image-column"):
+    with pytest.raises(UserError, match="no column that could be the image .it has label, text.*data.image_column"):
         load(DataSpec(str(tmp_path / "words.parquet")))
     with pytest.raises(UserError, match="no column that could be the label"):
         load(DataSpec(str(parquet(tmp_path / "none", {"score": [0.5] * 8}))))

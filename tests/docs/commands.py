@@ -42,7 +42,7 @@ _WORK = (
 )
 
 
-class Understood(Exception):
+class Understood(BaseException):
     """Everything that was typed has a meaning, and the work would begin."""
 
 

@@ -251,5 +251,5 @@ def test_images_with_other_channels_and_disks_without_room(tmp_path: Path, monke
     with pytest.raises(UserError, match="these have 2 channels"):
         CorruptedImages(images(channels=2), tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
-    with pytest.raises(UserError, match="need 0.0 GB in .* use --cache FOLDER"):
+    with pytest.raises(UserError, match="need 0.0 GB in .* use cache=FOLDER"):
         CorruptedImages(images(), tmp_path).make(["fog"], [1])

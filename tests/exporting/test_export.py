@@ -125,7 +125,7 @@ def test_the_best_epoch_has_its_own_numbers(tmp_path: Path, tiny: RunSpec) -> No
     with pytest.raises(UserError, match="export one of them"):
         export(tmp_path / "run", tmp_path / "new", best=True, average=True)
     train(replace(tiny, method="none", epochs=0.2), tmp_path / "without")
-    with pytest.raises(UserError, match="trained without --holdout"):
+    with pytest.raises(UserError, match="trained without data.holdout"):
         export(tmp_path / "without", tmp_path / "new", best=True)
 
 

@@ -82,7 +82,7 @@ def test_a_batch_must_say_which_images_it_holds(indices: Any) -> None:
 def test_mixed_images_have_no_bank() -> None:
     given = Ingredients(lambda role: None, torch.zeros(2, 1, 8, 8), classes=3, images=9)
     assert bank_for(given, "ps-kd").rows.shape == (9, 3)
-    with pytest.raises(UserError, match="leave out --mixup and --cutmix"):
+    with pytest.raises(UserError, match="leave out data.mixup and data.cutmix"):
         bank_for(given._replace(mixed=True), "ps-kd")
     with pytest.raises(UserError, match="how many images and classes"):
         bank_for(given._replace(images=0), "ps-kd")
@@ -217,7 +217,7 @@ def test_bad_options_are_explained(make: Any) -> None:
         ({"temperature": 0}, "temperature must be above 0 and finite, got 0"),
         ({"alpha": -1.0}, "alpha must be"),
         ({"alpha": float("nan")}, "alpha must be"),
-        ({"teacher_learns": False}, "stands still use --method kd"),
+        ({"teacher_learns": False}, "stands still use method='kd'"),
     ]:
         with pytest.raises(UserError, match=message):
             make(**options)

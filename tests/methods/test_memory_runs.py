@@ -88,7 +88,7 @@ def test_mixed_images_are_refused_by_methods_with_a_bank_before_anything_is_writ
 ) -> None:
     mixed = replace(TINY.data, mixup=0.2)
     for method in ("tsb-like", "ps-kd"):
-        with pytest.raises(UserError, match="leave out --mixup and --cutmix"):
+        with pytest.raises(UserError, match="leave out data.mixup and data.cutmix"):
             train(tiny_with(method, data=mixed), tmp_path / method)
         assert not (tmp_path / method).exists()
     train(tiny_with("dlb", data=mixed, epochs=0.6), tmp_path / "dlb")  # both views mix the same pairs

@@ -64,7 +64,7 @@ def test_bad_methods_are_explained(name: str, options: dict[str, Any], message: 
     ("name", "options", "message"),
     [
         ("kd", {"temperature": "hot"}, "temperature must be a number, got 'hot'."),
-        ("kd", {"teacher_learns": "no"}, "teacher_learns must be true or false, got 'no'."),
+        ("kd", {"teacher_learns": "maybe"}, "teacher_learns must be true or false, got 'maybe'."),
         ("kd", {"logit_loss": 3}, "logit_loss must be text, got 3."),
         ("tsb-like", {"peers": 2.5}, "peers must be a whole number, got 2.5."),
         ("tsb-like", {"spatial": "unifrom"}, "Unknown spatial 'unifrom'. Did you mean 'uniform'? Available: uniform,"),

@@ -121,7 +121,7 @@ def test_ours_come_first_in_the_list() -> None:
     assert available("resnet*_small") == ["resnet18_small", "resnet34_small", "resnet50_small", "resnet101_small"]
 
 
-SCALE = "Let it scale them: --set network.input_size="
+SCALE = "Let it scale them: network.input_size="
 
 
 @pytest.mark.parametrize(

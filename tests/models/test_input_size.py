@@ -48,7 +48,7 @@ def test_patches_that_do_not_tile_the_images_are_refused(size: tuple[int, int], 
         build(NetworkSpec("vit_tiny_patch16_224", TINY), noise(*size), seed=0)
     assert str(error.value) == (
         f"Network vit_tiny_patch16_224 cannot be built for 3x{size[0]}x{size[1]} images: its patches of 16 pixels do "
-        f"not tile them; use --set network.patch_size={patch}, or let it scale them: --set network.input_size={scaled} "
+        f"not tile them; use network.patch_size={patch}, or let it scale them: network.input_size={scaled} "
         "(teacher. if it is the teacher)."
     )
     mended = build(NetworkSpec("vit_tiny_patch16_224", {**TINY, "patch_size": patch}), noise(*size), seed=0)

@@ -259,9 +259,9 @@ def test_features_are_what_enters_the_last_linear_layer_whatever_becomes_of_its_
 def test_methods_that_look_inside_say_so(make: Callable[..., nn.Module], shown: Shown) -> None:
     network, sample = made(make, shown), cast_any(shown.sample)
     for look in (EarlyExits, find_hint, WithShadow):
-        with pytest.raises(UserError, match=r"does not show two or more of its blocks or stages.*Use --method kd"):
+        with pytest.raises(UserError, match=r"does not show two or more of its blocks or stages.*Use method='kd'"):
             look(network, sample)
-    with pytest.raises(UserError, match=r"does not show where its last stage begins.*Use --method kd"):
+    with pytest.raises(UserError, match=r"does not show where its last stage begins.*Use method='kd'"):
         Branches(network, [], sample, Gate)
 
 
@@ -317,11 +317,11 @@ def the_same() -> nn.Module:
         (lambda: None, "must make an nn.Module, got NoneType."),
         (lambda: torch.zeros(3), "must make an nn.Module, got Tensor."),
         (lambda: nn.Module, "must make an nn.Module, got type."),
-        (lambda wide: mlp(), "cannot be built: "),
+        (lambda wide: mlp(), "fails to be built: TypeError: "),
         (lambda: nn.Flatten(), "has no parameters, so there is nothing to train."),
         (the_same, "gave out the same module twice"),
-        (lambda: nn.Linear(5, 3), "fails on float32 [2, 6]: mat1 and mat2"),
-        (lambda: Answers(broken), "fails on float32 [2, 6]: 'no such thing"),
+        (lambda: nn.Linear(5, 3), "fails on float32 [2, 6]: RuntimeError: mat1 and mat2"),
+        (lambda: Answers(broken), "fails on float32 [2, 6]: KeyError: 'no such thing"),
         (lambda: Answers(lambda x: None), "answers with NoneType: it must give logits [B, C]"),
         (lambda: Answers(lambda x: (x, x, x)), "answers with 3 of Tensor, Tensor, Tensor"),
         (lambda: Answers(lambda x: (x, "f")), "answers with 2 of Tensor, str"),

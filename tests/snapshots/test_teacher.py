@@ -268,7 +268,7 @@ def test_a_recorded_run_says_what_its_own_teacher_said(tmp_path: Path, tiny: Run
         SnapshotTeacher(run, 3, wait=60).seek(0)
     assert str(error.value) == (
         f"{run} has no snapshot after 3 updates, which step 0 needs; it has those after 2, 4, 6, ..., 15: "
-        "record it with --record and this interval."
+        "record it with record and this interval."
     )
     with pytest.raises(UserError, match="leave prefix= out"):
         SnapshotTeacher(run, 2, prefix="model.")

@@ -83,7 +83,7 @@ def test_test_images_choose_nothing(tmp_path: Path, tiny: RunSpec) -> None:
     assert not (tmp_path / "run/best").exists()
     assert "best" not in run.plan
     with pytest.raises(
-        UserError, match="has no best student; it is kept where held-out images choose it, with --holdout"
+        UserError, match="has no best student; it is kept where held-out images choose it, with data.holdout"
     ):
         load_student(tmp_path / "run", which="best")
 

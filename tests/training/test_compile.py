@@ -65,11 +65,11 @@ def test_blocks_whose_outputs_are_watched(tmp_path: Path, graphs: list[bool]) ->
 
 def test_without_a_compiler_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    with pytest.raises(UserError, match="--compile needs a C.. compiler such as g"):
+    with pytest.raises(UserError, match="engine.compile needs a C.. compiler such as g"):
         train(compiled(METHODS["kd"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
-    with pytest.raises(UserError, match="--compile needs triton on cuda"):
+    with pytest.raises(UserError, match="engine.compile needs triton on cuda"):
         compiling.compile_blocks([], torch.device("cuda"))
 
 

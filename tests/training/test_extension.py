@@ -140,15 +140,15 @@ def test_what_no_longer_run_contains_is_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "longer").exists()
 
     train(SHORT, tmp_path / "run")
-    refused("has 2 epochs already: give more with --epochs", tmp_path / "run", epochs=2)
+    refused("has 2 epochs already: give more with epochs", tmp_path / "run", epochs=2)
     refused("2.1 epochs are not a step longer", tmp_path / "run", epochs=2.1)
     refused("differs from what is asked for in more than its epochs", tmp_path / "run", seed=1)
     refused("trains its own teacher: leave out what records or follows", tmp_path / "run", record=("1ep",))
     with pytest.raises(UserError, match="give one of them"):
         train(replace(SHORT, epochs=3), tmp_path / "longer", extend=tmp_path / "run", resume=True)
     train(replace(SHORT, epochs=1), tmp_path / "one")
-    refused("has 1 epoch already: give more with --epochs", tmp_path / "one", epochs=1)
-    with pytest.raises(UserError, match="name that run with --extend RUN"):
+    refused("has 1 epoch already: give more with epochs", tmp_path / "one", epochs=1)
+    with pytest.raises(UserError, match="name that run with extend=RUN"):
         train(replace(SHORT, epochs=3, extends=(Extends(2, 20, "exact"),)), tmp_path / "longer")
     with pytest.raises(UserError, match="epochs must be more with each extension, got 2, 2"):
         replace(SHORT, extends=(Extends(2, 20, "exact"),))

@@ -400,7 +400,7 @@ def test_a_learning_rate_of_ones_own(tmp_path: Path) -> None:
         ),
         ({"data": (TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0).long()),) * 2}, "no items"),
         ({"data": 3}, "pair"),
-        ({"lr": lambda: 0.1}, "of your own fails: TypeError"),
+        ({"lr": lambda: 0.1}, "fails at step 0: TypeError"),
         ({"optimizer": lambda: None}, "a function of named parameters, fails: TypeError"),
         ({"network": lambda: Small().requires_grad_(False)}, "Nothing of the network learns"),
         ({"collate": list}, "give data=(train, test) too"),

@@ -189,7 +189,7 @@ def every_epoch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_teacher_that_was_measured_less_often_is_refused(tmp_path: Path, tiny: RunSpec, recorded: Path) -> None:
     """Its accuracies would be missing in the journal, and its best one in the result."""
-    with pytest.raises(UserError, match=r"measured every 1ep, .* give --evaluate-every 1ep or a multiple"):
+    with pytest.raises(UserError, match=r"measured every 1ep, .* give evaluate_every=1ep or a multiple"):
         train(replace(tiny, teacher_path=recorded, evaluate_every="2st"), tmp_path / "oftener")
     spec = replace(tiny, evaluate_every="3ep")
     train(spec, tmp_path / "alone")

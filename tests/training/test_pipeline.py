@@ -28,7 +28,7 @@ def test_a_teacher_that_dies_is_noticed(tmp_path: Path, tiny: RunSpec) -> None:
             if (tmp_path / "run/teacher/path/path.json").exists():
                 child.kill()
 
-    with pytest.raises(UserError, match=r"process was killed by SIGKILL \(out of memory\?\). Go on with --resume"):
+    with pytest.raises(UserError, match=r"process was killed by SIGKILL \(out of memory\?\). Go on with resume=True"):
         train(replace(spec, engine=PIPELINE), tmp_path / "run", callback=kill)
 
 

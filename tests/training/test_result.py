@@ -138,7 +138,7 @@ def tensors_equal(one: Path, other: Path) -> bool:
 
 
 def test_divergence_is_said_in_one_line(tmp_path: Path, tiny_with: Make) -> None:
-    with pytest.raises(UserError, match=r"diverged.*Lower --lr"):
+    with pytest.raises(UserError, match=r"diverged.*Lower optimizer.lr"):
         train(tiny_with("none", optimizer=OptimizerSpec(lr=1e30), log_every=Duration(1, "st")), tmp_path / "run")
 
 

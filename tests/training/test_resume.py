@@ -49,7 +49,7 @@ def test_resuming_a_finished_run_touches_nothing(tmp_path: Path, tiny: RunSpec) 
 
 def test_nothing_is_written_over(tmp_path: Path, tiny: RunSpec, tiny_with: Callable[..., RunSpec]) -> None:
     train(tiny, tmp_path / "run")
-    with pytest.raises(UserError, match="already holds a run. Continue it with --resume"):
+    with pytest.raises(UserError, match="already holds a run. Continue it with resume=True"):
         train(tiny, tmp_path / "run")
     with pytest.raises(UserError, match="holds another run"):
         train(tiny_with(seed=5), tmp_path / "run", resume=True)

@@ -94,7 +94,7 @@ def test_other_data_behind_the_same_path_is_refused(
         shutil.copytree(tmp_path / "as it was", place / "data")
     for error, run in ((resumed, "run"), (measured, "whole"), (followed, "whole")):
         line = f"The data of {place / run} has changed since it began: {said}"
-        assert str(error.value).removeprefix("--teacher-path: ").startswith(line)
+        assert str(error.value).removeprefix("teacher_path: ").startswith(line)
         assert "Put the old data back, or train again in a new folder." in str(error.value)
     assert (place / "run" / "classes.json").read_bytes() == before
     assert not (tmp_path / "follower").exists()

@@ -52,7 +52,7 @@ def test_what_one_process_saved_is_spread(tmp_path: Path, two: OnTwo) -> None:
 
 
 def test_what_cannot_be_spread_is_refused() -> None:
-    with pytest.raises(UserError, match="give --devices too"):
+    with pytest.raises(UserError, match="give engine.devices too"):
         replace(METHODS["kd"], engine={"strategy": "fsdp"})
     with pytest.raises(UserError, match="leave one of them out"):
         on_two(METHODS["kd"], strategy="fsdp", compile=True)

@@ -200,7 +200,7 @@ def test_a_broken_description_is_said_to_be_one(tmp_path: Path, tiny: RunSpec, t
 
 
 def test_a_teacher_that_does_not_learn_needs_weights(tmp_path: Path, tiny: RunSpec) -> None:
-    with pytest.raises(UserError, match="A teacher that does not learn needs weights: --teacher-weights"):
+    with pytest.raises(UserError, match="A teacher that does not learn needs weights: teacher.weights"):
         train(replace(tiny, method=FIXED), tmp_path / "run")
 
 

@@ -1,6 +1,8 @@
 """The command line: parses words, calls one function for each verb, and says in one line what was wrong."""
 
+import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -19,10 +21,12 @@ from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console, let_go, say
 from spacedkd.cli.reproduction import reproduce
 from spacedkd.cli.stops import say_error
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserCodeError, UserError, is_out_of_memory, on_command_line, out_of_memory, unknown
 from spacedkd.stopping import end_with_first_rank
 
 SHELLS = ("bash", "zsh", "fish")
+TRACEBACK = "SPACEDKD_TRACEBACK"
+"""set to 1 in the environment, an error is shown with its traceback, for whoever mends code of their own"""
 
 
 def list_(
@@ -79,7 +83,11 @@ VERBS: dict[str, Callable[..., None]] = {
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command line; what the user can mend ends in one line and exit code 2."""
-    words = sys.argv[1:] if words is None else words
+    with on_command_line():
+        _main(sys.argv[1:] if words is None else words)
+
+
+def _main(words: Sequence[str]) -> None:
     spell_out()
     end_with_first_rank()
     if list(words) == ["--version"]:
@@ -90,7 +98,7 @@ def main(words: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever reads the output has seen enough
         sys.exit(1)
     except (UserError, OSError) as error:
-        say_error(str(error))
+        _say(error)
         sys.exit(2)
     except KeyboardInterrupt:
         say_error("Stopped. Go on with: the same command")
@@ -100,9 +108,24 @@ def main(words: Sequence[str] | None = None) -> None:
             let_go()
 
 
+def _say(error: Exception) -> None:
+    """Print an error in one line, and its traceback where that is wanted."""
+    wanted = os.environ.get(TRACEBACK, "") not in ("", "0")
+    if wanted:
+        traceback.print_exception(error)
+    hint = f" {TRACEBACK}=1 shows the traceback." if isinstance(error, UserCodeError) and not wanted else ""
+    say_error(f"{error}{hint}")
+
+
 def _dispatch(words: Sequence[str]) -> None:
     with own_code.working_in(Path.cwd()):  # methods and schedules of one's own lie where one works
-        _call(words)
+        try:
+            with own_code.user_code():
+                _call(words)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise out_of_memory(error) from error
 
 
 def _call(words: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from spacedkd.cli.changes import SCHEDULE_FLAGS, to_spec
 from spacedkd.cli.flags import Given, parse
-from spacedkd.errors import UserError, unknown
+from spacedkd.errors import UserError, same_name, unknown
 from spacedkd.method_names import METHODS
 from spacedkd.spec import RunSpec
 
@@ -19,6 +19,7 @@ def make_arms(written: Sequence[str], methods: Sequence[str], base: Given) -> di
         raise UserError("Two arms have the same name; give each its own.")
     if methods and base.get("interval") in (None, "online", "offline"):
         raise UserError("--methods compares each method unspaced and spaced: say how far, --interval 1.5ep.")
+    methods = [same_name(name, (*METHODS, ALL)) for name in methods]
     for name in methods:
         if name not in (*METHODS, ALL):
             raise unknown("method", name, [*METHODS, ALL])

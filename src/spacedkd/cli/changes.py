@@ -13,8 +13,11 @@ from typing import Any
 from spacedkd.cli.flags import PLACES, Given
 from spacedkd.cli.meanings import make_schedule, with_networks
 from spacedkd.cli.typed import assignments
+from spacedkd.data_spec import named_source
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, same_name
+from spacedkd.optimizer_spec import SHAPES
+from spacedkd.own_code import is_own
 from spacedkd.places import value_at, with_changes
 from spacedkd.recipes import is_online, recipe
 from spacedkd.schedule import Online, by_name
@@ -38,7 +41,8 @@ def to_spec(given: Given) -> RunSpec:
     without = given.get("without", ())
     if "recipe" in given:
         spec = recipe(given["recipe"], without, lambda spec: changed(spec, given), typed_places(given))
-        if spec.schedule is None and not is_online(by_name(given.get("interval", "online"))):
+        interval = given.get("interval", "online")
+        if spec.schedule is None and (is_own(interval) or not is_online(by_name(interval))):
             raise UserError(
                 f"Nobody leads in plain {spec.method.name}, so --interval spaces nothing: leave out either."
             )
@@ -62,6 +66,7 @@ def typed_places(given: Given) -> set[str]:
 
 def changed(base: RunSpec, given: Given) -> RunSpec:
     """The base with every flag that is given."""
+    given = _by_their_names(given)
     spec = with_networks(_without_what_belonged_to_others(base, given), given)
     changes = [*_rate_left_behind(base.rate, given)]
     changes += [(place, given[name]) for name, place in PLACES.items() if name in given and name not in _VARIED]
@@ -71,6 +76,16 @@ def changed(base: RunSpec, given: Given) -> RunSpec:
     if "teacher_weights" in given and not _says_a_schedule(given) and value_at(spec, "method.teacher_learns") is False:
         spec = replace(spec, schedule=None)  # whose interval is of a teacher that learns
     return _varied(spec, {name: given[name] for name in _VARIED if name in given})
+
+
+def _by_their_names(given: Given) -> Given:
+    """The flags with methods, data sets and the like as a spec writes them, whatever their case and hyphens."""
+    known = {
+        "method": lambda name: MethodSpec(name).name,
+        "data": named_source,
+        "rate": lambda name: same_name(name, SHAPES),
+    }
+    return {**given, **{name: read(given[name]) for name, read in known.items() if isinstance(given.get(name), str)}}
 
 
 def _without_what_belonged_to_others(base: RunSpec, given: Given) -> RunSpec:

@@ -172,7 +172,14 @@ _PLACED = {
 }
 """fields of the run itself that belong to a group; all others are of the training"""
 _SCHEDULE = [
-    Flag("interval", str, "how far the teacher leads: online, offline, or a length: 1.5ep, 586st", "online", "LENGTH"),
+    Flag(
+        "interval",
+        str,
+        "how far the teacher leads: online, offline, a length (1.5ep, 586st), or a schedule of yours as "
+        "package.module:Name",
+        "online",
+        "LENGTH",
+    ),
     Flag("ahead", str, "keep the teacher this far ahead but moving, instead of spacing", metavar="LENGTH"),
     Flag("window", str, "space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere", "", "RANGE"),
     Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),

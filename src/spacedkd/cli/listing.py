@@ -80,6 +80,7 @@ def schedules(pattern: str) -> Table:
         "--ahead 1.5ep": "the teacher stays this far ahead but keeps moving (control)",
         "--interval 1.5ep --window 20ep..40ep": "spaced only then, online before and after (critical period)",
         "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
+        "--interval own:Growing": "a dataclass of yours with a method turns; its options by --set schedule.NAME=VALUE",
     }
     return _table("flags", "who learns when", rows=flags.items())
 

@@ -12,6 +12,7 @@ from spacedkd.cli.flags import Given
 from spacedkd.errors import UserError
 from spacedkd.files import resolved
 from spacedkd.json_form import fitting, to_json
+from spacedkd.own_code import is_own
 from spacedkd.schedule import Ahead, Online, Schedule, Spaced, Window, by_name
 from spacedkd.spec import MethodSpec, NetworkSpec, RunSpec, read_spec
 
@@ -25,6 +26,11 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
     if given.get("network", spec.network.name) != spec.network.name:
         spec = replace(spec, network=NetworkSpec(given["network"]))
     if width is not None and (spec.network.is_ours or not NetworkSpec(given.get("teacher", "")).is_ours):
+        if not spec.network.is_ours and not is_own(spec.network.name):
+            raise UserError(
+                f"--width is for our small-image ResNets such as resnet18_small, and {spec.network.name} is timm's, "
+                "whose name says how wide it is: leave it out, or choose another --network."
+            )
         spec = replace(spec, network=_with_option(spec.network, "width", width))
     if "teacher" in given:
         spec = replace(spec, teacher=_named(given["teacher"], width))
@@ -86,8 +92,13 @@ def _trained_network(place: Path, spec: RunSpec, trust_code: bool) -> NetworkSpe
 
 def make_schedule(
     base: Schedule | None, interval: str | None, ahead: str | None, window: str | None, tail: str | None
-) -> Schedule:
-    """The base changed by whatever is given; a window keeps the interval it is about, and the other way round."""
+) -> Schedule | dict[str, Any]:
+    """The base changed by whatever is given; a window keeps the interval it is about, and the other way round.
+
+    A schedule of the user's is given back as JSON, because --set may still give it options that it cannot be without.
+    """
+    if interval is not None and is_own(interval) and ahead is None:
+        return _own(base, interval, window, tail)
     if ahead is not None:
         if (interval, window, tail) != (None, None, None):
             raise UserError("--ahead is a schedule of its own: leave out --interval, --window and --tail.")
@@ -101,6 +112,18 @@ def make_schedule(
             raise UserError(f"--window {window} needs an --interval to space by, for instance --interval 1.5ep.")
         return _windowed(inside, window)
     return replace(base, inside=inside) if isinstance(base, Window) else inside
+
+
+def _own(base: Schedule | None, name: str, window: str | None, tail: str | None) -> dict[str, Any]:
+    if tail is not None:
+        raise UserError(f"--tail is of our own intervals, and {name} decides by itself: leave it out.")
+    if window is not None:
+        around = to_json(_windowed(Online(), window))
+    elif isinstance(base, Window):
+        around = to_json(base)
+    else:
+        return {"kind": name}
+    return {**around, "inside": {"kind": name}}
 
 
 def _inside(base: Schedule, interval: str | None, tail: str | None) -> Schedule:

@@ -9,14 +9,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from spacedkd.errors import UserError
+from spacedkd.json_form import TRUTH
 
-NAMES_CODE = ("network", "teacher", "assistant", "data", "collate", "optimizer", "rate", "method")
+NAMES_CODE = (
+    "network",
+    "teacher",
+    "assistant",
+    "data",
+    "collate",
+    "optimizer",
+    "rate",
+    "method",
+    "interval",
+    "record",
+)
 """flags that take package.module:name"""
 _KEYS = (*NAMES_CODE, "assistants", "schedule", "name", "source", "shape", "kind")
 """the places of a spec that do"""
 
-_TRUTH = {"True": True, "true": True, "False": False, "false": False}
-READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _TRUTH.__getitem__}
+READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: lambda text: TRUTH[text.lower()]}
 """what is typed as text, and how it becomes what it is meant to be"""
 
 

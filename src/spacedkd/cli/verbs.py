@@ -173,7 +173,7 @@ def compare(
 
 
 def report(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders of them", metavar="RUN ...")],
     out: Annotated[
         Path | None, flag("the page; its numbers go beside it", "report.html in the first folder", "FILE.html")
     ] = None,

@@ -13,7 +13,8 @@ from spacedkd.errors import UserError
 LITTER = {"thumbs.db", "desktop.ini"}
 OTHERS = 256
 """so many files that are no images, and nothing else, are taken for a folder of something else"""
-_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+_ENDINGS = tuple(".jpg .jpeg .jpe .jfif .jp2 .png .bmp .gif .webp .avif .tif .tiff .ppm .pgm .pbm .pnm .tga".split())
+"""what is called so claims to be an image, and is refused where it is none"""
 
 _SYSTEM = {*"/ /bin /boot /dev /etc /lib /lib32 /lib64 /proc /run /sbin /sys /usr /var".split()}
 _UNREAL = ("/dev", "/proc", "/sys")
@@ -29,7 +30,7 @@ def refuse_system(folder: Path) -> None:
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """All files below a folder, always in the same order, without those that systems leave behind.
+    """All files below a folder that are not hidden, always in the same order.
 
     Links are followed, to files and to folders, unless a folder would come to lie within itself.
     """
@@ -45,7 +46,7 @@ def files_below(folder: Path) -> Iterator[str]:
             )
         for name in files:
             if others < OTHERS:
-                others = OTHERS + 1 if _is_image(f"{path}/{name}") else others + 1
+                others = OTHERS + 1 if is_image(f"{path}/{name}") else others + 1
             if others == OTHERS:
                 raise UserError(
                     f"None of the first {OTHERS} files in {folder} is an image: give a folder that holds images, in "
@@ -68,7 +69,7 @@ def _listed(path: str) -> tuple[list[str], list[str]]:
             for entry in entries:
                 if _is_folder(entry):
                     folders.append(entry.name)
-                elif not entry.name.startswith(".") and entry.name.lower() not in LITTER:
+                elif not entry.name.startswith("."):
                     files.append(entry.name)
     except OSError as error:
         raise UserError(f"The folder {path} cannot be listed: {error.strerror}.") from None
@@ -81,7 +82,13 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return False
 
 
-def _is_image(path: str) -> bool:
+def is_litter(path: str) -> bool:
+    """Whether a file is one that systems leave behind."""
+    return path.rpartition("/")[2].lower() in LITTER
+
+
+def is_image(path: str) -> bool:
+    """Whether a file claims to be an image by its name, or is one all the same."""
     if path.lower().endswith(_ENDINGS):  # enough, and nothing has to be read
         return True
     with suppress(Exception), open_ordinary(path) as file, Image.open(file):

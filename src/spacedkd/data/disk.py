@@ -12,11 +12,11 @@ import pyarrow as pa
 import torch
 from torchvision import datasets as torchvision_sets
 
-from spacedkd.data.below import files_below
+from spacedkd.data.below import files_below, is_image, is_litter
 from spacedkd.data.found import TEST, TRAIN, Found, Part, choose, refuse_unread
 from spacedkd.data.limits import read_text
 from spacedkd.data.stored import Stored
-from spacedkd.errors import UserError, first_line
+from spacedkd.errors import UserError, counted, first_line
 from spacedkd.spec import DataSpec
 
 
@@ -43,19 +43,42 @@ def cifar(spec: DataSpec) -> Found:
 
 def class_folders(spec: DataSpec) -> Found:
     """PLACE/train/CLASS/... and PLACE/val/CLASS/..., or PLACE/CLASS/... without parts."""
-    place = _place(spec)
+    place, read = _place(spec), _Files(spec.skip_bad)
     parts = [name for name in _folders(place) if name.lower() in TRAIN + TEST]
     asked = [name for name in (spec.train_split, spec.test_split) if name is not None]
     parts += [name for name in asked if name not in parts and (place / name).is_dir()]
     if not parts and not asked:
         names = _class_names(place, spec)
-        return Found(str(place), _part(place, place.name, names), None, names)
+        whole = _part(place, place.name, names, read)
+        return Found(str(place), whole, None, names, read.notes())
     train, test = choose(str(place), parts, spec)
     names = _class_names(place / train, spec)
     if test is not None and spec.class_list is None:
         _check_same_classes(place, (train, names), (test, _class_names(place / test, spec)))
-    trained = _part(place / train, train, names)
-    return Found(str(place), trained, None if test is None else _part(place / test, test, names), names)
+    trained = _part(place / train, train, names, read)
+    tested = None if test is None else _part(place / test, test, names, read)
+    return Found(str(place), trained, tested, names, read.notes())
+
+
+class _Files:
+    """The images below folders; other files, such as notes.txt, are skipped and counted, as torchvision skips them."""
+
+    def __init__(self, skip_bad: bool) -> None:
+        """With `skip_bad` all files count as images, and those that cannot be read are left out when they are read."""
+        self._all = skip_bad
+        self._skipped: list[str] = []
+
+    def below(self, folder: Path) -> list[str]:
+        images: list[str] = []
+        for path in files_below(folder):
+            skip = is_litter(path) or not (self._all or is_image(path))
+            (self._skipped if skip else images).append(path)
+        return images
+
+    def notes(self) -> tuple[str, ...]:
+        """One line on what was skipped, if anything was."""
+        count = counted(len(self._skipped), "file")
+        return (f"Skipped {count} beside the images, first: {self._skipped[0]}.",) if self._skipped else ()
 
 
 def _folders(place: Path) -> list[str]:
@@ -99,14 +122,14 @@ def _check_same_classes(place: Path, one: tuple[str, Sequence[str]], other: tupl
             )
 
 
-def _part(folder: Path, name: str, classes: Sequence[str]) -> Part:
+def _part(folder: Path, name: str, classes: Sequence[str], read: _Files) -> Part:
     pairs: list[tuple[str, str]] = []
     for one in classes:
         if not (folder / one).is_dir():
             raise UserError(f"{folder} has no folder {one}: every class needs one in every part.")
-        mine = [(path, one) for path in files_below(folder / one)]
+        mine = [(path, one) for path in read.below(folder / one)]
         if not mine:
-            raise UserError(f"Class {one} has no images: {folder / one} is empty. Add some or remove it.")
+            raise UserError(f"Class {one} has no images: {folder / one} holds none. Add some or remove it.")
         pairs += mine
     return _listed(name, pairs, classes)
 
@@ -126,13 +149,14 @@ def tiny_imagenet(spec: DataSpec) -> Found:
     strange = next((wnid for _, wnid in val if wnid not in wnids), None)
     if strange is not None:
         raise UserError(f"{place}/val/val_annotations.txt has class {strange}, which is not in {place}/wnids.txt.")
-    train = [(path, wnid) for wnid in wnids for path in _files_of_wnid(place, wnid)]
-    return Found(str(place), _listed("train", train, wnids), _listed("val", val, wnids), wnids)
+    read = _Files(spec.skip_bad)
+    train = [(path, wnid) for wnid in wnids for path in _files_of_wnid(place, wnid, read)]
+    return Found(str(place), _listed("train", train, wnids), _listed("val", val, wnids), wnids, read.notes())
 
 
-def _files_of_wnid(place: Path, wnid: str) -> Sequence[str]:
+def _files_of_wnid(place: Path, wnid: str, read: _Files) -> Sequence[str]:
     folder = place / "train" / wnid / "images"
-    files = [*files_below(folder)] if folder.is_dir() else []
+    files = read.below(folder) if folder.is_dir() else []
     if not files:
         raise UserError(f"Class {wnid} has no images: {folder} is missing or empty.")
     return files

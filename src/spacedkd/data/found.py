@@ -31,6 +31,8 @@ class Found(NamedTuple):
     test: Part | None
     names: Sequence[str] | None = None
     """what the labels 0, 1, ... are called, where the data says so"""
+    notes: tuple[str, ...] = ()
+    """what a user should know of what was found"""
 
 
 _PARTS = "data that lies in parts with names"

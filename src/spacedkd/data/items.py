@@ -6,8 +6,10 @@ back afterwards. So a batch is a pure function of its seeds, whatever transforms
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +20,8 @@ from torch.utils.data import IterableDataset, default_collate
 from spacedkd.data.augmentations import generators_kept, seed_generators
 from spacedkd.data.inputs import Inputs, first_not_finite, tensors
 from spacedkd.errors import UserError, first_line
+from spacedkd.json_form import qualified_name
+from spacedkd.own_code import note_place
 from spacedkd.seeds import seed_for
 
 Collate = Callable[[list[Any]], Any]
@@ -75,20 +79,38 @@ class Items:
     def batch(self, rows: Sequence[int], seeds: Sequence[int], when: str) -> tuple[Inputs, Tensor]:
         """The items of some rows of the dataset, each drawn with its own seed."""
         with generators_kept():
-            items = drawn(self.dataset, zip(rows, seeds, strict=True))
+            items = drawn(self.dataset, zip(rows, seeds, strict=True), partial(_item, when=when))
             seed_collate(seeds[0])
-            collated = self.collate(items) if self.collate is not None else _collated(items, rows, when)
+            collated = _collated(items, rows, when) if self.collate is None else _called(self.collate, items, when)
         inputs, labels = _inputs_and_labels(collated)
         return _checked_inputs(inputs, len(rows)), _checked_labels(labels, rows, self.classes)
 
 
-def drawn(dataset: MapStyle, rows: Iterable[tuple[int, int]]) -> list[Any]:
+def drawn(
+    dataset: MapStyle, rows: Iterable[tuple[int, int]], get: Callable[[MapStyle, int], Any] = operator.getitem
+) -> list[Any]:
     """The items of rows, each with its own seed; all global generators are left seeded."""
     items = []
     for row, seed in rows:
         seed_generators(seed)
-        items.append(dataset[row])
+        items.append(get(dataset, row))
     return items
+
+
+def _item(dataset: MapStyle, row: int, when: str) -> Any:
+    try:
+        return dataset[row]
+    except Exception as error:  # it stays what it is: a loop of the user's own may wait for it
+        note_place(error, f"Item {row} of {qualified_name(dataset)}", when)
+        raise
+
+
+def _called(collate: Collate, items: list[Any], when: str) -> Any:
+    try:
+        return collate(items)
+    except Exception as error:
+        note_place(error, f"Collate {qualified_name(collate)}", when)
+        raise
 
 
 def seed_collate(first: int) -> None:

@@ -16,6 +16,7 @@ from spacedkd.data.parallel import tell
 from spacedkd.data.reading import MEMORY_LIMIT
 from spacedkd.data.splits import RunData, read_parts
 from spacedkd.data.stored import first_size
+from spacedkd.data_spec import named_source
 from spacedkd.errors import UserError, unknown
 from spacedkd.machine import check_pixels
 from spacedkd.spec import DataSpec
@@ -121,7 +122,7 @@ KEPT = 2
 T = TypeVar("T")
 
 _WHERE = "source root class_list image_column label_column train_split test_split test_part".split()
-_found_by = attrgetter(*_WHERE)
+_found_by = attrgetter(*_WHERE, "skip_bad")
 _kept_by = attrgetter(*_WHERE, "augmentation", "image_size", "train_limit", "class_limit", "skip_bad")
 """what decides which images are read, and in what form; the rest says how they are varied and cut"""
 
@@ -138,6 +139,7 @@ class Library:
 
     def filled(self, spec: DataSpec) -> DataSpec:
         """The spec with the augmentation, its changes and the image size that suit its data, where it names none."""
+        spec = replace(spec, source=named_source(spec.source))
         source = self._source(spec.source)
         refuse_unread(spec, source.reads)
         full = self._filled(spec, source)

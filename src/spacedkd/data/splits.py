@@ -22,7 +22,7 @@ from spacedkd.data.items import Collate, Items
 from spacedkd.data.parallel import tell
 from spacedkd.data.reading import MEMORY_LIMIT, keep
 from spacedkd.data.stream import Stream, TrainingStream
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, counted
 from spacedkd.seeds import seed_for
 from spacedkd.spec import DataSpec
 
@@ -167,7 +167,7 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     labels = test_labels = every.number(found.train)
     rows = torch.arange(len(labels))
     if spec.test_part is not None:
-        rows, test_rows = tested(labels, spec.test_part)
+        rows, test_rows = tested(labels, spec.test_part, every.names)
     if found.test is not None:
         test_labels = every.number(found.test)
         test_rows = torch.arange(len(test_labels))
@@ -178,7 +178,7 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     test, test_note = keep(found.test or found.train, test_rows, test_labels, spec, memory_limit)
     mean, std = augmentations.named(spec.augmentation or "").constants or measured(train)
     known: Any = {"classes": classes.names, "mean": mean, "std": std}
-    notes = tuple(line for line in (classes.note, note, test_note) if line)
+    notes = tuple(line for line in (*found.notes, classes.note, note, test_note) if line)
     ready = replace(train, **known), replace(test, **known)
     return RunData(*ready, None, classes.names, classes.labels, notes, digest=of_found(found)).with_repeated()
 
@@ -213,17 +213,20 @@ def _earlier_of_same_class(labels: Tensor) -> Tensor:
     return torch.empty_like(labels).scatter_(0, order, torch.arange(len(labels)) - starts)
 
 
-def tested(labels: Tensor, part: float) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows to test on, with this part of every class."""
+def tested(labels: Tensor, part: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows to test on, with this part of every class; a class that has too few is named."""
     order = _shuffled(len(labels), "test part")
     earlier = torch.empty_like(labels).scatter_(0, order, _earlier_of_same_class(labels[order]))
     counts = torch.bincount(labels)
     quota = (counts * part).round().long()
     testing = earlier < quota[labels]
-    if (quota < 1).any() or (quota >= counts).any():
+    short = ((quota < 1) | (quota >= counts)).nonzero().flatten().tolist()
+    if short:
+        fewest = min(short, key=lambda number: int(counts[number]))
+        more = f" So it is with {len(short) - 1} more." if len(short) > 1 else ""
         raise UserError(
-            f"A test_part of {part:g} leaves a class of {int(counts.min())} image(s) empty in one part: choose "
-            "another, or add images."
+            f"Class {names[fewest]} has {counted(int(counts[fewest]), 'image')}, and a test_part "
+            f"of {part:g} would leave none of them in one part: add images to it, or choose another part.{more}"
         )
     return (~testing).nonzero().flatten(), testing.nonzero().flatten()
 

@@ -25,7 +25,7 @@ from spacedkd.data.inputs import Inputs, each, to_device
 from spacedkd.data.items import Items
 from spacedkd.data.order import Order
 from spacedkd.errors import UserError
-from spacedkd.own_code import Inherited
+from spacedkd.own_code import Inherited, user_code
 from spacedkd.seeds import seed_for
 from spacedkd.spec import AugmentSpec
 from spacedkd.stopping import as_child
@@ -152,7 +152,8 @@ class _Turns(Dataset[Batch | UserError]):
 
     def __getitem__(self, views: Iterable[Sequence[int]]) -> Batch | UserError:
         try:
-            first, *others = (self.batch(*view) for view in views)
+            with user_code():
+                first, *others = (self.batch(*view) for view in views)
         except UserError as error:
             return error
         return first._replace(others=tuple(others))

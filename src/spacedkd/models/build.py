@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -16,13 +17,13 @@ from spacedkd.data.augmentations import generators_kept, seed_generators
 from spacedkd.data.inputs import Shown
 from spacedkd.errors import UserError, unknown
 from spacedkd.errors import shown as shown_value
-from spacedkd.json_form import qualified_name
+from spacedkd.json_form import by_signature, qualified_name
 from spacedkd.models import small_resnet
 from spacedkd.models.first_weights import wants_zero_head, zero_head
 from spacedkd.models.heads import looking
 from spacedkd.models.input_size import Resize, accept_type, at_own_size, parse_size, show_through, why_untiled
 from spacedkd.models.weights import load_weights, reason, tried, weights_alone
-from spacedkd.own_code import is_own, load_object
+from spacedkd.own_code import failed, is_own, load_object
 from spacedkd.spec import NetworkSpec
 
 MakeModule = Callable[..., nn.Module]
@@ -66,14 +67,17 @@ def build(spec: NetworkSpec, shown: Shown, seed: int, make: MakeModule | None = 
 def make_own(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.Module:
     """The module a function makes, given or named."""
     make = load_object(name) if make is None else make
+    if isinstance(make, nn.Module):
+        raise instance_given("Network", make)
     if not callable(make):
         raise UserError(f"Network {name} must be a function that makes an nn.Module, got {type(make).__name__}.")
+    options = by_signature(make, options, f"Network {name}")
     try:
         network = make(**options)
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"Network {name} cannot be built: {reason(error)}") from error
+        raise failed(f"Network {name}", error, "to be built") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"Network {name} must make an nn.Module, got {type(network).__name__}.")
     if network in _given_out:
@@ -82,6 +86,26 @@ def make_own(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> 
         raise UserError(f"Network {name} has no parameters, so there is nothing to train.")
     _given_out.add(network)
     return network
+
+
+def with_typed_options(spec: NetworkSpec, make: MakeModule | None = None) -> NetworkSpec:
+    """The spec of a network of the user's with its options as the function that makes it wants them.
+
+    Those of timm's networks are checked when one is built: timm knows their class only then.
+    """
+    texts = any(isinstance(one, str | Mapping) for one in spec.options.values())
+    if not texts or not (make is not None or is_own(spec.name)):
+        return spec
+    return replace(spec, options=by_signature(make or load_object(spec.name), spec.options, f"Network {spec.name}"))
+
+
+def instance_given(what: str, network: nn.Module) -> UserError:
+    """Return what to raise for a module that is there already, where new ones have to be made from a seed."""
+    name = type(network).__name__
+    return UserError(
+        f"{what} is a {name} that is made already, and every role needs a new one: give the class or a function that "
+        f"makes it, {name} or lambda: {name}(...)."
+    )
 
 
 def _build_timm(spec: NetworkSpec, shown: Shown, seed: int) -> nn.Module:
@@ -144,6 +168,7 @@ def _created(spec: NetworkSpec, shown: Shown) -> nn.Module:
         checkpoint = arguments.pop("checkpoint_path", None)
         with weights_alone():
             network: nn.Module = timm.create_model(spec.name, **arguments)
+        by_signature(type(network), spec.options, f"Network {spec.name}")
         if wants_zero_head(spec) and not spec.options.get("pretrained"):
             zero_head(network, spec)
         if "drop_path_rule" in spec.options:
@@ -154,6 +179,7 @@ def _created(spec: NetworkSpec, shown: Shown) -> nn.Module:
     except UserError:
         raise
     except Exception as error:  # the hub, a proxy, a disk: what fetches weights fails in many ways
+        _check_options(spec, shown)
         fetched = spec.options.get("pretrained") or spec.options.get("checkpoint_path")
         if not fetched or isinstance(error, TypeError | ValueError | AssertionError):
             raise _misfit(spec, shown, reason(error)) from None
@@ -176,6 +202,19 @@ def _spread_drop_path(network: nn.Module, spec: NetworkSpec) -> None:
         for part in block.modules():
             if isinstance(part, DropPath):
                 part.drop_prob = spec.options.get("drop_path_rate", 0.0) * number / len(blocks)
+
+
+def _check_options(spec: NetworkSpec, shown: Shown) -> None:
+    """Refuse the text or truth value that a network cannot be built with, if its class says that it takes another."""
+    doubtful = {name: one for name, one in spec.options.items() if isinstance(one, str | bool) and name != "input_size"}
+    others = {name: one for name, one in spec.options.items() if name not in (*doubtful, "checkpoint_path")}
+    if not doubtful:
+        return
+    try:
+        made = type(timm.create_model(spec.name, **arguments_of(replace(spec, options=others), shown)))
+    except Exception:  # something else is wrong, and is said
+        return
+    by_signature(made, doubtful, f"Network {spec.name}")
 
 
 def _try(network: nn.Module, spec: NetworkSpec, shown: Shown) -> None:

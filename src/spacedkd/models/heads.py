@@ -18,8 +18,9 @@ from timm.layers import ClassifierHead
 from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs, call
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, is_out_of_memory
 from spacedkd.models.input_size import at_own_size
+from spacedkd.own_code import failed, is_users
 
 
 @dataclass(eq=False)
@@ -100,10 +101,24 @@ class Classifier(nn.Module):
     def _answer(self, inputs: Inputs) -> Prediction:
         """What a network that is not timm's says, and the features it gives or shows."""
         with watching(_classifying(self.network, inputs)) as seen:
-            logits, features = understood(call(self.network, inputs), type(self.network).__name__)
+            logits, features = understood(self._call(inputs), type(self.network).__name__)
+        classes = getattr(self.network, "_class_count", None)
+        if logits.ndim != 2 or logits.shape[1] != (classes or logits.shape[1]):
+            raise UserError(
+                f"Network {type(self.network).__name__} gives logits {[*logits.shape]}, and gave {classes or 'C'} for "
+                f"each item before: logits must always be [B, {classes or 'C'}], in training as in evaluation."
+            )
         if features is None:
             features = seen[-1].entered if seen else logits.new_empty(len(logits), 0)
         return Prediction(logits, features.flatten(1))
+
+    def _call(self, inputs: Inputs) -> Any:
+        try:
+            return call(self.network, inputs)
+        except Exception as error:
+            if isinstance(error, UserError) or is_out_of_memory(error) or is_users(error):
+                raise  # which whoever knows the step says in one line
+            raise failed(f"Network {type(self.network).__name__}", error, "while it is called") from error
 
 
 def is_timm(network: nn.Module) -> bool:
@@ -149,6 +164,7 @@ def _classifying(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
             logits, features = understood(call(network, inputs), type(network).__name__)
         names = () if features is not None else _giving(logits, seen, network)
         network._classifying = names  # type: ignore[assignment]
+        network._class_count = logits.shape[1] if logits.ndim == 2 else None  # type: ignore[assignment]
     return [network.get_submodule(name) for name in names]
 
 

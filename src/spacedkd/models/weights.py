@@ -18,7 +18,7 @@ from spacedkd.errors import UserError, first_line
 from spacedkd.models.description import described
 from spacedkd.models.heads import Classifier, looking, understood
 from spacedkd.models.input_size import Renormalise, accept_type, at_own_size, show_through
-from spacedkd.own_code import is_own
+from spacedkd.own_code import failed, is_own
 from spacedkd.run import check_weights
 from spacedkd.spec import NetworkSpec
 
@@ -31,7 +31,7 @@ def tried(network: nn.Module, name: str, shown: Shown) -> None:
         with looking(network):
             answer = call(network, at_own_size(network, shown.sample))
     except Exception as error:
-        raise UserError(f"Network {name} fails on {what}: {reason(error)}") from error
+        raise failed(f"Network {name}", error, f"on {what}") from error
     logits, features = understood(answer, name)
     if logits.ndim != 2 or len(logits) != several or not logits.is_floating_point():
         raise UserError(

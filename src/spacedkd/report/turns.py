@@ -14,7 +14,7 @@ from spacedkd.report.markup import Markup, Titled, folded, grid, html_table, leg
 from spacedkd.report.numbers import DASH, count, counted, listed, plain
 from spacedkd.report.table import Cell, Column, Table
 from spacedkd.run import Run
-from spacedkd.schedule import NamedSchedule, Schedule, Segment, Spaced, Window, segments
+from spacedkd.schedule import NamedSchedule, Schedule, Segment, Spaced, Window, segments, turns_of
 
 FINEST = 1.5
 """pixels between two blocks of a role below which they are drawn as one band"""
@@ -171,7 +171,7 @@ def _drawn(table: Timetable, panel: Panel, steps: int) -> tuple[list[Stroke], li
     A band is wider than those of followers on top of it, so that all show.
     """
     finest = FINEST * (panel.x[1] - panel.x[0]) / (panel.to_x.stop - panel.to_x.start)  # in turns
-    drawn = strokes(segments(table.schedule.turns(table.run.roles, range(steps))), finest)
+    drawn = strokes(segments(turns_of(table.schedule, table.run.roles, range(steps))), finest)
     groups: dict[tuple[bool, str], list[Stroke]] = {}
     for one in sorted(drawn, key=lambda one: not one.merged):
         groups.setdefault((one.merged, one.role), []).append(one)

@@ -7,7 +7,7 @@ from typing import Any
 
 from spacedkd.duration import Duration, in_steps, steps_of
 from spacedkd.errors import UserError, whole_number
-from spacedkd.schedule import Schedule, Spaced, as_schedule
+from spacedkd.schedule import Schedule, Spaced, as_schedule, turns_of
 
 ENDLESS = 10**15
 """steps of a run whose end nobody has said"""
@@ -67,7 +67,7 @@ def _units(plan: Any) -> Iterator[str]:
 def _walked(schedule: Schedule, total: int) -> Sequence[int]:
     """The teacher's updates at each of the student's steps, off the schedule's turns; -1 where it has none."""
     updates, seen = 0, array("q", [-1] * total)
-    for turn in schedule.turns(("teacher", "student"), range(total)):
+    for turn in turns_of(schedule, ("teacher", "student"), range(total)):
         if turn.role == "teacher":
             updates += 1
         else:

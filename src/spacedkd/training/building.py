@@ -14,6 +14,7 @@ from spacedkd.errors import UserError
 from spacedkd.methods.method import Ingredients
 from spacedkd.models import build
 from spacedkd.models.weights import check_trained, keep_normalisation
+from spacedkd.own_code import user_code
 from spacedkd.seeds import seed_for
 from spacedkd.spec import NetworkSpec
 from spacedkd.training.plan import Plan, stream_of
@@ -62,6 +63,7 @@ class Networks:
         return seed_for(run.seed, "weights") if same else seed_for(run.seed, "weights", role)
 
 
+@user_code()
 def build_models(plan: Plan) -> dict[str, nn.Module]:
     """Every model of the plan's method, by name."""
     networks, data = Networks(plan), plan.data

@@ -61,8 +61,8 @@ def check_named(spec: RunSpec, run: Path | RunFolder | None, folder: RunFolder) 
     """Refuse a spec that goes on from another run, if nobody says which, and this folder has not begun with it."""
     if spec.extends and run is None and not folder.begin.exists():
         raise UserError(
-            "This spec goes on where another run ended: name that run with --extend RUN, or extend=RUN. To train all "
-            "of it in one go give --set 'extends=[]', or replace(spec, extends=())."
+            "This spec goes on where another run ended: name that run with --extend RUN. To train all of it in one "
+            "go give --set 'extends=[]'."
         )
 
 

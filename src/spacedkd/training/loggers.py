@@ -9,6 +9,7 @@ from spacedkd.data.parallel import tell
 from spacedkd.errors import Linked, UserError, first_line
 from spacedkd.json_form import to_json
 from spacedkd.logger_names import LOGGERS, check_installed
+from spacedkd.own_code import failed
 from spacedkd.spec import RunSpec
 
 Entry = Mapping[str, Any]
@@ -83,7 +84,7 @@ class Loggers:
     ) -> Iterator[None]:
         """While a run is trained: its journal has what is `left`; what was `cut` off will be written again."""
         for one in self._own:
-            with suppress(NotImplementedError):  # of Lightning's own CSVLogger
+            with _calling(one), suppress(NotImplementedError):  # of Lightning's own CSVLogger
                 one.log_hyperparams(flat(to_json(spec)))
         status = "failed"
         try:
@@ -96,7 +97,8 @@ class Loggers:
                 with self._unharmed(name):
                     _finalize(self._told[name][0], status)
             for one in self._own:
-                _finalize(one, status)
+                with _calling(one):
+                    _finalize(one, status)
 
     def note(self, entry: Entry, pace: float | None = None) -> None:
         """A line was written into the journal."""
@@ -108,7 +110,8 @@ class Loggers:
                 with self._unharmed(name):
                     logger.log_metrics(dict(metrics), step)
         for one in self._own:
-            one.log_metrics(dict(metrics), step)
+            with _calling(one, f"at step {step} of the {entry['role']}"):
+                one.log_metrics(dict(metrics), step)
 
     @contextmanager
     def _unharmed(self, name: str) -> Iterator[None]:
@@ -118,6 +121,17 @@ class Loggers:
         except Exception as error:
             del self._told[name]
             tell(f"Logging to {name} failed ({type(error).__name__}: {first_line(error)}). The run goes on without it.")
+
+
+@contextmanager
+def _calling(logger: RunLogger, when: str = "") -> Iterator[None]:
+    """Turn what a logger of the user's raises into one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise failed(f"Logger {type(logger).__name__}", error, when) from error
 
 
 def _opened(

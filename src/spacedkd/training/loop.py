@@ -10,9 +10,10 @@ from torch import nn
 
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import batches
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, is_out_of_memory, out_of_memory
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.method import Method
+from spacedkd.own_code import user_code
 from spacedkd.run import Run, read_run
 from spacedkd.schedule import Turn
 from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
@@ -146,7 +147,7 @@ def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, begins
     with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
         begins.planned(plan, recorder.position.turns)
         with Agreement(setup.fabric, stop) as stops:
-            for moment in learn(setup, recorder, stops):
+            for moment in _blaming(setup, recorder, learn(setup, recorder, stops)):
                 recorder.beats(moment)
                 callback(moment)
         done = recorder.position.turns
@@ -157,6 +158,29 @@ def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, begins
     if done < len(plan.turns):
         raise Stopped(folder.path, done, len(plan.turns))
     return read_run(folder.path)
+
+
+def _blaming(setup: Setup, recorder: Recorder, moments: Iterator[Moment]) -> Iterator[Moment]:
+    """Take the turns; what user code raises in one is said in one line, and so is that memory is short.
+
+    Whoever is told of a moment raises outside, and is left alone.
+    """
+
+    def when() -> str:
+        turn = recorder.turn
+        return "" if turn is None else f"at step {turn.step} of the {turn.role}"
+
+    while True:
+        try:
+            with user_code(when):
+                moment = next(moments, None)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise out_of_memory(error, when(), setup.plan.spec.batch_size) from error
+        if moment is None:
+            return
+        yield moment
 
 
 def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects, stop: Stop) -> None:
@@ -175,7 +199,7 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     moment, parts = Moments(plan, position, setup.followed), Parts(setup, recorder.cost)
     learning, watch, rest = None, Watch(setup, position), (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
-        role, step = turn
+        role, step = recorder.turn = turn
         if role in setup.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it
             position.turns += 1
             recorder.following.pass_by(position.turns, turn)

@@ -22,6 +22,7 @@ from spacedkd.json_form import changed_fields, qualified_name
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import describe
 from spacedkd.methods.method import Method
+from spacedkd.models.build import instance_given
 from spacedkd.own_code import is_own
 from spacedkd.spec import MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
 
@@ -42,6 +43,9 @@ class Objects:
     method: Method | None = None
 
     def __post_init__(self) -> None:
+        for name in ("network", "teacher"):
+            if isinstance(getattr(self, name), nn.Module):
+                raise instance_given(name, getattr(self, name))
         for name in ("network", "teacher", "collate", "optimizer", "lr"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UserError(f"{name} must be a function, got {getattr(self, name)!r}. A name goes into the spec.")

@@ -3,11 +3,12 @@
 from typing import Any
 
 import torch
-from timm.optim import create_optimizer_v2
+from timm.optim import create_optimizer_v2, get_optimizer_class
 from torch import nn
 
 from spacedkd.errors import UserError, first_line
-from spacedkd.own_code import is_own, load_object
+from spacedkd.json_form import by_signature
+from spacedkd.own_code import failed, is_own, load_object
 from spacedkd.spec import OptimizerSpec
 from spacedkd.training.objects import MakeOptimizer
 
@@ -22,14 +23,17 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | 
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("Nothing of the network learns: none of its parameters has requires_grad.")
     if make is not None:
+        if not callable(make):
+            raise UserError(f"Optimizer {spec.name} must be a function of named parameters, got {make!r}.")
         try:
-            return _checked(make(model.named_parameters()), model, spec.name)
+            made = make(model.named_parameters())
         except UserError:
             raise
         except Exception as error:
-            line = f"{type(error).__name__}: {first_line(error)}"
-            raise UserError(f"{spec.name} of your own, a function of named parameters, fails: {line}") from error
+            raise failed(f"Optimizer {spec.name}, a function of named parameters,", error) from error
+        return _checked(made, model, spec.name)
     momentum = {} if spec.momentum is None else {"momentum": spec.momentum}
+    by_signature(_class_of(spec.name), spec.options, f"Optimizer {spec.name}")
     settings = {"lr": spec.lr, **momentum, **spec.options}
     try:
         if spec.name == "sgd":
@@ -38,10 +42,18 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | 
         groups = _decay_groups(model, spec.weight_decay)
         if spec.name == "adamw":
             return torch.optim.AdamW(groups, **settings)
-        made: torch.optim.Optimizer = create_optimizer_v2(groups, opt=spec.name, **settings)
-        return made
+        by_name: torch.optim.Optimizer = create_optimizer_v2(groups, opt=spec.name, **settings)
+        return by_name
     except (TypeError, ValueError, AssertionError, ImportError, RuntimeError, NameError) as error:
         raise UserError(f"Optimizer {spec.name} cannot be made: {first_line(error)}") from None
+
+
+def _class_of(name: str) -> type[torch.optim.Optimizer]:
+    """The class of an optimizer by name, as far as its options are concerned: what Lookahead wraps."""
+    if name in ("sgd", "adamw"):
+        return torch.optim.SGD if name == "sgd" else torch.optim.AdamW
+    made: Any = get_optimizer_class(name.removeprefix("lookahead_"), bind_defaults=False)
+    return made  # type: ignore[no-any-return]
 
 
 def _checked(optimizer: Any, model: nn.Module, name: str) -> torch.optim.Optimizer:

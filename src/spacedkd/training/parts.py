@@ -1,8 +1,14 @@
 """What an update is computed from: all of its batch, or several parts of it whose gradients are accumulated."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from spacedkd.data.stream import Batch
+from spacedkd.errors import UserError
 from spacedkd.schedule import Turn
 from spacedkd.seeds import seed_for
 from spacedkd.training import engine
@@ -31,4 +37,27 @@ class Parts:
         masks: list[str | int] = [*masked_by(turn, plan.spec.frozen_mode), fabric.global_rank]
         engine.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, *([part] if part else [])))
         self._cost.part(setup.stream.size(turn.step), part, plan.spec.accumulate)
-        return plan.method.losses(turn.role, setup.models, batch, plan.progress(turn, self._gather, part))
+        losses = plan.method.losses(turn.role, setup.models, batch, plan.progress(turn, self._gather, part))
+        _check_losses(losses, plan.spec.method.name, turn)
+        return losses
+
+
+def _check_losses(losses: Any, method: str, turn: Turn) -> None:
+    """Refuse what a role cannot learn from."""
+    values = [*losses.values()] if isinstance(losses, Mapping) else []
+    single = all(isinstance(one, Tensor) and one.numel() == 1 and one.shape == values[0].shape for one in values)
+    if not values or not single:
+        each = {name: _shape(one) for name, one in losses.items()} if isinstance(losses, Mapping) else losses
+        raise UserError(
+            f"Method {method} must give the {turn.role} losses by name, each a tensor with one number; at step "
+            f"{turn.step} it gives {each!r}."
+        )
+    if torch.is_grad_enabled() and not any(loss.requires_grad for loss in values):
+        raise UserError(
+            f"The losses that method {method} gives the {turn.role} at step {turn.step} do not depend on its weights, "
+            "so nothing would be learned: compute them from models[...](batch.inputs), not under torch.no_grad()."
+        )
+
+
+def _shape(loss: Any) -> str:
+    return f"shape {[*loss.shape]}" if isinstance(loss, Tensor) else type(loss).__name__

@@ -18,7 +18,7 @@ from spacedkd.data.sources import Library
 from spacedkd.data.splits import RunData, of_datasets
 from spacedkd.data.stream import Stream, View
 from spacedkd.duration import Duration
-from spacedkd.errors import UserError, first_line, unknown
+from spacedkd.errors import UserError, unknown
 from spacedkd.extends import with_extensions
 from spacedkd.files import resolved
 from spacedkd.learning_rate import LearningRate
@@ -27,7 +27,7 @@ from spacedkd.methods import METHODS, build_method, describe
 from spacedkd.methods.method import Method, Progress
 from spacedkd.models import build
 from spacedkd.models.heads import class_count
-from spacedkd.own_code import check_vouched, is_own, load_object
+from spacedkd.own_code import check_vouched, failed, is_own, load_object, user_code
 from spacedkd.schedule import Online, Schedule, Turn
 from spacedkd.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.training import engine
@@ -120,6 +120,7 @@ class Plan:
         return [View(step + later, view) for step, view in views]
 
 
+@user_code()
 def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
     """The spec with everything it leaves open decided, so that it will mean the same tomorrow."""
     objects = objects or Objects()
@@ -128,8 +129,11 @@ def fill_in(spec: RunSpec, objects: Objects | None = None, library: Library | No
     named = {"network": spec.network.name, "optimizer": spec.optimizer.name, "lr": spec.rate.shape}
     check_vouched(name for what, name in named.items() if what not in objects.described)
     method, schedule = method_and_schedule(spec, objects.method)
+    teacher = None if spec.teacher is None else build.with_typed_options(spec.teacher, objects.teacher)
     return replace(
         spec,
+        network=build.with_typed_options(spec.network, objects.network),
+        teacher=teacher,
         data=spec.data if is_own(spec.data.source) else (library or Library()).filled(spec.data),
         method=describe(method),
         schedule=schedule,
@@ -170,6 +174,7 @@ def method_and_schedule(spec: RunSpec, own: Method | None = None) -> tuple[Metho
     return method, None
 
 
+@user_code()
 def make_plan(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> Plan:
     """Decide everything; whatever is wrong with a spec shows here or when the models are built."""
     objects, library = objects or Objects(), library or Library()
@@ -211,7 +216,7 @@ def load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     """The data of a run. Of datasets that do not say how many classes there are, the student's network says it."""
     if not is_own(spec.data.source):
         return library.load(spec.data)
-    pair = _called(load_object(spec.data.source), spec.data.source) if objects.data is None else objects.data
+    pair = _called("Data", spec.data.source, load_object(spec.data.source)) if objects.data is None else objects.data
     data = of_datasets(pair, objects.collate, spec.data.holdout)
     if data.names:
         return data
@@ -236,16 +241,28 @@ def _course(spec: RunSpec, objects: Objects, in_run: tuple[int, int]) -> Learnin
     own = objects.lr or (load_object(spec.rate.shape) if is_own(spec.rate.shape) else None)
     if own is None:
         return learning_rate.of_spec(spec.optimizer, spec.rate, *in_run)
-    for step in range(in_run[1]):
-        lr = _called(own, spec.rate.shape, step)
+
+    def checked(step: int) -> float:
+        lr = _called("Learning rate", spec.rate.shape, own, step)
         if not (isinstance(lr, Real) and math.isfinite(lr) and float(lr) >= 0):
-            raise UserError(f"A learning rate must be a finite number from 0 up at every step; lr({step}) is {lr!r}.")
-    return lambda step: float(own(step))
+            raise UserError(
+                f"Learning rate {spec.rate.shape} must be a finite number from 0 up at every step; lr({step}) is "
+                f"{lr!r}."
+            )
+        return float(lr)
+
+    for step in range(in_run[1]):
+        checked(step)
+    return checked
 
 
-def _called(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
-    """What a function of somebody's own gives; that it fails is said in one line."""
+def _called(what: str, name: str, function: Any, *arguments: int) -> Any:
+    """Return what a function of the user's gives for a step, or for nothing; that it fails is said in one line."""
+    if not callable(function):
+        raise UserError(f"{what} {name} must be a function, got {function!r}.")
     try:
         return function(*arguments)
+    except UserError:
+        raise
     except Exception as error:
-        raise UserError(f"{name} of your own fails: {type(error).__name__}: {first_line(error)}") from error
+        raise failed(f"{what} {name}", error, f"at step {arguments[0]}" if arguments else "") from error

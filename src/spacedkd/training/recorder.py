@@ -40,6 +40,8 @@ class Recorder:
         self.setup, self.folder = setup, folder
         self._beat, self._loggers = Beat(folder.handle), loggers or Loggers()
         self.position = Position()
+        self.turn: Turn | None = None
+        """the turn that is taken now, or was taken last"""
         self.cost = Cost(setup.modules())
         self._journal: Journal | None = None
         self._saved = -1

@@ -16,7 +16,7 @@ from spacedkd.data.stream import Stream, in_order
 from spacedkd.errors import UserError
 from spacedkd.evaluation.scores import NotFinite, check_finite, count
 from spacedkd.models.weights import ema_update
-from spacedkd.own_code import is_own
+from spacedkd.own_code import is_own, user_code
 from spacedkd.training import engine, path
 from spacedkd.training.building import build_models
 from spacedkd.training.compiling import compile_blocks
@@ -113,6 +113,7 @@ def _keep_statistics(model: nn.Module, keeps: bool) -> None:
             part.__dict__["track_running_stats"] = keeps
 
 
+@user_code()
 def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     """The plan's models on its devices; nothing is written yet."""
     models = build_models(plan) if models is None else models

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from spacedkd.errors import unknown
 from spacedkd.schedule import ReleasedSelfKD, Schedule, Turn
+from spacedkd.schedule import turns_of as schedule_turns
 
 
 class Turns:
@@ -101,7 +102,8 @@ def turns_of(
 ) -> Iterator[Turn]:
     """The turns of a schedule written in steps; a role that has learned enough has no more of them."""
     order = roles[::-1] if follower_first else roles
-    return (turn for turn in schedule.turns(order, range(total)) if turn.step < stops.get(turn.role, total))
+    every = schedule_turns(schedule, order, range(total))
+    return (turn for turn in every if turn.step < stops.get(turn.role, total))
 
 
 def looks_of(schedule: Schedule, roles: Sequence[str], total: int) -> Mapping[Turn, Turn]:
