@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.files import open_ordinary, read_ordinary
+from spacedkd.files import Folder, open_ordinary, read_ordinary
 
 
 def test_a_file_of_a_folder_is_read(tmp_path: Path) -> None:
@@ -49,3 +49,12 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abcd")
     with pytest.raises(OSError, match="larger than 3 bytes"):
         read_ordinary(tmp_path / "file", 3)
+
+
+def test_a_pipe_in_place_of_a_folder_is_removed_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "logs" / "csv").mkdir(parents=True)
+    os.mkfifo(tmp_path / "best")
+    os.mkfifo(tmp_path / "logs" / "csv" / "metrics.csv")
+    for name in ("best", "logs", "none"):
+        Folder(tmp_path).remove_tree(tmp_path / name)
+    assert [*tmp_path.iterdir()] == []

@@ -225,10 +225,14 @@ class Folder:
                 _sync(folder)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder with all that is in it, if it is there; what the system keeps is left."""
+        """Remove a folder with all that is in it, or whatever has its name; what the system keeps is left."""
         with suppress(FileNotFoundError, NotADirectoryError), self._holding(path) as (folder, name):
             _refuse_link(name, folder, path)
-            shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+            if stat.S_ISDIR(_mode_of(name, folder) or stat.S_IFDIR):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+            else:  # rmtree would open a pipe, and wait for somebody who writes to it
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
 
     def rename(self, path: Path, to: Path, durable: bool = True) -> None:
         """Give a file another name, in the place of whatever has it; unless told, so that it survives a power cut."""

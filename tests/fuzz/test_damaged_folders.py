@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spacedkd import DataSpec, RunSpec, Spaced, train
+from spacedkd import DataSpec, RunSpec, Spaced, UserError, load_student, train
 from spacedkd.cli import main
 from spacedkd.stopping import Stopped
 from tests.conftest import TINY
@@ -160,8 +160,8 @@ def put_in_place(path: Path, kind: str, outside: Path) -> None:
     elif kind == "folder":
         path.mkdir()
     else:
-        with path.open("wb") as file:  # more than any memory has, where it is to be parsed
-            file.truncate(1 << 40 if path.suffix in (".json", ".jsonl") else 1 << 26)
+        with path.open("wb") as file:  # JSON of a terabyte; what is read to its end, for a digest, is smaller
+            file.truncate(1 << 40 if path.suffix == ".json" else 1 << 26)
 
 
 def damaged_file(draw: Callable[[Any], Any], path: Path, kind: str) -> None:
@@ -262,3 +262,11 @@ def test_a_link_that_leads_to_itself_where_a_folder_is_named(words: str, here: P
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_weights_that_are_a_pipe_are_not_waited_for(here: Path) -> None:
+    Path("student").mkdir()
+    os.mkfifo("student/model.safetensors")
+    Path("student/config.json").write_text('{"architecture": "resnet18_small", "num_classes": 3}')
+    with pytest.raises(UserError):
+        load_student("student")

@@ -140,7 +140,7 @@ def _weights_file(path: Path) -> Path:
     if path.is_file():
         return path
     for inside in _RUN:
-        if (path / inside).exists():
+        if (path / inside).is_file():  # no pipe, which safetensors would wait for
             return path / inside
     if (path / "result.json").exists():
         raise UserError(f"The student of {path} is gone. Make it again with: spacedkd train --resume {path}")

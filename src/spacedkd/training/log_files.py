@@ -33,9 +33,9 @@ def csv_logger(place: Path, entries: Sequence[Entry]) -> CSVLogger:
 
 def _paces(file: Path) -> Iterator[tuple[tuple[str, int], float]]:
     """What a file says of how fast a run was: column and step, and images a second."""
-    if not file.exists():
+    if not file.is_file():  # a pipe would be waited for
         return
-    with file.open(encoding="utf-8", newline="") as opened, suppress(csv.Error):
+    with file.open(encoding="utf-8", errors="replace", newline="") as opened, suppress(csv.Error):
         for row in csv.DictReader(opened):
             for column in [name for name in row if name and name.endswith(PACE) and row[name]]:
                 with suppress(ValueError, TypeError):  # of a line that a kill has cut
