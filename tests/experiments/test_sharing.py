@@ -16,7 +16,7 @@ from spacedkd.data.sources import Library
 from spacedkd.experiments.comparison import compare as compare_folders
 from spacedkd.experiments.forgetting import followers, forget_passed
 from spacedkd.experiments.runner import plan, run_all
-from spacedkd.experiments.sharing import Job, next_jobs, share, teacher_of
+from spacedkd.experiments.sharing import Job, next_jobs, share, teacher_alone, teacher_of
 from spacedkd.files import write_json
 from spacedkd.stopping import Stopped
 from spacedkd.training.building import build_models
@@ -385,3 +385,17 @@ def test_a_path_takes_a_quarter_of_the_free_disk_at_most(tmp_path: Path, monkeyp
     assert followers(10) == {"no KD", "half", "spaced", "offline"}
     assert followers(3) == {"no KD", "spaced", "offline"}
     assert followers(1) == {"no KD", "offline"}
+
+
+def test_a_teacher_that_was_trained_alone_and_is_damaged_is_trained_again(
+    tmp_path: Path, both: dict[str, Path]
+) -> None:
+    """The command that trained it was killed before the run that follows it came to its end."""
+    online, spaced, jobs = follower(tmp_path)
+    snapshots(online.folder)[-1].unlink()
+    teacher = teacher_alone(online)
+    train(teacher.spec, teacher.folder)
+    snapshots(teacher.folder)[-1].write_bytes(b"damaged")
+    assert not run_all(plan({job.label: ARMS[job.label] for job in jobs}, [0], tmp_path), 1, lambda job, moment: None)
+    assert (spaced.folder / "journal.jsonl").read_bytes() == (both["alone"] / "spaced/seed0/journal.jsonl").read_bytes()
+    assert not [*tmp_path.rglob("teacher")]

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -29,7 +28,7 @@ from spacedkd.experiments.sharing import (
     without_lost,
     without_teacher,
 )
-from spacedkd.files import resolved
+from spacedkd.files import Folder, resolved
 from spacedkd.logger_names import check_installed
 from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, never
@@ -260,7 +259,7 @@ def _train_all(
                     again.append(job)
                 elif str(Path(path).parent) in leaders:  # a teacher that was trained alone, by another command
                     renewed.add(path)
-                    shutil.rmtree(path)
+                    Folder(Path(path).parent).remove_tree(Path(path))
                     again.append(job)
                 else:
                     again.append(without_teacher(job))
