@@ -11,7 +11,7 @@ import pytest
 
 from spacedkd import RunSpec, UserError, own_code, train
 from spacedkd.cli import main
-from spacedkd.files import read_journal
+from spacedkd.documents import read_journal
 from spacedkd.schedule import NamedSchedule, Turn
 from spacedkd.spec import read_spec
 from spacedkd.training.turns import turns_of
