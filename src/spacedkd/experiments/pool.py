@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from spacedkd.data.parallel import tell
 from spacedkd.data.sources import Library
-from spacedkd.errors import Diverged, RunFailed, SnapshotsGone, UserError, first_line
+from spacedkd.errors import Diverged, OutOfMemory, RunFailed, SnapshotsGone, UserCodeError, UserError, first_line
 from spacedkd.experiments.sharing import Job, keep_diverged, keep_failed, next_jobs
 from spacedkd.files import resolved
 from spacedkd.stopping import Stop, Stopped, never
@@ -116,12 +116,12 @@ def failure_of(error: Exception) -> UserError:
     if type(error) in (Diverged, SnapshotsGone, RunFailed):
         assert isinstance(error, UserError)
         return error
-    if isinstance(error, UserError):
+    raised = isinstance(error, UserCodeError | OutOfMemory)
+    if isinstance(error, UserError) and not raised:
         return RunFailed(str(error))
+    line = str(error).removesuffix(".") if raised else f"{type(error).__name__}: {first_line(error)}"
     trace = "".join(traceback.format_exception(error)).splitlines()
-    return RunFailed(
-        f"{type(error).__name__}: {first_line(error)} (failed.json in its folder has the traceback)", trace
-    )
+    return RunFailed(f"{line} (failed.json in its folder has the traceback)", trace)
 
 
 LIBRARY = Library()
