@@ -271,8 +271,7 @@ def test_links_in_a_run_are_not_followed(tmp_path: Path) -> None:
         read_json(run / "a.json", within=run)
     with pytest.raises(CannotRead, match="symbolic link"):
         [*read_journal(run / "a.json", within=run)]
-    with pytest.raises(CannotRead, match="symbolic link"):
-        read_small_json(run / "a.json", within=run)
+    assert read_small_json(run / "a.json", within=run) == {}
     (run / "spec.json").symlink_to(other)
     with pytest.raises(UserError, match="symbolic link"):
         read_spec(run)

@@ -51,7 +51,7 @@ def read_json(path: Path, within: Folder | Path | None = None) -> Any:
 
 
 def read_small_json(path: Path, within: Folder | Path | None = None) -> dict[str, Any]:
-    """Return the object in a JSON file, or an empty one where there is no file, or no whole one; links are refused."""
+    """Return the object in a JSON file, or an empty one where there is no file, or no whole one."""
     try:
         found = read_json(path, within)
     except (OSError, UserError):
