@@ -169,7 +169,7 @@ def test_names_of_code_are_marked(name: str, text: str, tmp_path: Path) -> None:
 def test_what_is_no_ordinary_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     for path in (tmp_path / name, Path("/dev/zero")):
-        with pytest.raises(CannotRead, match="no ordinary file"):
+        with pytest.raises(CannotRead, match="not an ordinary file"):
             read_document(path)
 
 

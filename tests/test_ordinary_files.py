@@ -41,7 +41,7 @@ def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
 def test_fifos_devices_and_folders_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
-        with pytest.raises(OSError, match="no ordinary file"):
+        with pytest.raises(OSError, match="not an ordinary file"):
             read_ordinary(path, 10)
 
 

@@ -43,7 +43,7 @@ def open_ordinary(
 def _ordinary(descriptor: int, path: Path) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+        raise OSError(errno.EINVAL, "it is a pipe, a device or a folder, not an ordinary file", str(path))
     return descriptor
 
 

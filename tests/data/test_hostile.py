@@ -22,6 +22,7 @@ from PIL import Image, ImageOps
 from spacedkd import DataSpec, UserError
 from spacedkd.data import hub, limits, tables
 from spacedkd.data.below import OTHERS
+from spacedkd.data.disk import read_class_list
 from spacedkd.data.sources import load
 from spacedkd.data.stored import BadImage, decode
 from tests.data.on_disk import class_folders, parquet, picture, png, tiny_imagenet, write
@@ -61,7 +62,7 @@ def test_pipes_and_devices_are_refused_at_once(tmp_path: Path, make: Callable[[P
     assert "not an ordinary file" in refused(DataSpec(str(make(tmp_path / "x.npz"))))
     assert "There is no parquet file" in refused(DataSpec(str(make(tmp_path / "x.parquet"))))
     place = class_folders(tmp_path / "folder")
-    assert "There is no class list" in refused(DataSpec(str(place), class_list=str(make(tmp_path / "list"))))
+    assert "cannot be read" in refused(DataSpec(str(place), class_list=str(make(tmp_path / "list"))))
     make(place / "train" / "cat" / "001.png")
     assert "train/cat/001.png cannot be read: it is a pipe, a device" in refused(DataSpec(str(place)))
     assert len(load(DataSpec(str(place), skip_bad=True)).train) == 7
@@ -328,3 +329,10 @@ def test_declared_limits_are_those_of_the_page() -> None:
     assert f"| the hub's answer | {hub.ANSWER_SECONDS:g} seconds" in page
     for limit in (limits.PIXELS, limits.ENCODED >> 20, limits.ARRAYS >> 30, OTHERS):
         assert str(limit) in page
+
+
+def test_a_class_list_that_is_too_long_is_refused_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spacedkd.data.limits.TEXT", 10)
+    (tmp_path / "classes.txt").write_text("cats\ndogs\nbirds\n")
+    with pytest.raises(UserError, match="larger than 10 bytes"):
+        read_class_list(str(tmp_path / "classes.txt"))

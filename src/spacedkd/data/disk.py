@@ -101,8 +101,11 @@ def read_class_list(path: str) -> Sequence[str]:
     """One class folder a line; empty lines do not count."""
     try:
         names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError):
+    except FileNotFoundError:
         raise UserError(f"There is no class list {path}. It is a text file with one class folder a line.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise UserError(f"The class list {path} cannot be read: {why}. Write one class folder a line.") from None
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"The class list {path} names {twice} twice: one class a line, each of them once.")

@@ -1,10 +1,10 @@
 """How large what is read may be: declared sizes are looked at before any memory is taken for them."""
 
 import os
-import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from spacedkd import files
 from spacedkd.errors import UserError
 
 PIXELS = 1 << 27
@@ -18,23 +18,13 @@ ARRAYS = 32 << 30
 
 
 def open_ordinary(path: str | Path) -> BinaryIO:
-    """A file, opened unbuffered; OSError for pipes and devices, which might never end, or never begin."""
-    file = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115, which has no opener
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(0, "it is a pipe, a device or a folder, not an ordinary file")
-    return file
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """A pipe is opened at once, whether or not anybody writes to it."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    """Open an ordinary file unbuffered; raise an OSError for pipes and devices, which might never end or begin."""
+    return os.fdopen(files.open_ordinary(Path(path)), "rb", buffering=0)
 
 
 def read_text(path: str | Path) -> str:
-    """A text file of no more than `TEXT` bytes; OSError for what is none."""
-    with open_ordinary(path) as file:
-        return (file.read(TEXT) or b"").decode()
+    """Return a text file of no more than `TEXT` bytes; raise an OSError for any other file."""
+    return files.read_ordinary(Path(path), TEXT).decode()
 
 
 def check_fits(place: str, needed: int, what: str) -> None:
