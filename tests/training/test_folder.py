@@ -95,7 +95,7 @@ def full(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "open", opened)
 
 
-def no_room_for_a_student(*args: Any) -> None:
+def no_room_for_a_student(*args: Any, **options: Any) -> None:
     raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
 
