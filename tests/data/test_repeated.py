@@ -54,6 +54,18 @@ def test_bytes_on_disk_are_counted_and_remembered(
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("in_memory", ["train", "test"])
+def test_a_part_in_memory_is_compared_with_one_on_disk(folder: Path, in_memory: str) -> None:
+    """Images of one size are kept in memory, those of several sizes stay encoded."""
+    other = {"train": "val", "test": "train"}[in_memory]
+    write(folder / other / "cat" / "wide.png", picture(99).resize((31, 17)))
+    data = load(DataSpec(str(folder), augmentation="imagenet", image_size=12))
+    assert {"train": type(data.train), "test": type(data.test)}[in_memory] is Images
+    assert type(data.train) is not type(data.test)
+    assert data.repeated == {"test": 3}
+    assert data.with_holdout(0.5).repeated["test"] in range(1, 3), "of the images that are still trained on"
+
+
 def test_damaged_digests_are_made_anew(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     spec = DataSpec(str(folder), augmentation="imagenet", image_size=12)

@@ -62,18 +62,16 @@ def difference(before: Digest, now: Digest) -> str | None:
 def repeated(train: Images | Encoded | Items, part: Images | Encoded | Items) -> int | None:
     """Count the images of a part that are training images as well; None where that is not known.
 
-    Images in memory are the same if all pixels are, encoded ones if all bytes are. Nothing is decoded for it. Of a
-    user's datasets it is known where both are `Subset`s of one dataset.
+    Images in memory are the same if all pixels are; where a part stays encoded, if all bytes are. Nothing is decoded
+    for it. Of a user's datasets it is known where both are `Subset`s of one dataset.
     """
     if isinstance(train, Items) and isinstance(part, Items):
         return _repeated_items(train, part)
     if isinstance(train, Images) and isinstance(part, Images):
         return _repeated_pixels(train.pixels, part.pixels)
-    if isinstance(train, Encoded) and isinstance(part, Encoded):
-        if train.digests is None or part.digests is None:
-            return None
-        return int(np.isin(part.digests, train.digests).sum())
-    return None
+    if isinstance(train, Items) or isinstance(part, Items) or train.digests is None or part.digests is None:
+        return None
+    return int(np.isin(part.digests, train.digests).sum())
 
 
 def _repeated_pixels(train: Tensor, part: Tensor) -> int:

@@ -5,6 +5,7 @@ import mmap
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -161,6 +162,15 @@ def keep(
         kept = None if digests is None else digests[good.numpy()]
         return Encoded(stored[good], labels[rows[good]], (), (), (), fit, kept), note
     return Images(read[0][good] if bad else read[0], labels[rows[good]], (), (), (), later), note
+
+
+def with_digests(images: Images | Encoded, part: Part, rows: Tensor) -> Images | Encoded:
+    """Return what `keep` gave for `rows` with a digest of the bytes of each image, also where it is in memory."""
+    if isinstance(images, Encoded) or isinstance(part.images, np.ndarray):
+        return images
+    bad, digests = checked(part.images[rows])
+    good = [place for place in range(len(rows)) if place not in bad]
+    return images if digests is None or len(good) != len(images) else replace(images, digests=digests[good])
 
 
 def _left_out(stored: Stored, bad: Reasons, skip: bool) -> str | None:

@@ -20,7 +20,7 @@ from spacedkd.data.images import Encoded, Images, ImageSet
 from spacedkd.data.inputs import Inputs, Normalisation, Shown
 from spacedkd.data.items import Collate, Items
 from spacedkd.data.parallel import tell
-from spacedkd.data.reading import MEMORY_LIMIT, keep
+from spacedkd.data.reading import MEMORY_LIMIT, keep, with_digests
 from spacedkd.data.stream import Stream, TrainingStream
 from spacedkd.errors import UserError, counted
 from spacedkd.seeds import seed_for
@@ -176,6 +176,8 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     rows = rows[evenly(labels[rows], spec.train_limit, len(classes.names))]
     train, note = keep(found.train, rows, labels, spec, memory_limit)
     test, test_note = keep(found.test or found.train, test_rows, test_labels, spec, memory_limit)
+    if type(train) is not type(test):  # pixels cannot be compared with bytes: bytes with bytes
+        train, test = with_digests(train, found.train, rows), with_digests(test, found.test or found.train, test_rows)
     mean, std = augmentations.named(spec.augmentation or "").constants or measured(train)
     known: Any = {"classes": classes.names, "mean": mean, "std": std}
     notes = tuple(line for line in (*found.notes, classes.note, note, test_note) if line)
