@@ -14,8 +14,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, Batch, DataSpec, Diverged, Models, NetworkSpec, OptimizerSpec, Progress, RunSpec, Spaced, train
+from spacedkd import (
+    KD,
+    Batch,
+    DataSpec,
+    Diverged,
+    Models,
+    NetworkSpec,
+    OptimizerSpec,
+    Progress,
+    RunSpec,
+    Spaced,
+    UserError,
+    train,
+)
 from spacedkd.cli import main
+from spacedkd.data.items import Items
+from spacedkd.data.splits import of_datasets
 from spacedkd.training import setup
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_in_parts, train_until
@@ -192,3 +207,35 @@ def test_nan_in_the_training_data_is_named(tmp_path: Path, log_every: str) -> No
     with pytest.raises(Diverged, match="Item 23 of the test data holds NaN") as stopped:
         train(spec, tmp_path / "test", data=(Some(), Some(23, seed=1)), network=lambda: nn.Linear(8, 2))
     assert "--lr" not in str(stopped.value)
+
+
+class Square(Some):
+    """The same rows as images of 2 x 4 pixels."""
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return self.x[row].view(1, 2, 4), int(self.y[row])
+
+
+def test_nan_in_the_items_a_network_is_tried_on_is_named(tmp_path: Path) -> None:
+    spec = replace(TINY, data=DataSpec(), method="none")
+    line = "^Item 1 of the test data holds NaN or infinity"
+    with pytest.raises(UserError, match=line):
+        train(
+            replace(spec, network=NetworkSpec()),
+            tmp_path / "own",
+            data=(Some(), Some(1)),
+            network=lambda: nn.Linear(8, 2),
+        )
+    with pytest.raises(UserError, match=line):
+        train(spec, tmp_path / "timm", data=(Square(), Square(1)))
+
+
+def test_nan_in_a_held_out_item_is_named_by_its_row_in_the_training_data(tmp_path: Path) -> None:
+    data = (Some(), Some(seed=1))
+    spec = replace(TINY, data=DataSpec(holdout=0.5), network=NetworkSpec(), method="none")
+    holdout = of_datasets(data, holdout=0.5).holdout
+    assert isinstance(holdout, Items)
+    row = int(holdout.rows[-1])
+    data[0].x[row, 3] = math.nan
+    with pytest.raises(Diverged, match=f"holdout images .* Item {row} of the training data holds NaN"):
+        train(spec, tmp_path / "run", data=data, network=lambda: nn.Linear(8, 2))

@@ -22,7 +22,7 @@ from spacedkd.models import small_resnet
 from spacedkd.models.first_weights import wants_zero_head, zero_head
 from spacedkd.models.heads import looking
 from spacedkd.models.input_size import Resize, accept_type, at_own_size, parse_size, show_through, why_untiled
-from spacedkd.models.weights import load_weights, reason, tried, weights_alone
+from spacedkd.models.weights import check_sample, load_weights, reason, tried, weights_alone
 from spacedkd.own_code import failed, is_own, load_object
 from spacedkd.spec import NetworkSpec
 
@@ -224,7 +224,10 @@ def _try(network: nn.Module, spec: NetworkSpec, shown: Shown) -> None:
         with looking(network):
             logits = network(at_own_size(network, shown.sample))
         if not torch.isfinite(logits).all():
+            check_sample(shown.sample)
             raise ValueError("what it says of them is not a number.")
+    except UserError:
+        raise
     except Exception as error:  # windows and patches that do not fit fail in many ways
         usual, _ = _usual_size(spec)
         way_out = f"Let it scale them: --set network.input_size={max(usual)} (teacher. if it is the teacher)."

@@ -13,7 +13,7 @@ from timm.models import load_state_dict
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from spacedkd.data.inputs import Inputs, Normalisation, Shown, call, count
+from spacedkd.data.inputs import Inputs, Normalisation, Shown, call, count, first_not_finite
 from spacedkd.errors import UserError, first_line
 from spacedkd.models.description import described
 from spacedkd.models.heads import Classifier, looking, understood
@@ -45,8 +45,15 @@ def tried(network: nn.Module, name: str, shown: Shown) -> None:
             "let it give as many logits."
         )
     if not torch.isfinite(logits).all():
+        check_sample(shown.sample)
         raise UserError(f"Network {name} answers with what is not a number (NaN or infinity) to {what}.")
     _check_reading(network, name, shown.sample, logits)
+
+
+def check_sample(sample: Inputs) -> None:
+    """Refuse NaN and infinity in the inputs a network is tried on, the first test items of a user's dataset."""
+    if (row := first_not_finite(sample)) is not None:
+        raise UserError(f"Item {row} of the test data holds NaN or infinity: mend it or leave it out.")
 
 
 def _check_reading(network: nn.Module, name: str, sample: Inputs, logits: Tensor) -> None:

@@ -223,7 +223,10 @@ def _check_defined(items: Images | Encoded | Items, part: str, undefined: Mappin
         check_finite(undefined, [*undefined.values()], len(items), f"{part} images by the {name}")
     except NotFinite as error:
         row = items.first_not_finite() if isinstance(items, Items) else None
-        cause = "" if row is None else f" Item {row} of the {part} data holds NaN or infinity: mend it or leave it out."
+        source = "training" if part == "holdout" else part  # of which an item is held out under the number it has there
+        cause = (
+            "" if row is None else f" Item {row} of the {source} data holds NaN or infinity: mend it or leave it out."
+        )
         raise NotFinite(f"{error}{cause}", row) from None
 
 
