@@ -207,7 +207,8 @@ def by_signature(function: Callable[..., Any], options: Mapping[str, Any], what:
     """Keyword arguments of a function as its parameters want them: by annotation or else by default value.
 
     A text stays one where the parameter takes texts; elsewhere one that stands for a truth value becomes that. What
-    cannot be the truth value or the number that a parameter wants is refused.
+    cannot be the truth value or the number that a parameter wants is refused, and so is a truth value (a `no` of YAML,
+    say) where it is annotated to take nothing but texts.
 
     >>> def make(width: int = 8, deep=False, language: str = "en"): ...
     >>> by_signature(make, {"width": 4, "deep": "yes", "language": "no"}, "Network make")
@@ -219,7 +220,7 @@ def by_signature(function: Callable[..., Any], options: Mapping[str, Any], what:
         kinds = wanted.get(name, ())
         if str in kinds and bool not in kinds:
             made[name] = value
-        elif isinstance(made[name], str | bool) and len(kinds) == 1:
+        if isinstance(made[name], str | bool) and len(kinds) == 1:
             made[name] = _scalar(kinds[0], made[name], f"{what}: {name}")
     return made
 
@@ -242,12 +243,17 @@ def _wanted(function: Callable[..., Any]) -> dict[str, tuple[type, ...]]:
 
 
 def _plain_types(parameter: inspect.Parameter) -> tuple[type, ...]:
+    """What it takes, of bool, int, float and str; (str, object) where it takes texts and perhaps something else."""
     hint, usual = parameter.annotation, parameter.default
+    if hint is str:
+        return (str,)
     if hint is inspect.Parameter.empty:
-        return (type(usual),) if isinstance(usual, bool | float | str) else ()
+        return (str, object) if isinstance(usual, str) else (type(usual),) if isinstance(usual, bool | float) else ()
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     kinds = tuple(one for one in options if one is not types.NoneType)
-    return kinds if all(one in (bool, int, float, str) for one in kinds) else tuple(one for one in kinds if one is str)
+    if kinds != (str,) and all(one in (bool, int, float, str) for one in kinds):
+        return kinds
+    return (str, object) if str in kinds else ()
 
 
 def _scalar(hint: type, value: Any, where: str) -> Any:

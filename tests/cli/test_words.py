@@ -118,6 +118,9 @@ def test_the_parameters_of_ones_own_decide_by_their_types(
     for place in ("network.deep", "method.loud"):
         line = refused([*words[:-1], "other", "--set", f"{place}=maybe"], capsys)
         assert f"{place.partition('.')[2]} must be true or false, got 'maybe'" in line
+    for place in ("network.language", "method.language"):  # JSON's false, which a `no` of YAML is as well
+        line = refused([*words[:-1], "other", "--set", f"{place}=false"], capsys)
+        assert "language must be text, got False" in line
 
 
 @pytest.mark.parametrize(
