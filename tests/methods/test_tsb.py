@@ -160,6 +160,16 @@ def test_the_ramp_of_a_short_run_ends_within_it() -> None:
     for epochs, epoch, part in ((80, 0, exp(-5)), (80, 20, exp(-1.25)), (80, 40, 1), (3, 1, exp(-5 / 9)), (3, 2, 1)):
         now = Progress(step=10 * epoch, steps_per_epoch=10, total_steps=10 * epochs)
         assert TSB().losses("student", models, shown(), now)["logit"].item() == close(part * 0.3467275381)
+    for steps, step, part in (
+        (10, 0, exp(-5)),
+        (10, 2, exp(-1.8)),
+        (10, 5, 1),
+        (10, 9, 1),
+        (4, 1, exp(-1.25)),
+        (4, 2, 1),
+    ):
+        now = Progress(step=step, steps_per_epoch=10, total_steps=steps)  # one epoch, or a part of one
+        assert TSB().losses("student", models, shown(), now)["logit"].item() == close(part * 0.3467275381)
     now = Progress(step=400, steps_per_epoch=10, total_steps=810)  # 80 epochs end within it
     assert TSB().losses("student", models, shown(), now)["logit"].item() == close(exp(-1.25) * 0.3467275381)
 

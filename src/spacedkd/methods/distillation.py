@@ -116,7 +116,7 @@ class Distillation:
         return nothing if prediction.heat is None else nothing + 0 * prediction.heat.sum()
 
 
-def ramp_up(epoch: int, epochs: float) -> float:
+def ramp_up(epoch: float, epochs: float) -> float:
     """exp(-5 (1 - e/E)^2) for epoch e, counted from 0, until E; from then on 1.
 
     So a soft loss grows in the first epochs, while predictions are not worth listening to.

@@ -104,7 +104,9 @@ class TSB(Method):
     def _ramp(self, progress: Progress) -> float:
         """How much of the soft loss counts by now."""
         epochs = progress.total_steps / progress.steps_per_epoch
-        return ramp_up(progress.epoch, self.ramp if self.ramp < epochs else epochs / 2)
+        # A run of one epoch at most has no later one in which the ramp could be higher: there it rises with the steps.
+        epoch = progress.epoch if epochs > 1 else progress.step / progress.steps_per_epoch
+        return ramp_up(epoch, self.ramp if self.ramp < epochs else epochs / 2)
 
     @torch.no_grad()
     def _heard(self, other: str, models: Models, batch: Batch, answers: bool) -> Tensor:
