@@ -200,10 +200,19 @@ class DrawingLoaders(Drawing):
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 @pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
-def test_plain_loaders_go_on_after_an_epoch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("when", "more_options"),
+    [
+        ({"save_on_train_epoch_end": True}, {}),
+        # From a checkpoint of the last batch Lightning resumes after the epoch's validation, without it.
+        ({"every_n_train_steps": 10}, {"limit_val_batches": 0}),
+    ],
+)
+def test_plain_loaders_go_on_after_an_epoch(when: dict[str, Any], more_options: dict[str, Any], tmp_path: Path) -> None:
     def trained(folder: Path, *more: Callback, resume: Path | None = None) -> Module:
-        saving = ModelCheckpoint(folder, "epoch", save_on_train_epoch_end=True, enable_version_counter=False)
-        options = {"max_steps": STEPS, **QUIET, "callbacks": [leaving(tmp_path / "left"), saving, *more]}
+        saving = ModelCheckpoint(folder, "epoch", enable_version_counter=False, **when)
+        callbacks = [leaving(tmp_path / "left"), saving, *more]
+        options = {"max_steps": STEPS, **QUIET, "callbacks": callbacks, **more_options}
         module = DrawingLoaders()
         Trainer(**options).fit(module, ckpt_path=resume)
         return module

@@ -46,6 +46,10 @@ STATE = "spacedkd"
 """the name in Lightning's checkpoints of what `ResumableCallback` keeps there"""
 
 
+BATCH, LAST_BATCH, EPOCH = "batch", "last batch", "epoch"
+"""what a checkpoint was saved after: a batch within an epoch, its last batch, or the end of the epoch"""
+
+
 class ResumableCallback(Callback):
     """Counts the updates of a run, and keeps their number and all generators' states in Lightning's checkpoints.
 
@@ -54,6 +58,7 @@ class ResumableCallback(Callback):
 
     def __init__(self) -> None:
         self._updates = self._global_step = 0
+        self._epoch_is_over = False
         self._resumed: Mapping[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -62,6 +67,12 @@ class ResumableCallback(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Mapping[str, Any]) -> None:
         if trainer.state.fn == "fit":
             self._resumed = checkpoint.get(STATE)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # From here Lightning iterates the loader once, and a plain loader draws a seed. After a checkpoint of the last
+        # batch of an epoch that is the loader of the next epoch, which is not iterated again.
+        if self._resumed is not None and self._resumed["saved after"] == LAST_BATCH:
+            self._restore_generators(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _check_shared_out(trainer)
@@ -75,23 +86,29 @@ class ResumableCallback(Callback):
                 f"and the checkpoint was saved without {type(self).__name__}. Begin anew, or with one that has it."
             )
         self._global_step = trainer.global_step
-        # Not before, when Lightning iterates the loader of the epoch that is over, and a plain one draws a seed.
-        self._restore_generators(trainer)
+        # After a checkpoint of an epoch's end the loader that Lightning has just iterated is that of the epoch that is
+        # over. The next one is iterated later, so the draws of now must not count.
+        if self._resumed is not None and self._resumed["saved after"] != LAST_BATCH:
+            self._restore_generators(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        self._epoch_is_over = False
         if self._resumed is not None:
-            if self._resumed["within epoch"]:  # where a run that was never stopped iterates no loader
+            if self._resumed["saved after"] == BATCH:  # where a run that was never stopped iterates no loader
                 self._restore_generators(trainer)
             self._resumed = None
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self.updates(trainer, pl_module)
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epoch_is_over = True
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if STATE not in checkpoint:  # another callback has not put it there
             checkpoint[STATE] = {
                 "updates": self.updates(trainer, pl_module),
-                "within epoch": not trainer.is_last_batch,
+                "saved after": EPOCH if self._epoch_is_over else LAST_BATCH if trainer.is_last_batch else BATCH,
                 "generators": _of_all_processes(_generators(trainer.strategy.root_device)),
             }
 
@@ -209,6 +226,7 @@ class TeacherCallback(ResumableCallback):
             _forget_teachers(getattr(pl_module, name, None))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_fit_start(trainer, pl_module)
         self.teacher.to(pl_module.device)
         # Its network is in eval mode for ever; Lightning warns of parts that say so when training starts.
         self.teacher.training = True
