@@ -62,6 +62,8 @@ STALE: dict[str, tuple[dict[str, object], float, bool]] = {
     "a process elsewhere that has not beaten for long": ({"host": "elsewhere", "process": 1}, 100.0, False),
     "a process number that was given away since": ({"host": HOST, "process": os.getpid()}, 100.0, False),
     "garbage": ({}, 100.0, False),
+    "no number": ({"host": HOST, "process": float("inf")}, 0.0, False),
+    "no number either": ({"host": HOST, "process": "x"}, 0.0, False),
 }
 
 

@@ -151,7 +151,8 @@ def _beats(lock: Path) -> bool:
     found = read_small_json(path)
     if age > STALE_SECONDS:
         return False
-    return found.get("host") != HOST or is_alive(int(found.get("process", 0)))
+    process = found.get("process")
+    return found.get("host") != HOST or (isinstance(process, int) and is_alive(process))
 
 
 def _whose(lock: Path) -> str:

@@ -141,8 +141,14 @@ def read_run(folder: Path | str) -> Run:
     if not path.exists():
         raise UserError(f"The run in {folder} is not finished. Go on with: spacedkd train --resume {folder}")
     spec = read_spec(folder)
+    known = {"digests": {}, **_read_result(folder)}
+    return Run(folder, spec, **{field.name: known[field.name] for field in fields(Run)[2:]})
+
+
+def _read_result(folder: Path) -> dict[str, Any]:
+    path = folder / "result.json"
     try:
-        written = read_json(path, within=folder)
+        written: dict[str, Any] = read_json(path, within=folder)
         check_result(written)
     except Linked:
         raise
@@ -151,8 +157,7 @@ def read_run(folder: Path | str) -> Run:
         raise UserError(
             f"{path} cannot be read as a result: {why}. Delete it, then: spacedkd train --resume {folder}"
         ) from None
-    known = {"digests": {}, **written}
-    return Run(folder, spec, **{field.name: known[field.name] for field in fields(Run)[2:]})
+    return written
 
 
 def read_digests(folder: Path) -> Mapping[str, str]:
@@ -190,7 +195,7 @@ def check_weights(file: Path) -> None:
     if place.name not in ("student", "average", "best") or not (run / "spec.json").exists():
         return
     Folder(run).refuse_links([f"{place.name}/", "result.json"])
-    digests = read_digests(run)
+    digests = _read_result(run).get("digests") if (run / "result.json").exists() else None
     if not digests or fits(Folder(run), file, digests.get(place.name, "")):
         return
     if place.name == "best":  # no checkpoint has it

@@ -19,7 +19,7 @@ from spacedkd import Diverged, Moment, UserError, compare, read_spec, train
 from spacedkd.cli import main
 from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
-from spacedkd.errors import CannotWrite, RunFailed, SnapshotsGone
+from spacedkd.errors import CannotWrite, Moved, RunFailed, SnapshotsGone
 from spacedkd.experiments.pool import LeftAlone, failure_of, train_all
 from spacedkd.experiments.runner import plan
 from spacedkd.experiments.sharing import Job, Lost, read_failed, without_lost
@@ -146,6 +146,35 @@ class Fake:
 
     def give_way(self, number: int) -> None:
         self.gave_way.append(number)
+
+
+def test_a_comparison_that_is_renamed_ends_and_goes_on_there(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
+    arms = {"self": replace(ARMS["killed"], epochs=20)}
+
+    def rename(job: Job, moment: Any) -> None:
+        if moment.turn > 2 and out.exists():
+            out.rename(elsewhere)
+
+    with pytest.raises(Moved, match=rf"moved to {elsewhere} .* the new name of the folder"):
+        compare(arms, out, seeds=1, jobs=1, callback=rename)
+    assert not out.exists(), "no other folder is made in its place"
+    assert compare(arms, elsewhere, seeds=1, jobs=1)["failed"] == []
+
+
+def test_a_run_that_is_renamed_leaves_no_other_folder_in_its_place(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
+    arms = {label: ARMS[label] for label in ("spaced", "killed")}
+
+    def rename(job: Job, moment: Any) -> None:
+        if job.label == "killed" and moment.turn > 2 and not elsewhere.exists():
+            job.folder.rename(elsewhere)
+
+    found = compare(arms, out, seeds=1, jobs=1, callback=rename)
+    assert [one["label"] for one in found["failed"]] == ["killed"]
+    assert str(elsewhere) in found["failed"][0]["said"]
+    assert not (out / "killed/seed0").exists()
+    assert state_of(elsewhere).state != "damaged"
 
 
 def test_of_a_comparison_that_is_stopped_runs_are_counted(tmp_path: Path) -> None:

@@ -138,6 +138,14 @@ def test_a_run_named_twice_counts_once(compared: tuple[Path, list[Job]]) -> None
     assert find_runs([run, out / ".." / out.name / "no-kd" / "seed0"])[0] == [run.resolve()]
 
 
+def test_the_run_in_the_current_folder_is_found(
+    compared: tuple[Path, list[Job]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = compared[0] / "no-kd" / "seed0"
+    monkeypatch.chdir(run)
+    assert find_runs([Path()])[0] == [run.resolve()]
+
+
 def test_equal_cost_controls_double_the_epochs_of_spaced_self_kd() -> None:
     spaced = replace(
         QUICK, method=MethodSpec("self-kd", {"variant": "live", "temperature": 4.0}), schedule=Spaced("1ep")

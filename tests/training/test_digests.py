@@ -120,6 +120,14 @@ def test_a_damaged_student_teaches_nobody(run: Path, capsys: pytest.CaptureFixtu
     assert f"{run / WEIGHTS['student']} was changed or damaged" in said
 
 
+@pytest.mark.parametrize("damage", ["cut", "a key twice"])
+def test_weights_beside_a_damaged_result_are_not_taken_unchecked(run: Path, damage: str) -> None:
+    text = (run / "result.json").read_text()
+    (run / "result.json").write_text(text[:-20] if damage == "cut" else text.replace('"seed"', '"seed": 0, "seed"'))
+    with pytest.raises(UserError, match=r"result.json cannot be read"):
+        load_student(run / "student")
+
+
 def test_without_a_checkpoint_nothing_can_mend_it_and_that_is_said(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

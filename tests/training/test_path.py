@@ -32,8 +32,10 @@ from spacedkd import (
     Spaced,
     UserError,
     Window,
+    read_spec,
     train,
 )
+from spacedkd.errors import SnapshotsGone
 from spacedkd.files import Folder
 from spacedkd.json_form import to_json
 from spacedkd.training.following import RecordedPath
@@ -231,6 +233,32 @@ def test_damaged_snapshots_are_noticed(
     }[damage]()
     with pytest.raises(UserError, match=word):
         train(replace(tiny, schedule=Spaced("1ep"), teacher_path=tmp_path / "recorded"), tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", ['"final": 0.', '"label": ', '"teacher images": '])
+def test_a_changed_digit_in_the_journal_of_a_path_is_noticed(
+    tmp_path: Path, tiny: RunSpec, every_epoch: Path, damage: str
+) -> None:
+    run = shutil.copytree(every_epoch, tmp_path / "run")
+    journal = run / "path/teacher/journal.jsonl"
+    text = journal.read_text()
+    place = text.index(damage) + len(damage)
+    journal.write_text(f"{text[:place]}{(int(text[place]) + 1) % 10}{text[place + 1 :]}")
+    with pytest.raises(SnapshotsGone, match=r"journal.jsonl is damaged"):
+        train(replace(tiny, schedule=Spaced("1ep"), teacher_path=str(run)), tmp_path / "follower")
+    (run / "result.json").unlink()
+    with pytest.raises(UserError, match=rf"journal.jsonl is damaged .* spacedkd train --resume {run} --restart"):
+        train(read_spec(run), run, resume=True)
+
+
+def test_a_journal_of_a_path_without_digests_is_followed(tmp_path: Path, tiny: RunSpec, every_epoch: Path) -> None:
+    run = shutil.copytree(every_epoch, tmp_path / "run")
+    journal = run / "path/teacher/journal.jsonl"
+    entries = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert [*entries[-1]] == ["version", "cost", "digest"]
+    plain = [{name: value for name, value in entry.items() if name != "digest"} for entry in entries]
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in plain))
+    train(replace(tiny, schedule=Spaced("1ep"), teacher_path=str(run)), tmp_path / "follower")
 
 
 def test_snapshots_of_before_are_followed(tmp_path: Path, tiny: RunSpec, every_epoch: Path) -> None:

@@ -66,7 +66,8 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
         if not path.exists():
             raise UserError(f"There is no folder {path}. Give run folders, or folders that contain some.")
         folders += sorted(spec.parent for spec in path.rglob("spec.json"))
-    folders = [folder for folder in folders if not (folder.parent / "spec.json").exists()]  # a pipeline's teacher
+    # A pipeline's teacher lies in a run. "." has a parent only when it is written out.
+    folders = [folder for folder in folders if not (folder.absolute().parent / "spec.json").exists()]
     as_given = {folder.resolve(): folder for folder in folders}
     finished = [folder for folder in as_given if RunFolder(folder).finished()]
     if not finished:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from spacedkd.data.parallel import tell
 from spacedkd.data.sources import Library
-from spacedkd.errors import Diverged, OutOfMemory, RunFailed, SnapshotsGone, UserCodeError, UserError, first_line
+from spacedkd.errors import Diverged, Moved, OutOfMemory, RunFailed, SnapshotsGone, UserCodeError, UserError, first_line
 from spacedkd.experiments.sharing import Job, keep_diverged, keep_failed, next_jobs
 from spacedkd.files import resolved
 from spacedkd.stopping import Stop, Stopped, never
@@ -113,7 +113,7 @@ def _named(job: Job, error: UserError, lost: Mapping[str, Job]) -> UserError:
 
 def failure_of(error: Exception) -> UserError:
     """Return what ended a run as an error that another process can read, whatever classes its user's code has."""
-    if type(error) in (Diverged, SnapshotsGone, RunFailed):
+    if type(error) in (Diverged, Moved, SnapshotsGone, RunFailed):
         assert isinstance(error, UserError)
         return error
     raised = isinstance(error, UserCodeError | OutOfMemory)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from spacedkd.data.sources import Library
-from spacedkd.errors import SnapshotsGone, UserError, install_command, unknown
+from spacedkd.errors import Moved, SnapshotsGone, UserError, install_command, unknown
 from spacedkd.experiments import comparison, room
 from spacedkd.experiments.forgetting import followers, forget_passed
 from spacedkd.experiments.local_pool import local_pool
@@ -28,7 +28,7 @@ from spacedkd.experiments.sharing import (
     without_lost,
     without_teacher,
 )
-from spacedkd.files import Folder, resolved
+from spacedkd.files import Folder, make_durable, naming, resolved
 from spacedkd.logger_names import check_installed
 from spacedkd.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.stopping import Stop, never
@@ -234,16 +234,30 @@ def _train_all(
 ) -> None:
     """Train these; who diverges or fails is added to the lost, and a teacher that others need of it is trained alone.
 
-    So is the teacher of a run whose recorded snapshots turn out to be gone, once.
+    So is the teacher of a run whose recorded snapshots turn out to be gone, once. If the folder of the comparison is
+    renamed or removed meanwhile, all of it ends: no other folder is made in its place.
     """
     gone: set[Path] = set()
     renewed: set[str] = set()
+    place = Folder(out)
+    with naming(out):
+        make_durable(out)
+
+    def stops() -> bool:
+        try:
+            place.check()
+        except Moved as error:
+            where = "" if error.place is None else " Go on with the same command and the new name of the folder."
+            raise Moved(f"{error}{where}", error.place) from None
+        return stop()
+
     with ExitStack() as stack:
+        stack.enter_context(place.held())
         pool: Pool | None = None
         while todo := without_lost(todo, leaders, lost, gone):
             pool = pool or stack.enter_context(_open_pool(todo, at_once, ray))
             known = followers(out, todo)
-            failed = train_all(pool, todo, callback, stop, partial(forget_passed, known))
+            failed = train_all(pool, todo, callback, stops, partial(forget_passed, known))
             again: list[Job] = []
             for number, error in failed.items():
                 job = todo[number]

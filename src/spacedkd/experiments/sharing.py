@@ -16,7 +16,7 @@ from torch import nn
 
 from spacedkd.data.parallel import tell
 from spacedkd.documents import read_json, read_small_json
-from spacedkd.errors import Diverged, RunFailed, SnapshotsGone, UserError
+from spacedkd.errors import Diverged, Moved, RunFailed, SnapshotsGone, UserError
 from spacedkd.files import Folder, resolved, write_json
 from spacedkd.json_form import to_json
 from spacedkd.schedule import Offline, Schedule, versions
@@ -93,8 +93,11 @@ def read_failed(run: Path) -> str | None:
 def keep_failed(job: Job, error: UserError) -> None:
     """Write into the folder of a run what ended it, with the traceback of an exception that nobody expected.
 
-    The run is tried again by the same command. Where the disk is full, say, nothing is written.
+    The run is tried again by the same command. Where the disk is full, say, nothing is written, nor where its folder
+    was moved: no other one is made in its place.
     """
+    if isinstance(error, Moved):
+        return
     trace = {"traceback": [*error.trace]} if isinstance(error, RunFailed) and error.trace else {}
     with suppress(UserError, OSError):
         if not job.begun:

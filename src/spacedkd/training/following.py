@@ -20,7 +20,7 @@ from spacedkd.schedule import Turn
 from spacedkd.spec import read_spec
 from spacedkd.training import checkpoint, tensor_file
 from spacedkd.training.folder import RunFolder
-from spacedkd.training.path import WORDS, Entry, being_written, file_of, path_file, place_of
+from spacedkd.training.path import WORDS, Entry, JournalHash, being_written, file_of, path_file, place_of
 from spacedkd.training.plan import Plan
 from spacedkd.training.tensor_file import Damaged
 
@@ -36,6 +36,8 @@ class RecordedPath:
         self._entries: dict[int, list[Entry]] = {}
         self._costs: dict[int, Mapping[str, int]] = {}
         self._read = self._loaded = self.saved = 0
+        self._hash = JournalHash()
+        """of as much of the journal as was read"""
 
     def waits_for(self, version: int) -> str | None:
         """What a follower that needs this version waits for; None when it is there."""
@@ -94,11 +96,14 @@ class RecordedPath:
         if not Folder(self.run).exists(journal):
             return
         found: list[Entry] = []
-        read = self._read
+        read, lines = self._read, self._hash.copy()
         with _damaged(journal):
             for line in read_lines(journal, within=self.run, start=read):
                 read += len(line) + 1
                 entry = parse_json(line, str(journal))
+                if "version" in entry:
+                    lines.check(entry)
+                lines.add(line)
                 if "version" not in entry:
                     found.append(entry)
                     continue
@@ -106,7 +111,7 @@ class RecordedPath:
                 [*checked(found)]  # which raises where one is not as it must be
                 for one in found:
                     self._entries.setdefault(int(one["step"]), []).append({**one, "event": str(one["event"])})
-                found, self._read = [], read
+                found, self._read, self._hash = [], read, lines.copy()
 
 
 def forget(run: Path, role: str, version: int) -> None:

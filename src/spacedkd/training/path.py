@@ -4,10 +4,11 @@ Whoever learns from labels, or from roles before it, has weights that are a pure
 seed; a student that finds them recorded learns the same bits as one whose teacher learns beside it.
 
     RUN/path/path.json                          what decides each role's weights, and which versions are recorded
-    RUN/path/ROLE/journal.jsonl                 what its turns left in the journal, up to each version
+    RUN/path/ROLE/journal.jsonl                 what its turns left in the journal, up to each version, with a digest
     RUN/path/ROLE/000000586.safetensors         the model after 586 updates
 """
 
+import hashlib
 import json
 import os
 import random
@@ -24,7 +25,7 @@ from torch import nn
 from spacedkd.data.inputs import Inputs
 from spacedkd.documents import parse_json, read_lines
 from spacedkd.duration import in_steps
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
 from spacedkd.files import Folder, write_json
 from spacedkd.json_form import to_json
 from spacedkd.locks import hold
@@ -200,7 +201,7 @@ class PathWriter:
         self.run, self.folder, self.role, self.model = run, place_of(run.path, role), role, model
         self.asked = frozenset(due)
         self.due = {*self.asked}
-        self.reached = 0
+        self.reached, self._hash = 0, JournalHash()
         self._entries: list[Entry] = []
 
     def open(self, done: int, journal: Iterable[Entry]) -> None:
@@ -209,7 +210,7 @@ class PathWriter:
         What lies between them was learned before anything was recorded, or is learned once more, to the same bits.
         """
         self.run.make(self.folder)
-        self.reached = _cut(self.run, self.folder / "journal.jsonl")
+        self.reached, self._hash = _cut(self.run, self.folder / "journal.jsonl")
         self.due -= {*range(self.reached + 1, done + 1)}
         self._entries = [entry for entry in journal if entry["role"] == self.role and entry["step"] >= self.reached]
         first = file_of(self.folder, 0)
@@ -226,9 +227,14 @@ class PathWriter:
         if version not in self.due or version <= self.reached:
             return
         self._save(version)
-        lines = [*self._entries, {"version": version, "cost": cost}]
+        lines = [json.dumps(entry).encode() for entry in self._entries]
+        for line in lines:
+            self._hash.add(line)
+        found = {"version": version, "cost": cost}
+        lines.append(json.dumps({**found, "digest": self._hash.with_version(found)}).encode())
+        self._hash.add(lines[-1])
         with self.run.append(self.folder / "journal.jsonl") as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+            file.write(b"".join(line + b"\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
         self.reached, self._entries = version, []
@@ -239,22 +245,62 @@ class PathWriter:
         tensor_file.write(file_of(self.folder, version), tensors, words, within=self.run)
 
 
-def _cut(run: Folder, journal: Path) -> int:
-    """Cut off what lies behind the last whole version; says which version that is."""
+class JournalHash:
+    """A running SHA-256 of the lines of a path's journal, which every line with a version has a digest of."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, line: bytes) -> None:
+        self._hash.update(line + b"\n")
+
+    def copy(self) -> "JournalHash":
+        copied = JournalHash()
+        copied._hash = self._hash.copy()
+        return copied
+
+    def with_version(self, entry: Entry) -> str:
+        """Return the digest of all lines so far and of this entry, which has a version, except for its own digest."""
+        found = self._hash.copy()
+        found.update(json.dumps({name: value for name, value in entry.items() if name != "digest"}).encode())
+        return found.hexdigest()
+
+    def check(self, entry: Entry) -> None:
+        """Refuse an entry with a version whose digest is another; those of earlier versions of spacedkd have none."""
+        if "digest" in entry and entry["digest"] != self.with_version(entry):
+            raise ValueError(f"what it says up to update {entry['version']} was changed")
+
+
+def _cut(run: Folder, journal: Path) -> tuple[int, JournalHash]:
+    """Cut off what lies behind the last whole version; says which version that is, with the hash until there."""
     read = whole = version = 0
+    lines, until = JournalHash(), JournalHash()
     if run.exists(journal):
         for line in read_lines(journal, within=run):
             read += len(line) + 1
             if line.startswith(b'{"version"'):
-                whole, version = read, _version(line, journal)
+                whole, version = read, _version(line, journal, lines)
+            lines.add(line)
+            until = lines.copy() if whole == read else until
         with os.fdopen(run.open(journal, os.O_RDWR), "r+b") as file:
             file.truncate(whole)
-    return version
+    return version, until
 
 
-def _version(line: bytes, journal: Path) -> int:
-    found = parse_json(line, f"A line of {journal}")
-    if not isinstance(found, dict) or type(found.get("version")) is not int:
-        raise UserError(f"{journal} is damaged. Record the path again in a new folder.")
+def _version(line: bytes, journal: Path, before: JournalHash) -> int:
+    try:
+        found = parse_json(line, f"A line of {journal}")
+        if type(found["version"]) is not int:
+            raise ValueError("a version is no whole number")
+        before.check(found)
+    except (ValueError, LookupError, TypeError) as error:
+        why = first_line(error).removesuffix(".")
+        way_out = f"Record it again with: spacedkd train --resume {run_of(journal)} --restart"
+        raise UserError(f"{journal} is damaged ({why}). {way_out}") from None
     version: int = found["version"]
     return version
+
+
+def run_of(journal: Path) -> Path:
+    """The folder of the run whose path has its journal here."""
+    return journal.parents[2]
