@@ -118,7 +118,10 @@ def user_code(when: Callable[[], str] = lambda: "") -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except Exception as raised:
+        error = raised
+        if isinstance(raised, RuntimeError) and isinstance(raised.__cause__, StopIteration):
+            error = raised.__cause__  # which Python has replaced where it came through a generator of ours
         frame = None if isinstance(error, UserError) or is_out_of_memory(error) else _user_frame(error)
         if frame is None:
             raise

@@ -363,3 +363,57 @@ def test_processes_of_a_command_name_flags_too(tmp_path: Path) -> None:
     code = f"import pickle; pickle.loads({child!r}); import spacedkd.spec; {script}"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert said.stdout == "Lower --lr.\n"
+
+
+WITH_WORKERS = """
+import os
+import torch
+from torch import nn
+from spacedkd import KD, EngineSpec, NetworkSpec, RunSpec, own_code, train
+
+class Data(torch.utils.data.Dataset):
+    def __init__(self, fails=None):
+        self.fails = fails
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, row):
+        if row == 17 and self.fails == "stops":
+            raise StopIteration
+        if row == 17 and self.fails == "ends":
+            os._exit(5)
+        return torch.zeros(1, 8, 8), row % 4
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 4))
+
+def ours(*given):
+    raise KeyError("ours")
+
+if __name__ == "__main__":
+    how, workers = {how!r}, {workers}
+    if how == "ours":
+        ours.__code__ = ours.__code__.replace(co_filename=own_code.__file__)
+        KD.losses = ours
+    spec = RunSpec(network=NetworkSpec(), epochs=1, batch_size=8, engine=EngineSpec(workers=workers))
+    train(spec, "run", network=Net, data=(Data(how), Data()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "workers", "said"),
+    [
+        ("ours", 1, "KeyError: 'ours'"),
+        ("stops", 0, "UserCodeError: Item 17 of own:Data fails at step 1: StopIteration (own.py:"),
+        ("stops", 1, "UserCodeError: Item 17 of own:Data fails at step 1: StopIteration (own.py:"),
+        ("ends", 1, "UserError: A process that prepares batches has ended"),
+    ],
+)
+def test_a_process_with_workers_ends_whatever_is_raised(how: str, workers: int, said: str, tmp_path: Path) -> None:
+    script = WITH_WORKERS.replace("{how!r}", repr(how)).replace("{workers}", str(workers))
+    (tmp_path / "own.py").write_text(script)
+    ended = subprocess.run([sys.executable, "own.py"], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert ended.returncode == 1
+    assert said in ended.stderr.splitlines()[-1]
