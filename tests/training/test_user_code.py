@@ -234,6 +234,9 @@ def test_what_we_raise_stays_ours() -> None:
         own_code.user_code()(written_in(Path(torch.__file__)))()
     with pytest.raises(UserCodeError, match=r"fails fails at step 3: KeyError: 'there' \(/home/me/mine.py:1\)"):
         own_code.user_code(lambda: "at step 3")(written_in(Path("/home/me/mine.py")))()
+    beside = OURS.parent.with_name("spacedkd_mine") / "mine.py"  # which only begins like our folder
+    with pytest.raises(UserCodeError, match="fails fails: KeyError"):
+        own_code.user_code()(written_in(beside))()
 
 
 def test_what_an_optimizer_asks_of_us_is_not_its_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
