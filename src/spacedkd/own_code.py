@@ -105,8 +105,8 @@ def loaded_already(name: str) -> Any:
     return vars(sys.modules.get(module, ModuleType(""))).get(attribute)
 
 
-_OURS = str(Path(__file__).parent)
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_OURS = f"{Path(__file__).parent}{os.sep}"
+_LIBRARIES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in "stdlib platstdlib purelib platlib".split()})
 
 
 @contextmanager
@@ -118,7 +118,10 @@ def user_code(when: Callable[[], str] = lambda: "") -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except Exception as raised:
+        error = raised
+        if isinstance(raised, RuntimeError) and isinstance(raised.__cause__, StopIteration):
+            error = raised.__cause__  # which Python has replaced where it came through a generator of ours
         frame = None if isinstance(error, UserError) or is_out_of_memory(error) else _user_frame(error)
         if frame is None:
             raise
@@ -165,7 +168,7 @@ def _place(frame: TracebackType | None) -> str:
     if frame is None:
         return ""
     inside = [one for one in _frames(frame) if _file(one).startswith(_OURS)]
-    raised = f", raised in spacedkd{_file(inside[-1]).removeprefix(_OURS)}:{inside[-1].tb_lineno}" if inside else ""
+    raised = f", raised in spacedkd/{_file(inside[-1]).removeprefix(_OURS)}:{inside[-1].tb_lineno}" if inside else ""
     path = Path(_file(frame))
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f" ({shown}:{frame.tb_lineno}{raised})"

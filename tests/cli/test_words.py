@@ -83,12 +83,14 @@ def test_a_text_in_a_file_means_what_it_says(tmp_path: Path) -> None:
         ("--set network.zero_init_last=maybe", "zero_init_last must be true or false, got 'maybe'"),
         ("--set network.drop_rate=lots", "drop_rate must be a number, got 'lots'"),
         ("--set network.drop_rate=yes", "drop_rate must be a number, got True"),
+        ("--set network.drop_rate=2", "dropout probability has to be between 0 and 1, but got 2"),
         ("--set method.temperature_squared=maybe", "temperature_squared must be true or false, got 'maybe'"),
         ("--set method.temperature=yes", "temperature must be a number"),
         ("--set optimizer.foreach=maybe", "foreach must be true or false, got 'maybe'"),
         ("--optimizer lion --set optimizer.caution=maybe", "caution must be true or false, got 'maybe'"),
         ("--same-init maybe", "same_init must be true or false, got 'maybe'"),
         ("--network resnet10t", "--width is for our small-image ResNets"),
+        ("--network ResNet18_Small", "ResNet18_Small is none of them"),
     ],
 )
 def test_what_an_option_cannot_be_is_refused(

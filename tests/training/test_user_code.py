@@ -234,6 +234,9 @@ def test_what_we_raise_stays_ours() -> None:
         own_code.user_code()(written_in(Path(torch.__file__)))()
     with pytest.raises(UserCodeError, match=r"fails fails at step 3: KeyError: 'there' \(/home/me/mine.py:1\)"):
         own_code.user_code(lambda: "at step 3")(written_in(Path("/home/me/mine.py")))()
+    beside = OURS.parent.with_name("spacedkd_mine") / "mine.py"  # which only begins like our folder
+    with pytest.raises(UserCodeError, match="fails fails: KeyError"):
+        own_code.user_code()(written_in(beside))()
 
 
 def test_what_an_optimizer_asks_of_us_is_not_its_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,3 +366,57 @@ def test_processes_of_a_command_name_flags_too(tmp_path: Path) -> None:
     code = f"import pickle; pickle.loads({child!r}); import spacedkd.spec; {script}"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert said.stdout == "Lower --lr.\n"
+
+
+WITH_WORKERS = """
+import os
+import torch
+from torch import nn
+from spacedkd import KD, EngineSpec, NetworkSpec, RunSpec, own_code, train
+
+class Data(torch.utils.data.Dataset):
+    def __init__(self, fails=None):
+        self.fails = fails
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, row):
+        if row == 17 and self.fails == "stops":
+            raise StopIteration
+        if row == 17 and self.fails == "ends":
+            os._exit(5)
+        return torch.zeros(1, 8, 8), row % 4
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 4))
+
+def ours(*given):
+    raise KeyError("ours")
+
+if __name__ == "__main__":
+    how, workers = {how!r}, {workers}
+    if how == "ours":
+        ours.__code__ = ours.__code__.replace(co_filename=own_code.__file__)
+        KD.losses = ours
+    spec = RunSpec(network=NetworkSpec(), epochs=1, batch_size=8, engine=EngineSpec(workers=workers))
+    train(spec, "run", network=Net, data=(Data(how), Data()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "workers", "said"),
+    [
+        ("ours", 1, "KeyError: 'ours'"),
+        ("stops", 0, "UserCodeError: Item 17 of own:Data fails at step 1: StopIteration (own.py:"),
+        ("stops", 1, "UserCodeError: Item 17 of own:Data fails at step 1: StopIteration (own.py:"),
+        ("ends", 1, "UserError: A process that prepares batches has ended"),
+    ],
+)
+def test_a_process_with_workers_ends_whatever_is_raised(how: str, workers: int, said: str, tmp_path: Path) -> None:
+    script = WITH_WORKERS.replace("{how!r}", repr(how)).replace("{workers}", str(workers))
+    (tmp_path / "own.py").write_text(script)
+    ended = subprocess.run([sys.executable, "own.py"], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert ended.returncode == 1
+    assert said in ended.stderr.splitlines()[-1]

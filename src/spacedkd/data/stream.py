@@ -7,9 +7,11 @@ same bits. That is why a replay needs no buffer, however long the interval.
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
+from multiprocessing.connection import wait
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -24,7 +26,7 @@ from spacedkd.data.images import ImageSet
 from spacedkd.data.inputs import Inputs, each, to_device
 from spacedkd.data.items import Items
 from spacedkd.data.order import Order
-from spacedkd.errors import UserError
+from spacedkd.errors import UserError, first_line
 from spacedkd.own_code import Inherited, user_code
 from spacedkd.seeds import seed_for
 from spacedkd.spec import AugmentSpec
@@ -159,7 +161,7 @@ class _Turns(Dataset[Batch | UserError]):
         return first._replace(others=tuple(others))
 
 
-def batches(stream: Stream, turns: Iterable[Sequence[View]], workers: int = 0) -> Iterator[Batch]:
+def batches(stream: Stream, turns: Iterable[Sequence[View]], workers: int = 0) -> Generator[Batch, None, None]:
     """What each turn looks at, in that order, prepared ahead of time by `workers` processes if there are any."""
     return _prepared(stream.batch, turns, workers)
 
@@ -175,7 +177,9 @@ def _unvaried(part: ImageSet | Items, places: Sequence[Tensor], number: int) -> 
     return Batch(*part.labelled(places[number]), places[number])
 
 
-def _prepared(batch: Callable[..., Batch], turns: Iterable[Sequence[Any]], workers: int) -> Iterator[Batch]:
+def _prepared(
+    batch: Callable[..., Batch], turns: Iterable[Sequence[Any]], workers: int
+) -> Generator[Batch, None, None]:
     seen = _Turns(batch)
     if workers == 0:
         return _raised(map(seen.__getitem__, turns))
@@ -194,8 +198,22 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _raised(made: Iterator[Batch | UserError]) -> Iterator[Batch]:
+def lost_worker(error: Exception) -> UserError | None:
+    """Return what to raise in place of torch's words for a worker that was killed; None for any other error."""
+    ended = re.match(r"DataLoader worker \(pid.*?\) (?:is|was|exited) .*?(?=\. |$)", first_line(error))
+    return None if ended is None else _lost(f": {ended[0].removesuffix('.')}")
+
+
+def _lost(why: str = "") -> UserError:
+    return UserError(
+        f"A process that prepares batches has ended{why}. The system ends one where memory is short: use fewer "
+        "--workers. With --workers 0 an error in your data is shown."
+    )
+
+
+def _raised(made: Iterator[Batch | UserError]) -> Generator[Batch, None, None]:
     """A mistake found in a worker is raised where the user is."""
+    workers = getattr(made, "_workers", ())
     try:
         for batch in made:
             if isinstance(batch, UserError):
@@ -204,5 +222,11 @@ def _raised(made: Iterator[Batch | UserError]) -> Iterator[Batch]:
                 finally:
                     del batch  # the error would hold itself
             yield batch
+    except (OSError, EOFError) as error:  # what is read of a worker that ended while it wrote
+        if isinstance(error, UserError) or not wait([worker.sentinel for worker in workers], timeout=1):
+            raise
+        raise _lost() from error
     finally:
-        del made  # nor does an error hold the workers, which end now
+        # An error that came from the loader holds it, and with it workers for whom a process that ends would wait.
+        getattr(made, "_shutdown_workers", lambda: None)()
+        del made

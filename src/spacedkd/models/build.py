@@ -1,7 +1,7 @@
 """Networks by name: anything timm has, our small-image ResNets, and functions of one's own."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -230,8 +230,22 @@ def _try(network: nn.Module, spec: NetworkSpec, shown: Shown) -> None:
         raise
     except Exception as error:  # windows and patches that do not fit fail in many ways
         usual, _ = _usual_size(spec)
-        way_out = f"Let it scale them: --set network.input_size={max(usual)} (teacher. if it is the teacher)."
-        raise _misfit(spec, shown, f"{reason(error)} {way_out}") from None
+        way_out = f" Let it scale them: --set network.input_size={max(usual)} (teacher. if it is the teacher)."
+        if _fails_alike(network, spec, shown, usual, reason(error)):
+            way_out = ""
+        raise _misfit(spec, shown, f"{reason(error)}{way_out}") from None
+
+
+def _fails_alike(network: nn.Module, spec: NetworkSpec, shown: Shown, size: Sequence[int], why: str) -> bool:
+    """Whether a network fails for the same reason on images of another size, so that it is not their size."""
+    weight = next(network.parameters())
+    images = torch.zeros(2, size_seen(spec, shown)[0], *size, dtype=weight.dtype, device=weight.device)
+    try:
+        with looking(network):
+            network(images)
+    except Exception as error:
+        return reason(error) == why
+    return False
 
 
 def _misfit(spec: NetworkSpec, shown: Shown, why: str) -> UserError:

@@ -1,6 +1,7 @@
 """The training loop."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from spacedkd.data.sources import Library
-from spacedkd.data.stream import batches
+from spacedkd.data.stream import Batch, batches, lost_worker
 from spacedkd.errors import UserError, is_out_of_memory, out_of_memory
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.method import Method
@@ -175,6 +176,8 @@ def _blaming(setup: Setup, recorder: Recorder, moments: Iterator[Moment]) -> Ite
             with user_code(when):
                 moment = next(moments, None)
         except (MemoryError, RuntimeError) as error:
+            if (lost := lost_worker(error)) is not None:
+                raise lost from error
             if not is_out_of_memory(error):
                 raise
             raise out_of_memory(error, when(), setup.plan.spec.batch_size) from error
@@ -190,12 +193,17 @@ def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects, stop: Sto
 
 def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> Iterator[Moment]:
     """Take the turns that are left, one after the other, or those until it is to stop."""
-    stops = stops or Agreement(setup.fabric, never)
-    plan, position = setup.plan, recorder.position
-    here = (turn for turn in plan.turns.after(position.turns) if turn.role not in setup.followed)
+    plan = setup.plan
+    here = (turn for turn in plan.turns.after(recorder.position.turns) if turn.role not in setup.followed)
     views = (plan.views(one) for turn in here for one in (plan.turns.looks.get(turn), turn) if one is not None)
-    seen = batches(setup.stream, views, plan.spec.engine.workers)
+    with closing(
+        batches(setup.stream, views, plan.spec.engine.workers)
+    ) as seen:  # workers end with it, also by an error
+        yield from _learn(setup, recorder, stops or Agreement(setup.fabric, never), seen)
 
+
+def _learn(setup: Setup, recorder: Recorder, stops: Agreement, seen: Iterator[Batch]) -> Iterator[Moment]:
+    plan, position = setup.plan, recorder.position
     moment, parts = Moments(plan, position, setup.followed), Parts(setup, recorder.cost)
     learning, watch, rest = None, Watch(setup, position), (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
