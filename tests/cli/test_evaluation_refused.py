@@ -115,11 +115,11 @@ def test_networks_that_cannot_be_measured(typed: str, message: str, capsys: pyte
 
 def test_data_that_has_changed_its_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (40, 8, 8)).astype(np.uint8)
+    train, test = rng.integers(0, 256, (2, 40, 8, 8)).astype(np.uint8)
 
     def save(classes: int) -> None:
         labels = np.arange(40) % classes
-        np.savez(tmp_path / "data.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+        np.savez(tmp_path / "data.npz", x_train=train, y_train=labels, x_test=test, y_test=labels)
 
     save(4)
     run = tmp_path / "run"

@@ -63,10 +63,7 @@ def test_every_flag_is_on_the_page_about_the_command_line() -> None:
     shown = {flag for line in page.splitlines() if line.startswith("| `--") for flag in re.findall(r"--[\w-]+", line)}
     flags = {f"--{one.name.replace('_', '-')}" for group in GROUPS.values() for one in group}
     assert flags | {"--out", "--arm", "--corruptions", "--against", "--orders", "--max-hours", "--pattern"} <= shown
-    assert (
-        "| `--interval LENGTH` | how far the teacher leads: online, offline, or a length: 1.5ep, 586st | online |"
-        in page
-    )
+    assert re.search(r"\| `--interval LENGTH` \| how far the teacher leads: .*1\.5ep.* \| online \|", page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -118,10 +118,13 @@ def test_processes_that_do_not_come_are_waited_for_with_a_word_and_not_for_ever(
     waits, ends = capsys.readouterr().err.splitlines()
     assert waits == "spacedkd: waiting for all 2 processes of the run to meet at first, for at most 0 s"
     assert "have not met at first within 0 s. Start all of them" in ends
+    # Long enough that a busy machine gets through the block before anything is due.
+    monkeypatch.setattr(module, "SILENCE", 1.0)
+    monkeypatch.setattr(module, "JOINED_WITHIN", 1.0)
     for processes in (1, 2):
         with joining(processes):
             pass
-    time.sleep(0.2)
+    time.sleep(1.2)
     assert codes.empty()
     assert not capsys.readouterr().err
 
