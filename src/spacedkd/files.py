@@ -391,22 +391,6 @@ def write_whole(path: Path, before: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def write_folder(path: Path) -> Iterator[Path]:
-    """A folder to write files to, which get their places in `path` when the block ends well."""
-    unfinished = _name_for(path)
-    with naming(path):
-        try:
-            unfinished.mkdir()
-            yield unfinished
-            path.mkdir(exist_ok=True)
-            for file in unfinished.iterdir():
-                publish(file, path / file.name)
-            sync_folder(path.parent)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-
-
-@contextmanager
 def write_new_folder(path: Path) -> Iterator[Path]:
     """A folder to write files to, which gets the name `path` by one rename when the block ends well.
 
