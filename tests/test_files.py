@@ -15,7 +15,7 @@ import pytest
 
 from spacedkd import UserError, files
 from spacedkd.errors import CannotWrite
-from spacedkd.files import HOST, cache_folder, write_json, write_whole
+from spacedkd.files import HOST, Folder, cache_folder, write_json, write_whole
 
 
 def test_a_file_is_replaced_when_it_is_complete(tmp_path: Path) -> None:
@@ -107,17 +107,22 @@ def test_files_and_their_names_are_forced_to_disk(tmp_path: Path, monkeypatch: p
     def fsync(number: int) -> None:
         done.append(f"sync {'folder' if Path(f'/proc/self/fd/{number}').resolve() == tmp_path else 'file'}")
 
-    rename = Path.replace
+    replace_file, rename_file = Path.replace, os.rename
 
     def replace(one: Path, other: Path) -> Path:
         done.append("rename")
-        return rename(one, other)
+        return replace_file(one, other)
+
+    def rename(one: str, other: str, **handles: int) -> None:
+        done.append("rename")
+        rename_file(one, other, **handles)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(os, "rename", rename)
     write_json(tmp_path / "a.json", [1])
-    with write_whole(tmp_path / "a.json", before=tmp_path / "b.json") as unfinished:
-        unfinished.write_text("new")
+    with Folder(tmp_path).write_whole(tmp_path / "a.json", before=tmp_path / "b.json") as file:
+        file.write(b"new")
     assert done == ["sync file", "rename", "sync folder", "sync file", "rename", "rename", "sync folder"]
     assert json.loads((tmp_path / "b.json").read_text()) == [1]
 

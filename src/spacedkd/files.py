@@ -128,7 +128,10 @@ class Folder:
 
     @contextmanager
     def write_whole(self, path: Path, before: Path | None = None) -> Iterator[BinaryIO]:
-        """A file to write to, which gets its name when the block ends well; see the function of the same name."""
+        """A file to write to, which gets its name when the block ends well; see the function of the same name.
+
+        What was there is kept under the name `before`; then a kill can leave the old file there alone.
+        """
         unfinished = _name_for(path).name
         with naming(path), self._holding(path) as (folder, name):
             _refuse_link(name, folder, path)
@@ -373,18 +376,19 @@ def _sync(folder: int) -> None:
 
 
 @contextmanager
-def write_whole(path: Path, before: Path | None = None) -> Iterator[Path]:
+def write_whole(path: Path) -> Iterator[Path]:
     """A name to write to; when the block ends well the file gets its own. A kill leaves the old file or the new one.
 
-    The name is this writer's alone, and when the block has ended what was written survives a power cut. What was there
-    `before` is kept under that name; then a kill can leave the old file there alone.
+    The name is this writer's alone, and when the block has ended what was written survives a power cut.
     """
     unfinished = _name_for(path)
     with naming(path):
         try:
             os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
             yield unfinished
-            publish(unfinished, path, before)
+            _sync_path(unfinished)
+            unfinished.replace(path)
+            sync_folder(path.parent)
         finally:
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
@@ -421,15 +425,6 @@ def _remove_unfinished(path: Path) -> None:
         writer = _UNFINISHED.fullmatch(beside.name)
         if writer and beside.name[: writer.start(1) - 1] == path.name and not _is_being_written(beside):
             shutil.rmtree(beside, ignore_errors=True)
-
-
-def publish(unfinished: Path, path: Path, before: Path | None = None) -> None:
-    """Give a file that is complete the name it is to have, for good."""
-    _sync_path(unfinished)
-    if before is not None and path.exists():
-        path.replace(before)
-    unfinished.replace(path)
-    sync_folder(path.parent)
 
 
 def _sync_path(path: Path) -> None:
