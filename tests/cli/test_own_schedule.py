@@ -15,6 +15,7 @@ from spacedkd.documents import read_journal
 from spacedkd.schedule import NamedSchedule, Turn
 from spacedkd.spec import read_spec
 from spacedkd.training.turns import turns_of
+from tests.cli.test_bad_input import refused
 from tests.conftest import TINY, assert_same_bits, tensors
 
 MODULE = '''
@@ -42,14 +43,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "growing_of_mine.py").write_text(MODULE)
     return tmp_path
-
-
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    line = capsys.readouterr().err
-    assert (end.value.code, line.count("\n")) == (2, 1)
-    return line
 
 
 def test_it_is_trained_by_its_name_and_its_options(here: Path) -> None:

@@ -17,6 +17,7 @@ from spacedkd.data.sources import SOURCES
 from spacedkd.data_spec import NAMED
 from spacedkd.errors import PYTHON_NAMES, UserError
 from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
+from tests.cli.test_bad_input import refused
 from tests.cli.test_cli import TINY
 
 TRUE, FALSE = ("true", "True", "TRUE", "yes", "Yes"), ("false", "False", "FALSE", "no", "No")
@@ -39,14 +40,6 @@ class Method(KD):
     loud: bool = True
     language: str = "en"
 """
-
-
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    line = capsys.readouterr().err
-    assert (end.value.code, line.count("\n")) == (2, 1)
-    return line
 
 
 @pytest.mark.parametrize(("text", "meant"), SPELLINGS)
