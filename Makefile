@@ -55,7 +55,7 @@ benchmark: .venv/installed-for-tests
 
 docs: .venv/installed
 	$(BIN)/python -m spacedkd.methods.pages docs/methods
-	$(BIN)/python -m spacedkd.recipes docs/recipes.md
+	$(BIN)/python -m spacedkd.config.recipes docs/recipes.md
 
 docs-site: .venv/installed-for-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.timing import fastest
-from spacedkd.evaluation.curvature import AT_ONCE, ESTIMATORS, Hessian
-from spacedkd.evaluation.estimators import Trace, largest_eigenvalue
-from spacedkd.evaluation.held_still import Batches
+from spacedkd.evaluation.curvature import AT_ONCE, ESTIMATORS, Hessian, Trace, largest_eigenvalue
+from spacedkd.evaluation.frozen import Batches
 
 VECTORS = 4
 MOST = 40

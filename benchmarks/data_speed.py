@@ -34,8 +34,8 @@ from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 from spacedkd import DataSpec
-from spacedkd.data.augmentations import IMAGENET
 from spacedkd.data.sources import load
+from spacedkd.data.transforms import IMAGENET
 
 BATCH = 40
 ROUNDS = 30

@@ -26,12 +26,11 @@ from torch.nn import functional as F
 from benchmarks.timing import fastest
 from spacedkd import Batch, Classifier, Images
 from spacedkd.data.stream import in_order
+from spacedkd.evaluation.accuracy import correct
 from spacedkd.evaluation.adversarial import perturb
-from spacedkd.evaluation.corrupted import CorruptedImages
-from spacedkd.evaluation.corruptions import corruptions
-from spacedkd.evaluation.plan import CORRUPTIONS as NAMES
-from spacedkd.evaluation.plan import SEVERITIES, attack
-from spacedkd.evaluation.scores import correct
+from spacedkd.evaluation.corruptions import CorruptedImages, corruptions
+from spacedkd.evaluation.settings import CORRUPTIONS as NAMES
+from spacedkd.evaluation.settings import SEVERITIES, attack
 
 BATCH = 128
 

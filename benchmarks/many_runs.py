@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd import DataSpec, Duration, EngineSpec, MethodSpec, NetworkSpec, RunSpec
-from spacedkd.files import write_json
+from spacedkd.runtime.files import write_json
 
 TINY = RunSpec(
     data=DataSpec("digits", train_limit=40),
@@ -67,7 +67,7 @@ def report(folder: str) -> None:
 
 
 def journal(folder: str) -> None:
-    from spacedkd.documents import read_journal
+    from spacedkd.runtime.documents import read_journal
 
     for _ in read_journal(Path(folder) / "journal.jsonl"):
         pass

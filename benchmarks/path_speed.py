@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd import DataSpec, Duration, EngineSpec, MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare
-from spacedkd.files import write_json
-from spacedkd.json_form import to_json
+from spacedkd.config.serialization import to_json
+from spacedkd.runtime.files import write_json
 
 BASE = RunSpec(
     data=DataSpec("digits", image_size=32, drop_last=True),

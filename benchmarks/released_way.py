@@ -36,13 +36,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.timing import fastest
 from benchmarks.ways import NEVER, Bare, Case, Ours, Released, write_images
 from spacedkd import DataSpec, Duration, EngineSpec, NetworkSpec, OptimizerSpec, RunSpec, Spaced, train
+from spacedkd.config.objects import Objects
+from spacedkd.config.resolve import best_precision
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import Batch, batches
-from spacedkd.training.engine import best_precision
-from spacedkd.training.folder import RunFolder
+from spacedkd.runs.folder import RunFolder
+from spacedkd.training.forecast import peak_memory
 from spacedkd.training.loop import train_run
-from spacedkd.training.memory import peak_memory
-from spacedkd.training.objects import Objects
 
 SGD, ADAMW = OptimizerSpec(lr=0.01), OptimizerSpec("adamw", lr=5e-4, weight_decay=0.05)
 QUARTER = NetworkSpec("resnet18_small", {"width": 16})

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from spacedkd import DataSpec, Duration, EngineSpec, Moment, NetworkSpec, RunSpec, train
-from spacedkd.files import write_json
-from spacedkd.training.saving import Background
+from spacedkd import DataSpec, Duration, EngineSpec, Event, NetworkSpec, RunSpec, train
+from spacedkd.runtime.files import write_json
+from spacedkd.training.recorder import Background
 
 EPOCH = 391
 """steps of an epoch of CIFAR in the default batches, after which a run is saved if nothing else is said"""
@@ -37,7 +37,7 @@ def measured(spec: RunSpec, folder: Path, start: Callable[[Background, Callable[
     """The seconds from the end of the first turn to the end of the last, with all that is still to be written."""
     turns: list[float] = []
 
-    def callback(moment: Moment) -> None:
+    def callback(moment: Event) -> None:
         turns.append(time.perf_counter())
         if moment.turn == moment.turns:
             raise KeyboardInterrupt  # the student and the result are no part of this

@@ -19,8 +19,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.timing import fastest
-from spacedkd.models.exits import EarlyExits
-from spacedkd.training.layout import mend_strides
+from spacedkd.models.early_exits import EarlyExits
+from spacedkd.training.device import mend_strides
 
 BATCH, CLASSES = 128, 25
 

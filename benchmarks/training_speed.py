@@ -27,10 +27,10 @@ from torchvision.transforms import v2
 
 from benchmarks.timing import fastest
 from spacedkd import AugmentSpec, DataSpec, Duration, Images, MethodSpec, NetworkSpec, RunSpec, train
-from spacedkd.data import changes
+from spacedkd.config.resolve import best_precision
+from spacedkd.data import transforms
 from spacedkd.data.sources import load
 from spacedkd.data.stream import TrainingStream
-from spacedkd.training.engine import best_precision
 
 NEVER = Duration(100, "%")
 
@@ -113,7 +113,7 @@ def augmentation() -> None:
     ours = AugmentSpec(crop=4, flip=True, rotate=15)
     theirs = v2.Compose([v2.RandomCrop(32, 4), v2.RandomHorizontalFlip(), v2.RandomRotation(15)])
     batched, single = fastest(
-        lambda: changes.apply(pixels, changes.draw(ours, 128, 0)),
+        lambda: transforms.apply(pixels, transforms.draw(ours, 128, 0)),
         lambda: torch.stack([theirs(image) for image in pixels]),
         repeats=10,
     )

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spacedkd.evaluation.confidence import difference
-from spacedkd.experiments.reproduction.verdict import REPEATS, VERDICTS, Reported, judge, reported_error
+from spacedkd.evaluation.statistics import difference
+from spacedkd.paper.verdict import REPEATS, VERDICTS, Reported, judge, reported_error
 
 OF_RUNS = 0.62
 """deviation of a run's accuracy over seeds, in points"""

@@ -26,11 +26,11 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
 from spacedkd import DataSpec, Duration, NetworkSpec, OptimizerSpec, RunSpec, Spaced
-from spacedkd.models.heads import adapter
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.layout import can_be_channels_last
+from spacedkd.config.resolve import resolve
+from spacedkd.models.classifier import adapter
+from spacedkd.runs.folder import RunFolder
+from spacedkd.training.device import can_be_channels_last
 from spacedkd.training.loop import learn
-from spacedkd.training.plan import make_plan
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.setup import set_up
 
@@ -85,7 +85,7 @@ class Ours:
     def __init__(self, case: Case, data: Path, interval: int) -> None:
         self.steps = case.steps
         spec = case.spec(data, Spaced(Duration(interval, "st")))
-        setup = set_up(make_plan(spec))
+        setup = set_up(resolve(spec))
         self.stack = ExitStack()
         place = self.stack.enter_context(tempfile.TemporaryDirectory())
         recorder = Recorder(setup, RunFolder(Path(place) / "run"))
@@ -171,7 +171,7 @@ class Bare:
     """The same arithmetic and the same batches as ours, with nothing around them."""
 
     def __init__(self, case: Case, data: Path, interval: int) -> None:
-        plan = make_plan(case.spec(data, Spaced(Duration(interval, "st"))))
+        plan = resolve(case.spec(data, Spaced(Duration(interval, "st"))))
         self.stream = plan.data.stream(case.batch_size, 0)
         self.pair = Pair(case, plan.spec.precision, channels_last=True)
         self.steps, self.interval, self.done = case.steps, interval, 0

@@ -11,12 +11,12 @@ import pytest
 
 from spacedkd import DataSpec, NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, read_spec
 from spacedkd.cli import main
-from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
-from spacedkd.documents import parse_json, read_document, read_journal, read_json, read_lines, read_small_json
-from spacedkd.errors import CannotRead
-from spacedkd.files import write_json
-from spacedkd.own_code import FromFile
+from spacedkd.cli.overrides import to_spec
+from spacedkd.runtime.documents import parse_json, read_document, read_journal, read_json, read_lines, read_small_json
+from spacedkd.runtime.errors import CannotRead
+from spacedkd.runtime.files import write_json
+from spacedkd.runtime.user_code import FromFile
 
 YAML = """
 # what was meant

@@ -18,7 +18,7 @@ import pytest
 from safetensors.torch import load_file
 
 from spacedkd import MethodSpec, RunSpec, Spaced, read_spec, train
-from spacedkd.json_form import to_json
+from spacedkd.config.serialization import to_json
 from tests.conftest import assert_same_bits, tensors
 from tests.training.stopping import assert_same_run
 

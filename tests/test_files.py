@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd import UserError, files
-from spacedkd.errors import CannotWrite
-from spacedkd.files import HOST, Folder, cache_folder, write_json, write_whole
+from spacedkd import UserError
+from spacedkd.runtime import files
+from spacedkd.runtime.errors import CannotWrite
+from spacedkd.runtime.files import HOST, Folder, cache_folder, write_json, write_whole
 
 
 def test_a_file_is_replaced_when_it_is_complete(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, [1])
     code = (
-        "import os, sys; from pathlib import Path; from spacedkd.files import write_whole\n"
+        "import os, sys; from pathlib import Path; from spacedkd.runtime.files import write_whole\n"
         "with write_whole(Path(sys.argv[1])) as unfinished:\n"
         "    unfinished.write_text('half'); os.kill(os.getpid(), 9)"
     )

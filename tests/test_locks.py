@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from spacedkd import RunSpec, UserError, locks, train
-from spacedkd.files import HOST
-from spacedkd.locks import Held, hold, is_held
+from spacedkd import RunSpec, UserError, train
+from spacedkd.runtime import locks
+from spacedkd.runtime.files import HOST
+from spacedkd.runtime.locks import LockHeld, hold, is_held
 
 
 @pytest.fixture(params=[errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
@@ -32,7 +33,7 @@ def holds_and_releases(lock: Path) -> None:
     assert not is_held(lock)
     with hold(lock):
         assert is_held(lock)
-        with pytest.raises(Held), hold(lock, seconds=0.1):
+        with pytest.raises(LockHeld), hold(lock, seconds=0.1):
             pass
     assert not is_held(lock)
     with hold(lock):
@@ -51,7 +52,7 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
 def test_where_there_are_no_locks_a_heart_beats(tmp_path: Path) -> None:
     holds_and_releases(tmp_path / ".lock")
     who = rf"held by another process \({os.getpid()} on "
-    with hold(tmp_path / ".lock"), pytest.raises(Held, match=who), hold(tmp_path / ".lock"):
+    with hold(tmp_path / ".lock"), pytest.raises(LockHeld, match=who), hold(tmp_path / ".lock"):
         pass
     assert {path.name for path in tmp_path.iterdir()} == {".lock"}
 
@@ -82,7 +83,7 @@ def test_a_stale_heartbeat_is_taken_over(tmp_path: Path, monkeypatch: pytest.Mon
     os.utime(beat, (then, then))
     assert is_held(tmp_path / ".lock") == holds
     if holds:
-        with pytest.raises(Held, match="1 on elsewhere"), hold(tmp_path / ".lock"):
+        with pytest.raises(LockHeld, match="1 on elsewhere"), hold(tmp_path / ".lock"):
             pass
     else:
         with hold(tmp_path / ".lock"):

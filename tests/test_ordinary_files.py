@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.files import Folder, open_ordinary, read_ordinary
+from spacedkd.runtime.files import Folder, open_ordinary, read_ordinary
 
 
 def test_a_file_of_a_folder_is_read(tmp_path: Path) -> None:

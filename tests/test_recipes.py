@@ -28,20 +28,20 @@ from spacedkd import (
     train,
 )
 from spacedkd.cli import main
-from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
-from spacedkd.data.inputs import Shown
+from spacedkd.cli.overrides import to_spec
+from spacedkd.config.overrides import value_at
+from spacedkd.config.quirks import QUIRKS
+from spacedkd.config.recipes import RECIPES, SETTINGS, of_quirks, recipe, with_settings_table
+from spacedkd.config.resolve import resolve
+from spacedkd.config.serialization import from_json, to_json
+from spacedkd.data.inputs import DataInfo
 from spacedkd.data.sources import fill_in
-from spacedkd.documents import read_journal
-from spacedkd.json_form import from_json, to_json
 from spacedkd.methods import build_method
-from spacedkd.models.build import build
-from spacedkd.places import value_at
-from spacedkd.quirks import QUIRKS
-from spacedkd.recipes import RECIPES, SETTINGS, of_quirks, recipe, with_settings_table
+from spacedkd.models.factory import build
+from spacedkd.runtime.documents import read_journal
 from spacedkd.schedule import ReleasedSelfKD
-from spacedkd.training.building import build_models
-from spacedkd.training.plan import make_plan
+from spacedkd.training.setup import build_models
 from tests.conftest import assert_same_bits
 from tests.docs.blocks import ROOT
 
@@ -103,7 +103,7 @@ def test_settings_that_are_said_to_be_a_recipes_are(name: str) -> None:
         found = getattr(method, field) if group == "method" and field != "name" else value_at(spec, one.place)
         if one.place == "network.init":  # implied: without it a network starts from the same weights
             assert found is None
-            shown = Shown(torch.zeros(2, 3, 8, 8), ["a", "b"])
+            shown = DataInfo(torch.zeros(2, 3, 8, 8), ["a", "b"])
             networks = [NetworkSpec(spec.network.name, {"width": 4, **init}) for init in ({}, {"init": one.value})]
             assert_same_bits(*(build(network, shown, 0).state_dict() for network in networks))
         else:
@@ -173,7 +173,7 @@ def algorithm_2(steps: int, interval: int) -> list[tuple[str, int]]:
 def test_the_last_block_of_a_recipe_after_the_paper_is_a_choice(name: str) -> None:
     words = f"{' '.join(TINY)} --recipe {name} --interval 4st --augment none --image-size 32 --warmup 0ep"
     text, printed = (
-        [*make_plan(to_spec(parse(f"{words} {choice}".split()))).turns.after(0)] for choice in ("", "--tail drop")
+        [*resolve(to_spec(parse(f"{words} {choice}".split()))).turns.after(0)] for choice in ("", "--tail drop")
     )
     assert printed == algorithm_2(10, 4)
     assert text == [*algorithm_2(10, 4), ("student", 8), ("student", 9)]
@@ -268,7 +268,7 @@ def test_the_transformers_interval_is_a_ceiling(per_epoch: int, interval: float,
 def test_a_replay_has_the_learning_rate_of_the_teachers_epoch() -> None:
     """METHODS.md card 7: 5e-7 + 2.4975e-5 e in the warm-up, then a cosine of all 300 epochs, for epoch e."""
     words = "--recipe official-vit --data digits --train-limit 40 --batch-size 8 --augment none"
-    plan = make_plan(to_spec(parse([*words.split(), "--image-size", "8", "--threads", "1"])))
+    plan = resolve(to_spec(parse([*words.split(), "--image-size", "8", "--threads", "1"])))
     interval, per_epoch = 8, 5  # 1.5 epochs of 5 steps, rounded up
     assert (plan.steps_per_epoch, plan.total_steps) == (per_epoch, 1500)
 
@@ -292,7 +292,7 @@ def test_a_replay_has_the_learning_rate_of_the_teachers_epoch() -> None:
 def test_first_weights_are_those_of_the_released_networks() -> None:
     """PyTorch draws uniformly from +-1/sqrt(fan in); the paper's DeiT has a zero head, and tokens of deviation 0.02."""
     words = "--data digits --train-limit 40 --batch-size 8 --threads 1"
-    cnn = build_models(make_plan(to_spec(parse(f"--recipe official-cnn {words} --teacher resnet18x2".split()))))
+    cnn = build_models(resolve(to_spec(parse(f"--recipe official-cnn {words} --teacher resnet18x2".split()))))
     for model in cnn.values():
         convolutions = [part.weight for part in model.modules() if isinstance(part, nn.Conv2d)]
         assert convolutions
@@ -300,7 +300,7 @@ def test_first_weights_are_those_of_the_released_networks() -> None:
             bound = 1 / math.sqrt(weight[0].numel())
             assert 0.9 * bound < weight.abs().max() <= bound
     small = f"{words} --image-size 32 --set network.depth=1"
-    vit = build_models(make_plan(to_spec(parse(f"--recipe official-vit {small}".split()))))
+    vit = build_models(resolve(to_spec(parse(f"--recipe official-vit {small}".split()))))
     tokens = []
     for model in vit.values():
         network: Any = model.network
@@ -310,7 +310,7 @@ def test_first_weights_are_those_of_the_released_networks() -> None:
         tokens.append(network.cls_token.flatten())
         assert tokens[-1].std().item() == pytest.approx(0.02, rel=0.2)
     assert not torch.equal(*tokens)
-    paper = build_models(make_plan(to_spec(parse(f"--recipe paper-vit {small}".split()))))["student"].network
+    paper = build_models(resolve(to_spec(parse(f"--recipe paper-vit {small}".split()))))["student"].network
     assert paper.head.weight.any()  # type: ignore[union-attr]
     pit = to_spec(parse("--recipe official-vit --network pit_ti_224".split()))
     assert "init" not in pit.network.options  # timm's PiT starts as the released one
@@ -319,7 +319,7 @@ def test_first_weights_are_those_of_the_released_networks() -> None:
 def drop_path_rates(words: str) -> list[float]:
     """Of both residual branches of every block of the student, from the first to the last."""
     tiny = "--data digits --train-limit 40 --batch-size 8 --threads 1 --augment none --image-size 32"
-    student: Any = build_models(make_plan(to_spec(parse(f"{tiny} {words}".split()))))["student"].network
+    student: Any = build_models(resolve(to_spec(parse(f"{tiny} {words}".split()))))["student"].network
     branches = ((block.drop_path1, block.drop_path2) for stage in student.transformers for block in stage.blocks)
     return [getattr(branch, "drop_prob", 0.0) for pair in branches for branch in pair]
 
@@ -349,7 +349,7 @@ def test_drop_path_of_a_pit_is_that_of_the_released_code() -> None:
 )
 def test_a_drop_path_rule_that_there_is_not_is_refused(words: str) -> None:
     with pytest.raises(UserError, match="drop_path_rule must be i/N, of a PiT; got"):
-        build_models(make_plan(to_spec(parse(f"--data digits --train-limit 40 {words}".split()))))
+        build_models(resolve(to_spec(parse(f"--data digits --train-limit 40 {words}".split()))))
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_a_deit_that_is_taught_has_a_distillation_token_and_its_teacher_none(
 def test_the_deits_of_the_released_code_have_its_parameters() -> None:
     """METHODS.md, card 7: 5 563 400 of the student, 5 543 716 of the teacher, with 100 classes at 224 pixels."""
     spec = recipe("official-vit")
-    shown = Shown(torch.zeros(2, 3, 224, 224), [str(number) for number in range(100)])
+    shown = DataInfo(torch.zeros(2, 3, 224, 224), [str(number) for number in range(100)])
     assert spec.teacher is not None
     counts = [
         sum(one.numel() for one in build(network, shown, 0).parameters()) for network in (spec.network, spec.teacher)
@@ -409,7 +409,7 @@ def test_options_that_a_method_would_not_heed_are_refused(name: str, options: di
 def test_a_student_without_a_distillation_token_cannot_learn_by_it() -> None:
     words = "--data digits --train-limit 40 --width 4 --set method.distillation_token=true"
     with pytest.raises(UserError, match="distillation_token wants a student with a distillation token"):
-        build_models(make_plan(to_spec(parse(words.split()))))
+        build_models(resolve(to_spec(parse(words.split()))))
 
 
 @pytest.mark.parametrize("name", ["paper-vit", "official-vit"])
@@ -436,7 +436,7 @@ def test_without_its_recipe_a_transformer_drops_no_path() -> None:
 def test_a_zero_head_is_for_transformers_with_a_class_token() -> None:
     words = "--data digits --train-limit 40 --network resnet10t --set network.init=zero-head"
     with pytest.raises(UserError, match="resnet10t is none: leave it out"):
-        build_models(make_plan(to_spec(parse(words.split()))))
+        build_models(resolve(to_spec(parse(words.split()))))
 
 
 @pytest.mark.parametrize(
@@ -564,14 +564,14 @@ TINY = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --threads 1 --p
 )
 def test_unspaced_self_kd_is_one_joint_update_for_each_batch(name: str, words: str) -> None:
     """The paper's Algorithm 3: no batch is lost, and none is learned twice."""
-    plan = make_plan(to_spec(parse([*TINY, "--recipe", name, *words.split()])))
+    plan = resolve(to_spec(parse([*TINY, "--recipe", name, *words.split()])))
     assert [*plan.turns.after(0)] == [("student", step) for step in range(10)]
     assert plan.spec.method.options["skip_deepest_exit_features"] == (name == "official-self")
 
 
 def test_two_updates_for_each_batch_of_self_kd_can_still_be_asked_for() -> None:
     words = [*TINY, "--recipe", "paper-self", "--interval", "online", "--set", "method.variant=live"]
-    turns = [*make_plan(to_spec(parse(words))).turns.after(0)]
+    turns = [*resolve(to_spec(parse(words))).turns.after(0)]
     assert turns == [(role, step) for step in range(10) for role in ("teacher", "student")]
 
 
@@ -604,7 +604,7 @@ def test_an_overridden_schedule_is_said_in_words() -> None:
 def test_a_plain_variant_with_an_interval_is_refused() -> None:
     words = [*TINY, "--recipe", "paper-self", "--interval", "3st", "--set", "method.variant=plain"]
     with pytest.raises(UserError, match="nothing to space: leave out the interval"):
-        make_plan(to_spec(parse(words)))
+        resolve(to_spec(parse(words)))
 
 
 def test_unspaced_self_kd_trains_what_its_formula_says(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spacedkd import Run, UserError, read_run
-from spacedkd.run import summarise
+from spacedkd.runs.result import summarise
 from spacedkd.schedule import Ahead, Offline, Online, ReleasedSelfKD, Schedule, Spaced
 from tests.report.fake_runs import FakeArm, write_runs
 

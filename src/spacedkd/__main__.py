@@ -13,7 +13,7 @@ if not sys.flags.safe_path and Path(sys.path[0]) != Path(__file__).parent.parent
 
 def main() -> None:
     """The command line."""
-    from spacedkd.stopping import end_with_first_rank
+    from spacedkd.runtime.signals import end_with_first_rank
 
     end_with_first_rank()  # also while the rest is imported
     gc.set_threshold(10_000)  # hardly anything that is imported is garbage

@@ -8,8 +8,8 @@
 import math
 from collections.abc import Callable, Sequence
 
-from spacedkd.duration import in_steps, steps_of
-from spacedkd.spec import OptimizerSpec, RateSpec
+from spacedkd.config.spec import OptimizerSpec, RateSpec
+from spacedkd.schedule import in_steps, steps_of
 
 LearningRate = Callable[[int], float]
 """the learning rate of a step"""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spacedkd.cli import main
-from spacedkd.errors import on_command_line
+from spacedkd.runtime.errors import on_command_line
 from tests.cli.test_cli import TINY
 
 

@@ -10,11 +10,11 @@ import pytest
 from spacedkd import Online, Spaced, UserError, Window
 from spacedkd.cli import main
 from spacedkd.cli.arms import make_arms
-from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import Given
-from spacedkd.json_form import to_json
+from spacedkd.cli.overrides import to_spec
+from spacedkd.config.resolve import method_and_schedule, resolve_spec
+from spacedkd.config.serialization import to_json
 from spacedkd.methods import METHODS
-from spacedkd.training.plan import fill_in, method_and_schedule
 
 BASE = {"interval": "2ep", "epochs": 6.0}
 WITHOUT = {  # what is about another method than those
@@ -63,7 +63,7 @@ def test_unspaced_is_unspaced_whatever_a_recipe_says(recipe: str) -> None:
 
 def test_unspaced_is_unspaced_whatever_a_spec_says(tmp_path: Path) -> None:
     for method, variant in (("kd", None), ("self-kd", "live")):
-        spec = fill_in(to_spec({"interval": "2ep", "method": method, "data": "digits"}))
+        spec = resolve_spec(to_spec({"interval": "2ep", "method": method, "data": "digits"}))
         assert spec.method.options.get("variant") == variant
         (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
         arms = make_arms([], [method], {"spec": tmp_path, "interval": "1ep", "set": ("schedule.tail=drop",)})

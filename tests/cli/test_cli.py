@@ -18,8 +18,8 @@ import timm
 from spacedkd import Ahead, Offline, Online, RunSpec, Spaced, Window, read_spec
 from spacedkd.cli import main
 from spacedkd.cli.arms import parse_arm
-from spacedkd.cli.changes import folder_name, to_spec
 from spacedkd.cli.flags import parse
+from spacedkd.cli.overrides import folder_name, to_spec
 from tests.data.on_disk import class_folders
 
 NETWORK = "--network resnet18_small --width 4 --set network.layers=[1,1,1,1]"

@@ -9,8 +9,8 @@ import pytest
 
 from spacedkd import AugmentSpec, DataSpec, RunSpec, UserError
 from spacedkd.cli import main
-from spacedkd.cli.changes import changed
 from spacedkd.cli.flags import parse
+from spacedkd.cli.overrides import changed
 from tests.data.on_disk import class_folders
 
 

@@ -12,14 +12,14 @@ import timm
 
 from spacedkd import AugmentSpec, DataSpec, Duration, OptimizerSpec, RateSpec, RunSpec, Spaced, UserError
 from spacedkd.cli import main
-from spacedkd.cli.changes import changed, to_spec
 from spacedkd.cli.flags import GROUPS, PLACES, parse
-from spacedkd.files import write_json
-from spacedkd.json_form import to_json
+from spacedkd.cli.overrides import changed, to_spec
+from spacedkd.config.overrides import with_changes
+from spacedkd.config.resolve import resolve_spec
+from spacedkd.config.serialization import to_json
+from spacedkd.config.spec import OURS
 from spacedkd.models import small_resnet
-from spacedkd.places import with_changes
-from spacedkd.spec import OURS
-from spacedkd.training.plan import fill_in
+from spacedkd.runtime.files import write_json
 
 WITHOUT_A_FLAG = {
     "schedule": "--interval, --ahead, --window and --tail",
@@ -155,23 +155,23 @@ def test_what_belongs_to_another_shape_or_optimizer_goes_back_to_its_default() -
 
 
 def test_a_spec_that_was_not_spaced_can_be(tmp_path: Path) -> None:
-    plain = fill_in(RunSpec(method="self-kd"))
+    plain = resolve_spec(RunSpec(method="self-kd"))
     assert (plain.schedule, plain.method.options["variant"]) == (None, "plain")
     write_json(tmp_path / "spec.json", to_json(plain))
-    spaced = fill_in(to_spec(parse(["--spec", str(tmp_path), "--interval", "2ep"])))
+    spaced = resolve_spec(to_spec(parse(["--spec", str(tmp_path), "--interval", "2ep"])))
     assert (spaced.schedule, spaced.method.options["variant"]) == (Spaced("2ep"), "live")
     by_hand = parse(["--spec", str(tmp_path), "--interval", "2ep", "--set", "method.variant=snapshot"])
-    assert fill_in(to_spec(by_hand)).method.options["variant"] == "snapshot"
+    assert resolve_spec(to_spec(by_hand)).method.options["variant"] == "snapshot"
     snapshot = replace(plain, method={"name": "self-kd", "options": {"variant": "snapshot"}}, schedule=Spaced("1ep"))
     assert spec_of("--interval 2ep", snapshot).method.options == {"variant": "snapshot"}, "it is spaced already"
 
 
 def test_another_method_on_a_run_that_asked_for_no_schedule() -> None:
-    online = fill_in(RunSpec(method="kd"))
+    online = resolve_spec(RunSpec(method="kd"))
     assert online.schedule == Spaced("1st")
-    assert fill_in(spec_of("--method self-kd", online)) == fill_in(RunSpec(method="self-kd"))
-    assert fill_in(spec_of("--method none", online)) == fill_in(RunSpec(method="none"))
-    assert fill_in(spec_of("--method dkd", online)) == fill_in(RunSpec(method="dkd"))
+    assert resolve_spec(spec_of("--method self-kd", online)) == resolve_spec(RunSpec(method="self-kd"))
+    assert resolve_spec(spec_of("--method none", online)) == resolve_spec(RunSpec(method="none"))
+    assert resolve_spec(spec_of("--method dkd", online)) == resolve_spec(RunSpec(method="dkd"))
 
 
 SAME = {
@@ -193,10 +193,10 @@ SAME = {
 
 @pytest.mark.parametrize("typed", SAME)
 def test_a_run_is_the_same_from_flags_from_python_and_from_its_spec(typed: str, tmp_path: Path) -> None:
-    flags, python = fill_in(spec_of(typed)), fill_in(SAME[typed])
+    flags, python = resolve_spec(spec_of(typed)), resolve_spec(SAME[typed])
     write_json(tmp_path / "asked.json", to_json(SAME[typed]))
     write_json(tmp_path / "filled.json", to_json(flags))
-    asked, filled = (fill_in(to_spec({"spec": tmp_path / f"{name}.json"})) for name in ("asked", "filled"))
+    asked, filled = (resolve_spec(to_spec({"spec": tmp_path / f"{name}.json"})) for name in ("asked", "filled"))
     assert len({one.fingerprint() for one in (flags, python, asked, filled)}) == 1
-    others = {fill_in(spec).fingerprint() for other, spec in SAME.items() if other != typed}
+    others = {resolve_spec(spec).fingerprint() for other, spec in SAME.items() if other != typed}
     assert flags.fingerprint() not in others

@@ -13,16 +13,15 @@ import pytest
 from rich.text import Text
 
 from spacedkd.cli import main, progress
-from spacedkd.cli.progress import Watched, jobs_progress, say, work_progress
-from spacedkd.cli.run_progress import RoleBars
+from spacedkd.cli.progress import RoleBars, Watched, jobs_progress, say, work_progress
 from spacedkd.cli.stops import say_error
 from spacedkd.cli.terminal import shown
-from spacedkd.data.parallel import tell
-from spacedkd.errors import printable
-from spacedkd.experiments.comparison import compare
-from spacedkd.files import HOST
+from spacedkd.comparison.results import compare
+from spacedkd.data.parallel import notify
 from spacedkd.report.tables import comparison_tables
-from spacedkd.training.moment import Moment
+from spacedkd.runtime.errors import printable
+from spacedkd.runtime.files import HOST
+from spacedkd.training.callbacks import Event
 from tests.report.fake_runs import FakeArm, write_runs
 
 EVIL = "a\x1b[2J\x1b]0;title\x07\x9b31m\r\nspacedkd: all is well\x08\u202etxt\u2028\x7f"
@@ -40,7 +39,7 @@ def test_escapes_are_shown_and_other_text_stays() -> None:
     assert is_clean(printable(EVIL))
 
 
-@pytest.mark.parametrize("speak", [say, say_error, tell])
+@pytest.mark.parametrize("speak", [say, say_error, notify])
 def test_lines(speak: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
     speak(f"first {EVIL} last")
     out, err = capsys.readouterr()
@@ -149,15 +148,15 @@ def test_tables_on_a_terminal(tmp_path: Path) -> None:
 def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     console = on_a_terminal(200)
     monkeypatch.setattr(progress, "console", console)
-    moment = Moment(1, 9, EVIL, 1.0, 0.5, "", 1, 5, 2.0, {EVIL: 1.0}, 0.1, 10.0, 5.0)
+    moment = Event(1, 9, EVIL, 1.0, 0.5, "", 1, 5, 2.0, {EVIL: 1.0}, 0.1, 10.0, 5.0)
     with jobs_progress(2) as tell_job:
         tell_job(SimpleNamespace(label=EVIL, seed=0), moment)  # type: ignore[arg-type]
-        tell_job(SimpleNamespace(label="b", seed=0), Moment(1, 9, "student", 1.0, None, EVIL))  # type: ignore[arg-type]
+        tell_job(SimpleNamespace(label="b", seed=0), Event(1, 9, "student", 1.0, None, EVIL))  # type: ignore[arg-type]
     with work_progress(EVIL) as show, show(EVIL, 3) as advance:
         advance(1)
     bars = RoleBars()
     bars.update(moment, f"{EVIL} 1.0")
-    bars.update(Moment(1, 9, EVIL, 1.0, None, EVIL), "")
+    bars.update(Event(1, 9, EVIL, 1.0, None, EVIL), "")
     console.print(bars)
     printed: str = console.file.getvalue()  # type: ignore[attr-defined]
     own = r"\x1b\[(\d*(;\d+)*m|\?25[lh]|\dA|2K|1A)|\r"  # colours, the cursor, and a line of a bar drawn again

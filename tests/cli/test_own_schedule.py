@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd import RunSpec, UserError, own_code, train
+from spacedkd import RunSpec, UserError, train
 from spacedkd.cli import main
-from spacedkd.documents import read_journal
+from spacedkd.config.spec import read_spec
+from spacedkd.runtime import user_code
+from spacedkd.runtime.documents import read_journal
 from spacedkd.schedule import NamedSchedule, Turn
-from spacedkd.spec import read_spec
-from spacedkd.training.turns import turns_of
+from spacedkd.timeline import timeline_turns
 from tests.cli.test_bad_input import refused
 from tests.conftest import TINY, assert_same_bits, tensors
 
@@ -58,7 +59,7 @@ def test_a_file_that_names_it_has_to_be_trusted(here: Path, capsys: pytest.Captu
     main(["train", *FLAGS, *TYPED, "--out", "run"])
     bits = tensors(here / "run")
     capsys.readouterr()
-    own_code.begin(None)  # as in another process
+    user_code.begin(None)  # as in another process
     del sys.modules["growing_of_mine"]
     assert isinstance(read_spec("run").schedule, NamedSchedule)
     again = ["train", "--resume", "run", "--restart"]
@@ -75,7 +76,7 @@ def test_it_may_lie_in_a_window(here: Path) -> None:
     assert (written["kind"], written["inside"]["kind"]) == ("window", "growing_of_mine:Growing")
     schedule = read_spec("run", trust_code=True).schedule
     assert schedule is not None
-    steps = [turn.step for turn in turns_of(schedule, ("teacher", "student"), False, {}, 5)]
+    steps = [turn.step for turn in timeline_turns(schedule, ("teacher", "student"), False, {}, 5)]
     assert steps == [0, 0, 1, 2, 1, 2, 3, 3, 4, 4]
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from spacedkd import ComparisonForecast, Forecast, RunSpec
 from spacedkd.cli import main
-from spacedkd.cli.plans import say_comparison, say_planned
-from spacedkd.report.numbers import THIN_SPACE
-from spacedkd.training.plan import Plan
+from spacedkd.cli.train import say_comparison, say_planned
+from spacedkd.config.resolve import ResolvedRun
+from spacedkd.report.formatting import THIN_SPACE
 from tests.cli.test_cli import TINY
 from tests.training.test_forecast import contents
 
@@ -68,7 +68,7 @@ def test_numbers_of_one_line_are_written_alike(capsys: pytest.CaptureFixture[str
         updates=lambda turns: {"student": turns},
     )
     for done in (0, 1234):
-        say_planned(cast(Plan, plan), done)
+        say_planned(cast(ResolvedRun, plan), done)
     said = capsys.readouterr().out.replace(THIN_SPACE, "_").splitlines()
     first = "4_000 turns (student 4_000): 1 epoch of 16_000 images, 2_000 steps each."
     assert said == [first, f"{first} Going on after turn 1_234."]

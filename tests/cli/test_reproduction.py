@@ -12,7 +12,7 @@ import pytest
 
 from spacedkd import read_spec
 from spacedkd.cli import main
-from spacedkd.experiments.reproduction.reproduce import Reproduction
+from spacedkd.paper.reproduce import Reproduction
 
 ONLY = ["--scale", "smoke", "--only", "l1", "--seeds", "2", "--jobs", "1"]
 
@@ -128,7 +128,7 @@ def test_no_answer_is_no(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
 
     monkeypatch.setattr("builtins.input", end_of_input)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("spacedkd.cli.reproduction._show_plan", lambda *_: None)
+    monkeypatch.setattr("spacedkd.cli.reproduce._show_plan", lambda *_: None)
     monkeypatch.setattr(Reproduction, "check_data", lambda self: None)
     with pytest.raises(SystemExit) as end:
         main(["reproduce", "loss", "--only", "l1", "--scale", "paper", "--store", str(tmp_path)])

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from spacedkd.cli import main
-from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console
-from spacedkd.training.finite import Watch
+from spacedkd.cli.terminal import spell_out
+from spacedkd.training.guard import Guard
 from tests.cli.test_cli import TINY
 from tests.training.stopping import assert_same_run
 
@@ -28,10 +28,10 @@ def send_after(
     monkeypatch: pytest.MonkeyPatch, turn: int, *signals: int, before: Callable[[], None] = lambda: None
 ) -> None:
     """Let this process get signals in the middle of a turn."""
-    check = Watch.check_losses
-    monkeypatch.setattr("spacedkd.training.plan.Plan.logs", lambda self, turn: True)
+    check = Guard.check_losses
+    monkeypatch.setattr("spacedkd.config.resolve.Plan.logs", lambda self, turn: True)
 
-    def struck(watch: Watch, at: Any, values: Any) -> None:
+    def struck(watch: Guard, at: Any, values: Any) -> None:
         check(watch, at, values)
         struck.turns += 1  # type: ignore[attr-defined]
         if struck.turns == turn:  # type: ignore[attr-defined]
@@ -40,14 +40,14 @@ def send_after(
                 os.kill(os.getpid(), number)
 
     struck.turns = 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(Watch, "check_losses", struck)
+    monkeypatch.setattr(Guard, "check_losses", struck)
 
 
 def test_signals_save_after_the_turn_and_the_run_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Each of them once, at a turn at which nothing would be saved."""
-    monkeypatch.setattr("spacedkd.training.plan.Plan.logs", lambda self, turn: True)
+    monkeypatch.setattr("spacedkd.config.resolve.Plan.logs", lambda self, turn: True)
     main([*KD, "--out", str(tmp_path / "whole")])
     run = tmp_path / "a run"
     words = [*KD, "--out", str(run)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from spacedkd.cli.terminal import shown
-from spacedkd.experiments.comparison import compare
+from spacedkd.comparison.results import compare
 from spacedkd.report.table import Cell, Column, Table
 from spacedkd.report.tables import comparison_tables
 from spacedkd.schedule import Spaced

@@ -29,11 +29,11 @@ from spacedkd import (
 )
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
+from spacedkd.config.serialization import from_json, to_json
+from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.stream import View, batches
-from spacedkd.json_form import from_json, to_json
-from spacedkd.models.weights import load_weights
-from spacedkd.own_code import Inherited, load_object, marked, working_in
-from spacedkd.spec import NetworkSpec
+from spacedkd.models.pretrained import load_weights
+from spacedkd.runtime.user_code import Inherited, load_object, marked, working_in
 from tests.cli.test_bad_input import refused
 from tests.conftest import TINY
 from tests.report.fake_runs import FakeArm, write_runs

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from spacedkd import Diverged, Duration, Moment, OptimizerSpec, RunSpec, Spaced, Stopped, train
+from spacedkd import Diverged, Duration, Event, OptimizerSpec, RunSpec, Spaced, Stopped, train
 from spacedkd.cli import main
-from spacedkd.cli.run_progress import RoleBars, in_words, line
-from spacedkd.cli.watching import listed
-from spacedkd.files import HOST
-from spacedkd.run_state import PROGRESS, state_of
+from spacedkd.cli.progress import RoleBars, in_words, line
+from spacedkd.cli.status import listed
+from spacedkd.runs.status import PROGRESS, state_of
+from spacedkd.runtime.files import HOST
 from tests.report.fake_runs import FakeArm, write_runs
 from tests.training.stopping import train_until
 
@@ -104,10 +104,10 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
 def test_a_run_that_is_trained_says_by_whom_and_one_that_was_killed_does_not(
     tmp_path: Path, tiny: RunSpec, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spacedkd.training.beat.BEAT_SECONDS", 0.01)
+    monkeypatch.setattr("spacedkd.training.heartbeat.BEAT_SECONDS", 0.01)
     run, seen = tmp_path / "run", list[list[str]]()
 
-    def look(moment: Moment) -> None:
+    def look(moment: Event) -> None:
         if moment.turn == 12:
             time.sleep(0.5)
             seen.append(said(capsys, "status", str(run)))
@@ -195,7 +195,7 @@ def test_mistakes_are_one_line(
     assert line in error
 
 
-TEACHER = Moment(586, 62560, "teacher", 1.5, 0.73, "", 586, 31280, 80.0, {"label": 1.25}, 0.1, 12345.6, 5400.0)
+TEACHER = Event(586, 62560, "teacher", 1.5, 0.73, "", 586, 31280, 80.0, {"label": 1.25}, 0.1, 12345.6, 5400.0)
 STUDENT = TEACHER._replace(
     turn=600, role="student", step=14, losses={"label": 2.30259, "logit": 0.0123, "feature": 0.5}, accuracy=None
 )
@@ -215,7 +215,7 @@ def test_bars_fit_into_eighty_columns() -> None:
     assert rows[1].strip() == "label 1.250"
     assert rows[3].strip() == "label 2.303, logit 0.0123, feature 0.5"
     assert rows[4] == "600 of 62560 turns, 1 %, 0:00:00 so far, 1:30:00 left"
-    bars.update(Moment(600, 62560, "student", 0.0, None, "waiting for the teacher's process"), "")
+    bars.update(Event(600, 62560, "student", 0.0, None, "waiting for the teacher's process"), "")
     console.print(bars)
     assert console.export_text().splitlines()[-1].strip() == "waiting for the teacher's process"
 

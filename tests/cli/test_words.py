@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from spacedkd.cli import main
-from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import GROUPS, PLACES, parse
-from spacedkd.cli.mistyped import _HINTS
+from spacedkd.cli.overrides import to_spec
+from spacedkd.cli.usage_errors import _HINTS
+from spacedkd.config.spec import NAMED, DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
 from spacedkd.data.sources import SOURCES
-from spacedkd.data_spec import NAMED
-from spacedkd.errors import PYTHON_NAMES, UserError
-from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
+from spacedkd.runtime.errors import PYTHON_NAMES, UserError
 from tests.cli.test_bad_input import refused
 from tests.cli.test_cli import TINY
 

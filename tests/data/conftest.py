@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spacedkd.data import kept, reading
+from spacedkd.data import pixel_cache
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,9 +22,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where pixels are kept, with few images counting as many."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "MANY", 4)
-    monkeypatch.setattr(reading, "MANY", 4)
-    kept._say_once.cache_clear()
+    monkeypatch.setattr(pixel_cache, "MANY", 4)
+    monkeypatch.setattr(pixel_cache, "MANY", 4)
+    pixel_cache._say_once.cache_clear()
     return tmp_path / "cache" / "spacedkd" / "pixels"
 
 
@@ -32,11 +32,11 @@ def pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images were decoded, each time that some were."""
     counts: list[int] = []
-    whole = reading._decoded
+    whole = pixel_cache._decoded
 
     def counted(stored: Any, *args: Any, **options: Any) -> Any:
         counts.append(len(stored))
         return whole(stored, *args, **options)
 
-    monkeypatch.setattr(reading, "_decoded", counted)
+    monkeypatch.setattr(pixel_cache, "_decoded", counted)
     return counts

@@ -15,9 +15,9 @@ import torch
 from filelock import FileLock
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import parallel, reading
+from spacedkd.data import parallel, pixel_cache
+from spacedkd.data.decoding import Stored
 from spacedkd.data.sources import load
-from spacedkd.data.stored import Stored
 from tests.data.on_disk import class_folders, picture
 
 
@@ -35,10 +35,10 @@ def test_processes_do_everything_once(count: int) -> None:
 def test_an_exception_in_a_process_is_raised_here() -> None:
     def differ(places: range) -> dict[int, str]:
         if 200 in places:
-            raise reading.SizesDiffer
+            raise pixel_cache.SizesDiffer
         return {}
 
-    with pytest.raises(reading.SizesDiffer):
+    with pytest.raises(pixel_cache.SizesDiffer):
         parallel.in_processes(differ, 1000, "", 2)
     assert not multiprocessing.active_children()
 
@@ -54,14 +54,14 @@ def test_a_process_that_is_killed_is_one_line() -> None:
 
 def _load_and_tell(place: str, end: Any) -> None:
     counts: list[int] = []
-    whole = reading._decoded
+    whole = pixel_cache._decoded
 
     def slow(stored: Any, *args: Any, **options: Any) -> Any:
         counts.append(len(stored))
         time.sleep(0.3)
         return whole(stored, *args, **options)
 
-    reading._decoded = slow
+    pixel_cache._decoded = slow
     end.send((len(load(DataSpec(place)).train), counts))
 
 

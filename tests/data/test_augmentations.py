@@ -15,11 +15,10 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from spacedkd import AugmentSpec, Images
-from spacedkd.data import augmentations
-from spacedkd.data.augmentations import AUGMENTATIONS, ImageByImage, generators_kept, seed_generators
-from spacedkd.data.changes import apply, draw
+from spacedkd.data import transforms
 from spacedkd.data.images import to_bytes, to_image
-from spacedkd.seeds import seed_for
+from spacedkd.data.transforms import AUGMENTATIONS, ImageByImage, apply, draw, generators_kept, seed_generators
+from spacedkd.runtime.seeds import seed_for
 from tests.data.on_disk import picture
 
 CIFAR100 = T.Normalize((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
@@ -38,7 +37,7 @@ def kept(name: str, size: int, images: list[Image.Image]) -> Images:
 
 
 def varied(name: str, size: int, images: list[Image.Image], seed: int = 5) -> Tensor:
-    augmentation = augmentations.build(name, AUGMENTATIONS[name].augment, size)
+    augmentation = transforms.build(name, AUGMENTATIONS[name].augment, size)
     rows = torch.arange(len(images))
     return augmentation.train(kept(name, size, images), rows, rows, seed)
 
@@ -126,11 +125,11 @@ def test_imagenet_is_the_listed_chain() -> None:
 
 
 def test_self_cifar_pads_with_gray_and_cuts_out_before_normalising(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(augmentations, "cifar_policy", lambda image: image)
-    augmentations._transform.cache_clear()
+    monkeypatch.setattr(transforms, "cifar_policy", lambda image: image)
+    transforms._transform.cache_clear()
     white = [Image.new("RGB", (32, 32), "white")] * 200
     got = varied("self-cifar", 32, white)
-    augmentations._transform.cache_clear()
+    transforms._transform.cache_clear()
     levels = (got * torch.tensor(CIFAR10.std).view(3, 1, 1) + torch.tensor(CIFAR10.mean).view(3, 1, 1)) * 255
     hole, gray, whole = ((levels - level).abs() < 0.01 for level in (0, 128, 255))
     assert (hole | gray | whole).all()
@@ -142,7 +141,7 @@ def test_self_cifar_pads_with_gray_and_cuts_out_before_normalising(monkeypatch: 
 
 
 def test_vit_is_timms_chain_as_the_paper_uses_it() -> None:
-    crop, flip, random_augment, _, normalise, erase = augmentations._transform("vit", 224).transforms  # type: ignore[attr-defined]
+    crop, flip, random_augment, _, normalise, erase = transforms._transform("vit", 224).transforms  # type: ignore[attr-defined]
     assert (crop.size, crop.scale, crop.ratio) == ((224, 224), (0.08, 1.0), (3 / 4, 4 / 3))
     assert "bicubic" in str(crop)
     assert flip.p == 0.5
@@ -155,7 +154,7 @@ def test_vit_is_timms_chain_as_the_paper_uses_it() -> None:
 
 
 def test_vit_never_stumbles_over_the_strongest_posterize() -> None:
-    assert np.array(augmentations._posterize(picture(0), 0)).max() == 0
+    assert np.array(transforms._posterize(picture(0), 0)).max() == 0
     got = varied("vit", 24, [picture(number, 24) for number in range(300)])
     assert got.shape == (300, 3, 24, 24)
     assert got.isfinite().all()

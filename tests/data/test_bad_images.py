@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import reading
+from spacedkd.data import pixel_cache
+from spacedkd.data.decoding import BadImage, decode
 from spacedkd.data.sources import load
-from spacedkd.data.stored import BadImage, decode
 from tests.data.on_disk import class_folders, parquet, picture, png, write
 
 LARGE = 140
@@ -139,7 +139,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(data)
         return decode(data, smaller)
 
-    monkeypatch.setattr(reading, "decode", spy)
+    monkeypatch.setattr(pixel_cache, "decode", spy)
     return seen
 
 

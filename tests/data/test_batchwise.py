@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd import AugmentSpec
-from spacedkd.data.changes import Draw, apply, draw
+from spacedkd.data.transforms import Draw, apply, draw
 
 PIXELS = torch.randint(1, 256, (64, 3, 9, 12), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 

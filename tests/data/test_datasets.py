@@ -15,12 +15,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from spacedkd import DataSpec, TrainingStream, UserError
-from spacedkd.data.datasets import DatasetStream
 from spacedkd.data.inputs import tensors
 from spacedkd.data.sources import load
-from spacedkd.data.stream import View, batches
-from spacedkd.errors import UserCodeError
-from spacedkd.seeds import seed_for
+from spacedkd.data.stream import DatasetStream, View, batches
+from spacedkd.runtime.errors import UserCodeError
+from spacedkd.runtime.seeds import seed_for
 from tests.data.own_datasets import CLASSES, COUNT, KINDS, Named, Pictures, Sentences, bits, jitter, padded, rows_of
 
 

@@ -20,11 +20,11 @@ import pytest
 from PIL import Image, ImageOps
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import hub, limits, tables
-from spacedkd.data.below import OTHERS
-from spacedkd.data.disk import read_class_list
+from spacedkd.data import decoding, hub
+from spacedkd.data import parquet as tables
+from spacedkd.data.decoding import BadImage, decode
+from spacedkd.data.folders import OTHERS, read_class_list
 from spacedkd.data.sources import load
-from spacedkd.data.stored import BadImage, decode
 from tests.data.on_disk import class_folders, parquet, picture, png, tiny_imagenet, write
 
 
@@ -111,7 +111,7 @@ def test_archives_that_declare_more_than_they_hold(tmp_path: Path, monkeypatch: 
             path = archive(tmp_path / "x.npz", npy(shape, kind, b"0" * 64), compression=method)
             assert "is not an .npz of plain arrays, or is cut off" in refused(DataSpec(str(path)))
     assert "is not an .npz of plain arrays" in refused(DataSpec(str(bomb(tmp_path / "bomb.npz"))))
-    monkeypatch.setattr(limits, "ARRAYS", 1 << 20)
+    monkeypatch.setattr(decoding, "ARRAYS", 1 << 20)
     zeros = {name: np.zeros((40, 128, 128, 3), np.uint8) for name in ("x_train", "x_test")}
     np.savez_compressed(tmp_path / "zeros.npz", **zeros, y_train=np.arange(40) % 2, y_test=np.arange(40) % 2)
     assert (tmp_path / "zeros.npz").stat().st_size < 20_000
@@ -133,7 +133,7 @@ def declared(width: int, height: int) -> bytes:
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize(("width", "height"), [(65535, 65535), (2**31 - 1, 2**31 - 1), (12_000, 12_000)])
 def test_images_that_declare_absurd_sizes(width: int, height: int) -> None:
-    with pytest.raises(BadImage, match=f"declares more pixels than the {limits.PIXELS} that are read at most"):
+    with pytest.raises(BadImage, match=f"declares more pixels than the {decoding.PIXELS} that are read at most"):
         decode(declared(width, height))
 
 
@@ -145,7 +145,7 @@ def test_an_encoded_image_has_a_largest_size(tmp_path: Path) -> None:
 
 
 def test_a_small_table_that_repeats_a_large_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ARRAYS", 1 << 26)
+    monkeypatch.setattr(decoding, "ARRAYS", 1 << 26)
     monkeypatch.setattr(tables, "AT_ONCE", 16)
     cell = bytes(1 << 20)
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), pa.array([cell])).cast(pa.binary())
@@ -327,12 +327,12 @@ def test_names_of_nothing_are_one_line(tmp_path: Path, monkeypatch: pytest.Monke
 def test_declared_limits_are_those_of_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
     assert f"| the hub's answer | {hub.ANSWER_SECONDS:g} seconds" in page
-    for limit in (limits.PIXELS, limits.ENCODED >> 20, limits.ARRAYS >> 30, OTHERS):
+    for limit in (decoding.PIXELS, decoding.ENCODED >> 20, decoding.ARRAYS >> 30, OTHERS):
         assert str(limit) in page
 
 
 def test_a_class_list_that_is_too_long_is_refused_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spacedkd.data.limits.TEXT", 10)
+    monkeypatch.setattr("spacedkd.data.decoding.TEXT", 10)
     (tmp_path / "classes.txt").write_text("cats\ndogs\nbirds\n")
     with pytest.raises(UserError, match="larger than 10 bytes"):
         read_class_list(str(tmp_path / "classes.txt"))

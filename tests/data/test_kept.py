@@ -19,11 +19,11 @@ import pytest
 import torch
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import kept, reading
+from spacedkd.data import pixel_cache
+from spacedkd.data.decoding import decode
 from spacedkd.data.images import Images
 from spacedkd.data.sources import load
 from spacedkd.data.splits import RunData
-from spacedkd.data.stored import decode
 from tests.data.on_disk import class_folders, parquet, picture, png, write
 
 pytestmark = pytest.mark.usefixtures("pixels")
@@ -51,8 +51,8 @@ def test_the_same_bits_with_and_without(
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     without = load(spec)
     assert len(reads) == 4
-    monkeypatch.setattr(kept, "MANY", 1000)
-    monkeypatch.setattr(reading, "MANY", 1000)
+    monkeypatch.setattr(pixel_cache, "MANY", 1000)
+    monkeypatch.setattr(pixel_cache, "MANY", 1000)
     in_one_process = load(spec)
     assert isinstance(again.train, Images)
     assert bits(first) == bits(again) == bits(without) == bits(in_one_process)
@@ -196,7 +196,7 @@ def test_a_full_disk_is_said_once(
 
 def test_what_was_not_used_for_long_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: Path) -> None:
     places = [str(class_folders(tmp_path / f"data{number}")) for number in range(3)]
-    monkeypatch.setattr(kept, "LIMIT", 4 * (8 * 3 * 12 * 12 + 128))  # two sets of two parts
+    monkeypatch.setattr(pixel_cache, "LIMIT", 4 * (8 * 3 * 12 * 12 + 128))  # two sets of two parts
     owners: dict[Path, int] = {}
     for number, place in enumerate(places[:2]):
         load(DataSpec(place))
@@ -212,7 +212,7 @@ def test_what_was_not_used_for_long_makes_room(tmp_path: Path, monkeypatch: pyte
 
 
 def test_few_images_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: Path) -> None:
-    monkeypatch.setattr(kept, "MANY", 9)
+    monkeypatch.setattr(pixel_cache, "MANY", 9)
     load(DataSpec(str(class_folders(tmp_path / "data"))))
     assert not pixels.exists()
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, DataSpec
-from spacedkd.data import below, disk, reading, sources, splits, stored
+from spacedkd.data import decoding, folders, pixel_cache, sources, splits
 from spacedkd.data.sources import Library, load
 from tests.data.on_disk import class_folders, parquet
 
@@ -22,7 +22,7 @@ class Seen:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.walked: list[str] = []
         self.decoded = 0
-        walk, decode = below.files_below, stored.decode
+        walk, decode = folders.files_below, decoding.decode
 
         def counted_walk(top: Path) -> Iterator[str]:
             self.walked.append(f"{top.parent.name}/{top.name}")
@@ -32,8 +32,8 @@ class Seen:
             self.decoded += 1
             return decode(*args, **options)
 
-        patch.setattr(disk, "files_below", counted_walk)
-        patch.setattr(reading, "decode", counted_decode)
+        patch.setattr(folders, "files_below", counted_walk)
+        patch.setattr(pixel_cache, "decode", counted_decode)
 
 
 def test_a_folder_is_walked_once_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, DataSpec, TrainingStream
-from spacedkd.data.changes import Mix
 from spacedkd.data.sources import load
+from spacedkd.data.transforms import Mix
 
 
 def streams(mix: Mix) -> tuple[TrainingStream, TrainingStream]:

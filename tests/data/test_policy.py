@@ -11,8 +11,8 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
-from spacedkd.data import changes as policy
-from spacedkd.data.changes import CHANGES, PAIRS, cifar_policy, cutout
+from spacedkd.data import transforms as policy
+from spacedkd.data.transforms import CHANGES, PAIRS, cifar_policy, cutout
 from tests.data.on_disk import picture
 
 GRAY = (128, 128, 128)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from spacedkd import DataSpec, MethodSpec, UserError, train
-from spacedkd.data.disk import read_class_list
+from spacedkd.data.folders import read_class_list
 from spacedkd.data.images import Encoded
 from spacedkd.data.sources import fill_in, load
 from tests.conftest import TINY, assert_same_bits, tensors

@@ -13,7 +13,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from spacedkd import DataSpec, train
 from spacedkd.cli import main
-from spacedkd.data import reading
+from spacedkd.data import pixel_cache
 from spacedkd.data.images import Encoded, Images
 from spacedkd.data.sources import load
 from spacedkd.data.splits import of_datasets
@@ -46,7 +46,7 @@ def test_bytes_on_disk_are_counted_and_remembered(
     data = load(spec, memory_limit=1)
     assert isinstance(data.train, Encoded)
     assert data.repeated == {"test": 3}
-    monkeypatch.setattr(reading, "_decoded", None)  # nothing is read a second time
+    monkeypatch.setattr(pixel_cache, "_decoded", None)  # nothing is read a second time
     assert load(spec, memory_limit=1).repeated == {"test": 3}
     for verdict in (tmp_path / "cache/spacedkd/checked").glob("*.json"):
         verdict.write_text(json.dumps({k: v for k, v in json.loads(verdict.read_text()).items() if k != "digests"}))

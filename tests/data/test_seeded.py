@@ -14,14 +14,7 @@ from lightning_fabric.utilities.data import _set_sampler_epoch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from spacedkd import (
-    DatasetStream,
-    SeededBatchSampler,
-    SeededCollate,
-    SeededDataset,
-    UserError,
-    seeded_loader,
-)
+from spacedkd import DatasetStream, SeededBatchSampler, SeededCollate, SeededDataset, UserError, seeded_loader
 
 STEPS_PER_EPOCH = 4  # 14 items by 4
 

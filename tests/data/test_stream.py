@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream, UserError
-from spacedkd.data.order import ORDERS_KEPT
 from spacedkd.data.sources import load
-from spacedkd.data.stream import View, batches, in_order
+from spacedkd.data.stream import ORDERS_KEPT, View, batches, in_order
 
 AUGMENT = AugmentSpec(crop=1, flip=True, rotate=15)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import tables
+from spacedkd.data import parquet as tables
 from spacedkd.data.sources import load
 from tests.data.on_disk import class_folders, hub_table, parquet, picture, png
 

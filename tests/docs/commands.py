@@ -19,9 +19,9 @@ import timm
 
 from spacedkd import RunSpec
 from spacedkd.cli import VERBS, main
-from spacedkd.json_form import to_json
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.plan import method_and_schedule
+from spacedkd.config.resolve import method_and_schedule
+from spacedkd.config.serialization import to_json
+from spacedkd.runs.folder import RunFolder
 from tests.docs.blocks import ROOT
 
 STARTERS = ("torchrun", "srun")
@@ -30,15 +30,15 @@ OTHERS = ("ray", "source", "cd", "docker", "tensorboard")
 LOOKED_INTO = ("train", "compare", "evaluate", "report", "reproduce")
 """verbs that are followed to where they would begin to work; of others the words are parsed"""
 _WORK = (
-    "spacedkd.cli.plans.show_plan",
-    "spacedkd.cli.plans.show_comparison_plan",
-    "spacedkd.experiments.comparison.find_runs",
-    "spacedkd.training.saved.of_network",
-    "spacedkd.cli.evaluation._folders",
-    "spacedkd.cli.reproduction._list",
-    "spacedkd.cli.reproduction._show_plan",
-    "spacedkd.cli.reproduction._train",
-    "spacedkd.cli.reproduction.write_theory",
+    "spacedkd.cli.train.show_plan",
+    "spacedkd.cli.train.show_comparison_plan",
+    "spacedkd.comparison.results.find_runs",
+    "spacedkd.training.trained_models.of_network",
+    "spacedkd.cli.evaluate._folders",
+    "spacedkd.cli.reproduce._list",
+    "spacedkd.cli.reproduce._show_plan",
+    "spacedkd.cli.reproduce._train",
+    "spacedkd.cli.reproduce.write_theory",
 )
 
 
@@ -89,8 +89,8 @@ def _no_work() -> Iterator[None]:
     with (
         patch.dict(VERBS, parsed),
         patch("spacedkd.training.loop.train_run", lambda spec, *_, **__: _understood(spec)),
-        patch("spacedkd.experiments.runner.compare", lambda arms, *_, **__: _understood(*arms.values())),
-        patch("spacedkd.cli.verbs.extended", lambda spec, *_: spec),
+        patch("spacedkd.comparison.scheduler.compare", lambda arms, *_, **__: _understood(*arms.values())),
+        patch("spacedkd.cli.train.extended", lambda spec, *_: spec),
         patch.object(RunFolder, "taken_up", lambda self, spec: spec),
         ExitStack() as stack,
     ):

@@ -12,14 +12,14 @@ import torchattacks
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spacedkd.config.spec import DataSpec
 from spacedkd.data.images import normalise
 from spacedkd.data.sources import load
-from spacedkd.errors import UserError
+from spacedkd.evaluation.accuracy import Predict
 from spacedkd.evaluation.adversarial import adversarial, passes, perturb
-from spacedkd.evaluation.plan import Attack, attack
-from spacedkd.evaluation.scores import Predict
-from spacedkd.models.heads import Prediction
-from spacedkd.spec import DataSpec
+from spacedkd.evaluation.settings import Attack, attack
+from spacedkd.models.classifier import Prediction
+from spacedkd.runtime.errors import UserError
 
 DIGITS = load(DataSpec("digits")).test
 MEAN, STD = DIGITS.mean, DIGITS.std

@@ -13,18 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from spacedkd.config.spec import DataSpec
 from spacedkd.data.images import Images
 from spacedkd.data.sources import load
 from spacedkd.data.stream import in_order
-from spacedkd.errors import UserError
-from spacedkd.evaluation import corrupted
-from spacedkd.evaluation.corrupted import CorruptedImages
-from spacedkd.evaluation.corruptions import corrupt, corruptions, enlargement, seeded
-from spacedkd.evaluation.plan import CORRUPTIONS as NAMES
-from spacedkd.evaluation.plan import FAMILIES, PAPER
-from spacedkd.models.heads import Prediction
-from spacedkd.seeds import seed_for
-from spacedkd.spec import DataSpec
+from spacedkd.evaluation import corruptions as corrupted
+from spacedkd.evaluation.corruptions import CorruptedImages, corrupt, corruptions, enlargement, seeded
+from spacedkd.evaluation.settings import CORRUPTIONS as NAMES
+from spacedkd.evaluation.settings import FAMILIES, PAPER
+from spacedkd.models.classifier import Prediction
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.seeds import seed_for
 
 
 def picture(size: int = 32, channels: int = 3) -> np.ndarray:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from spacedkd import UserError
+from spacedkd.config.serialization import to_json
 from spacedkd.evaluation.curvature import ESTIMATORS, Curvature, Hessian, curvature
-from spacedkd.evaluation.held_still import in_eval_mode
-from spacedkd.evaluation.plan import MOST_PRODUCTS
-from spacedkd.json_form import to_json
+from spacedkd.evaluation.frozen import in_eval_mode
+from spacedkd.evaluation.settings import MOST_PRODUCTS
 
 DRAW = torch.Generator().manual_seed(3)
 IMAGES = torch.randn(40, 1, 6, 6, generator=DRAW, dtype=torch.float64)

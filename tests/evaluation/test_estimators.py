@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd.evaluation.estimators import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part, largest_eigenvalue
+from spacedkd.evaluation.curvature import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part, largest_eigenvalue
 
 DRAW = torch.Generator().manual_seed(3)
 

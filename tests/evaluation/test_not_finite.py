@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from spacedkd import Batch, Diverged, Prediction, RunSpec, train
 from spacedkd.cli import main
 from spacedkd.data.inputs import first_not_finite
+from spacedkd.evaluation.accuracy import NotFinite, correct, score
 from spacedkd.evaluation.adversarial import adversarial
 from spacedkd.evaluation.corruptions import corruptions
-from spacedkd.evaluation.plan import attack
-from spacedkd.evaluation.scores import NotFinite, correct, score
+from spacedkd.evaluation.settings import attack
 from spacedkd.evaluation.weight_noise import weight_noise
 from tests.conftest import TINY
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.evaluation.confidence import confidence_interval
+from spacedkd.config.serialization import to_json
+from spacedkd.evaluation.statistics import confidence_interval
 from spacedkd.evaluation.weight_noise import WeightNoise, noise, shaken, weight_noise
-from spacedkd.json_form import to_json
-from spacedkd.seeds import seed_for
+from spacedkd.runtime.seeds import seed_for
 
 IMAGES = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
 LABELS = (IMAGES.sum(1) > 0).long()

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from spacedkd import Diverged, Moment, UserError, compare, read_spec, train
+from spacedkd import Diverged, Event, UserError, compare, read_spec, train
 from spacedkd.cli import main
-from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
-from spacedkd.errors import CannotWrite, Moved, RunFailed, SnapshotsGone
-from spacedkd.experiments.pool import LeftAlone, failure_of, train_all
-from spacedkd.experiments.runner import plan
-from spacedkd.experiments.sharing import Job, Lost, read_failed, without_lost
-from spacedkd.files import write_json
-from spacedkd.run_state import state_of
-from spacedkd.stopping import Stopped
+from spacedkd.cli.overrides import to_spec
+from spacedkd.comparison.pool import LeftAlone, failure_of, train_all
+from spacedkd.comparison.scheduler import plan
+from spacedkd.comparison.teacher_sharing import Job, Lost, read_failed, without_lost
+from spacedkd.runs.status import state_of
+from spacedkd.runtime.errors import CannotWrite, Moved, RunFailed, SnapshotsGone
+from spacedkd.runtime.files import write_json
+from spacedkd.runtime.signals import Stopped
 from tests.conftest import TINY
 from tests.experiments.fragile import VARIABLE, Fragile, Own
 from tests.experiments.processes import holder
@@ -141,8 +141,8 @@ class Fake:
             raise self.error
         return False
 
-    def news(self) -> list[tuple[int, Moment]]:
-        return [(1, Moment(3, 9, "student", 1.0, None, "waiting for the other"))]
+    def news(self) -> list[tuple[int, Event]]:
+        return [(1, Event(3, 9, "student", 1.0, None, "waiting for the other"))]
 
     def give_way(self, number: int) -> None:
         self.gave_way.append(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spacedkd.experiments.evaluation_file import metrics
+from spacedkd.evaluation.document import metrics
 from tests.report.fake_evaluations import evaluation
 
 

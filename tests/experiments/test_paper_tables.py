@@ -10,15 +10,14 @@ from typing import cast
 import pytest
 
 from spacedkd import DLB, Ahead, MethodSpec, Offline, Online, RunSpec, Spaced, Window, recipe
-from spacedkd.experiments.paper import tables
-from spacedkd.experiments.paper.self_ import self_kd
-from spacedkd.experiments.reproduction.cost import gflop
-from spacedkd.experiments.reproduction.listing import listed
-from spacedkd.experiments.reproduction.reproduce import some
-from spacedkd.experiments.reproduction.results import results
-from spacedkd.experiments.reproduction.scales import SCALES, Scale, scale_of
-from spacedkd.experiments.reproduction.table import Cell
-from spacedkd.training.plan import method_and_schedule
+from spacedkd.config.resolve import method_and_schedule
+from spacedkd.paper.cost import gflop
+from spacedkd.paper.reproduce import listed, some
+from spacedkd.paper.results import results
+from spacedkd.paper.scales import SCALES, Scale, scale_of
+from spacedkd.paper.table import Cell
+from spacedkd.paper.tables import tables
+from spacedkd.paper.tables.self_ import self_kd
 
 NAMES = (
     "online self interval loss methods critical-period ahead teachers imagenet hyperparameters noise corruptions "
@@ -248,7 +247,7 @@ def test_no_interval_of_the_smallest_scale_is_another_one() -> None:
 def test_the_docstring_of_a_table_states_its_cost_and_its_command() -> None:
     costs = {row["name"]: row["cost"] for row in listed(Path("nowhere"))}
     for name in NAMES:
-        module = import_module(f"spacedkd.experiments.paper.{'self_' if name == 'self' else name.replace('-', '_')}")
+        module = import_module(f"spacedkd.paper.tables.{'self_' if name == 'self' else name.replace('-', '_')}")
         said = " ".join((module.__doc__ or "").split())
         assert f"spacedkd reproduce {name} --scale cpu" in said
         cost = costs[name]

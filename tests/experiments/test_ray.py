@@ -18,9 +18,9 @@ from filelock import FileLock
 
 from spacedkd import EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, Spaced, UserError, compare, read_spec, train
 from spacedkd.cli import main
-from spacedkd.experiments.runner import plan, run_all
-from spacedkd.experiments.sharing import Job
-from spacedkd.training import checkpoint
+from spacedkd.comparison.scheduler import plan, run_all
+from spacedkd.comparison.teacher_sharing import Job
+from spacedkd.runs import checkpoint
 from tests.cli.test_cli import NETWORK
 from tests.conftest import TINY
 from tests.experiments.fragile import Fragile
@@ -88,8 +88,8 @@ def test_a_lost_node_costs_nothing_but_time(
     cluster: Any, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node of the run that records is killed while another waits for it, on the only node that is left."""
-    monkeypatch.setattr("spacedkd.experiments.ray_pool.PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr("spacedkd.experiments.ray_pool.REPORT_SECONDS", 0.02)  # to strike before the run has ended
+    monkeypatch.setattr("spacedkd.comparison.ray_pool.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("spacedkd.comparison.ray_pool.REPORT_SECONDS", 0.02)  # to strike before the run has ended
     jobs = plan(ARMS, [0], tmp_path)
     turns: dict[str, list[int]] = {label: [] for label in ARMS}
     recorder = 0
@@ -130,7 +130,7 @@ def test_mistakes_are_the_same_line_as_here(cluster: Any, tmp_path: Path, monkey
     with pytest.raises(UserError, match="No node of the Ray cluster has the 64 CPUs that a run needs.*threads"):
         run_all(many, None, silent, ray=cluster.address)
     (tmp_path / "not shared").mkdir()
-    monkeypatch.setattr("spacedkd.experiments.ray_pool.Path.mkdir", lambda *args, **options: None)
+    monkeypatch.setattr("spacedkd.comparison.ray_pool.Path.mkdir", lambda *args, **options: None)
     elsewhere = plan({"elsewhere": TINY}, [0], tmp_path / "not shared")
     (lost,) = run_all(elsewhere, None, silent, ray=cluster.address).values()
     assert re.search("finds no folder .*elsewhere. All nodes must share the storage", str(lost))
@@ -151,7 +151,7 @@ def test_an_exception_is_the_failure_of_its_run_and_the_others_go_on(cluster: An
 
 
 def test_room_is_what_living_nodes_have(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spacedkd.experiments.ray_pool import RayPool
+    from spacedkd.comparison.ray_pool import RayPool
 
     sizes = [(True, {"CPU": 8.0, "GPU": 2.0}), (True, {"CPU": 5.0}), (False, {"CPU": 64.0, "GPU": 8.0})]
     nodes = [{"Alive": alive, "Resources": size} for alive, size in sizes]
@@ -208,7 +208,7 @@ def test_stopped_runs_go_on_from_the_command_line(
         forced.append(handle) if force else cancel(handle)
 
     with monkeypatch.context() as stopping:
-        stopping.setattr("spacedkd.experiments.ray_pool.RayPool.news", stop)
+        stopping.setattr("spacedkd.comparison.ray_pool.RayPool.news", stop)
         stopping.setattr(ray, "cancel", asked)
         with pytest.raises(SystemExit) as stopped:
             main(words)
@@ -241,7 +241,7 @@ def test_no_cluster_and_no_ray_are_one_line(tmp_path: Path, monkeypatch: pytest.
         run_all(jobs, None, silent, ray="auto")
     with pytest.raises(UserError, match=r"no Ray cluster can be reached at 'nonsense'"):
         run_all(jobs, None, silent, ray="nonsense")
-    monkeypatch.delitem(sys.modules, "spacedkd.experiments.ray_pool")
+    monkeypatch.delitem(sys.modules, "spacedkd.comparison.ray_pool")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match="pip install 'ray>=2.40'"):
         run_all(jobs, None, silent, ray="auto")

@@ -12,15 +12,15 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from spacedkd import DataSpec, Duration, UserError, read_run
-from spacedkd.experiments import evaluation_file
-from spacedkd.experiments.instruments import evaluate
-from spacedkd.experiments.paper import tables
-from spacedkd.experiments.reproduction import numbers
-from spacedkd.experiments.reproduction.reproduce import Reproduction, chosen, some
-from spacedkd.experiments.reproduction.scales import SMOKE, scale_of
-from spacedkd.experiments.reproduction.store import Store
-from spacedkd.experiments.reproduction.table import Instruments
-from spacedkd.report.reproduced import result_tables
+from spacedkd.evaluation import document
+from spacedkd.evaluation.evaluate import evaluate
+from spacedkd.paper import numbers
+from spacedkd.paper.report import result_tables
+from spacedkd.paper.reproduce import Reproduction, chosen, some
+from spacedkd.paper.scales import SMOKE, scale_of
+from spacedkd.paper.store import Store
+from spacedkd.paper.table import Instruments
+from spacedkd.paper.tables import tables
 from tests.report.fake_evaluations import evaluation
 
 SMALLEST = replace(SMOKE, epochs=8, batch_size=20, evaluate_every=Duration(2, "ep"))
@@ -88,7 +88,7 @@ def test_instruments_are_used_where_a_table_needs_them(made: Reproduction) -> No
 
 
 def test_a_loss_that_is_not_finite_is_measured(tmp_path: Path) -> None:
-    evaluation_file.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
+    document.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
     assert "weight_noise/relative/0.1/loss" not in numbers.evaluated(tmp_path)
     assert numbers.is_measured(tmp_path, Instruments(noise=(0.1,)))
     assert not numbers.is_measured(tmp_path, Instruments(absolute_noise=(0.1,)))
@@ -109,7 +109,7 @@ def test_what_a_run_costs_is_what_was_counted(made: Reproduction) -> None:
 
 def test_the_rise_of_a_loss_is_from_no_noise_to_a_level(made: Reproduction, tmp_path: Path) -> None:
     run = made.runs(made.cells["ahead"][0])[0]
-    evaluation_file.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
+    document.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
     measured = numbers.evaluated(tmp_path)
     rise = numbers.number(run, "weight_noise/absolute/0.01/rise", lambda folder: measured)
     assert rise.value == measured["weight_noise/absolute/0.01/loss"].value - measured["weight_noise/clean/loss"].value
@@ -179,7 +179,7 @@ def test_a_store_of_other_versions_is_refused_with_the_difference(tmp_path: Path
 
 
 def test_data_that_is_not_there_is_said_before_anything_is_trained(tmp_path: Path) -> None:
-    from spacedkd.experiments.reproduction.scales import scale_of
+    from spacedkd.paper.scales import scale_of
 
     found = Reproduction(chosen(["teachers"]), scale_of("cpu", root=str(tmp_path / "none")), Store(tmp_path), [0])
     with pytest.raises(UserError, match="cifar100"):

@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 import pytest
 
-from spacedkd.experiments.evaluation_file import Metric
-from spacedkd.experiments.reproduction.results import results
-from spacedkd.experiments.reproduction.table import Axis, Cell, Named, Summary, Table
-from spacedkd.experiments.reproduction.verdict import SMALLER, VERDICTS
-from spacedkd.spec import RunSpec
+from spacedkd.config.spec import RunSpec
+from spacedkd.evaluation.document import Metric
+from spacedkd.paper.results import results
+from spacedkd.paper.table import Axis, Cell, Named, Summary, Table
+from spacedkd.paper.verdict import SMALLER, VERDICTS
 
 SCATTER = (-0.004, -0.001, 0.0, 0.001, 0.002, 0.002)
 Unit = Literal["percent", "number"]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from spacedkd import RunSpec, machine
-from spacedkd.experiments import room, runner
-from spacedkd.experiments.runner import compare
+from spacedkd import RunSpec
+from spacedkd.comparison import scheduler
+from spacedkd.comparison.scheduler import compare
+from spacedkd.runtime import machine
 
 
 def test_fewer_runs_go_at_once_where_memory_is_short(
@@ -23,24 +24,24 @@ def test_fewer_runs_go_at_once_where_memory_is_short(
     monkeypatch.setattr(
         machine, "numbers_of", lambda file, *names: numbers(file.replace("/proc", str(tmp_path)), *names)
     )
-    assert room.as_memory_allows(4, 600 * 10**6) == 4
+    assert scheduler.as_memory_allows(4, 600 * 10**6) == 4
     assert capsys.readouterr().err == ""
-    assert room.as_memory_allows(4, 10**9) == 2
+    assert scheduler.as_memory_allows(4, 10**9) == 2
     assert "Only 2 of 4 runs at once: each takes about 2.0 GB, and 5.1 GB of memory are free" in capsys.readouterr().err
-    assert room.as_memory_allows(4, 10**10) == 1
+    assert scheduler.as_memory_allows(4, 10**10) == 1
     free.unlink()
-    assert room.as_memory_allows(4, 10**10) == 4
+    assert scheduler.as_memory_allows(4, 10**10) == 4
 
 
 def test_what_is_mapped_does_not_count_as_held(tmp_path: Path) -> None:
     np.save(tmp_path / "large.npy", np.ones(64 << 20, np.uint8))
-    before = room.held()
+    before = scheduler.held()
     mapped = torch.from_numpy(np.load(tmp_path / "large.npy", mmap_mode="c"))
     assert int(mapped.sum()) == 64 << 20
-    assert room.held() - before < 16 << 20
+    assert scheduler.held() - before < 16 << 20
     own = mmap.mmap(-1, 64 << 20)  # fresh from the system, whatever this process has let go before
     own.write(b"1" * (64 << 20))
-    assert room.held() - before > 60 << 20
+    assert scheduler.held() - before > 60 << 20
 
 
 @pytest.mark.parametrize(("asked", "workers"), [(None, 1), (2, 2)])
@@ -56,10 +57,10 @@ def test_a_comparison_looks_at_the_memory_unless_told_how_many(
         seen.append(count)
         raise Stop
 
-    monkeypatch.setattr(room, "free_memory", lambda: 10**9)
-    monkeypatch.setattr(room, "held", lambda: 10**9)
+    monkeypatch.setattr(scheduler, "free_memory", lambda: 10**9)
+    monkeypatch.setattr(scheduler, "held", lambda: 10**9)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(runner, "local_pool", pool)
+    monkeypatch.setattr(scheduler, "local_pool", pool)
     with pytest.raises(Stop):
         compare({"one": tiny}, tmp_path, seeds=2, jobs=asked)
     assert seen == [workers]

@@ -10,23 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from spacedkd import (
-    DataSpec,
-    EngineSpec,
-    MethodSpec,
-    Moment,
-    RunSpec,
-    Spaced,
-    UserError,
-    read_run,
-    train,
-)
+from spacedkd import DataSpec, EngineSpec, Event, MethodSpec, RunSpec, Spaced, UserError, read_run, train
 from spacedkd import compare as compare_arms
-from spacedkd.data import below, disk
-from spacedkd.experiments.comparison import compare, find_runs
-from spacedkd.experiments.runner import equal_cost_controls, plan, run_all
-from spacedkd.experiments.sharing import Job
-from spacedkd.training.folder import RunFolder
+from spacedkd.comparison.results import compare, find_runs
+from spacedkd.comparison.scheduler import equal_cost_controls, plan, run_all
+from spacedkd.comparison.teacher_sharing import Job
+from spacedkd.data import folders as below
+from spacedkd.data import folders as disk
+from spacedkd.runs.folder import RunFolder
 from tests.conftest import TINY, tensors
 from tests.data.on_disk import class_folders
 
@@ -38,7 +29,7 @@ ARMS = {
 }
 
 
-def silent(job: Job, moment: Moment) -> None:
+def silent(job: Job, moment: Event) -> None:
     pass
 
 

@@ -12,17 +12,24 @@ from typing import Any
 import pytest
 
 from spacedkd import Ahead, MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec, train
+from spacedkd.comparison.results import compare as compare_folders
+from spacedkd.comparison.scheduler import plan, run_all
+from spacedkd.comparison.teacher_sharing import (
+    Job,
+    followers,
+    forget_passed,
+    next_jobs,
+    share,
+    teacher_alone,
+    teacher_of,
+)
+from spacedkd.config.resolve import resolve
 from spacedkd.data.sources import Library
-from spacedkd.experiments.comparison import compare as compare_folders
-from spacedkd.experiments.forgetting import followers, forget_passed
-from spacedkd.experiments.runner import plan, run_all
-from spacedkd.experiments.sharing import Job, next_jobs, share, teacher_alone, teacher_of
-from spacedkd.files import write_json
-from spacedkd.stopping import Stopped
-from spacedkd.training.building import build_models
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.following import _passed_record, read_passed
-from spacedkd.training.plan import make_plan
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runtime.files import write_json
+from spacedkd.runtime.signals import Stopped
+from spacedkd.training.setup import build_models
+from spacedkd.trajectory.replay import _passed_record, read_passed
 from tests.conftest import TINY, of_model
 
 ARMS = {
@@ -113,7 +120,7 @@ def test_the_comparison_says_what_was_computed(both: dict[str, Path]) -> None:
 
 def planned(arms: dict[str, RunSpec], out: Path) -> list[Job]:
     jobs, library = plan(arms, [0], out), Library()
-    plans = {job.label: make_plan(job.spec, library=library) for job in jobs}
+    plans = {job.label: resolve(job.spec, library=library) for job in jobs}
     return share(jobs, {label: teacher_of(one, build_models(one)) for label, one in plans.items()})
 
 
@@ -368,7 +375,7 @@ def test_a_path_of_which_something_is_gone_is_not_followed_by_others(tmp_path: P
 def test_a_path_takes_a_quarter_of_the_free_disk_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Students who meet their teacher at every step would need all of its versions."""
     jobs = plan({**ARMS, "ahead": replace(TINY, schedule=Ahead("2st"))}, [0], tmp_path)
-    plans = {job.label: make_plan(job.spec) for job in jobs}
+    plans = {job.label: resolve(job.spec) for job in jobs}
     teachers = {label: teacher_of(one, build_models(one)) for label, one in plans.items()}
     size = sum(
         tensor.numel() * tensor.element_size()

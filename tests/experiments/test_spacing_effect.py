@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spacedkd.evaluation.confidence import holm
-from spacedkd.experiments.comparison import compare
+from spacedkd.comparison.results import compare
+from spacedkd.evaluation.statistics import holm
 from spacedkd.schedule import Ahead, Offline, Online, Spaced, Window
 from tests.report.fake_runs import FakeArm, write_runs
 

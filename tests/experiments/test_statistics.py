@@ -7,7 +7,7 @@ from dataclasses import astuple
 import pytest
 from scipy import stats
 
-from spacedkd.evaluation.confidence import confidence_interval, difference
+from spacedkd.evaluation.statistics import confidence_interval, difference
 
 A = {0: 0.81, 1: 0.83, 2: 0.80, 3: 0.86}
 B = {0: 0.79, 1: 0.82, 2: 0.81, 3: 0.82}

@@ -7,20 +7,22 @@ import pytest
 import scipy.stats
 from benchmarks.verdict_rates import Case, rates
 
-from spacedkd.evaluation.confidence import Difference
-from spacedkd.experiments.reproduction.fit import around_their_means, bend_error, parabola
-from spacedkd.experiments.reproduction.verdict import (
+from spacedkd.evaluation.statistics import Difference
+from spacedkd.paper.report.findings import optimum
+from spacedkd.paper.verdict import (
     SMALLER,
     Reported,
+    around_their_means,
+    bend_error,
     detectable,
     judge,
     judge_fit,
+    parabola,
     reported_error,
     rule,
     sentence,
     sign_flip,
 )
-from spacedkd.report.reproduced.words import optimum
 
 GAINS = [0.012, 0.003, -0.004, 0.021, 0.009, 0.015]
 

@@ -23,13 +23,12 @@ from timm.data import create_transform, resolve_model_data_config
 from spacedkd import DataSpec, Duration, RunSpec, UserError, export, load_student, read_run, train
 from spacedkd.cli import main
 from spacedkd.data import sources
-from spacedkd.data.augmentations import named
 from spacedkd.data.images import to_bytes
-from spacedkd.exporting import asked, onnx_file
-from spacedkd.exporting.again import local_places
-from spacedkd.exporting.card import model_card
-from spacedkd.exporting.subject import Subject, data_name, dataset_on_hub
-from spacedkd.models.description import timm_preprocessing
+from spacedkd.data.transforms import named
+from spacedkd.exporting import export as asked
+from spacedkd.exporting import onnx
+from spacedkd.exporting.card import Subject, data_name, dataset_on_hub, local_places, model_card
+from spacedkd.models.student_config import timm_preprocessing
 from tests.cli.test_bad_input import refused
 from tests.conftest import assert_same_bits
 from tests.data.on_disk import picture
@@ -169,7 +168,7 @@ def test_onnx_says_what_torch_says(trained: Path, tmp_path: Path, capsys: pytest
     assert front["model-index"][0]["results"][0]["metrics"][0]["value"] == round(accuracy, 6)
 
     with pytest.raises(UserError, match="The network as ONNX differs from torch by"):  # the student is another network
-        onnx_file._compared(load_student(trained / "run"), (3, 12, 12), tmp_path / "out/model.onnx")
+        onnx._compared(load_student(trained / "run"), (3, 12, 12), tmp_path / "out/model.onnx")
 
 
 OWN = """

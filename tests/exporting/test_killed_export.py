@@ -11,7 +11,7 @@ import pytest
 
 from spacedkd import UserError, export
 from spacedkd.cli import main
-from spacedkd.files import HOST, write_new_folder
+from spacedkd.runtime.files import HOST, write_new_folder
 from tests.cli.test_bad_input import refused
 from tests.faults.injected import points
 from tests.faults.killing import SECONDS, Point

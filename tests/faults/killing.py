@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from safetensors.torch import load_file
 from torch import Tensor
 
-from spacedkd.errors import UserError
+from spacedkd.runtime.errors import UserError
 from tests.conftest import assert_same_bits
 from tests.faults.injected import points
 from tests.faults.kinds import KINDS
@@ -32,7 +32,7 @@ MOMENTS = {
     "evaluation": ("spacedkd.training.setup", "measure"),
     "save": ("spacedkd.training.recorder", "Recorder.save"),
     "finish": ("spacedkd.training.recorder", "Recorder.finish"),
-    "hand over": ("spacedkd.training.following", "RecordedPath.load"),
+    "hand over": ("spacedkd.trajectory.replay", "RecordedPath.load"),
 }
 """kill points between files: where these begin"""
 

@@ -23,10 +23,10 @@ from spacedkd import (
     read_spec,
     train,
 )
-from spacedkd.errors import UserError
-from spacedkd.json_form import to_json
+from spacedkd.config.serialization import to_json
 from spacedkd.methods import METHODS
-from spacedkd.training.folder import RunFolder
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runtime.errors import UserError
 from tests.conftest import TINY
 
 SHORT = replace(TINY, epochs=2, schedule=Spaced("1.5ep"), save_every=Duration(3, "st"))

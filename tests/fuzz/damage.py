@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 from PIL import Image
 
-from spacedkd.cli.flags import GROUPS
-from spacedkd.cli.typed import read
+from spacedkd.cli.flags import GROUPS, read
 
 TELLING: list[Any] = [
     *(

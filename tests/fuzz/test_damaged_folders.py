@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from spacedkd import DataSpec, RunSpec, Spaced, UserError, load_student, train
 from spacedkd.cli import main
-from spacedkd.stopping import Stopped
+from spacedkd.runtime.signals import Stopped
 from tests.conftest import TINY
 from tests.fuzz import damage
 from tests.fuzz.test_fuzz import Reached, cases, in_time
@@ -86,7 +86,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("given").rename(kept / "given")
         patch.setattr("spacedkd.training.loop.learn", reached)
         patch.setattr("spacedkd.training.loop.teacher_process", reached)
-        patch.setattr("spacedkd.experiments.runner._open_pool", reached)
+        patch.setattr("spacedkd.comparison.scheduler._open_pool", reached)
         patch.setattr("torch.hub.download_url_to_file", reached)
         yield kept / "given"
 

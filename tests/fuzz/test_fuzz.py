@@ -23,9 +23,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from spacedkd import DataSpec, RunSpec, UserError, load_student, read_spec, train
-from spacedkd.cli import main, verbs
-from spacedkd.cli.changes import to_spec
-from spacedkd.json_form import to_json
+from spacedkd.cli import main
+from spacedkd.cli import train as train_command
+from spacedkd.cli.overrides import to_spec
+from spacedkd.config.serialization import to_json
 from tests.conftest import TINY
 from tests.fuzz import damage
 from tests.report.fake_evaluations import evaluation
@@ -78,9 +79,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr("spacedkd.training.loop._train", reached)
         patch.setattr("spacedkd.training.loop.teacher_process", reached)
         patch.setattr("spacedkd.training.forecast.set_up", reached)
-        patch.setattr("spacedkd.experiments.runner._open_pool", reached)
-        patch.setattr("spacedkd.experiments.forecast.ProcessPoolExecutor", reached)
-        patch.setattr("spacedkd.experiments.instruments.measure", reached)
+        patch.setattr("spacedkd.comparison.scheduler._open_pool", reached)
+        patch.setattr("spacedkd.comparison.forecast.ProcessPoolExecutor", reached)
+        patch.setattr("spacedkd.evaluation.evaluate.measure", reached)
         yield folder
 
 
@@ -213,7 +214,7 @@ def finished(here: Path) -> dict[str, bytes]:
 def reported(files: dict[str, bytes]) -> None:
     for name, content in files.items():
         given_file(f"run/{name}", content)
-    refused_or_not(lambda: verbs.report((Path("given/run"),), Path("out/page.html")))
+    refused_or_not(lambda: train_command.report((Path("given/run"),), Path("out/page.html")))
     shutil.rmtree("given")
 
 

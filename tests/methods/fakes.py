@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spacedkd import Batch
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods.vectors import FS, Y
 
 

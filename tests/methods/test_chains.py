@@ -23,12 +23,12 @@ from spacedkd import (
     UserError,
     train,
 )
+from spacedkd.config.resolve import resolve
 from spacedkd.methods.ban import BAN, permuted, weighted_label
 from spacedkd.methods.eskd import ESKD
 from spacedkd.methods.kd import KD
 from spacedkd.methods.takd import TAKD
-from spacedkd.models.heads import Prediction
-from spacedkd.training.plan import make_plan
+from spacedkd.models.classifier import Prediction
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.methods.vectors import FS, FT, TE, S, Y, at_epoch, close
 from tests.training.stepping import ready
@@ -119,7 +119,7 @@ def test_the_generation_before_does_not_depend_on_those_after(tmp_path: Path, ti
 def test_an_early_stopped_teacher_has_no_more_turns_but_its_whole_course_of_the_rate(tiny: RunSpec) -> None:
     rate = RateSpec("multistep", milestones=(Duration(50, "%"),))
     spec = replace(tiny, method=MethodSpec("eskd", {"teacher_for": "40%"}), schedule=Spaced("4st"), rate=rate)
-    plan = make_plan(spec)
+    plan = resolve(spec)
     turns = [*plan.turns.after(0)]
     assert [turn.step for turn in turns if turn.role == "teacher"] == [0, 1, 2, 3, 4, 5]
     assert [turn.step for turn in turns if turn.role == "student"] == [*range(15)]

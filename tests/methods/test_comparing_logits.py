@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from spacedkd import KD, Batch, SelfKD
 from spacedkd.methods.ctkd import CTKD
+from spacedkd.methods.distillation import WithTemperature, curriculum, learned_temperature
 from spacedkd.methods.dkd import DKD
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.losses import cross_entropy, decoupled_kl, kl, standardised
 from spacedkd.methods.lskd import LSKD
-from spacedkd.methods.temperature import WithTemperature, curriculum, learned_temperature
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods.vectors import FS, FT, START, TE, S, Y, at_epoch, close, close_to, gradient, tensor
 
 THETA = torch.ones(1, dtype=torch.float64)

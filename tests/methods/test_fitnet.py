@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from spacedkd import Batch, Ingredients
 from spacedkd.methods.fitnet import FitNet
-from spacedkd.models.heads import Prediction
-from spacedkd.models.taps import Hinted
+from spacedkd.models.classifier import Prediction
+from spacedkd.models.feature_hooks import Hinted
 from tests.methods import by_hand
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, FT, START, TE, S, Y, close, gradient

@@ -14,7 +14,7 @@ from spacedkd import Batch, UserError
 from spacedkd.data.stream import View
 from spacedkd.methods import kdcl
 from spacedkd.methods.kdcl import KDCL
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods.fakes import says, shown, total
 from tests.methods.vectors import FS, START, TE, P, S, U, Y, close, close_to
 

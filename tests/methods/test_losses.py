@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from spacedkd import KD, Batch, Progress, SelfKD, UserError
 from spacedkd.methods import losses
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods.vectors import FS, FT, O1, O2, START, TE, S, Y, close, gradient, tensor
 
 

@@ -14,7 +14,7 @@ from spacedkd.data.stream import View
 from spacedkd.methods.dlb import DLB
 from spacedkd.methods.memory import Bank, LastBatch, bank_for, check_indices
 from spacedkd.methods.ps_kd import PSKD
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods.fakes import copied, says, shown, total
 from tests.methods.vectors import FS, FT, START, TE, S, U, Y, at_epoch, close, close_to, gradient
 

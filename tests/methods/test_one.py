@@ -15,7 +15,7 @@ from spacedkd import Batch, Ingredients, Progress, UserError
 from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.one import ONE
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods import by_hand
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, START, TE, S, U, Y, at_epoch, close, gradient, tensor

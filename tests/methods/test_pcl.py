@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from spacedkd import Batch, Ingredients, Progress, UserError
 from spacedkd.data.stream import View
 from spacedkd.methods.pcl import PCL
-from spacedkd.models.heads import Prediction
-from spacedkd.models.weights import ema_update
+from spacedkd.models.classifier import Prediction
+from spacedkd.models.pretrained import ema_update
 from tests.methods import by_hand
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, O1, O2, START, TE, P, S, U, Y, close, gradient

@@ -13,7 +13,7 @@ from spacedkd import Online, Spaced, UserError
 from spacedkd.methods.dml import DML
 from spacedkd.methods.kdcl import KDCL
 from spacedkd.methods.tsb import TSB
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods.fakes import says, shown, total
 from tests.methods.vectors import FS, START, TE, S, U, close, close_to, gradient
 

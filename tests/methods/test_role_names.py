@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from spacedkd import MethodSpec, Spaced
+from spacedkd.config.objects import Objects
 from spacedkd.methods import METHODS
 from spacedkd.methods.kd import KD
 from spacedkd.methods.one_network import OneNetwork
-from spacedkd.training.objects import Objects
 from tests.conftest import TINY, assert_same_bits
 from tests.training.stepping import ready, state, turn_by_turn
 

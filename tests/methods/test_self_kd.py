@@ -9,7 +9,7 @@ import timm
 import torch
 
 from spacedkd import Batch, Ingredients, Progress, SelfKD, UserError
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods.vectors import FS, O2, TE, S, Y
 
 NOW = Progress(0, 1, 1)

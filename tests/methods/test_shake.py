@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spacedkd import Batch, Ingredients, OptimizerSpec, UserError, train
 from spacedkd.methods.shake import SHAKE, normalised
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods import by_hand
 from tests.methods.fakes import says, shown, total
 from tests.methods.vectors import FS, START, TE, P, S, Y, close, close_to, gradient

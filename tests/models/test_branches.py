@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spacedkd import UserError
 from spacedkd.models.branches import Branches, Fusion, Gate, Sizes, find_fork
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
 from tests.methods.vectors import FS, TE, S, U, close_to, tensor
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -13,14 +13,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spacedkd import Classifier, DataSpec, NetworkSpec, UserError
-from spacedkd.data.inputs import Shown
+from spacedkd.data.inputs import DataInfo
 from spacedkd.data.sources import load
-from spacedkd.models.build import available, build
-from spacedkd.models.students import save
+from spacedkd.models.factory import available, build
+from spacedkd.models.student_io import save
 
 
-def blank(size: int, classes: int = 100) -> Shown:
-    return Shown(torch.full((2, 3, size, size), -2.5), ("?",) * classes, ((0.5,) * 3, (0.2,) * 3))
+def blank(size: int, classes: int = 100) -> DataInfo:
+    return DataInfo(torch.full((2, 3, size, size), -2.5), ("?",) * classes, ((0.5,) * 3, (0.2,) * 3))
 
 
 COLOUR = blank(32)
@@ -63,7 +63,7 @@ VIT = {"embed_dim": 24, "depth": 2}
 )
 def test_a_saved_network_opens_in_timm(tmp_path: Path, spec: NetworkSpec) -> None:
     images = load(DataSpec("digits")).train
-    shown = Shown(images.shown(torch.arange(2)), images.classes, (images.mean, images.std))
+    shown = DataInfo(images.shown(torch.arange(2)), images.classes, (images.mean, images.std))
     network = build(spec, shown, seed=0).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     save(network, spec, shown, tmp_path / "student")
     opened = timm.create_model(f"local-dir:{tmp_path}/student", pretrained=True).eval()

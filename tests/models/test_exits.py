@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import EarlyExits, UserError
-from spacedkd.models.exits import EarlyExit, PooledExit
+from spacedkd.models.early_exits import EarlyExit, PooledExit
 
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 LARGER = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))

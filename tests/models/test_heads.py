@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from spacedkd import Classifier, UserError
-from spacedkd.models.heads import adapter, feature_width, looking
+from spacedkd.models.classifier import adapter, feature_width, looking
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 TINY = {"img_size": 32, "embed_dim": 24, "depth": 2}

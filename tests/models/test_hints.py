@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.models.taps import find_hint, hinted_pair, regressor
+from spacedkd.models.feature_hooks import find_hint, hinted_pair, regressor
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "num_heads": 2}

@@ -8,16 +8,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd import Classifier, EarlyExits, NetworkSpec, UserError
-from spacedkd.data.inputs import Shown
-from spacedkd.models.build import build
+from spacedkd.data.inputs import DataInfo
+from spacedkd.models.factory import build
 from spacedkd.models.input_size import Resize, at_own_size, parse_size
 
 TINY = {"embed_dim": 24, "depth": 3}
 
 
-def noise(height: int, width: int) -> Shown:
+def noise(height: int, width: int) -> DataInfo:
     pixels = torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(0))
-    return Shown((pixels - 0.5) / 0.25, ("a", "b"), ((0.5,) * 3, (0.25,) * 3))
+    return DataInfo((pixels - 0.5) / 0.25, ("a", "b"), ((0.5,) * 3, (0.25,) * 3))
 
 
 def looked_at(height: int, width: int) -> Tensor:

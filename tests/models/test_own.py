@@ -14,21 +14,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec, Progress, UserError
-from spacedkd.data.inputs import Inputs, Shown
+from spacedkd.data.inputs import DataInfo, Inputs
 from spacedkd.models.branches import Branches, Gate
-from spacedkd.models.build import build
-from spacedkd.models.exits import WithShadow
-from spacedkd.models.heads import feature_width
-from spacedkd.models.students import load_student, save
-from spacedkd.models.taps import find_hint
-from spacedkd.models.weights import check_trained, keep_normalisation
+from spacedkd.models.classifier import feature_width
+from spacedkd.models.early_exits import WithShadow
+from spacedkd.models.factory import build
+from spacedkd.models.feature_hooks import find_hint
+from spacedkd.models.pretrained import check_trained, keep_normalisation
+from spacedkd.models.student_io import load_student, save
 
 CLASSES = ("cat", "dog", "fox")
 CHANCE = torch.Generator().manual_seed(0)
-VECTORS = Shown(torch.randn(2, 6, generator=CHANCE), CLASSES)
-IMAGES = Shown(torch.randn(2, 3, 8, 8, generator=CHANCE), CLASSES, ((0.5,) * 3, (0.2,) * 3))
-TOKENS = Shown({"tokens": torch.tensor([[1, 2, 3], [4, 5, 0]]), "mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}, CLASSES)
-PAIR = Shown((torch.randn(2, 6, generator=CHANCE), torch.randn(2, 4, generator=CHANCE)), CLASSES)
+VECTORS = DataInfo(torch.randn(2, 6, generator=CHANCE), CLASSES)
+IMAGES = DataInfo(torch.randn(2, 3, 8, 8, generator=CHANCE), CLASSES, ((0.5,) * 3, (0.2,) * 3))
+TOKENS = DataInfo(
+    {"tokens": torch.tensor([[1, 2, 3], [4, 5, 0]]), "mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}, CLASSES
+)
+PAIR = DataInfo((torch.randn(2, 6, generator=CHANCE), torch.randn(2, 4, generator=CHANCE)), CLASSES)
 
 
 def mlp(width: int = 5, classes: int = 3) -> nn.Module:
@@ -115,7 +117,7 @@ class Scaled(nn.Module):
         return (2.0 * self.last(self.first(x))).log_softmax(1)
 
 
-def made(make: Callable[..., nn.Module], shown: Shown, seed: int = 0, **options: Any) -> nn.Module:
+def made(make: Callable[..., nn.Module], shown: DataInfo, seed: int = 0, **options: Any) -> nn.Module:
     return build(NetworkSpec("resnet18_small", options), shown, seed, make)
 
 
@@ -134,7 +136,7 @@ def made(make: Callable[..., nn.Module], shown: Shown, seed: int = 0, **options:
     ids=["mlp", "cnn", "text", "two inputs", "namedtuple", "linear", "timm"],
 )  # fmt: skip
 def test_features_are_given_or_what_enters_the_last_linear_layer(
-    make: Callable[..., nn.Module], shown: Shown, features: Callable[[Any, Any], Tensor]
+    make: Callable[..., nn.Module], shown: DataInfo, features: Callable[[Any, Any], Tensor]
 ) -> None:
     network = made(make, shown).eval()
     with torch.no_grad():
@@ -256,7 +258,7 @@ def test_features_are_what_enters_the_last_linear_layer_whatever_becomes_of_its_
 
 
 @pytest.mark.parametrize(("make", "shown"), [(mlp, VECTORS), (Text, TOKENS), (Cnn, IMAGES)])
-def test_methods_that_look_inside_say_so(make: Callable[..., nn.Module], shown: Shown) -> None:
+def test_methods_that_look_inside_say_so(make: Callable[..., nn.Module], shown: DataInfo) -> None:
     network, sample = made(make, shown), cast_any(shown.sample)
     for look in (EarlyExits, find_hint, WithShadow):
         with pytest.raises(UserError, match=r"does not show two or more of its blocks or stages.*Use method='kd'"):
@@ -358,7 +360,7 @@ def test_bad_networks_are_each_one_line(make: Any, message: str) -> None:
         ("resnet18_small", IMAGES._replace(classes=()), "The data does not say how many classes there are"),
     ],
 )
-def test_names_that_do_not_fit_are_explained(name: str, shown: Shown, message: str) -> None:
+def test_names_that_do_not_fit_are_explained(name: str, shown: DataInfo, message: str) -> None:
     with pytest.raises(UserError) as error:
         build(NetworkSpec(name), shown, 0)
     assert message in str(error.value)
@@ -385,7 +387,7 @@ class Tied(nn.Module):
     [(mlp, {"width": 9}, VECTORS), (Cnn, {}, IMAGES), (Text, {}, TOKENS), (Tied, {}, VECTORS._replace(classes=()))],
 )
 def test_a_saved_student_is_loaded_again(
-    tmp_path: Path, make: Callable[..., nn.Module], options: dict[str, Any], shown: Shown
+    tmp_path: Path, make: Callable[..., nn.Module], options: dict[str, Any], shown: DataInfo
 ) -> None:
     spec = NetworkSpec(f"{__name__}:{make.__name__}", options)
     network = build(spec, shown, seed=5)
@@ -414,7 +416,7 @@ def test_timms_form_opens_by_itself(tmp_path: Path) -> None:
 
 def test_a_network_of_timms_with_weights_in_two_places_is_saved(tmp_path: Path) -> None:
     spec = NetworkSpec("coat_lite_tiny", {"img_size": 32, "embed_dims": (8, 8, 8, 8)})
-    shown = Shown(torch.randn(2, 3, 32, 32, generator=CHANCE), CLASSES, ((0.5,) * 3, (0.2,) * 3))
+    shown = DataInfo(torch.randn(2, 3, 32, 32, generator=CHANCE), CLASSES, ((0.5,) * 3, (0.2,) * 3))
     network = build(spec, shown, seed=5).eval()
     places = [value.data_ptr() for value in network.state_dict().values()]
     assert len({*places}) < len(places)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.models.exits import ShadowHead, WithShadow
-from spacedkd.models.taps import find_taps
+from spacedkd.models.early_exits import ShadowHead, WithShadow
+from spacedkd.models.feature_hooks import find_taps
 
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 VIT: dict[str, Any] = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "num_heads": 2, "depth": 4, "num_classes": 5}

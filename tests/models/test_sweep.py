@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec, Progress, SelfKD, UserError
-from spacedkd.data.inputs import Shown
-from spacedkd.models.build import build
+from spacedkd.data.inputs import DataInfo
+from spacedkd.models.factory import build
 from spacedkd.models.input_size import at_own_size
 
 NOW = Progress(0, 1, 1)
@@ -115,8 +115,8 @@ def images(size: int) -> Tensor:
     return torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 4 - 2
 
 
-def shown(size: int) -> Shown:
-    return Shown(images(size)[:2], ("?",) * CLASSES)
+def shown(size: int) -> DataInfo:
+    return DataInfo(images(size)[:2], ("?",) * CLASSES)
 
 
 def batch(size: int) -> Batch:

@@ -10,8 +10,8 @@ from typing import Any
 
 from scipy.stats import t as students_t
 
-from spacedkd.evaluation.confidence import confidence_interval, difference, holm, standard_error
-from spacedkd.report.reproduced.words import VERDICTS
+from spacedkd.evaluation.statistics import confidence_interval, difference, holm, standard_error
+from spacedkd.paper.report.findings import VERDICTS
 
 Found = dict[str, Any]
 HOSTILE = r"50 % of $x_i & {y} # ~ ^ \ <b>|"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd.experiments.comparison import compare
-from spacedkd.json_form import to_json
+from spacedkd.comparison.results import compare
+from spacedkd.config.serialization import to_json
+from spacedkd.config.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.report.page import write_page
 from spacedkd.schedule import Online, Schedule
-from spacedkd.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.evaluation.confidence import difference
-from spacedkd.evaluation.plan import attack
-from spacedkd.experiments.comparison import compare
+from spacedkd.comparison.results import compare
+from spacedkd.evaluation.settings import attack
+from spacedkd.evaluation.statistics import difference
 from spacedkd.report.page import write_page
 from spacedkd.schedule import Spaced
 from tests.report.fake_evaluations import evaluate

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.errors import UserError
-from spacedkd.experiments.comparison import compare
+from spacedkd.comparison.results import compare
 from spacedkd.report.page import write_page
+from spacedkd.runtime.errors import UserError
 from spacedkd.schedule import Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from spacedkd.report.reproduced import csv_text, latex, listing_table, markdown, result_tables
-from spacedkd.report.reproduced.cells import shown_best, unit
-from spacedkd.report.reproduced.latex import FITTING
-from spacedkd.report.reproduced.words import few_seeds, measured
+from spacedkd.paper.report import csv_text, latex, listing_table, markdown, result_tables
+from spacedkd.paper.report.cells import shown_best, unit
+from spacedkd.paper.report.findings import few_seeds, measured
+from spacedkd.paper.report.latex import FITTING
 from tests.report.fake_results import (
     DEIT,
     HOSTILE,

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.report.reproduced import index_markdown, write_index_page, write_table_page
-from spacedkd.report.reproduced.cells import cells_of
-from spacedkd.report.reproduced.panels import Line
-from spacedkd.report.reproduced.shifts import Axis
-from spacedkd.report.reproduced.words import VERDICTS
+from spacedkd.paper.report import index_markdown, write_index_page, write_table_page
+from spacedkd.paper.report.cells import cells_of
+from spacedkd.paper.report.figures import Axis, Line
+from spacedkd.paper.report.findings import VERDICTS
 from tests.report.fake_results import (
     DEIT,
     HOSTILE,

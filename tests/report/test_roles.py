@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from spacedkd.experiments.comparison import compare
+from spacedkd.comparison.results import compare
+from spacedkd.config.spec import describe
 from spacedkd.report import read_arms
 from spacedkd.report.intervals import groups
 from spacedkd.report.page import render
 from spacedkd.report.tables import comparison_tables
-from spacedkd.run import read_run
+from spacedkd.runs.result import read_run
 from spacedkd.schedule import Ahead, Spaced
-from spacedkd.spec_words import describe
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from spacedkd.experiments.comparison import compare
+from spacedkd.comparison.results import compare
 from spacedkd.report import read_arms
 from spacedkd.report.intervals import epochs, groups, typed
 from spacedkd.schedule import Ahead, Offline, Spaced

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd.experiments.comparison import compare
+from spacedkd.comparison.results import compare
 from spacedkd.report import read_arms
 from spacedkd.report.page import render
 from spacedkd.report.spacing import caution, cost, headline, one_role

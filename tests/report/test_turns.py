@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.experiments.comparison import compare
+from spacedkd.comparison.results import compare
 from spacedkd.report import Arm, all_colours, read_arms
-from spacedkd.report.turns import Stroke, pictures, strokes, timetables
+from spacedkd.report.schedules import Stroke, pictures, strokes, timetables
 from spacedkd.schedule import Ahead, Offline, Online, Schedule, Segment, Spaced, Window, segments
 from tests.report.fake_runs import FakeArm, write_runs
 from tests.report.page_text import Page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spacedkd.report import Arm
-from spacedkd.report.words import caution, extra_cost, finding, headline, verdict
+from spacedkd.report.findings import caution, extra_cost, finding, headline, verdict
 
 
 def difference(low: float | None, high: float | None, n: int = 3) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from spacedkd import RunSpec, Snapshots, SnapshotTeacher, Spaced, UserError, train
-from spacedkd.training.saved import of_run
+from spacedkd.training.trained_models import load_run
 from tests.conftest import assert_same_bits
 from tests.snapshots.by_hand import network
 
@@ -59,7 +59,7 @@ def test_weights_are_a_function_of_the_step_and_read_when_they_change(
         seen.append(file.stem)
         return load_file(file)
 
-    monkeypatch.setattr("spacedkd.snapshots.found.read", read)
+    monkeypatch.setattr("spacedkd.trajectory.formats.read", read)
     assert [says(teacher.seek(step)) for step in range(8)] == [3, 3, 3, 6, 6, 6, 8, 8]
     assert seen == ["step-3", "step-6", "step-8"]
     assert [says(teacher.seek(step)) for step in (7, 0, 4)] == [8, 3, 6]
@@ -253,7 +253,7 @@ def test_a_recorded_run_says_what_its_own_teacher_said(tmp_path: Path, tiny: Run
     """Without being told which network, how long the run is or how long an epoch is."""
     run = tmp_path / "run"
     train(replace(tiny, schedule=Spaced("1.5ep"), record=(Spaced("1.5ep"), Spaced("2st"))), run)
-    own = of_run(run, accelerator="cpu")
+    own = load_run(run, accelerator="cpu")
     layout = torch.channels_last if own.channels_last else torch.contiguous_format
     images = own.data.shown.sample.contiguous(memory_format=layout)
     for interval, step, updates in (("1.5ep", 0, 7), ("1.5ep", 7, 14), (2, 3, 4), (2, 14, 15)):

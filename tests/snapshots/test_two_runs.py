@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spacedkd import MethodSpec, RunSpec, SnapshotTeacher, Spaced, train
-from spacedkd.models.build import seeded
-from spacedkd.seeds import seed_for
+from spacedkd.models.factory import seeded
+from spacedkd.runtime.seeds import seed_for
 from tests.conftest import TINY, assert_same_bits
 from tests.snapshots.by_hand import INTERVAL, LR, SEED, STEPS, Spots, distilled, loop, network, train_teacher
 

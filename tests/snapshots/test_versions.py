@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spacedkd import Ahead, Duration, Schedule, Spaced, UserError, Window, in_steps
-from spacedkd.snapshots.versions import Versions
+from spacedkd.timeline import TeacherUpdates
 
 
 def by_the_turns(schedule: Schedule, total: int) -> list[int]:
@@ -29,27 +29,27 @@ def test_every_step_of_an_interval(interval: Any) -> None:
     total, epoch = 23, 10
     named = {"online": 1, "offline": total}.get(interval, interval)
     expected = by_the_turns(in_steps(Spaced(named), epoch, total), total)
-    seen = Versions(interval, epoch, total)
+    seen = TeacherUpdates(interval, epoch, total)
     assert [seen(step) for step in range(total)] == expected
 
 
 @pytest.mark.parametrize("schedule", [Ahead(3), Window(Spaced(4), Spaced(1), 5, 15)])
 def test_every_step_of_other_schedules(schedule: Schedule) -> None:
-    seen = Versions(schedule, total=23)
+    seen = TeacherUpdates(schedule, total=23)
     assert [seen(step) for step in range(23)] == by_the_turns(schedule, 23)
 
 
 @pytest.mark.parametrize("counted", [torch.tensor, np.int64])
 def test_whole_numbers_of_others_are_ints(counted: Any) -> None:
-    for seen in (Versions(2, total=5), Versions(2, total=counted(5))):
+    for seen in (TeacherUpdates(2, total=5), TeacherUpdates(2, total=counted(5))):
         found = [seen(counted(step)) for step in range(5)]
         assert found == [2, 2, 4, 4, 5]
         assert {type(updates) for updates in found} == {int}
 
 
 def test_a_run_without_an_end() -> None:
-    assert [Versions(4)(step) for step in (0, 3, 4, 1_000_001)] == [4, 4, 8, 1_000_004]
-    assert [Versions("1.5ep", 391)(step) for step in (0, 585, 586)] == [586, 586, 1172]
+    assert [TeacherUpdates(4)(step) for step in (0, 3, 4, 1_000_001)] == [4, 4, 8, 1_000_004]
+    assert [TeacherUpdates("1.5ep", 391)(step) for step in (0, 585, 586)] == [586, 586, 1172]
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_a_run_without_an_end() -> None:
 )
 def test_what_does_not_fit_is_said(given: tuple[Any, ...], step: Any, part: str) -> None:
     with pytest.raises(UserError, match=part):
-        Versions(*given)(step)
+        TeacherUpdates(*given)(step)

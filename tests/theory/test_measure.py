@@ -10,9 +10,17 @@ import torch
 from torch import Tensor
 
 from spacedkd import UserError
-from spacedkd.theory.measure import Sides, follows, measure, verdict
-from spacedkd.theory.training import LONGER, Course, Setting, _Runs, default_settings, teacher_ahead, train
-from spacedkd.theory.wide_network import Networks
+from spacedkd.paper.theory.measure import Sides, follows, measure, verdict
+from spacedkd.paper.theory.simulation import (
+    LONGER,
+    Course,
+    Networks,
+    Setting,
+    _Runs,
+    default_settings,
+    teacher_ahead,
+    train,
+)
 
 TINY = Setting(
     steps=30, intervals=(6, 30), problems=2, orders=3, samples=8, inputs=3, width=6, measurements=10, rate=0.2

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from spacedkd.theory import words
-from spacedkd.theory.measure import measure
-from spacedkd.theory.page import render_theory
-from spacedkd.theory.training import Setting
+from spacedkd.paper.theory import findings
+from spacedkd.paper.theory.measure import measure
+from spacedkd.paper.theory.page import render_theory
+from spacedkd.paper.theory.simulation import Setting
 from tests.report.page_text import Page
 
 TINY = Setting(
@@ -61,11 +61,11 @@ def test_text_from_outside_is_escaped() -> None:
 )
 def test_a_judgement_is_read_off_the_numbers(held: float, broken: float, judgement: str) -> None:
     found = with_verdicts(held, broken)
-    assert {words.judgement(found, name) for name in words.STATEMENTS} == {judgement}
+    assert {findings.judgement(found, name) for name in findings.STATEMENTS} == {judgement}
     assert f"The Lemma {judgement}." in Page(render_theory(found, "")).text
     assert (
-        f"clearly held in {words.share(held)} % of cases, clearly broken in {words.share(broken)} %"
-        in words.finding(found, "lemma")
+        f"clearly held in {findings.share(held)} % of cases, clearly broken in {findings.share(broken)} %"
+        in findings.finding(found, "lemma")
     )
 
 
@@ -82,6 +82,6 @@ def test_the_end_of_training_is_told_either_way() -> None:
     ends = [(-0.02, -0.03, -0.01), (0.02, 0.01, 0.03), (0.01, -0.01, 0.03)]
     for interval, (mean, low, high) in zip(found["settings"][0]["intervals"], ends, strict=True):
         interval["end"]["change"] = {"mean": mean, "low": low, "high": high, "n": 2}
-    (sentence,) = words.ends(found)
+    (sentence,) = findings.ends(found)
     assert "smaller for 1 epoch (\N{MINUS SIGN}2 %); larger for 3 epochs (+2 %)" in sentence
     assert "not clearly different for offline (+1 %)" in sentence

@@ -6,15 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd.theory.wide_network import (
-    ACTIVATIONS,
-    Networks,
-    curvatures,
-    descended,
-    drawn,
-    linearised,
-    outputs,
-)
+from spacedkd.paper.theory.simulation import ACTIVATIONS, Networks, curvatures, descended, drawn, linearised, outputs
 
 INPUTS, WIDTH, SAMPLES = 3, 5, 7
 DRAW = torch.Generator().manual_seed(0)

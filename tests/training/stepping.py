@@ -7,20 +7,20 @@ from pathlib import Path
 
 from torch import Tensor
 
-from spacedkd import Moment, RunSpec
-from spacedkd.training.folder import RunFolder
+from spacedkd import Event, RunSpec
+from spacedkd.config.objects import Objects
+from spacedkd.config.resolve import resolve
+from spacedkd.runs.folder import RunFolder
 from spacedkd.training.loop import learn
-from spacedkd.training.objects import Objects
-from spacedkd.training.plan import make_plan
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.setup import Setup, set_up
 
 
 def ready(spec: RunSpec, objects: Objects | None = None) -> Setup:
-    return set_up(make_plan(spec, objects))
+    return set_up(resolve(spec, objects))
 
 
-def turn_by_turn(setup: Setup) -> Iterator[Moment]:
+def turn_by_turn(setup: Setup) -> Iterator[Event]:
     """Every turn of the run; between two of them the models can be looked at."""
     return learn(setup, Recorder(setup, RunFolder(Path("nowhere"))))
 

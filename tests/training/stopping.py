@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spacedkd import Moment, Run, RunSpec, train
+from spacedkd import Event, Run, RunSpec, train
 from tests.conftest import assert_same_bits, tensors
 
 
@@ -19,7 +19,7 @@ class Stopped(Exception):
 def train_until(spec: RunSpec, folder: Path, stop: int, resume: bool = False, **objects: Any) -> None:
     """Train, stopped after this turn."""
 
-    def callback(moment: Moment) -> None:
+    def callback(moment: Event) -> None:
         if moment.turn >= stop:
             raise Stopped
 

@@ -12,9 +12,9 @@ import torch
 
 from spacedkd import MethodSpec, OptimizerSpec, RunSpec, Spaced, UserError, forecast, read_run, train
 from spacedkd.cli import main
-from spacedkd.json_form import to_json
-from spacedkd.training.building import build_models
-from spacedkd.training.plan import make_plan, stream_of
+from spacedkd.config.resolve import resolve, stream_of
+from spacedkd.config.serialization import to_json
+from spacedkd.training.setup import build_models
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.runs_on_two import APART, SPLITTABLE, splittable
 from tests.training.stopping import train_in_parts
@@ -56,7 +56,7 @@ def test_a_norm_over_the_batch_is_the_mean_of_its_parts(tmp_path: Path) -> None:
     train(spec, tmp_path / "run")
     line = json.loads((tmp_path / "run/journal.jsonl").read_text().splitlines()[0])
     assert (line["role"], line["step"]) == ("student", 0)
-    plan = make_plan(spec)
+    plan = resolve(spec)
     models, batch = build_models(plan), stream_of(plan.spec, plan.data, 0, 1).batch(0)
     with torch.no_grad():
         ours, theirs = models["student"](batch.inputs)[0], models["teacher"].eval()(batch.inputs)[0]

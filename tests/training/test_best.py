@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import spacedkd.training.setup as setup
-from spacedkd import Moment, RunSpec, Spaced, UserError, load_student, read_run, train
+from spacedkd import Event, RunSpec, Spaced, UserError, load_student, read_run, train
 from spacedkd.cli import main
 from spacedkd.training.setup import Scores
 from tests.conftest import TINY, assert_same_bits
@@ -89,7 +89,7 @@ def test_test_images_choose_nothing(tmp_path: Path, tiny: RunSpec) -> None:
 
 
 def test_a_run_that_begins_again_forgets_it(tmp_path: Path, scored: None) -> None:
-    def at_the_beginning(moment: Moment) -> None:
+    def at_the_beginning(moment: Event) -> None:
         if moment.turn == 1:
             assert not (tmp_path / "run/best").exists()
 

@@ -32,7 +32,7 @@ if "--multiprocessing-fork" in sys.orig_argv or os.environ.get("LOCAL_RANK", "0"
 SCRIPT = """
 import colorsys  # which is imported slowly here, as torch would be
 import contextlib, sys, time
-from spacedkd.stopping import child_context, signals_wait
+from spacedkd.runtime.signals import child_context, signals_wait
 
 def work(number):
     time.sleep(60)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from spacedkd import Moment, RunSpec, UserError, train
-from spacedkd.training import compiling
+from spacedkd import Event, RunSpec, UserError, train
+from spacedkd.training import device
 from tests.training.runs_on_two import METHODS, assert_close
 
 # torch looks at the gradients of what enters a block, and warns itself of it.
@@ -28,7 +28,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         found.append(torch.is_grad_enabled())
         return graph.forward
 
-    monkeypatch.setattr(compiling, "BACKEND", backend)
+    monkeypatch.setattr(device, "BACKEND", backend)
     torch._dynamo.reset()
     yield found
     torch._dynamo.reset()
@@ -42,7 +42,7 @@ def test_a_change_of_roles_compiles_nothing(tmp_path: Path, graphs: list[bool]) 
     """Four steps of the teacher, four of the student, and so on: after one round all there is has been compiled."""
     spec, counts = replace(METHODS["kd"], epochs=5), []
 
-    def count(moment: Moment) -> None:
+    def count(moment: Event) -> None:
         counts.append(len(graphs))
 
     train(compiled(spec), tmp_path / "compiled", callback=count)
@@ -70,9 +70,9 @@ def test_without_a_compiler_one_line_says_so(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
     with pytest.raises(UserError, match="engine.compile needs triton on cuda"):
-        compiling.compile_blocks([], torch.device("cuda"))
+        device.compile_blocks([], torch.device("cuda"))
 
 
 def test_a_network_without_blocks_is_refused(graphs: list[bool]) -> None:
     with pytest.raises(UserError, match="finds no blocks"):
-        compiling.compile_blocks([nn.Linear(2, 2)], torch.device("cpu"))
+        device.compile_blocks([nn.Linear(2, 2)], torch.device("cpu"))

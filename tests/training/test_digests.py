@@ -12,10 +12,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from spacedkd import Moment, Spaced, UserError, load_student, read_run, read_spec, train
+from spacedkd import Event, Spaced, UserError, load_student, read_run, read_spec, train
 from spacedkd.cli import main
-from spacedkd.experiments.reproduction.numbers_alone import copy_numbers
-from spacedkd.training import tensor_file
+from spacedkd.paper.store import copy_numbers
+from spacedkd.runs import tensor_file
 from tests.conftest import TINY
 from tests.training.stopping import assert_same_run, train_until
 
@@ -212,7 +212,7 @@ def test_what_the_older_checkpoint_knows_of_the_journal_is_gone_on_from(
 
 
 def test_a_journal_that_is_changed_while_the_run_is_trained_makes_no_result(tmp_path: Path) -> None:
-    def callback(moment: Moment) -> None:
+    def callback(moment: Event) -> None:
         if moment.turn == 20:
             change_digit(tmp_path / "run" / "journal.jsonl")
 

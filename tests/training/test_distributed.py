@@ -16,7 +16,7 @@ import pytest
 import tyro
 
 from spacedkd import UserError, read_spec, train
-from spacedkd.cli import verbs
+from spacedkd.cli import train as train_command
 from spacedkd.cli.flags import RunFlags
 from tests.conftest import assert_same_bits, tensors
 from tests.experiments.processes import children, gone, wait_until
@@ -94,7 +94,7 @@ def test_another_number_of_processes_must_be_asked_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds another run"):
         train(on_two(METHODS["kd"]), tmp_path / "run", resume=True)
     with pytest.raises(UserError, match="leave out the other flags. Only engine.devices"):
-        verbs.train(parsed("--devices 2 --epochs 3"), resume=tmp_path / "run")
+        train_command.train(parsed("--devices 2 --epochs 3"), resume=tmp_path / "run")
 
 
 def kill_when_saved(processes: list[subprocess.Popen[str]], victim: int, run: Path) -> float:
@@ -148,7 +148,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, tw
     assert out.count("Student: ") == 1, "one of the processes speaks for all"
     assert_same_bits(tensors(run), tensors(two.run("uninterrupted")))
 
-    verbs.train(parsed("--devices 1"), resume=one)
+    train_command.train(parsed("--devices 1"), resume=one)
     assert_close(one, run)
     assert read_spec(one).processes_before[0].startswith("2 until turn ")
 

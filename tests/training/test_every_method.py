@@ -24,9 +24,9 @@ from spacedkd import (
     load_student,
     train,
 )
+from spacedkd.config.resolve import resolve
 from spacedkd.data.sources import load
 from spacedkd.methods import METHODS
-from spacedkd.training.plan import make_plan
 from tests.conftest import assert_same_bits, tensors
 from tests.training.stepping import moved, ready, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts
@@ -126,11 +126,11 @@ def test_every_loss_of_a_replay_hears_the_teacher_as_it_is_at_the_hand_over(tiny
     spec = asked(replace(tiny, evaluate_every=AT_THE_END), name, Spaced("4st"))
     frozen = {"teacher": 0}
     if name in LIVE:
-        assert {*make_plan(spec).method.learners.values()} == {"network"}
+        assert {*resolve(spec).method.learners.values()} == {"network"}
         spec = replace(spec, method=MethodSpec(name, {"variant": "snapshot"}))
         frozen = {"snapshot": 1} | ({"mean": 1} if name == "pcl" else {})
     elif name in ("takd", "ban"):
-        frozen = {make_plan(spec).roles[-2]: 0}
+        frozen = {resolve(spec).roles[-2]: 0}
     plain = losses_of_replay(spec)
     for model, first in frozen.items():
         drawn = losses_of_replay(spec, model)

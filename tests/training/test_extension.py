@@ -26,9 +26,9 @@ from spacedkd import (
     train,
 )
 from spacedkd.cli import main
-from spacedkd.json_form import to_json
+from spacedkd.config.serialization import to_json
+from spacedkd.config.spec import Extends, RateSpec
 from spacedkd.learning_rate import cosine
-from spacedkd.spec import Extends, RateSpec
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import train_until
 

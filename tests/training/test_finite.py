@@ -29,7 +29,7 @@ from spacedkd import (
     train,
 )
 from spacedkd.cli import main
-from spacedkd.data.items import Items
+from spacedkd.data.dataset import Items
 from spacedkd.data.splits import of_datasets
 from spacedkd.training import setup
 from tests.conftest import TINY, assert_same_bits, tensors

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from spacedkd import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec, UserError, load_student, train
+from spacedkd.config.objects import Objects
 from spacedkd.data.splits import of_datasets
-from spacedkd.training.objects import Objects
-from spacedkd.training.saved import of_run
+from spacedkd.training.trained_models import load_run
 from tests.conftest import TINY, tensors
 
 OWN = replace(TINY, data=DataSpec(), network=NetworkSpec(), method="none", epochs=2)
@@ -82,7 +82,7 @@ def test_a_student_of_64_true_opens_with_the_bits_of_the_run(tmp_path: Path, own
     spec: RunSpec = replace(OWN if own else TINY, method="none", precision="64-true", epochs=1)
     train(spec, tmp_path / "run", **given)
     student = load_student(tmp_path / "run", given.get("network"))
-    saved = of_run(tmp_path / "run", objects=Objects(**given))
+    saved = load_run(tmp_path / "run", objects=Objects(**given))
     shown, _ = saved.data.test.labelled(torch.arange(20))
     with torch.no_grad():
         logits = saved.module(shown.double())[0].logits  # type: ignore[union-attr]

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError, safe_open
 
-from spacedkd import MethodSpec, Moment, UserError, read_spec, train
+from spacedkd import Event, MethodSpec, UserError, read_spec, train
 from spacedkd.cli import main
-from spacedkd.errors import CannotWrite
-from spacedkd.files import HOST
-from spacedkd.json_form import to_json
-from spacedkd.models import students
-from spacedkd.training import tensor_file
-from spacedkd.training.folder import Journal, RunFolder
+from spacedkd.config.serialization import to_json
+from spacedkd.models import student_io
+from spacedkd.runs import tensor_file
+from spacedkd.runs.folder import Journal, RunFolder
+from spacedkd.runtime.errors import CannotWrite
+from spacedkd.runtime.files import HOST
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_until
 
@@ -52,7 +52,7 @@ def test_training_goes_on_while_a_save_is_written(tmp_path: Path, whole: Path, m
         write(*args, **named)
         written.set()
 
-    def callback(moment: Moment) -> None:
+    def callback(moment: Event) -> None:
         if moment.turn == 6:
             assert not (tmp_path / "run" / "checkpoint" / "latest.safetensors").exists()
             released.set()
@@ -109,7 +109,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
         train_until(SPEC, run, 9)
     before = tensors(run) if name != "spec.json" else {}
     if name == "student":
-        monkeypatch.setattr(students, "save", no_room_for_a_student)
+        monkeypatch.setattr(student_io, "save", no_room_for_a_student)
     else:
         full(name, monkeypatch)
     start = ["train", "--spec", str(tmp_path / "asked.json"), "--out", str(run)]
@@ -145,7 +145,7 @@ def test_a_save_that_fails_ends_the_run_at_the_next_turn(tmp_path: Path, monkeyp
         failed.set()
         raise CannotWrite("no more")
 
-    def callback(moment: Moment) -> None:
+    def callback(moment: Event) -> None:
         turns.append(moment.turn)
         if moment.turn == 4:
             assert failed.wait(60)
@@ -174,7 +174,7 @@ def race(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("race")
 def test_who_comes_second_publishes_nothing_and_removes_nothing(tmp_path: Path, whole: Path) -> None:
-    def second_one(moment: Moment) -> None:
+    def second_one(moment: Event) -> None:
         if moment.turn == 1:
             before = (tmp_path / "run" / "spec.json").read_bytes()
             with pytest.raises(UserError, match="Another process is training in"):

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from spacedkd import DataSpec, Duration, Forecast, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, forecast, train
-from spacedkd.experiments.reproduction.scales import scale_of
-from spacedkd.training import checkpoint
-from spacedkd.training.folder import RunFolder
+from spacedkd.paper.scales import scale_of
+from spacedkd.runs import checkpoint
+from spacedkd.runs.folder import RunFolder
 from spacedkd.training.forecast import forecasts
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import train_until

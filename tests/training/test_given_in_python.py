@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, Window, compare, evaluate, forecast, train
-from spacedkd.spec import DataSpec, read_spec
+from spacedkd.config.spec import DataSpec, read_spec
 
 
 def test_names_and_lengths_stand_for_what_they_mean() -> None:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import DataSpec, NetworkSpec, train
-from spacedkd.json_form import to_json
-from spacedkd.training import saved
-from spacedkd.training.layout import can_be_channels_last, mend_strides
+from spacedkd.config.serialization import to_json
+from spacedkd.training import trained_models
+from spacedkd.training.device import can_be_channels_last, mend_strides
 from tests.conftest import TINY
 
 CPU = torch.device("cpu")
@@ -198,10 +198,10 @@ def test_a_narrow_network_on_photographs_trains_to_its_end(tmp_path: Path) -> No
     (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
     code = "import pathlib, sys; from spacedkd import *; train(read_spec(pathlib.Path(sys.argv[1])), sys.argv[2])"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "spec.json"), str(tmp_path / "run")], check=True)
-    assert not saved.of_run(tmp_path / "run").channels_last
+    assert not trained_models.load_run(tmp_path / "run").channels_last
 
 
 def test_small_images_keep_the_layout(tmp_path: Path) -> None:
     train(replace(TINY, epochs=0.2), tmp_path / "run")
     wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
-    assert saved.of_run(tmp_path / "run").channels_last == (wide or platform.machine() != "x86_64")
+    assert trained_models.load_run(tmp_path / "run").channels_last == (wide or platform.machine() != "x86_64")

@@ -11,8 +11,8 @@ import pytest
 
 from spacedkd import Spaced, UserError, load_student, train
 from spacedkd.cli import main
-from spacedkd.errors import Linked
-from spacedkd.run_state import state_of
+from spacedkd.runs.status import state_of
+from spacedkd.runtime.errors import Linked
 from tests.conftest import TINY
 from tests.training.stopping import train_until
 

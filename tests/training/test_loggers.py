@@ -15,8 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from spacedkd import RunSpec, Spaced, UserError, read_spec, train
 from spacedkd.cli import main
-from spacedkd.documents import read_journal
-from spacedkd.json_form import to_json
+from spacedkd.config.serialization import to_json
+from spacedkd.runtime.documents import read_journal
 from tests.cli.test_cli import TINY
 from tests.training.stopping import train_until
 
@@ -203,7 +203,7 @@ def test_a_logger_that_cannot_begin_is_one_line_and_takes_no_folder(
 def test_a_library_that_is_not_installed_is_one_line(
     tmp_path: Path, tiny: RunSpec, monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
-    monkeypatch.setattr("spacedkd.logger_names.find_spec", lambda module: None)
+    monkeypatch.setattr("spacedkd.config.registry.find_spec", lambda module: None)
     with pytest.raises(UserError, match=f"Logging to {name} needs a library .*: pip install {package}"):
         train(replace(tiny, log=("csv", name)), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd import Duration, Moment, RateSpec, RunSpec, Spaced, train
-from spacedkd.documents import read_journal
+from spacedkd import Duration, Event, RateSpec, RunSpec, Spaced, train
+from spacedkd.config.spec import MethodSpec
+from spacedkd.runtime.documents import read_journal
 from spacedkd.schedule import ReleasedSelfKD
-from spacedkd.spec import MethodSpec
-from spacedkd.training.moment import LossValues
-from spacedkd.training.speed import Speed
+from spacedkd.training.callbacks import LossValues, Speed
 
 
 def test_a_callback_sees_the_losses_that_are_written_down(tmp_path: Path, tiny: RunSpec) -> None:
-    told: list[Moment] = []
+    told: list[Event] = []
     rate = RateSpec("cosine")
     spec = replace(tiny, epochs=2, rate=rate, schedule=Spaced("1ep"), log_every=Duration(1, "st"))
     train(spec, tmp_path / "run", callback=told.append)
@@ -39,7 +38,7 @@ def test_a_callback_sees_the_losses_that_are_written_down(tmp_path: Path, tiny: 
 def test_no_role_is_said_to_go_further_than_its_last_step(tmp_path: Path, tiny: RunSpec) -> None:
     """The released self KD leaves out batches on the way: of ten its teacher learns seven, and is at the tenth then."""
     self_kd = MethodSpec("self-kd", {"variant": "live", "exits_run_along": True})
-    told: list[Moment] = []
+    told: list[Event] = []
     spec = replace(tiny, epochs=2, method=self_kd, schedule=ReleasedSelfKD("3st"))
     train(spec, tmp_path / "run", callback=told.append)
     teacher, student = ([one for one in told if one.role == role] for role in ("teacher", "student"))
@@ -69,7 +68,7 @@ def test_losses_go_to_other_processes_as_numbers() -> None:
 def test_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A teacher of 0.1 s a turn, a student of 0.3 s, and 2 s of evaluation after a turn of the student."""
     now = 100.0
-    monkeypatch.setattr("spacedkd.training.speed.time.monotonic", lambda: now)
+    monkeypatch.setattr("spacedkd.training.callbacks.time.monotonic", lambda: now)
     speed = Speed({"teacher": 10, "student": 4})
     assert speed.seconds_left() == 0, "nothing is known yet"
     for _ in range(5):

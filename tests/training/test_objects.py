@@ -42,10 +42,10 @@ from spacedkd import (
     train,
 )
 from spacedkd.cli import main
-from spacedkd.experiments.comparison import compare
+from spacedkd.comparison.results import compare
+from spacedkd.config.objects import Objects, digest
 from spacedkd.report.page import write_page
-from spacedkd.training.objects import Objects, digest
-from spacedkd.training.saved import of_run
+from spacedkd.training.trained_models import load_run
 from tests.conftest import TINY, assert_same_bits, of_model, tensors
 from tests.training.stepping import ready
 from tests.training.stopping import assert_same_run, train_in_parts
@@ -110,7 +110,7 @@ def test_roles_are_known_by_their_place(tmp_path: Path) -> None:
     assert torch.equal(student["conv1.weight"], saved["model/pupil/network.conv1.weight"])
     assert run.student() == run.accuracy["pupil"]["test"]["final"]["last"]
     assert run.leader == "mentor"
-    measured = of_run(tmp_path / "whole", objects=Objects(method=Mentoring()))
+    measured = load_run(tmp_path / "whole", objects=Objects(method=Mentoring()))
     assert (measured.student, {*measured.models}) == ("pupil", {"mentor", "pupil"})
     found = compare([tmp_path / "whole"])
     assert found["arms"][0]["leader"]["mean"] == run.accuracy["mentor"]["test"]["final"]["last"]
@@ -134,7 +134,7 @@ def test_a_network_of_ones_own_is_trained_resumed_saved_and_measured(tmp_path: P
     spec = read_spec(tmp_path / "whole")
     assert spec.network.name == "tests.training.test_objects:small"
     assert spec.objects["network"] == {"name": "tests.training.test_objects:small", "digest": digest(small)}
-    saved = of_run(tmp_path / "whole", objects=Objects(network=small))
+    saved = load_run(tmp_path / "whole", objects=Objects(network=small))
     images = saved.data.test.shown(torch.arange(898))
     student = load_student(tmp_path / "whole", network=small)
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_a_network_of_ones_own_is_trained_resumed_saved_and_measured(tmp_path: P
         torch.testing.assert_close(saved.predict()(images)[0].logits, said)
     assert float((said.argmax(1) == saved.data.test.labels).double().mean()) == run.student()
     with pytest.raises(UserError, match=r"has a network of your own.*small: give it again"):
-        of_run(tmp_path / "whole")
+        load_run(tmp_path / "whole")
 
 
 def test_the_teacher_may_be_another_network_of_ones_own(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spacedkd import Turn, load_student, train
-from spacedkd.cli.changes import to_spec
 from spacedkd.cli.flags import parse
+from spacedkd.cli.overrides import to_spec
 from spacedkd.data.stream import in_order
-from spacedkd.seeds import seed_for
+from spacedkd.runtime.seeds import seed_for
 from spacedkd.training.setup import Setup
 from tests.conftest import assert_same_bits, of_model
 from tests.training.stepping import ready, turn_by_turn

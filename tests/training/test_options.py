@@ -20,10 +20,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, Turn, train
-from spacedkd.json_form import to_json
+from spacedkd.config.resolve import resolve
+from spacedkd.config.serialization import to_json
 from spacedkd.training.learner import Learner, Part
 from spacedkd.training.optimizers import make_optimizer
-from spacedkd.training.plan import make_plan
 from spacedkd.training.setup import update_average
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.training.stepping import ready
@@ -80,7 +80,7 @@ def test_a_frozen_teacher_in_train_mode_updates_its_statistics(tmp_path: Path, t
 
 
 def test_the_follower_may_go_first(tiny_with: Make) -> None:
-    plan = make_plan(tiny_with(follower_first=True, schedule=Online()))
+    plan = resolve(tiny_with(follower_first=True, schedule=Online()))
     assert [f"{turn.role[0]}{turn.step}" for turn in plan.turns.after(0)][:4] == ["s0", "t0", "s1", "t1"]
 
 

@@ -20,8 +20,8 @@ from torch import nn
 from spacedkd import (
     Ahead,
     DataSpec,
+    Event,
     MethodSpec,
-    Moment,
     NetworkSpec,
     Offline,
     Online,
@@ -35,12 +35,12 @@ from spacedkd import (
     read_spec,
     train,
 )
-from spacedkd.errors import SnapshotsGone
-from spacedkd.files import Folder
-from spacedkd.json_form import to_json
-from spacedkd.training.following import RecordedPath
-from spacedkd.training.path import PathWriter
-from spacedkd.training.tensor_file import digest
+from spacedkd.config.serialization import to_json
+from spacedkd.runs.tensor_file import digest
+from spacedkd.runtime.errors import SnapshotsGone
+from spacedkd.runtime.files import Folder
+from spacedkd.trajectory.recording import PathWriter
+from spacedkd.trajectory.replay import RecordedPath
 from tests.conftest import TINY, assert_same_bits, of_model
 from tests.training.stopping import Stopped, train_in_parts
 
@@ -203,7 +203,7 @@ def test_a_path_that_is_gone_is_not_waited_for(tmp_path: Path, tiny: RunSpec) ->
     train(replace(tiny, epochs=1, record=("offline",)), tmp_path / "recorded")
     shutil.rmtree(tmp_path / "recorded/path")
 
-    def stop(moment: Moment) -> None:
+    def stop(moment: Event) -> None:
         raise Stopped
 
     with pytest.raises(UserError, match="is finished, and what it recorded is gone"):
@@ -303,7 +303,7 @@ def test_a_path_is_followed_while_it_is_written_and_its_writer_is_killed(tmp_pat
     assert not (tmp_path / "teacher/result.json").exists(), "it was to be killed on its way"
     said: list[str] = []
 
-    def callback(moment: Moment) -> None:
+    def callback(moment: Event) -> None:
         if moment.waiting and moment.waiting not in said:
             said.append(moment.waiting)
             raise Stopped

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from spacedkd import EngineSpec, MethodSpec, RunSpec, Spaced, UserError, read_spec, train
-from spacedkd.experiments.comparison import find_runs
-from spacedkd.training.pipeline import teacher_spec
-from spacedkd.training.plan import make_plan
+from spacedkd.comparison.results import find_runs
+from spacedkd.config.resolve import resolve
+from spacedkd.trajectory.pipeline import teacher_spec
 from tests.training.stopping import train_until
 from tests.training.test_path import assert_same_but_for_cost
 
@@ -69,7 +69,7 @@ def test_a_teacher_that_ended_before_its_student_began(tmp_path: Path, tiny: Run
     """A kill then leaves a whole teacher, and no run around it."""
     spec = replace(tiny, epochs=2, schedule=Spaced("1ep"))
     train(spec, tmp_path / "one")
-    pipeline = make_plan(replace(spec, engine=PIPELINE))
+    pipeline = resolve(replace(spec, engine=PIPELINE))
     train(teacher_spec(pipeline.spec, pipeline.roles), tmp_path / "two/teacher")
     train(pipeline.spec, tmp_path / "two")
     assert_same_but_for_cost(tmp_path / "one", tmp_path / "two")

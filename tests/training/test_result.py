@@ -10,7 +10,7 @@ import pytest
 import timm
 import torch
 
-from spacedkd import DataSpec, Duration, Moment, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, UserError, train
+from spacedkd import DataSpec, Duration, Event, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.data.sources import load
 from spacedkd.schedule import ReleasedSelfKD
 from tests.conftest import tensors
@@ -149,7 +149,7 @@ def test_divergence_in_a_run_too_short_to_log_is_noticed(tmp_path: Path, tiny_wi
 
 
 def test_somebody_watching_is_told_every_turn(tmp_path: Path, tiny_with: Make) -> None:
-    told: list[Moment] = []
+    told: list[Event] = []
     train(tiny_with(schedule=Spaced("1.5ep")), tmp_path / "run", callback=told.append)
     assert [moment.turn for moment in told] == list(range(1, 31))
     assert {moment.turns for moment in told} == {30}

@@ -12,9 +12,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from spacedkd import Moment, OptimizerSpec, RunSpec, Spaced, UserError, train
-from spacedkd.json_form import to_json
-from spacedkd.training.plan import fill_in
+from spacedkd import Event, OptimizerSpec, RunSpec, Spaced, UserError, train
+from spacedkd.config.resolve import resolve_spec
+from spacedkd.config.serialization import to_json
 from tests.training.stopping import assert_same_run, train_in_parts
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -61,7 +61,7 @@ def test_nothing_is_written_over(tmp_path: Path, tiny: RunSpec, tiny_with: Calla
 
 
 def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, tiny: RunSpec) -> None:
-    def second_one(moment: Moment) -> None:
+    def second_one(moment: Event) -> None:
         if moment.turn == 3:
             with pytest.raises(UserError, match="Another process is training"):
                 train(tiny, tmp_path / "run", resume=True)
@@ -81,7 +81,7 @@ def test_a_changed_spec_does_not_go_on_from_anothers_checkpoint(
     train(tiny, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     longer = tiny_with(epochs=4)
-    (tmp_path / "run" / "spec.json").write_text(json.dumps(to_json(fill_in(longer))))
+    (tmp_path / "run" / "spec.json").write_text(json.dumps(to_json(resolve_spec(longer))))
     with pytest.raises(UserError, match="belongs to another spec"):
         train(longer, tmp_path / "run", resume=True)
 
@@ -90,7 +90,7 @@ def test_a_run_whose_costs_were_counted_for_all_roles_together_goes_on(tmp_path:
     """As they were before a role could have a path."""
     train(tiny, tmp_path / "whole")
 
-    def stop(moment: Moment) -> None:
+    def stop(moment: Event) -> None:
         if moment.turn == 11:
             raise KeyboardInterrupt
 

@@ -20,7 +20,7 @@ from spacedkd.data import digest
 from spacedkd.data.digest import difference
 from spacedkd.data.sources import load
 from spacedkd.data.splits import of_datasets
-from spacedkd.training import saved
+from spacedkd.training import trained_models
 from tests.conftest import TINY
 from tests.data.on_disk import class_folders, hub_table, picture, write
 from tests.training.stopping import train_in_parts, train_until
@@ -86,7 +86,7 @@ def test_other_data_behind_the_same_path_is_refused(
         with pytest.raises(UserError) as resumed:
             train(spec, place / "run", resume=True)
         with pytest.raises(UserError) as measured:
-            saved.of_run(place / "whole")
+            trained_models.load_run(place / "whole")
         with pytest.raises(UserError) as followed:
             train(replace(spec, teacher_path=str(place / "whole")), tmp_path / "follower")
     finally:
@@ -138,7 +138,7 @@ def test_a_copy_of_the_data_is_the_same_and_old_runs_go_on(begun: tuple[RunSpec,
     for damaged in ("", "[]", '{"classes": 3}', '{"classes": null, "digest": 4, "items": {}}'):
         file.write_text(damaged)
         with pytest.raises(UserError, match=r"classes.json cannot be read. Delete it|other classes"):
-            saved.of_run(place / "run")
+            trained_models.load_run(place / "run")
 
 
 def test_arrays_and_tables_are_known_too(tmp_path: Path) -> None:

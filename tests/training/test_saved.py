@@ -13,10 +13,10 @@ import torch
 
 from spacedkd import NetworkSpec, RunSpec, train
 from spacedkd.data.stream import in_order
-from spacedkd.errors import UserError
-from spacedkd.evaluation.scores import correct
-from spacedkd.training.saved import device_of, of_network, of_run
-from spacedkd.training.tensor_file import digest
+from spacedkd.evaluation.accuracy import correct
+from spacedkd.runs.tensor_file import digest
+from spacedkd.runtime.errors import UserError
+from spacedkd.training.trained_models import device_of, load_network, load_run
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_student_is_the_one_that_was_saved(run: Path) -> None:
-    saved = of_run(run)
+    saved = load_run(run)
     images = saved.data.test.shown(torch.arange(6))
     student = timm.create_model(f"local-dir:{run}/student", pretrained=True).eval()
     with torch.no_grad():
@@ -39,7 +39,7 @@ def test_the_student_is_the_one_that_was_saved(run: Path) -> None:
 
 
 def test_the_teacher_and_the_average_come_along(run: Path) -> None:
-    saved = of_run(run)
+    saved = load_run(run)
     assert set(saved.models) == {"teacher", "student", "average"}
     assert saved.student == "student"
     result = json.loads((run / "result.json").read_text())
@@ -54,7 +54,7 @@ def test_early_exits_are_measured_too_and_left_out_where_only_the_deepest_counts
     tiny_with: Callable[..., RunSpec], tmp_path: Path
 ) -> None:
     train(tiny_with("self-kd"), tmp_path / "run")
-    saved = of_run(tmp_path / "run")
+    saved = load_run(tmp_path / "run")
     assert saved.head_names() == ("final", "stage3", "stage2", "stage1")
     images = saved.data.test.shown(torch.arange(6))
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_early_exits_are_measured_too_and_left_out_where_only_the_deepest_counts
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
 def test_every_precision_measures_what_training_measured(precision: str, tiny: RunSpec, tmp_path: Path) -> None:
     result = train(replace(tiny, precision=precision, epochs=1, ema=0.5), tmp_path / "run")
-    saved = of_run(tmp_path / "run")
+    saved = load_run(tmp_path / "run")
     assert saved.origin["precision"] == precision
     for model in ("teacher", "student", "average"):
         counts = correct(saved.predict(model), saved.head_names(model), in_order(saved.data.test, 256))
@@ -76,12 +76,12 @@ def test_every_precision_measures_what_training_measured(precision: str, tiny: R
 
 def test_only_what_learned_in_bfloat16_is_measured_in_it(tiny: RunSpec, tmp_path: Path) -> None:
     train(replace(tiny, precision="bf16-true", epochs=0.4, ema=0.5), tmp_path / "run")
-    kept_in = {name: next(model.parameters()).dtype for name, model in of_run(tmp_path / "run").models.items()}
+    kept_in = {name: next(model.parameters()).dtype for name, model in load_run(tmp_path / "run").models.items()}
     assert kept_in == {"teacher": torch.bfloat16, "student": torch.bfloat16, "average": torch.float32}
 
 
 def test_equal_weights_have_equal_names(run: Path) -> None:
-    one, other = of_run(run), of_run(run)
+    one, other = load_run(run), load_run(run)
     assert one.origin["weights_digest"] == other.origin["weights_digest"] == digest(one.module.state_dict())
     with torch.no_grad():
         next(other.module.parameters()).flatten()[0] += 1e-3
@@ -90,18 +90,18 @@ def test_equal_weights_have_equal_names(run: Path) -> None:
 
 
 def test_weights_of_a_run_folder_fit_a_network_of_the_same_kind(run: Path, tiny: RunSpec) -> None:
-    saved = of_network(replace(tiny.network, weights=str(run)), tiny.data)
+    saved = load_network(replace(tiny.network, weights=str(run)), tiny.data)
     images = saved.data.test.shown(torch.arange(6))
     with torch.no_grad():
-        torch.testing.assert_close(saved.predict()(images)[0].logits, of_run(run).predict()(images)[0].logits)
+        torch.testing.assert_close(saved.predict()(images)[0].logits, load_run(run).predict()(images)[0].logits)
     with pytest.raises(UserError, match="those of another network"):
-        of_network(NetworkSpec("resnet18_small", {"width": 8}, str(run)), tiny.data)
+        load_network(NetworkSpec("resnet18_small", {"width": 8}, str(run)), tiny.data)
 
 
 def test_a_network_sees_images_as_in_its_own_training(run: Path, tiny: RunSpec) -> None:
     """Other training images have another mean and deviation; what the network says of an image stays the same."""
     trained = replace(tiny.network, weights=str(run))
-    here, there = (of_network(trained, replace(tiny.data, train_limit=limit)) for limit in (40, 300))
+    here, there = (load_network(trained, replace(tiny.data, train_limit=limit)) for limit in (40, 300))
     assert here.data.train.mean != there.data.train.mean
     rows = torch.arange(20)
     with torch.no_grad():

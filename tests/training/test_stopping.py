@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from spacedkd import Moment, RunSpec, Spaced, train
-from spacedkd.stopping import Stopped, killed_by
-from spacedkd.training import checkpoint
+from spacedkd import Event, RunSpec, Spaced, train
+from spacedkd.runs import checkpoint
+from spacedkd.runtime.signals import Stopped, killed_by
 from tests.experiments.processes import children, gone, wait_until
 from tests.training.stopping import assert_same_run
 
@@ -77,7 +77,7 @@ def test_all_runs_of_a_comparison_are_saved(tmp_path: Path) -> None:
 
 PARENT = """
 import multiprocessing, os, sys, time
-from spacedkd.stopping import as_child, end_with
+from spacedkd.runtime.signals import as_child, end_with
 def child(number, parent):
     (as_child if number else end_with)(parent)
     os.write(1, f"{number} {os.getpid()}\\n".encode())
@@ -118,7 +118,7 @@ def test_a_follower_that_waits_is_stopped_where_nothing_is_lost(tmp_path: Path, 
         train(teacher, tmp_path / "teacher", stop=stop_teacher)
     waited: list[str] = []
 
-    def look(moment: Moment) -> None:
+    def look(moment: Event) -> None:
         waited.extend([moment.waiting] if moment.waiting else [])
 
     follower = replace(spaced, teacher_path=str(tmp_path / "teacher"))

@@ -24,10 +24,10 @@ from torch import Tensor, distributed, nn
 
 from spacedkd import UserError
 from spacedkd.schedule import Turn
-from spacedkd.training import together as module
+from spacedkd.training import distributed as module
+from spacedkd.training.distributed import Agreement, check_shared, end_together, joining
 from spacedkd.training.fabric import without_observer
-from spacedkd.training.following import Following
-from spacedkd.training.together import Agreement, check_shared, joining, together
+from spacedkd.trajectory.replay import Following
 
 
 class Fake:
@@ -63,7 +63,7 @@ def ends(*errors: Exception | None) -> list[str]:
 
     def rank(number: int) -> str:
         try:
-            with together(Fake(number, lines), "resume"):  # type: ignore[arg-type]
+            with end_together(Fake(number, lines), "resume"):  # type: ignore[arg-type]
                 error = errors[number]
                 if error is not None:
                     raise error

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spacedkd import DataSpec, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, train
-from spacedkd.cli.changes import to_spec
+from spacedkd.cli.overrides import to_spec
 from spacedkd.data.sources import load
 from spacedkd.methods import METHODS
 from tests.conftest import of_model

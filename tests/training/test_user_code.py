@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, NetworkSpec, OptimizerSpec, UserError, own_code, train
+from spacedkd import KD, NetworkSpec, OptimizerSpec, UserError, train
 from spacedkd.cli import main
-from spacedkd.errors import OutOfMemory, UserCodeError, in_python, on_command_line
-from spacedkd.training.finite import way_out
+from spacedkd.runtime import user_code
+from spacedkd.runtime.errors import OutOfMemory, UserCodeError, in_python, on_command_line
+from spacedkd.training.guard import way_out
 from tests.conftest import TINY
 
 SHORT = replace(TINY, epochs=1)
@@ -224,19 +225,19 @@ def written_in(file: Path) -> Any:
     return names["fails"]
 
 
-OURS = Path(own_code.__file__).parent / "somewhere.py"
+OURS = Path(user_code.__file__).parent / "somewhere.py"
 
 
 def test_what_we_raise_stays_ours() -> None:
     with pytest.raises(KeyError, match="there"):
-        own_code.user_code()(written_in(OURS))()
+        user_code.user_code()(written_in(OURS))()
     with pytest.raises(KeyError, match="there"):
-        own_code.user_code()(written_in(Path(torch.__file__)))()
+        user_code.user_code()(written_in(Path(torch.__file__)))()
     with pytest.raises(UserCodeError, match=r"fails fails at step 3: KeyError: 'there' \(/home/me/mine.py:1\)"):
-        own_code.user_code(lambda: "at step 3")(written_in(Path("/home/me/mine.py")))()
+        user_code.user_code(lambda: "at step 3")(written_in(Path("/home/me/mine.py")))()
     beside = OURS.parent.with_name("spacedkd_mine") / "mine.py"  # which only begins like our folder
     with pytest.raises(UserCodeError, match="fails fails: KeyError"):
-        own_code.user_code()(written_in(beside))()
+        user_code.user_code()(written_in(beside))()
 
 
 def test_what_an_optimizer_asks_of_us_is_not_its_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +247,9 @@ def test_what_an_optimizer_asks_of_us_is_not_its_fault(tmp_path: Path, monkeypat
                 next(iter(self.param_groups[0]["params"])).add_(1)  # so that losses are computed anew
             return closure()
 
-    broken = compile("def losses(*given): raise KeyError('ours')", str(Path(own_code.__file__).parent / "x.py"), "exec")
+    broken = compile(
+        "def losses(*given): raise KeyError('ours')", str(Path(user_code.__file__).parent / "x.py"), "exec"
+    )
     ours: dict[str, Any] = {}
     exec(broken, ours)
     whole, asked = KD.losses, []
@@ -262,7 +265,7 @@ def test_what_an_optimizer_asks_of_us_is_not_its_fault(tmp_path: Path, monkeypat
 
 
 def test_an_error_keeps_its_cause_on_the_way_to_another_process() -> None:
-    with pytest.raises(UserCodeError) as error, own_code.user_code():
+    with pytest.raises(UserCodeError) as error, user_code.user_code():
         network_fails()
     there = pickle.loads(pickle.dumps(error.value))
     assert (type(there), str(there)) == (UserCodeError, str(error.value))
@@ -351,9 +354,9 @@ def test_a_way_out_can_be_taken_in_python_and_typed() -> None:
 
 def test_processes_of_a_command_name_flags_too(tmp_path: Path) -> None:
     """A run of a comparison is trained in a process of its own."""
-    script = "from spacedkd.errors import UserError; print(UserError('Lower --lr.'))"
+    script = "from spacedkd.runtime.errors import UserError; print(UserError('Lower --lr.'))"
     said = subprocess.run(
-        [sys.executable, "-c", f"import spacedkd.spec; {script}"],
+        [sys.executable, "-c", f"import spacedkd.config.spec; {script}"],
         capture_output=True,
         text=True,
         check=True,
@@ -362,8 +365,8 @@ def test_processes_of_a_command_name_flags_too(tmp_path: Path) -> None:
     )
     assert said.stdout == "Lower optimizer.lr.\n"
     with on_command_line():
-        child = pickle.dumps((own_code.Inherited(), 1))
-    code = f"import pickle; pickle.loads({child!r}); import spacedkd.spec; {script}"
+        child = pickle.dumps((user_code.Inherited(), 1))
+    code = f"import pickle; pickle.loads({child!r}); import spacedkd.config.spec; {script}"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert said.stdout == "Lower --lr.\n"
 

@@ -15,8 +15,8 @@ from typing import Any
 from lightning_fabric.plugins.environments.lightning import find_free_network_port
 
 from spacedkd import RunSpec, read_spec, train
-from spacedkd.json_form import to_json
-from spacedkd.training.folder import RunFolder
+from spacedkd.config.serialization import to_json
+from spacedkd.runs.folder import RunFolder
 
 LIMIT = 300
 """seconds after which two processes are taken to wait for each other"""
@@ -74,10 +74,11 @@ def main(folder: Path, names: Iterable[str]) -> None:
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
-    from spacedkd.training import compiling, sharding
+    from spacedkd.training import device
+    from spacedkd.training import distributed as sharding
 
     torch.set_num_threads(1)
-    compiling.BACKEND = "eager"  # which needs no C++ compiler
+    device.BACKEND = "eager"  # which needs no C++ compiler
     counts: Counter[str] = Counter()
 
     def counted(what: str, function: Any) -> Any:

@@ -10,19 +10,19 @@ from typing import Annotated
 
 import tyro
 
-from spacedkd import own_code
-from spacedkd.cli import commands, listing, verbs, watching
-from spacedkd.cli.evaluation import evaluate
+from spacedkd.cli import command_log, listings, status, train
+from spacedkd.cli.evaluate import evaluate
 from spacedkd.cli.export import export
 from spacedkd.cli.flags import flag
 from spacedkd.cli.help import DESCRIPTION, helped, wrapped
-from spacedkd.cli.mistyped import in_one_line
-from spacedkd.cli.plain import spell_out
 from spacedkd.cli.progress import console, let_go, say
-from spacedkd.cli.reproduction import reproduce
+from spacedkd.cli.reproduce import reproduce
 from spacedkd.cli.stops import say_error
-from spacedkd.errors import UserCodeError, UserError, is_out_of_memory, on_command_line, out_of_memory, unknown
-from spacedkd.stopping import end_with_first_rank
+from spacedkd.cli.terminal import spell_out
+from spacedkd.cli.usage_errors import in_one_line
+from spacedkd.runtime import user_code
+from spacedkd.runtime.errors import UserCodeError, UserError, is_out_of_memory, on_command_line, out_of_memory, unknown
+from spacedkd.runtime.signals import end_with_first_rank
 
 SHELLS = ("bash", "zsh", "fish")
 TRACEBACK = "SPACEDKD_TRACEBACK"
@@ -31,7 +31,7 @@ TRACEBACK = "SPACEDKD_TRACEBACK"
 
 def list_(
     what: Annotated[
-        tyro.conf.Positional[str], flag("one of these", "what can be listed", "|".join(listing.LISTINGS))
+        tyro.conf.Positional[str], flag("one of these", "what can be listed", "|".join(listings.LISTINGS))
     ] = "",
     folder: Annotated[tyro.conf.Positional[Path | None], flag("where runs are looked for", "runs", "FOLDER")] = None,
     pattern: Annotated[
@@ -42,14 +42,14 @@ def list_(
 
     Example: spacedkd list networks --pattern 'resnet*'
     """
-    if what and what not in listing.LISTINGS:
-        raise unknown("list", what, listing.LISTINGS)
+    if what and what not in listings.LISTINGS:
+        raise unknown("list", what, listings.LISTINGS)
     if folder is not None and what != "runs":
         raise UserError(f"Only runs lie in a folder: spacedkd list runs {folder}, or spacedkd list {what} alone.")
     if what == "runs":
-        say(*listing.runs(pattern, folder or watching.RUNS))
+        say(*listings.runs(pattern, folder or status.RUNS))
     else:
-        console.print(listing.LISTINGS[what](pattern) if what else listing.listings())
+        console.print(listings.LISTINGS[what](pattern) if what else listings.listings())
 
 
 def completion(
@@ -68,14 +68,14 @@ def completion(
 
 
 VERBS: dict[str, Callable[..., None]] = {
-    "train": verbs.train,
-    "compare": verbs.compare,
+    "train": train.train,
+    "compare": train.compare,
     "evaluate": evaluate,
-    "report": verbs.report,
+    "report": train.report,
     "export": export,
-    "theory": verbs.theory,
+    "theory": train.theory,
     "reproduce": reproduce,
-    "status": watching.status,
+    "status": status.status,
     "list": list_,
     "completion": completion,
 }
@@ -118,9 +118,9 @@ def _say(error: Exception) -> None:
 
 
 def _dispatch(words: Sequence[str]) -> None:
-    with own_code.working_in(Path.cwd()):  # methods and schedules of one's own lie where one works
+    with user_code.working_in(Path.cwd()):  # methods and schedules of one's own lie where one works
         try:
-            with own_code.user_code():
+            with user_code.user_code():
                 _call(words)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
@@ -129,7 +129,7 @@ def _dispatch(words: Sequence[str]) -> None:
 
 
 def _call(words: Sequence[str]) -> None:
-    commands.WORDS.set(words)
+    command_log.WORDS.set(words)
     with wrapped(words), in_one_line(words, VERBS):
         tyro.extras.subcommand_cli_from_dict(
             VERBS,

@@ -3,11 +3,11 @@
 import shlex
 from collections.abc import Sequence
 
-from spacedkd.cli.changes import SCHEDULE_FLAGS, to_spec
 from spacedkd.cli.flags import Given, parse
-from spacedkd.errors import UserError, same_name, unknown
-from spacedkd.method_names import METHODS
-from spacedkd.spec import RunSpec
+from spacedkd.cli.overrides import SCHEDULE_FLAGS, to_spec
+from spacedkd.config.registry import METHODS
+from spacedkd.config.spec import RunSpec
+from spacedkd.runtime.errors import UserError, same_name, unknown
 
 ALL = "all"
 
@@ -63,7 +63,7 @@ def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
     >>> [*_arms_of("dkd", {"interval": "2ep"})]
     ['dkd', 'dkd spaced']
     """
-    from spacedkd.training.plan import method_and_schedule
+    from spacedkd.config.resolve import method_and_schedule
 
     sets = tuple(one for one in base.get("set", ()) if not one.startswith("schedule"))
     never = {key: value for key, value in base.items() if key not in SCHEDULE_FLAGS}

@@ -7,7 +7,7 @@ import tyro
 
 from spacedkd.cli.flags import flag
 from spacedkd.cli.progress import say
-from spacedkd.errors import UserError
+from spacedkd.runtime.errors import UserError
 
 
 def export(
@@ -46,9 +46,9 @@ def export(
     if to is None:
         raise UserError("export needs a folder to write to: --to exported/mine.")
 
-    from spacedkd.exporting.asked import Asked
+    from spacedkd.exporting.request import ExportRequest
 
-    asked = Asked(run, to, license, average, best, onnx, push, private)
+    asked = ExportRequest(run, to, license, average, best, onnx, push, private)
     about = asked.checked()
 
     from spacedkd.exporting.export import write

@@ -6,8 +6,9 @@ given leaves the spec as it is, so the same flags vary the default run, a spec.j
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from types import NoneType
@@ -15,12 +16,90 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args,
 
 import tyro
 
-from spacedkd.cli.typed import READ, names_of_code, read
-from spacedkd.duration import Duration
-from spacedkd.errors import UserError
-from spacedkd.json_form import sentences, usual
-from spacedkd.own_code import vouch
-from spacedkd.spec import AugmentSpec, DataSpec, EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec
+from spacedkd.config.serialization import TRUTH, default_value, field_docs
+from spacedkd.config.spec import (
+    AugmentSpec,
+    DataSpec,
+    EngineSpec,
+    MethodSpec,
+    NetworkSpec,
+    OptimizerSpec,
+    RateSpec,
+    RunSpec,
+)
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.user_code import trust
+from spacedkd.schedule import Duration
+
+# What was typed: numbers, assignments, and the names of code among the flags.
+
+NAMES_CODE = (
+    "network",
+    "teacher",
+    "assistant",
+    "data",
+    "collate",
+    "optimizer",
+    "rate",
+    "method",
+    "interval",
+    "record",
+)
+"""flags that take package.module:name"""
+_KEYS = (*NAMES_CODE, "assistants", "schedule", "name", "source", "shape", "kind")
+"""the places of a spec that do"""
+
+READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: lambda text: TRUTH[text.lower()]}
+"""what is typed as text, and how it becomes what it is meant to be"""
+
+
+def read(kind: Any, value: Any) -> Any:
+    """A number from its text; what is none stays text."""
+    try:
+        return READ[kind](value) if kind in READ else value
+    except (ValueError, KeyError):
+        return value
+
+
+def assignments(written: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Places and values of --set KEY=VALUE; a value is JSON, or else the text itself."""
+    for one in written:
+        place, sign, text = one.partition("=")
+        if not sign:
+            raise UserError(f"--set wants KEY=VALUE, for instance method.temperature=4; got {one!r}.")
+        try:
+            yield place.strip(), json.loads(text)
+        except (ValueError, RecursionError):
+            yield place.strip(), text
+
+
+def names_of_code(flag: str, value: Any) -> Iterator[str]:
+    """The texts among a flag's values that may be names of code.
+
+    >>> [*names_of_code("network", "own:make"), *names_of_code("weights", "own:make")]
+    ['own:make']
+    >>> [*names_of_code("set", ['schedule={"kind": "own:Twice"}', "network.weights=os:system"])]
+    ['own:Twice']
+    """
+    if flag == "set":
+        for place, text in assignments(value):
+            yield from _texts(place.rpartition(".")[2], text, _KEYS)
+    else:
+        yield from _texts(flag, value, NAMES_CODE)
+
+
+def _texts(key: str, value: Any, keys: Iterable[str]) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner, one in value.items():
+            yield from _texts(inner, one, keys)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(key, one, keys)
+    elif isinstance(value, str) and key in keys:
+        yield value
+
+
+# The flags that describe a run: one for each field of the specs, with what is written below the field as its help.
 
 Given = Mapping[str, Any]
 """the flags somebody typed, by name"""
@@ -104,7 +183,7 @@ def of_fields(kind: type[Any], where: str = "") -> Iterator[Flag]:
     >>> next(of_fields(OptimizerSpec, "optimizer")).name
     'optimizer'
     """
-    said, hints = sentences(kind), get_type_hints(kind)
+    said, hints = field_docs(kind), get_type_hints(kind)
     for number, one in enumerate(fields(kind)):
         place = f"{where}.{one.name}" if where else one.name
         shown = _kind(hints[one.name])
@@ -133,7 +212,7 @@ def _said(sentence: str, one: Field[Any], place: str) -> tuple[str, str]:
     """A field's sentence and its default; 'X; None takes Y' is X with the default Y."""
     if split := re.fullmatch(r"(.*); None (?:takes|is|finds it) (.*)", sentence):
         return _ABOUTS.get(place, split[1]), _DEFAULT.get(place, split[2])
-    value = usual(one)
+    value = default_value(one)
     default = "none" if value in (None, ()) else f"{value:g}" if isinstance(value, float) else str(value)
     return _ABOUTS.get(place, sentence), _DEFAULT.get(place, default)
 
@@ -241,7 +320,7 @@ def given(flags: Any) -> dict[str, Any]:
             raise UserError(f"--{one.name.replace('_', '-')} needs at least one value.")
         elif value not in (None, ()) and value is not False:
             found[one.name] = read(one.metadata.get("kind"), value)
-            vouch(names_of_code(one.name, value))
+            trust(names_of_code(one.name, value))
     return found
 
 

@@ -16,15 +16,32 @@ from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeEla
 from rich.segment import Segment
 from rich.text import Text
 
-from spacedkd import started
-from spacedkd.errors import printable
+from spacedkd.runtime import processes
+from spacedkd.runtime.errors import printable
 
 if TYPE_CHECKING:
-    from spacedkd.evaluation.held_still import Advance
-    from spacedkd.experiments.instruments import Progress as ShowWork
-    from spacedkd.experiments.pool import Callback as JobCallback
-    from spacedkd.experiments.sharing import Job
-    from spacedkd.training.moment import Moment
+    from spacedkd.comparison.pool import Callback as JobCallback
+    from spacedkd.comparison.teacher_sharing import Job
+    from spacedkd.evaluation.evaluate import Progress as ShowWork
+    from spacedkd.evaluation.frozen import Advance
+    from spacedkd.training.callbacks import Event
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from spacedkd.report.formatting import duration
+
+if TYPE_CHECKING:
+    from spacedkd.training.callbacks import Callback, Event
+
+
+# What somebody is told while runs are going on: a live bar on a terminal, plain lines anywhere else.
 
 GONE = (errno.EPIPE, errno.EIO)
 """errors of a pipe that nobody reads any more, and of a terminal that was closed"""
@@ -54,7 +71,7 @@ class Watched(Console):
             self.quiet = self.quiet or error.errno in GONE
 
 
-console = Watched(quiet=started.rank() != 0)  # one of several processes speaks for all
+console = Watched(quiet=processes.rank() != 0)  # one of several processes speaks for all
 
 
 @contextmanager
@@ -118,7 +135,7 @@ def _bar() -> Iterator[Progress]:
         yield bar
 
 
-def _line(moment: Moment, known: dict[str, float]) -> str:
+def _line(moment: Event, known: dict[str, float]) -> str:
     """Where a run is, with the last accuracy of each role, which is kept among those known."""
     if moment.waiting:
         return moment.waiting
@@ -137,7 +154,7 @@ def jobs_progress(count: int) -> Iterator[JobCallback]:
         done: dict[str, float] = {}
         known: dict[str, dict[str, float]] = defaultdict(dict)
 
-        def callback(job: Job, moment: Moment) -> None:
+        def callback(job: Job, moment: Event) -> None:
             name = f"{job.label}, seed {job.seed}"
             if name not in rows:
                 rows[name] = bar.add_task(name, total=moment.turns, news="")
@@ -160,10 +177,10 @@ def work_progress(which: str) -> Iterator[ShowWork]:
 
         @contextmanager
         def show(title: str, parts: int) -> Iterator[Advance]:
-            task, started = bar.add_task(title, total=parts, news=which), time.monotonic()
+            task, processes = bar.add_task(title, total=parts, news=which), time.monotonic()
             yield lambda more: bar.advance(task, more)
             bar.remove_task(task)
-            if (took := time.monotonic() - started) > LONG:
+            if (took := time.monotonic() - processes) > LONG:
                 _say_plainly(f"{which} {title}: {took:.0f} s".strip())
 
         yield show
@@ -181,3 +198,135 @@ def count_progress() -> Iterator[Callable[[str, int, int], None]]:
             bar.update(tasks[title], completed=done)
 
         yield callback
+
+
+# What somebody is told while one run is trained: a bar for each role on a terminal, lines with the time elsewhere.
+
+LOOK_SECONDS = 0.5
+"""after which losses are looked at again, for which a device is waited for"""
+LINE_SECONDS = 30.0
+"""after which there is another line where there is no bar"""
+ROLE, WIDEST = 9, 30
+"""columns for a role's name, and for its bar at the most"""
+
+
+class RoleBars:
+    """A bar for each role with its losses below, and how long it will all take."""
+
+    def __init__(self) -> None:
+        self._moments: dict[str, Event] = {}
+        self._losses: dict[str, str] = {}
+        self._last: Event | None = None
+        self._began = time.monotonic()
+
+    def update(self, moment: Event, losses: str) -> None:
+        self._last = moment
+        if not moment.waiting:
+            self._moments[moment.role] = moment
+            self._losses[moment.role] = losses or self._losses.get(moment.role, "")
+
+    def __rich__(self) -> RenderableType:
+        if self._last is None:
+            return Text("starting")
+        rows = [row for role in [*self._moments] for row in self._role(role)]
+        return Group(*rows, Text(printable(self._last.waiting) or self._whole(self._last)))
+
+    def _role(self, role: str) -> Iterator[RenderableType]:
+        moment = self._moments[role]
+        row = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        row.add_column(min_width=ROLE - 2, no_wrap=True)
+        row.add_column(ratio=1, max_width=WIDEST)
+        digits, epochs = len(str(moment.steps)), f"{moment.epochs:.3g}"
+        facts = [
+            f"{moment.step:>{digits}}/{moment.steps}",
+            f"epoch {moment.epoch:>{len(epochs) + 2}.1f}/{epochs}",
+            "" if moment.lr is None else f"lr {moment.lr:.1e}",
+            "" if moment.images_per_second is None else f"{_rate(moment.images_per_second):>5} img/s",
+        ]
+        for _ in facts:
+            row.add_column(no_wrap=True)
+        row.add_row(Text(printable(role)), ProgressBar(moment.steps, moment.step), *map(Text, facts))
+        yield row
+        if self._losses[role]:
+            yield Padding(Text(printable(self._losses[role])), (0, 0, 0, ROLE))
+
+    def _whole(self, moment: Event) -> str:
+        passed, left = time.monotonic() - self._began, moment.seconds_left
+        still = "" if left is None else f", {timedelta(seconds=round(left))} left"
+        part = f"{moment.turn} of {moment.turns} turns, {100 * moment.turn / moment.turns:.0f} %"
+        return f"{part}, {timedelta(seconds=round(passed))} so far{still}"
+
+
+def _rate(images: float) -> str:
+    return f"{images:.0f}" if images >= 10 else f"{images:.1f}"
+
+
+def in_words(losses: Mapping[str, float]) -> str:
+    """Losses in a few digits.
+
+    >>> in_words({"label": 2.30259, "logit": 0.0123})
+    'label 2.303, logit 0.0123'
+    """
+    return ", ".join(f"{name} {loss:#.4g}" if abs(loss) >= 1 else f"{name} {loss:.3g}" for name, loss in losses.items())
+
+
+def line(moment: Event, now: datetime) -> str:
+    """Where a run is, and how fast it goes, as a line of a log file."""
+    parts = [f"{moment.role} step {moment.step} of {moment.steps}, epoch {moment.epoch:.1f} of {moment.epochs:g}"]
+    parts += [] if moment.accuracy is None else [f"accuracy {100 * moment.accuracy:.1f} %"]
+    parts += [in_words(moment.losses)] if moment.losses else []
+    parts += [] if moment.lr is None else [f"lr {moment.lr:.3g}"]
+    parts += [] if moment.images_per_second is None else [f"{_rate(moment.images_per_second)} images/s"]
+    if moment.seconds_left is not None and moment.turn < moment.turns:
+        parts.append(f"{duration(max(moment.seconds_left, 1.0))} left")
+    return f"{now:%H:%M:%S} {', '.join(parts)}"
+
+
+def evaluated(moment: Event, accuracy: float, losses: str, now: datetime) -> str:
+    """What a bar leaves behind of an evaluation."""
+    where = f"{now:%H:%M:%S} {moment.role} epoch {moment.epoch:.1f}: {100 * accuracy:.1f} %"
+    return f"{where}, {losses}" if losses else where
+
+
+@contextmanager
+def run_progress() -> Iterator[Callback]:
+    """What is shown of one run."""
+    with working():
+        if console.is_terminal:
+            with _bars() as callback:
+                yield callback
+        else:
+            yield _lines()
+
+
+@contextmanager
+def _bars() -> Iterator[Callback]:
+    bars, looked = RoleBars(), -LOOK_SECONDS
+    with Live(bars, console=console, refresh_per_second=4):
+
+        def callback(moment: Event) -> None:
+            nonlocal looked
+            now, losses = time.monotonic(), ""
+            if now - looked >= LOOK_SECONDS or moment.accuracy is not None or moment.turn == moment.turns:
+                losses, looked = in_words(moment.losses), now
+            bars.update(moment, losses)
+            if moment.accuracy is not None:
+                say(evaluated(moment, moment.accuracy, losses, datetime.now()))
+
+        yield callback
+
+
+def _lines() -> Callback:
+    told, waited = time.monotonic(), ""
+
+    def callback(moment: Event) -> None:
+        nonlocal told, waited
+        now = time.monotonic()
+        if moment.waiting not in ("", waited):
+            say(f"{datetime.now():%H:%M:%S} {moment.waiting}")
+        waited = moment.waiting
+        if not waited and (moment.accuracy is not None or now - told >= LINE_SECONDS):
+            say(line(moment, datetime.now()))
+            told = now
+
+    return callback

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from spacedkd import started
 from spacedkd.cli.progress import Watched
-from spacedkd.errors import printable
-from spacedkd.stopping import Signals, Stopped
+from spacedkd.runtime import processes
+from spacedkd.runtime.errors import printable
+from spacedkd.runtime.signals import Signals, Stopped
 
 
 @contextmanager
@@ -25,12 +25,12 @@ def until_stopped(way_on: Callable[[], str]) -> Iterator[Signals]:
             say_error(f"{'Stopped, and everything is saved' if saved else 'Stopped at once'}. Go on with: {way_on()}")
             if saved and stop.received is None:  # another rank was asked
                 stop.received = signal.SIGTERM
-            sys.exit(0 if started.rank() else stop.code)  # a rank that fails would have the first one killed
+            sys.exit(0 if processes.rank() else stop.code)  # a rank that fails would have the first one killed
 
 
 def say_error(line: str) -> None:
     """Of several processes the first one speaks for all; where nobody can hear it, the exit code says it."""
-    if started.rank() == 0:
+    if processes.rank() == 0:
         with suppress(OSError):
             text = f"spacedkd: {printable(line)}"
             Watched(stderr=True).print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)

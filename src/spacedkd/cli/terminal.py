@@ -1,6 +1,9 @@
 """How tables look in a terminal."""
 
+import codecs
+import sys
 from collections.abc import Iterator, Mapping
+from io import TextIOWrapper
 from typing import Any
 
 from rich import box
@@ -9,11 +12,33 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from spacedkd.errors import printable
-from spacedkd.json_form import to_json
-from spacedkd.report.numbers import MINUS
+from spacedkd.config.serialization import to_json
+from spacedkd.config.spec import RunSpec
+from spacedkd.report.formatting import MINUS
 from spacedkd.report.table import Table
-from spacedkd.spec import RunSpec
+from spacedkd.runtime.errors import printable
+
+# Output for terminals and files that know fewer letters than Unicode has.
+
+IN_ASCII = {"±": "+-", "\u00d7": "x", "\u2212": "-", "\u2013": "-", "\u2014": "-", "…": "...", "─": "-", "━": "-"}
+"""and a question mark for every other letter"""
+
+
+def spell_out() -> None:
+    """From here on what a stream cannot write is written in other letters, in place of an error."""
+    codecs.register_error("spacedkd", _spelt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # tests and notebooks have others
+            stream.reconfigure(errors="spacedkd")
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lost = error.object[error.start : error.end]
+    return "".join(IN_ASCII.get(letter, "?") for letter in lost), error.end
+
+
+# How tables look in a terminal.
 
 
 def shown(table: Table) -> RichTable:

@@ -1,5 +1,5 @@
 """What a run sees: where images come from, and which batch belongs to which step."""
 
-from spacedkd.torchvision_operators import declare_missing
+from spacedkd.runtime.torchvision_compat import declare_missing
 
 declare_missing()  # before anything here imports torchvision

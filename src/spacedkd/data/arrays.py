@@ -8,15 +8,15 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
-from spacedkd.data.found import Found, Part
-from spacedkd.data.limits import check_fits, open_ordinary
-from spacedkd.errors import UserError
-from spacedkd.spec import DataSpec
+from spacedkd.config.spec import DataSpec
+from spacedkd.data.decoding import check_fits, open_ordinary
+from spacedkd.data.raw_dataset import Part, RawDataset
+from spacedkd.runtime.errors import UserError
 
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
-def digits(spec: DataSpec) -> Found:
+def digits(spec: DataSpec) -> RawDataset:
     """1797 real handwritten digits that come with scikit-learn; every other image is for testing."""
     package = find_spec("sklearn")  # found and not imported, which takes longer than a small run
     assert package is not None, "a dependency"
@@ -24,12 +24,12 @@ def digits(spec: DataSpec) -> Found:
     table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     images, labels = table[:, :-1], table[:, -1]
     pixels = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    return Found(
+    return RawDataset(
         "digits", Part("training", pixels[::2], labels[::2]), Part("test", pixels[1::2], labels[1::2]), "0123456789"
     )
 
 
-def npz(spec: DataSpec) -> Found:
+def npz(spec: DataSpec) -> RawDataset:
     """Your own arrays in an .npz file; what they declare is looked at before they are read."""
     path = Path(spec.source)
     try:
@@ -74,13 +74,13 @@ def _array(archive: ZipFile, member: ZipInfo) -> np.ndarray:
     return array
 
 
-def from_arrays(arrays: Mapping[str, np.ndarray], place: str = "the arrays") -> Found:
+def from_arrays(arrays: Mapping[str, np.ndarray], place: str = "the arrays") -> RawDataset:
     """Bytes [N, H, W] or [N, H, W, C] as x_..., labels as y_..., for train and test."""
     train, test = _array_part(arrays, "train", "training"), _array_part(arrays, "test", "test")
     one, other = arrays["x_train"].shape[1:], arrays["x_test"].shape[1:]
     if one != other:
         raise UserError(f"Training images have shape {one} and test images {other}; make them alike.")
-    return Found(place, train, test)
+    return RawDataset(place, train, test)
 
 
 def _array_part(arrays: Mapping[str, np.ndarray], part: str, called: str) -> Part:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from spacedkd.data.found import Found, Part
+from spacedkd.data.dataset import Items
+from spacedkd.data.decoding import BadImage, Stored
 from spacedkd.data.images import Encoded, Images
-from spacedkd.data.items import Items
-from spacedkd.data.stored import BadImage, Stored
-from spacedkd.seeds import seed_for
+from spacedkd.data.raw_dataset import Part, RawDataset
+from spacedkd.runtime.seeds import seed_for
 
 SAMPLE = 256
 """images whose contents are looked at"""
@@ -34,7 +34,7 @@ Digest = Mapping[str, Mapping[str, int | str]]
 _SAID = {"names": "names, or another order", "labels": "labels", "contents": "contents"}
 
 
-def of_found(found: Found) -> Digest:
+def of_found(found: RawDataset) -> Digest:
     """Of everything that was found, whichever part of it is used."""
     parts = {"training": found.train} | ({} if found.test is None else {"test": found.test})
     return {name: _of_part(part, found.place) for name, part in parts.items()}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spacedkd.errors import UserError, unknown
+from spacedkd.runtime.errors import UserError, unknown
 
 ANSWER_SECONDS = 5.0
 NAME = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")

@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-from spacedkd.data.stored import decode
+from spacedkd.data.decoding import decode
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 """mean and deviation of each channel, of pixels in 0 .. 1"""
 
 
-class Shown(NamedTuple):
+class DataInfo(NamedTuple):
     """What a network is built for."""
 
     sample: Inputs

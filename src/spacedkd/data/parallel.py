@@ -11,16 +11,16 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
-from spacedkd import started
-from spacedkd.errors import UserError, printable
-from spacedkd.stopping import as_child
+from spacedkd.runtime import processes as started
+from spacedkd.runtime.errors import UserError, printable
+from spacedkd.runtime.signals import as_child
 
 CHUNK = 64
 NEWS_SECONDS = 10.0
 
-Found = Mapping[int, str]
+Result = Mapping[int, str]
 """what is to be said of some of the images, by their place"""
-Work = Callable[[range], Found]
+Work = Callable[[range], Result]
 """does something for each of some places"""
 
 
@@ -35,7 +35,7 @@ class News:
         now = time.monotonic()
         if now - self.told >= NEWS_SECONDS:
             self.told = now
-            tell(f"{self.title}: {min(self.done * CHUNK, self.count)} of {self.count}, {now - self.started:.0f} s")
+            notify(f"{self.title}: {min(self.done * CHUNK, self.count)} of {self.count}, {now - self.started:.0f} s")
 
 
 def in_threads(work: Work, count: int, title: str, threads: int) -> dict[int, str]:
@@ -125,7 +125,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def tell(line: str) -> None:
+def notify(line: str) -> None:
     """One line on the terminal; of several processes on a machine, one speaks for all, and helpers are silent."""
     if started.rank() == 0 and multiprocessing.parent_process() is None:
         with suppress(OSError):  # of a terminal that was closed: what is going on goes on

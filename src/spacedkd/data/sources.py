@@ -9,17 +9,16 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from spacedkd.data import arrays, augmentations, disk, hub, tables
-from spacedkd.data.below import refuse_system
-from spacedkd.data.found import Found, refuse_unread
-from spacedkd.data.parallel import tell
-from spacedkd.data.reading import MEMORY_LIMIT
+from spacedkd.config.spec import DataSpec, named_source
+from spacedkd.data import arrays, folders, hub, parquet, transforms
+from spacedkd.data.decoding import first_size
+from spacedkd.data.folders import refuse_system
+from spacedkd.data.parallel import notify
+from spacedkd.data.pixel_cache import MEMORY_LIMIT
+from spacedkd.data.raw_dataset import RawDataset, refuse_unread
 from spacedkd.data.splits import RunData, read_parts
-from spacedkd.data.stored import first_size
-from spacedkd.data_spec import named_source
-from spacedkd.errors import UserError, unknown
-from spacedkd.machine import check_pixels
-from spacedkd.spec import DataSpec
+from spacedkd.runtime.errors import UserError, unknown
+from spacedkd.runtime.machine import check_pixels
 
 SMALL = 96
 """photographs are larger than this, and want another augmentation than small pictures"""
@@ -29,29 +28,29 @@ class Source(NamedTuple):
     """A data set by name, or a kind of place."""
 
     about: str
-    find: Callable[[DataSpec], Found]
+    find: Callable[[DataSpec], RawDataset]
     suits: str | None = None
     """the augmentation it gets where a spec names none; None looks at an image first"""
     reads: tuple[str, ...] = ()
     """which of the fields of a DataSpec that say where images lie it looks at"""
 
 
-def _imagenet_100(spec: DataSpec) -> Found:
+def _imagenet_100(spec: DataSpec) -> RawDataset:
     if spec.class_list is None:
         raise UserError(
             "imagenet-100 needs the list of its classes: --class-list FILE, a text file with 100 lines and one wnid on "
             "each, for instance n02869837."
         )
-    return disk.class_folders(spec)
+    return folders.class_folders(spec)
 
 
-def _cifar(spec: DataSpec) -> Found:
+def _cifar(spec: DataSpec) -> RawDataset:
     """As torchvision has it or, where that is not there, as the hub has it: ROOT/cifar100/*.parquet."""
     place = Path(spec.root) / spec.source
     if not any(place.glob("*.parquet")):
-        return disk.cifar(spec)
+        return folders.cifar(spec)
     label = "fine_label" if spec.source == "cifar100" else "label"
-    return tables.parquet(replace(spec, source=str(place), label_column=label))
+    return parquet.parquet(replace(spec, source=str(place), label_column=label))
 
 
 _SPLITS = ("train_split", "test_split")
@@ -66,24 +65,24 @@ SOURCES = {
     "cifar100": Source("32x32 photographs, 100 classes, 50 000 + 10 000 images", _cifar, "cifar", ("root",)),
     "tiny-imagenet": Source(
         "64x64 photographs, 200 classes, 100 000 + 10 000 images",
-        disk.tiny_imagenet,
+        folders.tiny_imagenet,
         "tiny-imagenet",
         ("root", *_SPLITS, "skip_bad"),
     ),
     "imagenet-100": Source("ImageNet with the classes of --class-list", _imagenet_100, "imagenet", ("root", *_CLASSES)),
     "imagenet-1k": Source(
-        "ImageNet, 1000 classes, 1 281 167 + 50 000 images", disk.class_folders, "imagenet", ("root", *_CLASSES)
+        "ImageNet, 1000 classes, 1 281 167 + 50 000 images", folders.class_folders, "imagenet", ("root", *_CLASSES)
     ),
 }
 """all but digits lie in --root; the cifars are downloaded there where they are missing"""
 
-_FOLDER = Source("train and val (or test) folders with a folder for each class", disk.class_folders, None, _CLASSES)
+_FOLDER = Source("train and val (or test) folders with a folder for each class", folders.class_folders, None, _CLASSES)
 _TINY_IMAGENET = Source(
-    "Tiny-ImageNet in its official layout", disk.tiny_imagenet, "tiny-imagenet", (*_SPLITS, "skip_bad")
+    "Tiny-ImageNet in its official layout", folders.tiny_imagenet, "tiny-imagenet", (*_SPLITS, "skip_bad")
 )
-_PARQUET = Source("an image and a label column; also a folder of such files", tables.parquet, None, _TABLE)
-_SAVED = Source("what Hugging Face datasets saved to disk", tables.saved_to_disk, None, _TABLE)
-_HUB = Source("a data set on the Hugging Face hub; OWNER/NAME:CONFIGURATION picks one", tables.hub, None, _TABLE)
+_PARQUET = Source("an image and a label column; also a folder of such files", parquet.parquet, None, _TABLE)
+_SAVED = Source("what Hugging Face datasets saved to disk", parquet.saved_to_disk, None, _TABLE)
+_HUB = Source("a data set on the Hugging Face hub; OWNER/NAME:CONFIGURATION picks one", parquet.hub, None, _TABLE)
 _NPZ = Source("arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_train, y_test", arrays.npz)
 PLACES = {"FOLDER": _FOLDER, "FILE.parquet": _PARQUET, "FILE.npz": _NPZ, "OWNER/NAME": _HUB}
 
@@ -133,7 +132,7 @@ class Library:
     def __init__(self, memory_limit: int = MEMORY_LIMIT) -> None:
         self.memory_limit = memory_limit
         self._source = cache(source_of)
-        self._found: dict[Hashable, Found] = {}
+        self._found: dict[Hashable, RawDataset] = {}
         self._read: dict[Hashable, RunData] = {}
         self._told: set[str] = set()
 
@@ -143,7 +142,7 @@ class Library:
         source = self._source(spec.source)
         refuse_unread(spec, source.reads)
         full = self._filled(spec, source)
-        chosen = augmentations.named(full.augmentation or "")
+        chosen = transforms.named(full.augmentation or "")
         if full.augment != chosen.augment and not chosen.varies:
             raise UserError(
                 f"Augmentation {full.augmentation} is fixed: leave out --crop, --flip and --rotate, or use "
@@ -157,26 +156,26 @@ class Library:
         data = _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
         for line in data.repetitions:
             if line not in self._told:
-                tell(line)
+                notify(line)
                 self._told.add(line)
         return data
 
-    def find(self, spec: DataSpec) -> Found:
+    def find(self, spec: DataSpec) -> RawDataset:
         """What there is of a data set, before its images are read as a run asks for them."""
         return _recent(self._found, _found_by(spec), lambda: self._source(spec.source).find(spec))
 
     def _kept(self, spec: DataSpec) -> RunData:
         kept = read_parts(self.find(spec), spec, self.memory_limit)
         for line in kept.notes:
-            tell(line)
+            notify(line)
         return kept
 
     def _filled(self, spec: DataSpec, source: Source) -> DataSpec:
         if spec.image_size is not None:
             check_pixels("image_size", spec.image_size, spec.image_size)
-        by_data = spec.augmentation is None or spec.augmentation in augmentations.BY_DATA
+        by_data = spec.augmentation is None or spec.augmentation in transforms.BY_DATA
         complete = not by_data and spec.image_size is not None
-        if complete and (spec.augment is not None or augmentations.named(spec.augmentation or "").augment is None):
+        if complete and (spec.augment is not None or transforms.named(spec.augmentation or "").augment is None):
             return spec  # without a look at the images
         suits, side, arrays = source.suits, None, False
         if suits is None:  # small pictures are varied at their own size; photographs get what is usual for ImageNet
@@ -185,12 +184,12 @@ class Library:
             small = max(size) <= SMALL or not _could_be_photographs(found)
             suits, side = ("small", min(size)) if small else ("imagenet", None)
             if by_data and spec.augmentation is not None and _could_be_photographs(found):
-                suits = augmentations.PAPER_SIZES.get(size, suits)
-        usual = augmentations.named(suits)
+                suits = transforms.PAPER_SIZES.get(size, suits)
+        usual = transforms.named(suits)
         own = None if arrays else side or usual.size  # arrays have one shape already, which they keep
         suited = suits if spec.augment is None or usual.varies else "plain"
-        name = augmentations.of_the_paper(spec.augmentation, suited) or suited
-        chosen = augmentations.named(name)
+        name = transforms.of_the_paper(spec.augmentation, suited) or suited
+        chosen = transforms.named(name)
         changes = spec.augment or chosen.augment
         if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:
             changes = replace(chosen.augment, crop=(own or min(_size(self.find(spec)))) // 8)
@@ -217,13 +216,13 @@ def _recent(kept: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
     return kept[key]
 
 
-def _could_be_photographs(found: Found) -> bool:
+def _could_be_photographs(found: RawDataset) -> bool:
     """Arrays of two or four channels show something else, which can neither be resized nor varied like those."""
     images = found.train.images
     return not isinstance(images, np.ndarray) or images.shape[3] in (1, 3)
 
 
-def _size(found: Found) -> tuple[int, int]:
+def _size(found: RawDataset) -> tuple[int, int]:
     """Width and height of the first training image that can be read."""
     images = found.train.images
     if isinstance(images, np.ndarray):

@@ -9,22 +9,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Subset
 
-from spacedkd.data import augmentations
-from spacedkd.data.augmentations import Augmentation, BatchWise
-from spacedkd.data.changes import Mix
-from spacedkd.data.datasets import DatasetStream, checked_pair
+from spacedkd.config.spec import DataSpec
+from spacedkd.data import transforms
+from spacedkd.data.dataset import Collate, Items, check_map_style, form_of
 from spacedkd.data.digest import Digest, of_found, of_items, repeated
-from spacedkd.data.found import Found, check_test_part, classes_of
 from spacedkd.data.images import Encoded, Images, ImageSet
-from spacedkd.data.inputs import Inputs, Normalisation, Shown
-from spacedkd.data.items import Collate, Items
-from spacedkd.data.parallel import tell
-from spacedkd.data.reading import MEMORY_LIMIT, keep, with_digests
-from spacedkd.data.stream import Stream, TrainingStream
-from spacedkd.errors import UserError, counted
-from spacedkd.seeds import seed_for
-from spacedkd.spec import DataSpec
+from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, tensors
+from spacedkd.data.parallel import notify
+from spacedkd.data.pixel_cache import MEMORY_LIMIT, keep, with_digests
+from spacedkd.data.raw_dataset import RawDataset, check_test_part, classes_of
+from spacedkd.data.stream import DatasetStream, Stream, TrainingStream
+from spacedkd.data.transforms import Augmentation, BatchWise, Mix
+from spacedkd.runtime.errors import UserError, pluralize
+from spacedkd.runtime.seeds import seed_for
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,11 @@ class RunData:
     """how many images of each part that is evaluated are training images as well; None where that is not known"""
 
     @cached_property
-    def shown(self) -> Shown:
+    def shown(self) -> DataInfo:
         """What a network is built for."""
         if isinstance(self.train, Items):
-            return Shown(self.test.labelled(torch.arange(2) % len(self.test))[0], self.names)
-        return Shown(self.train.shown(torch.arange(2)), self.names, (self.train.mean, self.train.std))
+            return DataInfo(self.test.labelled(torch.arange(2) % len(self.test))[0], self.names)
+        return DataInfo(self.train.shown(torch.arange(2)), self.names, (self.train.mean, self.train.std))
 
     def samples(self) -> list[Inputs]:
         """Two inputs of those to train on and two of those to test on, nothing varied."""
@@ -97,7 +96,7 @@ class RunData:
     def as_asked(self, spec: DataSpec) -> RunData:
         """Images with the holdout, the augmentation and the mixing of a filled-in spec."""
         assert isinstance(self.train, ImageSet)
-        augmentation = augmentations.build(spec.augmentation or "", spec.augment, self.train.shape[1])
+        augmentation = transforms.build(spec.augmentation or "", spec.augment, self.train.shape[1])
         mix = Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None
         return replace(self, augmentation=augmentation, mix=mix).with_holdout(spec.holdout)
 
@@ -156,11 +155,11 @@ def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: fl
     train, test, names = checked_pair(pair, collate)
     data = RunData(train, test, names=names, digest=of_items(train, test)).with_repeated().with_holdout(holdout)
     for line in data.repetitions:
-        tell(line)
+        notify(line)
     return data
 
 
-def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
+def read_parts(found: RawDataset, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
     """What was found, cut into parts and kept as a filled-in spec asks for; nothing is varied yet."""
     check_test_part(found, spec)
     every = classes_of(found)
@@ -178,7 +177,7 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
     test, test_note = keep(found.test or found.train, test_rows, test_labels, spec, memory_limit)
     if type(train) is not type(test):  # pixels cannot be compared with bytes: bytes with bytes
         train, test = with_digests(train, found.train, rows), with_digests(test, found.test or found.train, test_rows)
-    mean, std = augmentations.named(spec.augmentation or "").constants or measured(train)
+    mean, std = transforms.named(spec.augmentation or "").constants or measured(train)
     known: Any = {"classes": classes.names, "mean": mean, "std": std}
     notes = tuple(line for line in (*found.notes, classes.note, note, test_note) if line)
     ready = replace(train, **known), replace(test, **known)
@@ -188,7 +187,7 @@ def read_parts(found: Found, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -
 def measured(images: Images | Encoded) -> Normalisation:
     """Mean and deviation of each channel, of pixels in 0 .. 1; ImageNet's, where all would have to be decoded."""
     if isinstance(images, Encoded):
-        return augmentations.IMAGENET
+        return transforms.IMAGENET
     levels = torch.arange(256, dtype=torch.float64) / 255  # exact, from a histogram of the bytes
     channels = images.pixels.unbind(1)
     counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in channels]).double()
@@ -227,7 +226,7 @@ def tested(labels: Tensor, part: float, names: Sequence[str]) -> tuple[Tensor, T
         fewest = min(short, key=lambda number: int(counts[number]))
         more = f" So it is with {len(short) - 1} more." if len(short) > 1 else ""
         raise UserError(
-            f"Class {names[fewest]} has {counted(int(counts[fewest]), 'image')}, and a test_part "
+            f"Class {names[fewest]} has {pluralize(int(counts[fewest]), 'image')}, and a test_part "
             f"of {part:g} would leave none of them in one part: add images to it, or choose another part.{more}"
         )
     return (~testing).nonzero().flatten(), testing.nonzero().flatten()
@@ -235,3 +234,53 @@ def tested(labels: Tensor, part: float, names: Sequence[str]) -> tuple[Tensor, T
 
 def _shuffled(count: int, what: str) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed_for(0, what)))
+
+
+TRIED = 8
+
+
+"""items that are asked for twice before a run begins"""
+
+
+def checked_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Items, tuple[str, ...]]:
+    """The items to train on and to test on, and the names of their classes where the datasets say so."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise UserError(f"data must be a pair of torch datasets, (train, test); got {form_of(pair)}.")
+    for what, dataset in zip(("training", "test"), pair, strict=True):
+        check_map_style(dataset, f"The {what} dataset")
+    if pair[0] is pair[1]:
+        raise UserError("The same dataset cannot be trained on and tested on: give a pair (train, test) of two.")
+    names, others = (_class_names(dataset) for dataset in pair)
+    if names and others and names != others:
+        raise UserError(f"The two datasets have different classes: {_first_that_differs(names, others)}.")
+    train, test = (Items(d, torch.arange(len(d)), collate, len(names or others) or None) for d in pair)
+    _check_repeats("training", train)
+    _check_repeats("test", test)
+    return train, test, names or others
+
+
+def _class_names(dataset: object) -> tuple[str, ...]:
+    """torchvision's convention: `classes` lists the names."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    found = getattr(dataset, "classes", None)
+    return tuple(str(name) for name in found) if isinstance(found, list | tuple) else ()
+
+
+def _first_that_differs(names: Sequence[str], others: Sequence[str]) -> str:
+    if len(names) != len(others):
+        return f"{len(names)} to train on and {len(others)} to test on"
+    number = next(n for n, (one, other) in enumerate(zip(names, others, strict=True)) if one != other)
+    return f"number {number} is {names[number]} to train on and {others[number]} to test on"
+
+
+def _check_repeats(what: str, part: Items) -> None:
+    """A dataset with a generator of its own cannot be seeded, so its replays would differ."""
+    rows = torch.linspace(0, len(part) - 1, min(TRIED, len(part))).long()
+    (once, labels), (again, others) = (part.labelled(rows) for _ in range(2))
+    for one, other in zip((*tensors(once), labels), (*tensors(again), others), strict=True):
+        if one.shape != other.shape or not ((one == other) | ((one != one) & (other != other))).all():
+            raise UserError(
+                f"The {what} dataset gives other items when it is asked again with the same seeds: let its transforms "
+                "draw from the global generators of torch, numpy or random, and from none of their own."
+            )

@@ -10,7 +10,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple, Protocol
 
@@ -19,18 +19,72 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from spacedkd.data.augmentations import Augmentation, BatchWise
-from spacedkd.data.changes import Mix
+from spacedkd.config.spec import AugmentSpec
+from spacedkd.data.dataset import Collate, Items, MapStyle, check_map_style
 from spacedkd.data.images import Images as Images
 from spacedkd.data.images import ImageSet
 from spacedkd.data.inputs import Inputs, each, to_device
-from spacedkd.data.items import Items
-from spacedkd.data.order import Order
-from spacedkd.errors import UserError, first_line
-from spacedkd.own_code import Inherited, user_code
-from spacedkd.seeds import seed_for
-from spacedkd.spec import AugmentSpec
-from spacedkd.stopping import as_child
+from spacedkd.data.transforms import Augmentation, BatchWise, Mix
+from spacedkd.runtime.errors import UserError, first_line
+from spacedkd.runtime.seeds import seed_for
+from spacedkd.runtime.signals import as_child
+from spacedkd.runtime.user_code import Inherited, user_code
+
+# Which items belong to which step, and which of those to which process.
+
+ORDERS_KEPT = 8
+"""epochs whose order is remembered: enough for several roles at different places, whatever the interval"""
+
+
+def too_small(smallest: int, items: str, batch_size: int, ranks: int, least: int = 2) -> UserError:
+    """What is wrong with a last batch of so few items."""
+    return UserError(
+        f"The last batch of an epoch has {smallest} {items.removesuffix('s')}(s) for {ranks} device(s), and "
+        f"{'BatchNorm needs two on each' if least > 1 else 'each needs one'}: use "
+        f"{'a larger' if batch_size < least * ranks else '--drop-last True or another'} --batch-size."
+    )
+
+
+class Order:
+    """Which of `count` items belong to which step, and which of those to this rank.
+
+    Epoch e is a permutation seeded by (seed, e). What is drawn for a step is seeded by (seed, step, view) and drawn for
+    the whole global batch, or for each place in it; only then is this rank's part cut out.
+    """
+
+    def __init__(
+        self, count: int, batch_size: int, seed: int, drop_last: bool, rank: int, ranks: int, items: str, least: int = 2
+    ) -> None:
+        if batch_size < 1:
+            raise UserError(f"batch_size must be at least 1, got {batch_size}.")
+        self.count, self.batch_size, self.seed = count, batch_size, seed
+        self.rank, self.ranks = rank, ranks
+        self.steps_per_epoch = count // batch_size if drop_last else -(-count // batch_size)
+        if self.steps_per_epoch == 0:
+            raise UserError(
+                f"{count} training {items} do not fill one batch of {batch_size}: use --batch-size {count}."
+            )
+        smallest = self.size(self.steps_per_epoch - 1)
+        if smallest < least * ranks:
+            raise too_small(smallest, items, batch_size, ranks, least)
+
+    @staticmethod
+    @lru_cache(maxsize=ORDERS_KEPT)
+    def _order(count: int, seed: int, epoch: int) -> Tensor:
+        return torch.randperm(count, generator=torch.Generator().manual_seed(seed_for(seed, "order", epoch)))
+
+    def size(self, step: int) -> int:
+        return min(self.batch_size, self.count - step % self.steps_per_epoch * self.batch_size)
+
+    def places(self, step: int, view: int = 0) -> tuple[Tensor, Tensor, int]:
+        """The rows of the global batch of `step`, which places in it are this rank's, and the seed of what is drawn."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        rows = self._order(self.count, self.seed, epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        mine = torch.arange(len(rows) * self.rank // self.ranks, len(rows) * (self.rank + 1) // self.ranks)
+        return rows, mine, seed_for(self.seed, "augment", *((step, view) if view else (step,)))
+
+
+# Which batch belongs to which step.
 
 
 class Batch(NamedTuple):
@@ -230,3 +284,39 @@ def _raised(made: Iterator[Batch | UserError]) -> Generator[Batch, None, None]:
         # An error that came from the loader holds it, and with it workers for whom a process that ends would wait.
         getattr(made, "_shutdown_workers", lambda: None)()
         del made
+
+
+class DatasetStream(Shuffled):
+    """Shuffled batches of any map-style dataset; one rank's slice of each global batch.
+
+    What the dataset's transforms draw is seeded by (seed, step, view, place in the global batch). `collate` makes a
+    batch of a list of items; torch's default if None. With `classes`, a count, labels are checked to be below it.
+    """
+
+    def __init__(
+        self,
+        dataset: MapStyle | Items,
+        batch_size: int,
+        seed: int,
+        collate: Collate | None = None,
+        *,
+        drop_last: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
+        label_smoothing: float = 0.0,
+        classes: int | None = None,
+    ) -> None:
+        if not isinstance(dataset, Items):
+            check_map_style(dataset, "The dataset")
+            dataset = Items(dataset, torch.arange(len(dataset)), collate, classes)
+        super().__init__(len(dataset), batch_size, seed, drop_last, rank, ranks, "items", least=1)
+        self.items = dataset
+        self.label_smoothing = label_smoothing
+
+    def _drawn(self, step: int, rows: Tensor, mine: Tensor, seed: int) -> tuple[Inputs, Tensor]:
+        seeds = [seed_for(seed, place) for place in mine.tolist()]
+        inputs, labels = self.items.batch(self.items.rows[rows[mine]].tolist(), seeds, f"at step {step}")
+        classes = labels.shape[1] if labels.ndim == 2 else self.items.classes
+        if classes is None and self.label_smoothing:
+            raise UserError("Label smoothing needs to know how many classes there are: give classes=COUNT.")
+        return inputs, smoothed(labels, classes or 0, self.label_smoothing)

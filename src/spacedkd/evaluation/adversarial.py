@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd.errors import UserError
-from spacedkd.evaluation.held_still import Advance
-from spacedkd.evaluation.plan import HIGHEST, Attack
-from spacedkd.evaluation.scores import Predict, check_finite, undefined_images
-from spacedkd.seeds import seed_for
+from spacedkd.evaluation.accuracy import Predict, check_finite, undefined_images
+from spacedkd.evaluation.frozen import Advance
+from spacedkd.evaluation.settings import HIGHEST, Attack
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.seeds import seed_for
 
 Pixels = tuple[Tensor, Tensor, Tensor]
 """[B, C, H, W] uint8, their labels [B] and their places in the data [B]"""

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd.errors import UserError
-from spacedkd.evaluation.confidence import ConfidenceInterval, confidence_interval
-from spacedkd.evaluation.held_still import Advance, Batches, Logits, Loss, in_eval_mode, weights_come_back
-from spacedkd.evaluation.plan import ABSOLUTE_LEVELS, RELATIVE_LEVELS, NoiseKind, noise_levels
-from spacedkd.evaluation.scores import check_finite, undefined_images
-from spacedkd.seeds import seed_for
+from spacedkd.evaluation.accuracy import check_finite, undefined_images
+from spacedkd.evaluation.frozen import Advance, Batches, Logits, Loss, in_eval_mode, weights_come_back
+from spacedkd.evaluation.settings import ABSOLUTE_LEVELS, RELATIVE_LEVELS, NoiseKind, noise_levels
+from spacedkd.evaluation.statistics import ConfidenceInterval, confidence_interval
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.seeds import seed_for
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,248 @@ texts from the run's files are shown as they stand: they bring no Markdown, HTML
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
 
-from spacedkd.errors import printable
-from spacedkd.exporting import onnx_file
-from spacedkd.exporting.again import again
-from spacedkd.exporting.preparation import in_words
-from spacedkd.exporting.subject import Subject, data_name, dataset_on_hub
-from spacedkd.models.description import knows_images
-from spacedkd.report.numbers import count, duration, percent
-from spacedkd.report.reproduced.texts import escaped, fenced
-from spacedkd.report.words import network_name
-from spacedkd.spec_words import describe_schedule
+from spacedkd.config.serialization import to_json
+from spacedkd.config.spec import OURS, RunSpec, describe_schedule
+from spacedkd.data import hub
+from spacedkd.data.transforms import named
+from spacedkd.exporting import onnx
+from spacedkd.models.student_config import knows_images
+from spacedkd.report.findings import network_name
+from spacedkd.report.formatting import count, duration, listed, percent
+from spacedkd.report.markdown import code, escaped, fenced
+from spacedkd.runs.result import Run
+from spacedkd.runtime.errors import printable
+from spacedkd.runtime.user_code import NAME, is_user_code
+
+ON_THE_HUB = {
+    "cifar10": "uoft-cs/cifar10",
+    "cifar100": "uoft-cs/cifar100",
+    "tiny-imagenet": "zh-plus/tiny-imagenet",
+    "imagenet-100": "ILSVRC/imagenet-1k",
+    "imagenet-1k": "ILSVRC/imagenet-1k",
+}
+
+
+"""data sets known by name, as the hub knows them"""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Everything a card speaks of."""
+
+    run: Run
+    known: Mapping[str, Any]
+    """config.json"""
+    role: str
+    """whose weights these are: the student's role, or "average" """
+    best: Mapping[str, Any] | None = None
+    """what is known of the student's best epoch, where these weights are of it and not of the last"""
+    training_images: int | None = None
+    parameters: int | None = None
+    license: str | None = None
+    repository: str | None = None
+    """OWNER/NAME on the hub, where it is known already"""
+    onnx: float | None = None
+    """the largest difference of the ONNX file to torch, if there is one"""
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.run.spec
+
+    @property
+    def is_timm(self) -> bool:
+        return "architecture" in self.known
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether timm knows the network only after `import spacedkd.models`."""
+        return OURS.fullmatch(self.known.get("architecture", "")) is not None
+
+    @property
+    def name(self) -> str:
+        network = PurePath(self.spec.network.name.rpartition(":")[2]).name
+        return (self.repository or f"{network}-{data_name(self.spec)}").rpartition("/")[2]
+
+    @property
+    def accuracy(self) -> float:
+        """Of these weights: the deepest head on the test images."""
+        return float(self.scores["last"] if self.best is None else self.best["accuracy"]["test"])
+
+    @property
+    def epoch(self) -> str:
+        """Which these weights are of."""
+        last, best = f"the last epoch ({self.spec.epochs:g})", self.best
+        return last if best is None else f"epoch {best['epoch']:g}, the best on images held out of training"
+
+    @property
+    def scores(self) -> Mapping[str, Any]:
+        """Of the deepest head on the test images: last, best and best_epoch."""
+        scores: Mapping[str, Any] = self.run.accuracy[self.role]["test"]["final"]
+        return scores
+
+
+def data_name(spec: RunSpec) -> str:
+    """The data set; one that lies on somebody's disk goes by its own name, not by its place."""
+    if "data" in spec.objects:
+        return "own-data"
+    source = spec.data.source
+    if is_user_code(source):
+        return source.partition(":")[2]
+    return source if dataset_on_hub(source) is not None else PurePath(source).name or source
+
+
+def dataset_on_hub(source: str) -> str | None:
+    """The hub's name of a data set, or None; a folder that is here is not on the hub."""
+    if source in ON_THE_HUB:
+        return ON_THE_HUB[source]
+    owner = source.partition("/")[0]
+    if "/" not in source or owner in hub.FOLDERS or Path(source).exists() or not hub.NAME.fullmatch(source):
+        return None
+    return source.partition(":")[0]
+
+
+# How images were prepared when the student was measured, in words.
+
+
+def in_words(spec: RunSpec, known: Mapping[str, Any]) -> str:
+    """Size, scaling and normalisation, for whoever prepares images without timm."""
+    if not knows_images(spec.data):
+        return "The network was shown what a dataset of its author's gave: prepare inputs in the same way."
+    about = known.get("pretrained_cfg") or known
+    sentences = [f"{_kind(about)}{_scaled(spec)}, pixels from 0 to 1"]
+    if about.get("mean") and about.get("std"):
+        mean, std = (", ".join(f"{value:.6g}" for value in about[name]) for name in ("mean", "std"))
+        sentences.append(f"then normalised: minus the mean ({mean}), divided by the deviation ({std}) of each channel")
+    said = "; ".join(sentences) + "."
+    if spec.network.options.get("input_size") is not None:
+        size = spec.data.image_size
+        first = "left at their own size" if size is None else f"brought to {size} pixels"
+        said += (
+            f" In training they were {first} first and then scaled (bicubic) as the network wants them; "
+            "whoever scales once, as timm does, gets slightly other numbers."
+        )
+    return said
+
+
+def _kind(about: Mapping[str, Any]) -> str:
+    """Which images, for instance 'RGB images of 32 x 32 pixels'."""
+    size = about.get("input_size")
+    if not size:
+        return "Images"
+    channels, height, width = size
+    colours = {1: "Gray images", 3: "RGB images"}.get(channels, f"Images of {channels} channels")
+    return f"{colours} of {height} x {width} pixels"
+
+
+def _scaled(spec: RunSpec) -> str:
+    if spec.data.image_size is None or not spec.data.augmentation:
+        return ""
+    fit = named(spec.data.augmentation).fit(spec.data.image_size)
+    if fit.shorter is None:
+        return ", both sides scaled (bilinear)"
+    to = "" if fit.shorter == fit.size else f" to {fit.shorter}"
+    return f", the shorter side scaled{to} (bilinear) and the middle cut out"
+
+
+# How a student is trained again, from the spec that is exported beside it.
+
+
+def how_to_train(run: Run) -> str:
+    """The last part of a card."""
+    spec = run.spec
+    places = listed([code(place) for place in local_places(spec)] or [""])
+    needs = f" It names places on its author's machine, which are others on yours: {places}." if places else ""
+    return (
+        f"## Train it again\n\n`spec.json` says everything that decides the numbers.\n\n{_command(spec)}\n\n"
+        "The same spec gives the same bits on the same hardware, with the same number of threads and the same versions "
+        f"of libraries; its fingerprint is {escaped(run.fingerprint)}.{needs}"
+    )
+
+
+def _command(spec: RunSpec) -> str:
+    runs = _runs(spec)
+    several = ""
+    if len(runs) > 1:
+        several = (
+            "It goes on where shorter runs had ended, or were stopped (`extends` in spec.json says at which turn). "
+            "They are trained one after the other.\n\n"
+        )
+    if spec.objects:
+        names = ", ".join(code(one["name"]) for one in spec.objects.values())
+        needs = f"The run was given objects in Python ({names}), which it needs again:"
+        return f"{several}{needs}\n\n{fenced(_in_python(spec, runs), 'python')}"
+    return f"{several}{fenced(_typed(spec, runs))}"
+
+
+def _runs(spec: RunSpec) -> list[tuple[str, str]]:
+    """Folder and epochs of the runs that have to be trained for it, each of which extends the one before.
+
+    What was extended to the bits of a run in one go is trained in one go.
+    """
+    before = [_plain(one.epochs) for one in spec.extends if one.how != "exact"]
+    return [*((f"runs/again-{epochs}ep", epochs) for epochs in before), ("runs/again", _plain(spec.epochs))]
+
+
+def _plain(epochs: float) -> str:
+    return str(epochs).removesuffix(".0")
+
+
+def _typed(spec: RunSpec, runs: list[tuple[str, str]]) -> str:
+    trusted = " --trust-code" if any(NAME.fullmatch(text) for text in _texts(to_json(spec))) else ""
+    (folder, epochs), *longer = runs
+    first = f"spacedkd train --spec spec.json --out {folder}"
+    if spec.teacher_path is not None:  # its teacher was trained elsewhere, to the same bits
+        first += " --set teacher_path=null"
+    if spec.extends:
+        first += " --set 'extends=[]'"
+    if longer:
+        first += f" --epochs {epochs}"
+    lines = [first]
+    for (before, _), (folder, epochs) in zip(runs, longer, strict=False):
+        lines.append(f"spacedkd train --extend {before} --epochs {epochs} --out {folder}")
+    return "\n".join(line + trusted for line in lines)
+
+
+def _in_python(spec: RunSpec, runs: list[tuple[str, str]]) -> str:
+    given = ", ".join(f"{name}=..." for name in spec.objects)
+    if not spec.extends:
+        return f'from spacedkd import read_spec, train\n\ntrain(read_spec("spec.json"), "runs/again", {given})'
+    lines = ["from dataclasses import replace\n", "from spacedkd import read_spec, train\n"]
+    lines.append('spec = replace(read_spec("spec.json"), extends=())')
+    extend = ""
+    for folder, epochs in runs:
+        lines.append(f'train(replace(spec, epochs={epochs}), "{folder}", {extend}{given})')
+        extend = f'extend="{folder}", '
+    return "\n".join(lines)
+
+
+def local_places(spec: RunSpec) -> dict[str, str]:
+    """What a spec says of one machine: files or folders that are named by their whole path."""
+    leaves = _leaves(to_json(spec))
+    return {place: value for place, value in leaves if isinstance(value, str) and PurePath(value).is_absolute()}
+
+
+def _leaves(plain: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    pairs = plain.items() if isinstance(plain, Mapping) else enumerate(plain) if isinstance(plain, list) else None
+    if pairs is None:
+        yield above, plain
+        return
+    for key, value in pairs:
+        yield from _leaves(value, f"{above}.{key}" if above else str(key))
+
+
+def _texts(plain: Any) -> Iterator[str]:
+    return (value for _, value in _leaves(plain) if isinstance(value, str))
+
+
+# The model card: what the student is, how good it was measured to be, how it is opened and how it is trained again.
 
 _SHOWN_CLASSES = 20
 _PAPER = (
@@ -32,7 +259,7 @@ def model_card(subject: Subject) -> str:
     """README.md of a model on the hub."""
     front = yaml.safe_dump(metadata(subject), sort_keys=False, allow_unicode=True)
     parts = [part(subject) for part in (_title, _numbers, _opening, _onnx, _preparation, _classes)]
-    card = "\n\n".join([f"---\n{front}---", *(text for text in parts if text), again(subject.run)]) + "\n"
+    card = "\n\n".join([f"---\n{front}---", *(text for text in parts if text), how_to_train(subject.run)]) + "\n"
     return "\n".join(map(printable, card.split("\n")))
 
 
@@ -164,7 +391,7 @@ def _onnx(subject: Subject) -> str:
     if subject.onnx is None:
         return ""
     return (
-        f"## ONNX\n\n`{onnx_file.NAME}` takes `images` [batch, channels, height, width], float32, prepared and "
+        f"## ONNX\n\n`{onnx.NAME}` takes `images` [batch, channels, height, width], float32, prepared and "
         "normalised as below, and gives `logits` [batch, classes]; its metadata holds mean, deviation and the names of "
         f"the classes. On random images its logits differ from torch's by {subject.onnx:.1g} at most."
     )

@@ -10,21 +10,28 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from spacedkd.config.spec import RunSpec, check_folder
 from spacedkd.data import sources
-from spacedkd.documents import read_json
-from spacedkd.errors import UserError
-from spacedkd.exporting import hub, onnx_file
-from spacedkd.exporting.again import local_places
-from spacedkd.exporting.asked import Asked
-from spacedkd.exporting.card import model_card
-from spacedkd.exporting.subject import Subject
-from spacedkd.files import make_durable, naming, write_json, write_new_folder, write_text
-from spacedkd.models.build import MakeModule
-from spacedkd.models.description import described, knows_images, timm_preprocessing, without_published
-from spacedkd.models.students import load_student
-from spacedkd.run import Run, check_weights
-from spacedkd.spec import RunSpec, check_folder
-from spacedkd.training.folder import RunFolder
+from spacedkd.exporting import model_hub
+from spacedkd.exporting import onnx as onnx_file
+from spacedkd.exporting.card import Subject, local_places, model_card
+from spacedkd.exporting.request import ExportRequest
+from spacedkd.models.factory import MakeModule
+from spacedkd.models.student_config import described, knows_images, timm_preprocessing, without_published
+from spacedkd.models.student_io import load_student
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runs.result import Run, check_weights
+from spacedkd.runtime.documents import read_json
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.files import make_durable, naming, write_json, write_new_folder, write_text
+
+# What somebody asks to be exported, refused before anything heavy is imported where it cannot be.
+
+
+# What a model card speaks of, and what its data is called.
+
+
+# A run's student as a folder that others can use: weights, description, card and spec.
 
 
 @dataclass(frozen=True)
@@ -63,11 +70,11 @@ def export(
     """
     for what, path in {"The run": run, "The folder to export to": to}.items():
         check_folder(what, path)
-    asked = Asked(Path(run), Path(to), license, average, best, onnx, push, private)
+    asked = ExportRequest(Path(run), Path(to), license, average, best, onnx, push, private)
     return write(asked, asked.checked(), network, trust_code)
 
 
-def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code: bool = False) -> Exported:
+def write(asked: ExportRequest, run: Run, network: MakeModule | None = None, trust_code: bool = False) -> Exported:
     """Do what was asked for and found possible."""
     folder = RunFolder(asked.run)
     folder.check_links()
@@ -94,7 +101,7 @@ def write(asked: Asked, run: Run, network: MakeModule | None = None, trust_code:
         )
         write_text(unfinished / "README.md", model_card(subject))
         files = tuple(sorted(path.name for path in unfinished.iterdir()))
-    address = None if asked.push is None else hub.push(asked.to, asked.push, asked.private)
+    address = None if asked.push is None else model_hub.push(asked.to, asked.push, asked.private)
     return Exported(asked.to, files, difference, address, local_places(run.spec))
 
 

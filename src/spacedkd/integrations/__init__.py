@@ -1,5 +1,5 @@
 """Spaced KD in the trainers that people already have; a module for each, imported only by whoever asks for it."""
 
-from spacedkd.torchvision_operators import declare_missing
+from spacedkd.runtime.torchvision_compat import declare_missing
 
 declare_missing()  # before a trainer is imported, which imports torchvision

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import distributed
 
-from spacedkd.data.seeded import SeededBatchSampler, SeededLoader
-from spacedkd.errors import UserError, install_command
-from spacedkd.snapshots.teacher import SnapshotTeacher
-from spacedkd.snapshots.writer import Snapshots
+from spacedkd.data.dataloader import SeededBatchSampler, SeededLoader
+from spacedkd.runtime.errors import UserError, install_command
+from spacedkd.trajectory.snapshot_teacher import SnapshotTeacher
+from spacedkd.trajectory.snapshots import Snapshots
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -24,10 +24,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.data.stream import smoothed
-from spacedkd.errors import UserError, check_between, install_command, shown, unknown
 from spacedkd.methods.losses import LOGIT_LOSSES, alike, cross_entropy
-from spacedkd.snapshots.teacher import SnapshotTeacher
-from spacedkd.snapshots.writer import Snapshots
+from spacedkd.runtime.errors import UserError, check_between, format_value, install_command, unknown
+from spacedkd.trajectory.snapshot_teacher import SnapshotTeacher
+from spacedkd.trajectory.snapshots import Snapshots
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -106,7 +106,7 @@ class DistillationMixin:
         if logit_loss not in LOGIT_LOSSES:
             raise unknown("logit loss", logit_loss, LOGIT_LOSSES)
         if shift not in (True, False, None):
-            raise UserError(f"shift must be True, False or None, got {shown(shift)}.")
+            raise UserError(f"shift must be True, False or None, got {format_value(shift)}.")
         # With a loss function the Trainer counts the items of an update, and leaves dividing by them to it.
         super().__init__(*args, compute_loss_func=self._loss, **options)  # type: ignore[call-arg]
         if self.args.n_gpu > 1:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import lazy_loader
 
-from spacedkd import method_names
-from spacedkd.errors import UserError
-from spacedkd.json_form import from_json, qualified_name, to_json
-from spacedkd.own_code import load_object
-from spacedkd.spec import MethodSpec
+from spacedkd.config import registry
+from spacedkd.config.serialization import from_json, qualified_name, to_json
+from spacedkd.config.spec import MethodSpec
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.user_code import load_object
 
 if TYPE_CHECKING:
-    from spacedkd.methods.method import Method
+    from spacedkd.methods.base import Method
 
 
 __getattr__, *_ = lazy_loader.attach(__name__, submodules=["losses"])
@@ -27,7 +27,7 @@ class _Methods(UserDict[str, Any]):
         return load_object(self.data[name])
 
 
-METHODS: Mapping[str, type[Any]] = _Methods(method_names.METHODS)
+METHODS: Mapping[str, type[Any]] = _Methods(registry.METHODS)
 """Frozen dataclasses that follow `Method`; the docstring, card, paper, weights and source of each say what it is."""
 
 
@@ -48,6 +48,6 @@ def describe(method: Method) -> MethodSpec:
     kind: Any = type(method)
     if not is_dataclass(kind):
         raise UserError(f"{kind.__name__} must be a dataclass, so that its options can be written into the spec.")
-    ours = {place: name for name, place in method_names.METHODS.items()}
+    ours = {place: name for name, place in registry.METHODS.items()}
     place = qualified_name(kind)
     return MethodSpec(ours.get(place, place), to_json(method))

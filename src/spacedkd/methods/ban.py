@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd.errors import UserError
+from spacedkd.methods.base import Card, Ingredients, Progress
 from spacedkd.methods.kd import KD
-from spacedkd.methods.method import Card, Ingredients, Progress
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
+from spacedkd.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

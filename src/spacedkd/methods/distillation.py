@@ -8,16 +8,61 @@ The logits of a student z_s and a teacher z_t are compared in three independent 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from spacedkd.errors import UserError, unknown
-from spacedkd.json_form import check_fields
+from spacedkd.config.serialization import check_fields
+from spacedkd.methods.base import Progress
 from spacedkd.methods.losses import FEATURE_LOSSES, LOGIT_LOSSES, Temperature, cross_entropy, decoupled_kl, standardised
-from spacedkd.methods.method import Progress
-from spacedkd.methods.temperature import WithTemperature, curriculum, learned_temperature
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
+from spacedkd.runtime.errors import UserError, unknown
+
+# A temperature that learns to make distillation hard (CTKD, Li et al. 2023).
+
+COLDEST, RANGE = 1.0, 20.0
+
+
+class WithTemperature(nn.Module):
+    """A model that also says how soft it wants to be compared: every head's `heat` is the learned theta."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.heat = nn.Parameter(torch.ones(1))
+
+    @property
+    def network(self) -> nn.Module:
+        return self.model.network  # type: ignore[return-value]
+
+    @property
+    def head_names(self) -> Sequence[str]:
+        return self.model.head_names  # type: ignore[return-value]
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Prediction, ...]:
+        heat = self.heat.clone()  # weights that are spread over devices are gone after the pass
+        return tuple(prediction._replace(heat=heat) for prediction in self.model(*args, **kwargs))
+
+
+def curriculum(epoch: int, epochs: float) -> float:
+    """lambda_e of epoch e, counted from 1: from 0 down to -1, which it reaches with the last of `epochs`.
+
+    >>> [round(curriculum(epoch, 10), 3) for epoch in (0, 1, 5, 10, 11)]
+    [0.0, -0.024, -0.5, -1.0, -1.0]
+    """
+    return (math.cos(math.pi * min(epoch, epochs) / epochs) + 1) / 2 - 1
+
+
+def learned_temperature(heat: Tensor, strength: float) -> Tensor:
+    """T of theta; the gradient that reaches theta is multiplied by `strength`, which is negative."""
+    value = heat.detach()
+    return COLDEST + RANGE * torch.sigmoid(value + strength * (heat - value))[0]
+
+
+# How two predictions are compared: the weights and losses every distillation method here shares.
 
 DECOUPLED = "decoupled"
 

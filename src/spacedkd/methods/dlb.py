@@ -24,11 +24,11 @@ import torch
 from torch import nn
 
 from spacedkd.data.stream import Batch, View
-from spacedkd.errors import UserError, check_between
+from spacedkd.methods.base import Ingredients, Losses, Models, Progress
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.memory import LastBatch, check_indices
-from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import Taught
+from spacedkd.runtime.errors import UserError, check_between
 
 MEMORY = "last batch"
 

@@ -23,8 +23,8 @@ from typing import Literal
 import torch
 
 from spacedkd.data.stream import Batch
+from spacedkd.methods.base import Losses, Models, Progress
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Losses, Models, Progress
 from spacedkd.methods.peers import Peers
 
 

@@ -13,11 +13,11 @@ distillation is the other half of it.
 from dataclasses import dataclass
 
 from spacedkd.data.stream import Batch
-from spacedkd.duration import Duration
-from spacedkd.errors import UserError
+from spacedkd.methods.base import Losses, Models, Progress
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Losses, Models, Progress
+from spacedkd.runtime.errors import UserError
+from spacedkd.schedule import Duration
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import cast
 
 from torch import nn
 
+from spacedkd.methods.base import Ingredients
 from spacedkd.methods.kd import KD
-from spacedkd.methods.method import Ingredients
-from spacedkd.models.taps import find_hint, hinted_pair
+from spacedkd.models.feature_hooks import find_hint, hinted_pair
 
 
 @dataclass(frozen=True)

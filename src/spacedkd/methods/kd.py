@@ -21,11 +21,11 @@ import torch
 from torch import nn
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import UserError
+from spacedkd.methods.base import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Losses, Method, Models, Progress
-from spacedkd.models.heads import Classifier, adapter, feature_width
+from spacedkd.models.classifier import Classifier, adapter, feature_width
+from spacedkd.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

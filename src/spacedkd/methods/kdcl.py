@@ -31,10 +31,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch, View
-from spacedkd.errors import UserError
+from spacedkd.methods.base import Losses, Models, Progress
 from spacedkd.methods.losses import soft_label, target_class
-from spacedkd.methods.method import Losses, Models, Progress
 from spacedkd.methods.peers import Peers
+from spacedkd.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd.errors import UserError
+from spacedkd.runtime.errors import UserError
 
 Temperature = float | Tensor
 

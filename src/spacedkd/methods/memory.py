@@ -7,8 +7,8 @@ Every process keeps all of it: what is written is gathered from all of them firs
 import torch
 from torch import Tensor, nn
 
-from spacedkd.errors import UserError
-from spacedkd.methods.method import Ingredients, Progress
+from spacedkd.methods.base import Ingredients, Progress
+from spacedkd.runtime.errors import UserError
 
 
 class Bank(nn.Module):

@@ -13,9 +13,9 @@ from typing import Literal
 from torch import nn
 
 from spacedkd.data.stream import Batch
+from spacedkd.methods.base import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Card, Ingredients, Losses, Method, Models, Progress
-from spacedkd.models.heads import Classifier
+from spacedkd.models.classifier import Classifier
 
 
 @dataclass(frozen=True)

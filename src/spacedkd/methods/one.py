@@ -26,13 +26,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import UserError, check_between
+from spacedkd.methods.base import Ingredients, Losses, Models, Progress
 from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import Temperature, cross_entropy, softened
-from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import OneNetwork
 from spacedkd.models.branches import Branches, Fusion, Gate
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
+from spacedkd.runtime.errors import UserError, check_between
 
 
 @dataclass(frozen=True)

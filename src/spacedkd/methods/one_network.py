@@ -14,10 +14,10 @@ from typing import Literal
 
 from torch import nn
 
-from spacedkd.errors import UserError
+from spacedkd.methods.base import Card, Method, Models
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.kd import KD
-from spacedkd.methods.method import Card, Method, Models
+from spacedkd.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from spacedkd.json_form import sentences, to_json, usual
+from spacedkd.config.serialization import default_value, field_docs, to_json
 from spacedkd.methods import METHODS
 
 
 def options(method: type[Any]) -> Iterator[tuple[str, Any, str]]:
     """The options of a method, its own first, then those it shares with others: name, default, what it does."""
-    said = {name: text for kind in reversed(method.__mro__) for name, text in sentences(kind).items()}
-    values = {one.name: to_json(usual(one)) for one in fields(method)}
+    said = {name: text for kind in reversed(method.__mro__) for name, text in field_docs(kind).items()}
+    values = {one.name: to_json(default_value(one)) for one in fields(method)}
     for name in dict.fromkeys(name for kind in method.__mro__ for name in inspect.get_annotations(kind)):
         if name in values:
             yield name, values[name], said.get(name, "")

@@ -32,12 +32,12 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch, View
-from spacedkd.errors import check_between
-from spacedkd.methods.method import Ingredients, Losses, Models, Progress
+from spacedkd.methods.base import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one import ONE
 from spacedkd.models.branches import Fusion, Gate
-from spacedkd.models.heads import Prediction
-from spacedkd.models.weights import ema_update
+from spacedkd.models.classifier import Prediction
+from spacedkd.models.pretrained import ema_update
+from spacedkd.runtime.errors import check_between
 
 
 @dataclass(frozen=True)

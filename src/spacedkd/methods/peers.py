@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs
-from spacedkd.errors import UserError
+from spacedkd.methods.base import Card, Ingredients, Method, Models
 from spacedkd.methods.distillation import Distillation
-from spacedkd.methods.method import Card, Ingredients, Method, Models
-from spacedkd.models.heads import Classifier, Prediction
+from spacedkd.models.classifier import Classifier, Prediction
+from spacedkd.runtime.errors import UserError
 from spacedkd.schedule import Online, Schedule
 
 

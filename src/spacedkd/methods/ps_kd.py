@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import check_between
+from spacedkd.methods.base import Ingredients, Losses, Models, Progress
 from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
-from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import Taught
+from spacedkd.runtime.errors import check_between
 
 MEMORY = "predictions"
 

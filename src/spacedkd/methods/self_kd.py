@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch
+from spacedkd.methods.base import Ingredients, Losses, Models, Progress
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one_network import OneNetwork
-from spacedkd.models.exits import Align, EarlyExits
+from spacedkd.models.early_exits import Align, EarlyExits
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from spacedkd.data.stream import Batch
-from spacedkd.errors import UserError, check_between
+from spacedkd.methods.base import Ingredients, Losses, Models, Progress
 from spacedkd.methods.kd import KD
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.methods.method import Ingredients, Losses, Models, Progress
-from spacedkd.models.exits import WithShadow
-from spacedkd.models.heads import Prediction
+from spacedkd.models.classifier import Prediction
+from spacedkd.models.early_exits import WithShadow
+from spacedkd.runtime.errors import UserError, check_between
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from spacedkd.config.spec import NetworkSpec
+from spacedkd.methods.base import Card, Ingredients
 from spacedkd.methods.kd import KD
-from spacedkd.methods.method import Card, Ingredients
-from spacedkd.spec import NetworkSpec
 
 
 @dataclass(frozen=True)

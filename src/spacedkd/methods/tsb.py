@@ -35,14 +35,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spacedkd.config.serialization import check_fields
 from spacedkd.data.stream import Batch
-from spacedkd.errors import UserError, check_between
-from spacedkd.json_form import check_fields
+from spacedkd.methods.base import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import cross_entropy, soft_label
 from spacedkd.methods.memory import Bank, bank_for, check_indices
-from spacedkd.methods.method import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.methods.peers import classifiers, peer_roles
+from spacedkd.runtime.errors import UserError, check_between
 
 
 @dataclass(frozen=True)

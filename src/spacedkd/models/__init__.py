@@ -4,7 +4,7 @@ Importing it makes our small-image ResNets known to timm.
 """
 
 # ruff: noqa: E402
-from spacedkd.torchvision_operators import declare_missing
+from spacedkd.runtime.torchvision_compat import declare_missing
 
 declare_missing()  # before anything here imports timm, which imports torchvision
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs
-from spacedkd.errors import UserError
-from spacedkd.models.heads import Prediction, final, looking, watching
+from spacedkd.models.classifier import Prediction, final, looking, watching
 from spacedkd.models.input_size import at_own_size
+from spacedkd.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spacedkd.data.inputs import Inputs, Normalisation, call, in_dtype, tensors
-from spacedkd.errors import UserError
-from spacedkd.machine import check_pixels
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.machine import check_pixels
 
 AnyInputs = TypeVar("AnyInputs", bound=Inputs)
 Size = tuple[int, int]

@@ -13,7 +13,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet, make_blocks
 from torch import nn
 
-from spacedkd.errors import UserError, unknown
+from spacedkd.runtime.errors import UserError, unknown
 
 Init = Literal["kaiming", "torch"]
 

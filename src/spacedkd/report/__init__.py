@@ -6,8 +6,8 @@ Here: the arms of a comparison, each with the runs behind it and the colours of 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spacedkd.report.numbers import Found
-from spacedkd.run import Run, read_run
+from spacedkd.report.formatting import Found
+from spacedkd.runs.result import Run, read_run
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from spacedkd.experiments.evaluation_file import metrics, of_student, usual
-from spacedkd.report.numbers import Found, estimate, percent
+from spacedkd.evaluation.document import metrics, of_student, usual
+from spacedkd.report.formatting import Found, estimate, percent
 from spacedkd.report.table import LEAST_NAME, Table, grouped, in_words
 
 SUMMARY = {

@@ -5,12 +5,11 @@ from itertools import compress, pairwise, product
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
-from spacedkd.duration import Duration
-from spacedkd.report import Arm, words
-from spacedkd.report.axes import Panel, Tick, can_be_told_apart, domain, rounded
+from spacedkd.report import Arm, findings
+from spacedkd.report.charts import Panel, Tick, can_be_told_apart, domain, rounded
+from spacedkd.report.formatting import DASH, bounds, counted, estimate, percent
 from spacedkd.report.markup import Markup, grid, join, numbers
-from spacedkd.report.numbers import DASH, bounds, counted, estimate, percent
-from spacedkd.schedule import Spaced
+from spacedkd.schedule import Duration, Spaced
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ def groups(arms: Sequence[Arm]) -> list[Group]:
 def _group(members: Sequence[Arm], variant: str | None) -> Group:
     spec = members[0].first.spec
     method = spec.method.name + (f" ({variant})" if variant else "")
-    return Group(f"{method}, {words.network_name(spec.network)}", words.data_name(spec), members)
+    return Group(f"{method}, {findings.network_name(spec.network)}", findings.data_name(spec), members)
 
 
 def _kind(arm: Arm) -> tuple[str | None, str | None]:

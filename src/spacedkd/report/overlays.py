@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spacedkd.curves import Curve
 from spacedkd.report import Arm, colours
 from spacedkd.report.charts import Axis, Line, chart
+from spacedkd.report.findings import leader_name
+from spacedkd.report.formatting import decimals, percent, points
 from spacedkd.report.markup import MANY, SHOWN, Markup, Titled, tag
-from spacedkd.report.numbers import decimals, percent, points
 from spacedkd.report.plots import mean_curve
-from spacedkd.report.words import leader_name
+from spacedkd.runs.journal import Curve
 
 COLOURS = 8
 """which are told apart; then lines are dashed"""
@@ -93,7 +93,7 @@ def differences(compared: Iterable[tuple[int, str, Arm, Arm]], what: str) -> Mar
 
 
 def _difference(place: int, name: str, arm: Arm, base: Arm) -> Line:
-    from spacedkd.evaluation.confidence import difference  # scipy's, which only a page that is made needs
+    from spacedkd.evaluation.statistics import difference  # scipy's, which only a page that is made needs
 
     ours, theirs = ({run.seed: run.curves[run.roles[-1]] for run in one.runs} for one in (arm, base))
     seeds = sorted(ours.keys() & theirs.keys())

@@ -1,38 +1,179 @@
 """The report of a comparison as one HTML file that needs nothing else: no network, no font, one script of its own."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from spacedkd.files import write_text
+from spacedkd.config.serialization import to_json
 from spacedkd.report import (
     Arm,
     all_colours,
+    findings,
     intervals,
     markup,
     overlays,
     plots,
     read_arms,
+    schedules,
     spacing,
     tables,
-    turns,
-    words,
 )
 from spacedkd.report.evaluation import evaluation_sections
-from spacedkd.report.making import Command, making, typed_by
+from spacedkd.report.formatting import Found, count, counted, duration, estimate, plain, spread
 from spacedkd.report.markup import (
+    MANY,
     Markup,
     folded,
     folded_if_many,
     grid,
     html_table,
+    join,
     legend,
     marked,
     note,
     paragraph,
     tag,
 )
-from spacedkd.report.numbers import Found, counted
-from spacedkd.report.one_arm import render_one
+from spacedkd.report.table import Cell, Column, Table
+from spacedkd.runtime.files import write_text
+
+# How the numbers of a page came to be: the commands and when they were given, machines, and every arm's spec.
+
+Command = tuple[str, str]
+"""when it ended, and what was typed"""
+
+
+def typed_by(commands: Sequence[Command]) -> str:
+    """What stands above the title: which program made the page, and when."""
+    return f"spacedkd report, {commands[-1][0]}" if commands else "spacedkd report"
+
+
+def making(arms: Sequence[Arm], measured: str, commands: Sequence[Command]) -> Iterator[str]:
+    shown = [_command(one) for one in commands]
+    yield from shown[:MANY]
+    if shown[MANY:]:
+        yield folded(f"{len(shown) - MANY} more commands", *shown[MANY:])
+    said = f"Measured: {measured}. "
+    if any(len(arm.runs) > 1 for arm in arms):
+        said += "Intervals are Student's t over seeds"
+        paired = "; differences are paired by seed, over the seeds that both arms have; p is of the paired t-test"
+        said += f"{paired if len(arms) > 1 else ''}."
+    yield from map(note, (said, *findings.environments(arms)))
+    yield from folded_if_many(arms, f"The specs of {counted(len(arms), 'arm')}", *map(_spec, arms))
+
+
+def _command(one: Command) -> Markup:
+    date, line = one
+    return join(tag("p", date, class_="note date"), tag("pre", tag("code", line), tabindex=0))
+
+
+def _spec(arm: Arm) -> Markup:
+    """Everything that decided the numbers of an arm, folded away."""
+    spec = arm.first.spec
+    rate = f"{spec.optimizer.name}, lr {spec.optimizer.lr:g} ({spec.rate.shape})"
+    network = findings.network_name(spec.network)
+    essence = f"{network}, {plain(spec.epochs)} epochs, batch {count(spec.batch_size)}, {rate}"
+    prints = "; ".join(f"seed {run.seed}: {run.fingerprint}" for run in arm.runs)
+    written = json.dumps(to_json(spec), indent=2, ensure_ascii=False)
+    return tag(
+        "details",
+        tag("summary", tag("b", arm.label), tag("small", f"{findings.how(arm.numbers)}; {essence}")),
+        tag("p", f"Fingerprints: {prints}. Below, the spec of seed {spec.seed}."),
+        tag("pre", tag("code", written), tabindex=0),
+    )
+
+
+# The page of one arm, most often of one run: what was trained, how good it became, when who learned, what it cost.
+
+COUNTS = ("updates", "forward passes", "backward passes", "forward images", "backward images")
+
+
+def render_one(comparison: Found, arm: Arm, left_out: Sequence[str], commands: Sequence[Command]) -> str:
+    """The page as text."""
+    sections = {
+        "results": ("How good it is", _results_of_one(comparison, arm)),
+        "losses": ("Losses", _losses(arm)),
+        "turns": ("Who learned which step when", schedules.section([arm])),
+        "cost": ("What it cost", _costs_of_one(arm)),
+        **evaluation_sections(comparison, [arm]),
+        "making": ("How this was made", making([arm], comparison["measured"], commands)),
+    }
+    facts = tag("ul", *(tag("li", one) for one in findings.facts(arm)))
+    outcome = [paragraph(findings.reached(arm)), facts, *left_out]
+    return markup.document(
+        f"{arm.label}: {findings.title([arm])}",
+        typed_by(commands),
+        findings.setting([arm]),
+        outcome,
+        sections,
+        first_figure=_curves_of_one(arm),
+    )
+
+
+def _curves_of_one(arm: Arm) -> Markup:
+    caption = "Accuracy on the test images, deepest head. Epochs are each role's own."
+    if len(arm.runs) > 1:
+        caption += " Thick: mean over seeds; thin: each seed."
+    keys = legend(all_colours([arm]), "all")
+    return grid([("Learning curves", "", join(keys, overlays.roles_chart(arm)))], caption, wide=True)
+
+
+def _results_of_one(comparison: Found, arm: Arm) -> Iterator[Markup]:
+    said = "Accuracy in percent, of every head"
+    said += f": mean over {len(arm.runs)} seeds ± half of its 95 % interval. " if len(arm.runs) > 1 else ". "
+    yield note(said + findings.best_epoch(comparison["best_chosen_on"]))
+    yield html_table(_reached(arm))
+
+
+def _reached(arm: Arm) -> Table:
+    """Every head of every role on every part of the data; moving averages too."""
+    rows = []
+    for role, parts in arm.first.accuracy.items():
+        for part, heads in parts.items():
+            for head in heads:
+                scores = [run.accuracy[role][part][head] for run in arm.runs]
+                last, best = ([score[name] for score in scores] for name in ("last", "best"))
+                epochs = sorted({score["best_epoch"] for score in scores})
+                at = f"{'epoch' if len(epochs) == 1 else 'epochs'} {spread(epochs)}"
+                rows.append([Cell(role), Cell(head), Cell(part), _mean(last, True), _mean(best, below=at)])
+    titles = ("Role", "Head", "Images", "Last epoch", "Best epoch")
+    return Table("", [Column(title, None) for title in titles], rows, name="Accuracy")
+
+
+def _mean(values: Sequence[float], strong: bool = False, below: str | None = None) -> Cell:
+    from spacedkd.evaluation.statistics import confidence_interval  # scipy's, which only a page that is made needs
+
+    mean, _, half = estimate(to_json(confidence_interval(values))).partition(" ")
+    return Cell(mean, half=f" {half}" if half else None, strong=strong, below=below)
+
+
+def _losses(arm: Arm) -> Iterator[Markup]:
+    if charts := overlays.role_losses(arm):
+        yield legend(all_colours([arm]), "all")
+        yield grid(charts, findings.losses(len(arm.runs) > 1))
+
+
+def _costs_of_one(arm: Arm) -> Iterator[Markup]:
+    cost, several = arm.numbers["cost"], len(arm.runs) > 1
+    who = "A run took, in the mean over seeds," if several else "It took"
+    yield paragraph(
+        f"{who} {counted(cost['updates'], 'update')} in {duration(cost['seconds'])}: {count(cost['forward_passes'])} "
+        f"forward and {count(cost['backward_passes'])} backward passes of whole batches, "
+        f"{count(cost['forward_images'])} images seen."
+    )
+    if arm.numbers["computed"]["updates"] != cost["updates"]:
+        yield note(
+            "Its teacher was trained for another run and followed here: the time is that of what was left to do."
+        )
+    models = arm.first.cost.get("by_model", {})
+    names = dict.fromkeys(key.removesuffix(f" {what}") for key in models for what in COUNTS if key.endswith(f" {what}"))
+    if names:
+        heads = ("Model", *(what.capitalize() for what in COUNTS))
+        rows = [[Cell(name), *(Cell(count(models.get(f"{name} {what}", 0))) for what in COUNTS)] for name in names]
+        yield html_table(Table("", [Column(head, None) for head in heads], rows, name="Cost of each model"))
+
+
+# The report of a comparison as one HTML file that needs nothing else: no network, no font, one script of its own.
 
 
 def write_page(path: Path, comparison: Found, unfinished: int = 0, commands: Sequence[Command] = ()) -> None:
@@ -54,15 +195,15 @@ def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0, commands
         "intervals": ("Accuracy against interval", intervals.against_interval(arms)),
         "curves": ("Learning curves and losses", _curves(arms, against)),
         "results": (f"All arms, against {against}", _results(comparison, arms)),
-        "turns": ("Who learned which step when", turns.section(arms)),
+        "turns": ("Who learned which step when", schedules.section(arms)),
         "cost": ("Cost", _costs(comparison, arms)),
         **evaluation_sections(comparison, arms),
         "making": ("How this was made", making(arms, comparison["measured"], commands)),
     }
     return markup.document(
-        words.title(arms),
+        findings.title(arms),
         typed_by(commands),
-        words.setting(arms),
+        findings.setting(arms),
         _outcome(comparison, arms, unfinished),
         sections,
         overlays.chooser_style(arms),
@@ -75,7 +216,7 @@ def _first_figure(comparison: Found, arms: Sequence[Arm]) -> Markup:
     against = comparison["against"]
     return (
         spacing.gains(comparison["spacing"], arms)
-        or _gains(arms, against, words.REFERENCE)
+        or _gains(arms, against, findings.REFERENCE)
         or plots.accuracies(arms, against)
     )
 
@@ -87,7 +228,7 @@ def _outcome(comparison: Found, arms: Sequence[Arm], unfinished: int) -> Iterato
         yield from spacing.findings(pairs)
         yield note(spacing.cost(pairs))
     else:
-        yield paragraph(words.headline(arms, against))
+        yield paragraph(findings.headline(arms, against))
         yield from _findings(arms, against)
     yield from _left_out(comparison, unfinished)
 
@@ -109,7 +250,7 @@ def _findings(arms: Sequence[Arm], against: str) -> Iterator[str]:
     others = [arm for arm in arms if arm.label != against]
     lines = [spacing.found_of(f"{arm.label} vs {against}", arm.numbers["difference"]) for arm in others]
     yield from folded_if_many(arms, f"{counted(len(others), 'arm')} against {against}, one by one", tag("ul", *lines))
-    yield note(words.caution([arm.numbers["difference"] for arm in arms]))
+    yield note(findings.caution([arm.numbers["difference"] for arm in arms]))
 
 
 def _gains(arms: Sequence[Arm], against: str, caption: str) -> Markup:
@@ -121,8 +262,8 @@ def _gains(arms: Sequence[Arm], against: str, caption: str) -> Markup:
 def _results(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
     against: str = comparison["against"]
     if comparison["spacing"]:
-        yield paragraph(words.headline(arms, against))
-        yield note(words.caution([arm.numbers["difference"] for arm in arms]))
+        yield paragraph(findings.headline(arms, against))
+        yield note(findings.caution([arm.numbers["difference"] for arm in arms]))
     said = (
         "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
         "which one seed does not give. Last and best epoch are of the deepest head. "
@@ -130,12 +271,12 @@ def _results(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
     if any(arm.numbers["ensemble"] for arm in arms):
         said += "The ensemble is the mean of all heads. "
     if any(arm.numbers["leader"] for arm in arms):
-        said += f"The {words.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
-    if shared := words.only_shared(comparison["arms"]):
+        said += f"The {findings.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
+    if shared := findings.only_shared(comparison["arms"]):
         said += f"Differences are paired by seed{shared}. "
-    yield note(said + words.best_epoch(comparison["best_chosen_on"]))
+    yield note(said + findings.best_epoch(comparison["best_chosen_on"]))
     numbers, reached = html_table(tables.results(comparison)), plots.accuracies(arms, against)
-    gained = _gains(arms, against, words.REFERENCE) if comparison["spacing"] else Markup()
+    gained = _gains(arms, against, findings.REFERENCE) if comparison["spacing"] else Markup()
     if len(arms) > markup.MANY:
         yield reached
         yield folded(f"All numbers, and differences against {against}", numbers, gained)
@@ -148,7 +289,7 @@ def _curves(arms: Sequence[Arm], against: str) -> Iterator[str]:
     yield overlays.chooser(arms, against)
     caption = (
         "Accuracy on the test images, deepest head. Epochs are each role's own: at epoch 5 it has learned 5 epochs of "
-        f"data, whenever that was. {words.SECOND_HALF}"
+        f"data, whenever that was. {findings.SECOND_HALF}"
     )
     yield grid([*overlays.accuracy_charts(arms, against)], caption, wide=True)
     if any(arm.first.leader is not None and arm.first.shares_one_model for arm in arms):
@@ -161,12 +302,12 @@ def _curves(arms: Sequence[Arm], against: str) -> Iterator[str]:
     )
     if charts := overlays.loss_charts(arms):
         yield tag("h3", "Losses")
-        yield grid(charts, words.losses(any(len(arm.runs) > 1 for arm in arms)))
+        yield grid(charts, findings.losses(any(len(arm.runs) > 1 for arm in arms)))
 
 
 def _costs(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
     against: str = comparison["against"]
-    yield tag("p", *marked(words.extra_cost(arms, against), "--equal-cost", "code"))
+    yield tag("p", *marked(findings.extra_cost(arms, against), "--equal-cost", "code"))
     said = (
         f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
         "training; seconds depend on the machine and on what else it did."

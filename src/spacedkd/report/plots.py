@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from spacedkd.curves import Curve
 from spacedkd.report import Arm, colours
-from spacedkd.report.axes import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
+from spacedkd.report.charts import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
+from spacedkd.report.findings import how
+from spacedkd.report.formatting import DASH, Found, Write, bounds, estimate, percent, percent_tick, plain, points
 from spacedkd.report.markup import Markup, Titled, numbers, tag
-from spacedkd.report.numbers import DASH, Found, Write, bounds, estimate, percent, percent_tick, plain, points
-from spacedkd.report.words import how
+from spacedkd.runs.journal import Curve
 
 MOST_POINTS = 160
 

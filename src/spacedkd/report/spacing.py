@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from spacedkd.report import Arm, overlays, plots, tables, words
+from spacedkd.report import Arm, overlays, plots, tables
+from spacedkd.report import findings as words
+from spacedkd.report.formatting import TIMES, Found, counted, listed, ratio
 from spacedkd.report.markup import MANY, Markup, folded_if_many, grid, html_table, join, legend, marked, note, tag
-from spacedkd.report.numbers import TIMES, Found, counted, listed, ratio
 
 
 def gains(pairs: Sequence[Found], arms: Sequence[Arm]) -> Markup:

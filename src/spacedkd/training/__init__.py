@@ -1,5 +1,5 @@
 """How a run is trained, saved and continued."""
 
-from spacedkd.torchvision_operators import declare_missing
+from spacedkd.runtime.torchvision_compat import declare_missing
 
 declare_missing()  # before anything here imports timm, which imports torchvision

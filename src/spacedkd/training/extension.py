@@ -6,18 +6,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from spacedkd.config.objects import Objects
+from spacedkd.config.resolve import ResolvedRun, resolve, resolve_spec
+from spacedkd.config.spec import Extends, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
-from spacedkd.errors import UserError, counted
-from spacedkd.extends import Extends
-from spacedkd.run import fits
+from spacedkd.runs import checkpoint
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runs.result import fits
+from spacedkd.runtime.errors import UserError, pluralize
 from spacedkd.schedule import Ahead, Spaced
-from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
-from spacedkd.training import checkpoint
-from spacedkd.training.best import WEIGHTS, best_line, is_kept
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.objects import Objects
-from spacedkd.training.plan import Plan, fill_in, make_plan
-from spacedkd.training.same_data import check_same_data
+from spacedkd.training.setup import check_same_data
+from spacedkd.training.students import WEIGHTS, best_line, is_kept
 
 
 def extended(spec: RunSpec, run: Path | str, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
@@ -33,14 +32,14 @@ def extended(spec: RunSpec, run: Path | str, objects: Objects | None = None, lib
     held = read_spec(folder.path)
     before = _before(spec, held, folder, objects, library)
     turns = _turns(folder)
-    old = make_plan(before, objects, library)
+    old = resolve(before, objects, library)
     check_same_data(folder, old.data, "--extend: ")
 
     def longer(how: Literal["exact", "warm", "anew"]) -> RunSpec:
         extends = (*held.extends, Extends(held.epochs, turns, how))
-        return fill_in(replace(before, epochs=spec.epochs, extends=extends), objects, library)
+        return resolve_spec(replace(before, epochs=spec.epochs, extends=extends), objects, library)
 
-    new = make_plan(longer("exact"), objects, library)
+    new = resolve(longer("exact"), objects, library)
     if new.total_steps <= old.total_steps:
         raise UserError(f"--extend: {spec.epochs:g} epochs are not a step longer than the {held.epochs:g} of {run}.")
     if _same_turns(old, new, turns):
@@ -48,9 +47,9 @@ def extended(spec: RunSpec, run: Path | str, objects: Objects | None = None, lib
         return longer("exact" if exact else "warm")
     _check_ended(old, turns, folder, spec.epochs)
     try:
-        new = make_plan(longer("anew"), objects, library)
+        new = resolve(longer("anew"), objects, library)
     except UserError as error:
-        added = counted(spec.epochs - held.epochs, "epoch")
+        added = pluralize(spec.epochs - held.epochs, "epoch")
         raise UserError(f"--extend: what {run} had begun does not fit into the {added} added: {error}") from None
     if not _same_turns(old, new, turns):
         raise _other_turns(folder, spec.epochs)
@@ -71,18 +70,18 @@ def _before(spec: RunSpec, held: RunSpec, folder: RunFolder, objects: Objects, l
     objects.check(held.objects, str(folder.path), "spacedkd.train(spec, folder, extend=RUN, {}=...)")
     if not spec.epochs > held.epochs:
         raise UserError(
-            f"--extend: {folder.path} has {counted(held.epochs, 'epoch')} already: give more with --epochs."
+            f"--extend: {folder.path} has {pluralize(held.epochs, 'epoch')} already: give more with --epochs."
         )
     if held.teacher_path is not None or held.engine.pipeline:
         whose = "in another process" if held.engine.pipeline else f"in {held.teacher_path}"
         raise UserError(
             f"--extend: the teacher of {folder.path} learned {whose}, and how it would go on was not kept here. Train "
-            f"all {counted(spec.epochs, 'epoch')} in a new folder."
+            f"all {pluralize(spec.epochs, 'epoch')} in a new folder."
         )
     if spec.record or spec.teacher_path is not None or spec.engine.pipeline:
         raise UserError("--extend: a run that is extended trains its own teacher: leave out what records or follows.")
     engine = replace(spec.engine, threads=held.engine.threads or spec.engine.threads)  # which shows in the bits
-    before = fill_in(replace(spec, epochs=held.epochs, extends=held.extends, engine=engine), objects, library)
+    before = resolve_spec(replace(spec, epochs=held.epochs, extends=held.extends, engine=engine), objects, library)
     if held.fingerprint() not in before.fingerprints():
         raise UserError(
             f"--extend: {folder.path} differs from what is asked for in more than its epochs (see its spec.json). Take "
@@ -103,16 +102,16 @@ def _turns(folder: RunFolder) -> int:
     return found.position.turns
 
 
-def _newest(folder: RunFolder) -> checkpoint.Found:
+def _newest(folder: RunFolder) -> checkpoint.CheckpointFile:
     return checkpoint.newest(folder.checkpoint, folder.journal)
 
 
-def _same_turns(old: Plan, new: Plan, count: int) -> bool:
+def _same_turns(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
     first = (islice(plan.turns.after(0), count) for plan in (old, new))
     return len(new.turns) > count and all(one == other for one, other in zip(*first, strict=True))
 
 
-def _same_rates(old: Plan, new: Plan, count: int) -> bool:
+def _same_rates(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
     """Whether all that a turn depends on is the same until then: its learning rate, what it sees, and its losses."""
     if new.method.knows_length:
         return False
@@ -120,11 +119,11 @@ def _same_rates(old: Plan, new: Plan, count: int) -> bool:
     return all(old.lr(turn) == new.lr(turn) and old.views(turn) == new.views(turn) for turn in first)
 
 
-def _check_ended(old: Plan, turns: int, folder: RunFolder, epochs: float) -> None:
+def _check_ended(old: ResolvedRun, turns: int, folder: RunFolder, epochs: float) -> None:
     """Refuse a run whose schedule cannot begin anew where it is."""
     if turns < len(old.turns):
         raise UserError(
-            f"--extend: {folder.path} was stopped within turns that a run of {counted(epochs, 'epoch')} does not "
+            f"--extend: {folder.path} was stopped within turns that a run of {pluralize(epochs, 'epoch')} does not "
             f"have. Finish it first: spacedkd train --resume {folder.path}"
         )
     if not isinstance(old.spec.schedule, Spaced | Ahead):
@@ -132,20 +131,20 @@ def _check_ended(old: Plan, turns: int, folder: RunFolder, epochs: float) -> Non
 
 
 def _other_turns(folder: RunFolder, epochs: float) -> UserError:
-    length = counted(epochs, "epoch")
+    length = pluralize(epochs, "epoch")
     return UserError(
         f"--extend: a run of {length} has other turns than {folder.path} long before its end (lengths in percent, or a "
         f"window), so it is no part of one. Train all {length} in a new folder."
     )
 
 
-def hand_on(run: RunFolder, folder: RunFolder, plan: Plan) -> None:
+def start_from(run: RunFolder, folder: RunFolder, plan: ResolvedRun) -> None:
     """Copy what a run ended with to where the longer one, whose folder is held, begins."""
     spec = plan.spec
     run.check_links()
     folder.handle.make(folder.begin)
     newest = _newest(run).path
-    position = checkpoint.hand_on(newest, folder.first_checkpoint, spec.fingerprint(), folder.handle)
+    position = checkpoint.copy_for_extension(newest, folder.first_checkpoint, spec.fingerprint(), folder.handle)
     if position.turns != spec.extends[-1].turn:
         raise UserError(f"--extend: {run.path} has gone on meanwhile. Give the command again.")
     with folder.handle.write_whole(folder.begin / "journal.jsonl") as file, run.handle.reading(run.journal) as theirs:

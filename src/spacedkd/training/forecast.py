@@ -3,31 +3,322 @@
 Turns are those of the run's own plan; what each of them takes is measured by `trial`.
 """
 
+import re
+import resource
+import statistics
+import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from spacedkd.config.objects import Objects
+from spacedkd.config.resolve import Every, ResolvedRun, resolve, resolve_spec
+from spacedkd.config.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.learning_rate import LearningRate
-from spacedkd.methods.method import Method
-from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
-from spacedkd.training import checkpoint, path, trial
-from spacedkd.training.building import build_models
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.following import check_recorded
-from spacedkd.training.memory import Memory
-from spacedkd.training.objects import Objects
-from spacedkd.training.plan import Plan, fill_in, make_plan
-from spacedkd.training.same_path import find_paths
-from spacedkd.training.setup import Setup, set_up
-from spacedkd.training.trial import Step, Trial
+from spacedkd.methods.base import Method
+from spacedkd.runs import checkpoint
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runtime.documents import parse_json, read_lines
+from spacedkd.schedule import Turn
+from spacedkd.timeline import Timeline
+from spacedkd.training.cost import Cost
+from spacedkd.training.loop import learn
+from spacedkd.training.recorder import Recorder
+from spacedkd.training.setup import Setup, build_models, measure, set_up
+from spacedkd.trajectory import recording
+from spacedkd.trajectory.matching import find_paths
+from spacedkd.trajectory.replay import check_recorded
+
+# How much memory a run takes: its tensors, what its steps keep, and the process around them.
+
+
+@dataclass(frozen=True)
+class Memory:
+    """In bytes, as it was during real steps."""
+
+    weights: int
+    gradients: int
+    optimizers: int
+    activations: int
+    """of the role that keeps most for its backward pass"""
+    process: int
+    """the most this process has had so far"""
+    device: int | None
+    """the most that was allocated on the GPU, if there is one"""
+
+
+def memory_of(setup: Setup, activations: int) -> Memory:
+    """What there is now, after steps of every role that keep at most so many bytes of activations."""
+    modules = setup.modules().values()
+    weights = {storage_of(t): _bytes(t) for module in modules for t in module.state_dict().values()}
+    gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+    slots = [
+        slot for one in setup.learners.values() for state in one.optimizer.state.values() for slot in state.values()
+    ]
+    device = setup.fabric.device
+    return Memory(
+        weights=sum(weights.values()),
+        gradients=sum(map(_bytes, gradients)),
+        optimizers=sum(_bytes(slot) for slot in slots if isinstance(slot, Tensor)),
+        activations=activations,
+        process=peak_memory(),
+        device=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+    )
+
+
+def peak_memory() -> int:
+    """The most bytes this process has had in memory so far.
+
+    On Linux `ru_maxrss` would not do: a process that was started by a larger one inherits that one's.
+    """
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        found = None
+    if found is not None:
+        return int(found[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def storage_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+@contextmanager
+def kept_for_backward(in_parts: bool = False) -> Iterator[dict[int, int]]:
+    """Where in memory what is kept for a backward pass lies, and how many bytes it has.
+
+    Of a batch that is computed in parts it is the last part: those before it have let go of theirs.
+    """
+    kept: dict[int, int] = {}
+    gone_back = False
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal gone_back
+        if gone_back and in_parts:
+            kept.clear()
+        gone_back = False
+        kept[storage_of(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def take(tensor: Tensor) -> Tensor:
+        nonlocal gone_back
+        gone_back = True
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, take):
+        yield kept
+
+
+# A few real steps of every role, to know what one takes; the models they are taken with are thrown away.
+
+LEAST_TIMED, MOST_TIMED = 3, 40
+"""steps of a role, however long or short they are"""
+FEW_BATCHES = 4
+"""of every part that accuracy is measured on"""
+_attention, _its_backward = (
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
+)
+_ATTENTION_ON_CPU = {
+    _attention: lambda q, k, v, *rest, **named: sdpa_flop_count(q, k, v),
+    _its_backward: lambda gradient, q, k, v, *rest, **named: sdpa_backward_flop_count(gradient, q, k, v),
+}
+"""which torch's counter leaves out"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one turn of a role takes."""
+
+    seconds: float
+    """the median of the turns that were timed"""
+    flops: int
+    """two for each multiplication with its addition, forward and backward, of all models"""
+    activations: int
+    """bytes kept for the backward pass"""
+    first: Mapping[str, int]
+    """what the role's very first turn costs, as `Cost` counts it; images as if the batch were one"""
+    later: Mapping[str, int]
+    """what any other turn of it costs"""
+    evaluation_seconds: float
+    """of the role, on everything it is measured on; with the moving average, if the role has one"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What all roles take, and what is written."""
+
+    steps: Mapping[str, Step]
+    parameters: Mapping[str, int]
+    memory: Memory
+    checkpoint_bytes: int
+    students_bytes: int
+    """the student, and its average and its best epoch if there are"""
+    other_bytes: int
+    """the small files"""
+    loss_bytes: float
+    """of a line of the journal"""
+    accuracy_bytes: float
+    save_seconds: float
+    finish_seconds: float
+
+
+class _AllInOne:
+    """Counts for no module by itself: torch's own tracker fails in networks whose blocks take tuples, such as PiT."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def run(setup: Setup, folder: RunFolder, seconds: float) -> Trial:
+    """Let every role take real steps for about so many seconds, in a folder that will be thrown away."""
+    recorder = Recorder(setup, folder)
+    with recorder.opened():
+        steps = {role: _steps_of(role, setup, recorder, seconds) for role in setup.plan.last_step}
+        save_seconds = _timed(setup, recorder.save)
+        finish_seconds = _timed(setup, recorder.finish)
+    activations = max(step.activations for step in steps.values())
+    lines = [*read_lines(folder.journal)] if setup.fabric.is_global_zero else []
+    return Trial(
+        steps=steps,
+        parameters={name: sum(p.numel() for p in module.parameters()) for name, module in setup.modules().items()},
+        memory=memory_of(setup, activations),
+        checkpoint_bytes=_size(folder.checkpoint),
+        students_bytes=_size(folder.student) * (2 if "holdout" in setup.data.evaluated() else 1)
+        + _size(folder.average),
+        other_bytes=_size(folder.spec) + _size(folder.classes) + _size(folder.result),
+        loss_bytes=_mean_length(lines, "loss"),
+        accuracy_bytes=_mean_length(lines, "accuracy"),
+        save_seconds=save_seconds,
+        finish_seconds=finish_seconds,
+    )
+
+
+def _steps_of(role: str, setup: Setup, recorder: Recorder, seconds: float) -> Step:
+    """The role's first turns: one that warms up, one that is looked into, then as many as there is time for."""
+    plan, cost = setup.plan, recorder.cost
+    planned = islice((turn for turn in plan.turns.after(0) if turn.role == role), MOST_TIMED + 2)
+    few = [*islice(cycle(planned), MOST_TIMED + 2)]
+    never = plan.total_steps + 1
+    alone = replace(
+        plan, turns=Timeline(plan.method.roles, few, [role]), every=Every(never, never, never), last_step={role: -1}
+    )
+    recorder.position.turns = 0
+    moments = learn(replace(setup, plan=alone), recorder)
+
+    def counted(turn: Turn) -> dict[str, int]:
+        before = Counter(cost.counts.get(role, {}))
+        next(moments)
+        size = setup.stream.size(turn.step)
+        more = {name: count - before[name] for name, count in cost.counts[role].items()}
+        return {name: count // size if name.endswith("images") else count for name, count in more.items()}
+
+    first = counted(few[0])
+    counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU)
+    counter.mod_tracker = _AllInOne()  # type: ignore[assignment]
+    with kept_for_backward(plan.spec.accumulate > 1) as kept, counter as flops:
+        later = counted(few[1])
+    times = [_timed(setup, lambda: next(moments)) for _ in range(LEAST_TIMED)]
+    affordable = min(MOST_TIMED, int(seconds / statistics.median(times)))
+    for _ in range(LEAST_TIMED, setup.fabric.broadcast(affordable)):  # ranks must take equally many
+        times.append(_timed(setup, lambda: next(moments)))
+    own = {storage_of(tensor) for model in setup.models.values() for tensor in model.state_dict().values()}
+    return Step(
+        seconds=statistics.median(times),
+        flops=flops.get_total_flops(),
+        activations=sum(size for place, size in kept.items() if place not in own),
+        first=first,
+        later=later,
+        evaluation_seconds=_evaluation_seconds(few[0], setup, recorder),
+    )
+
+
+def cost_of(
+    setup: Setup, steps: Mapping[str, Step], turns: Mapping[str, int], images: Mapping[str, int]
+) -> dict[str, Any]:
+    """What the run's own counter will have counted at its end, after so many turns and images of each role."""
+    cost, plan = Cost({}), setup.plan
+    for role, taken in steps.items():
+        first = setup.stream.size(next(turn.step for turn in plan.turns.after(0) if turn.role == role))
+        cost.counts[role] = Counter()
+        later = (taken.later, turns[role] - 1, images[role] - first)
+        for counts, times, seen in ((taken.first, 1, first), later):
+            for name, count in counts.items():
+                cost.counts[role][name] += count * (seen if name.endswith("images") else times)
+    looks = [look for look in plan.turns.looks.values() if look.role in steps]
+    for role, step in looks:
+        for name, count in steps[role].later.items():
+            if " forward " in name:
+                cost.counts[role][name] += count * (setup.stream.size(step) if name.endswith("images") else 1)
+    return cost.summary()
+
+
+def _evaluation_seconds(turn: Turn, setup: Setup, recorder: Recorder) -> float:
+    """What the role's evaluation takes: measured on a few batches of each part, and so much more for each other one."""
+    batch = max(256, setup.plan.spec.batch_size) * setup.fabric.world_size
+    whole = [-(-len(part) // batch) for part in setup.data.evaluated().values()]
+    learner = setup.learner(turn.role)
+
+    def some(batches: int) -> float:
+        parts = {
+            name: part.subset(torch.arange(min(len(part), batches * batch)))
+            for name, part in setup.data.evaluated().items()
+        }
+        short = replace(setup, data=replace(setup.data, **parts))  # type: ignore[arg-type]
+        return _timed(setup, lambda: recorder.accuracy(turn, measure(short, learner.model, learner.module), turn.role))
+
+    some(1)  # warms up
+    one, few = some(1), some(FEW_BATCHES)
+    counts = [sum(min(batches, count) for count in whole) for batches in (1, FEW_BATCHES)]
+    each = max(0.0, few - one) / max(1, counts[1] - counts[0])
+    models = 2 if setup.average is not None and turn.role == setup.plan.roles[-1] else 1
+    return models * (few + each * (sum(whole) - counts[1]))
+
+
+def _timed(setup: Setup, action: Callable[[], object]) -> float:
+    """The seconds an action takes, with all that a GPU was asked to do."""
+
+    def now() -> float:
+        if setup.fabric.device.type == "cuda":
+            torch.cuda.synchronize(setup.fabric.device)
+        return time.perf_counter()
+
+    start = now()
+    action()
+    return now() - start
+
+
+def _size(path: Path) -> int:
+    """Of a file, of all files of a folder, or of nothing."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _mean_length(lines: Sequence[bytes], event: str) -> float:
+    found = [len(line) + 1 for line in lines if parse_json(line, "a line of the journal")["event"] == event]
+    return sum(found) / max(1, len(found))
+
+
+# What a run will take, before it is trained: turns, passes, memory, disk and time, from a few real steps of each role.
 
 
 @dataclass(frozen=True)
@@ -142,14 +433,14 @@ def forecasts(
     began, objects, library = time.perf_counter(), objects or Objects(), Library()
     for spec, folder in runs:
         _check(spec, folder, objects, library)
-    asked = make_plan(runs[0][0], objects, library)
-    for role in asked.roles[:-1] if asked.spec.engine.pipeline else path.leaders(asked):
-        path.check_path(asked, role)
+    asked = resolve(runs[0][0], objects, library)
+    for role in asked.roles[:-1] if asked.spec.engine.pipeline else recording.leaders(asked):
+        recording.check_path(asked, role)
     setup = set_up(replace(asked, spec=replace(asked.spec, record=(), teacher_path=None)))
     start = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as place:
-        tried = trial.run(setup, RunFolder(Path(place) / "run"), seconds)
-    plans = [replace(asked, spec=fill_in(spec, objects, library)) for spec, _ in runs]
+        tried = run(setup, RunFolder(Path(place) / "run"), seconds)
+    plans = [replace(asked, spec=resolve_spec(spec, objects, library)) for spec, _ in runs]
     return [_forecast(setup, plan, tried, start, run[1]) for plan, run in zip(plans, runs, strict=True)]
 
 
@@ -158,7 +449,7 @@ def _check(spec: RunSpec, folder: RunFolder | None, objects: Objects, library: L
     check_spec(spec)
     if folder is not None and folder.spec.exists():
         objects.check(read_spec(folder.path).objects, str(folder.path))
-        folder.check_holds(fill_in(spec, objects, library))
+        folder.check_holds(resolve_spec(spec, objects, library))
     elif folder is not None:
         folder.check_free()
 
@@ -189,7 +480,7 @@ def _walk(setup: Setup, done: int) -> _Walked:
     return found
 
 
-def _forecast(setup: Setup, plan: Plan, tried: Trial, start: float, folder: RunFolder | None) -> Forecast:
+def _forecast(setup: Setup, plan: ResolvedRun, tried: Trial, start: float, folder: RunFolder | None) -> Forecast:
     finished, learners = folder is not None and folder.finished(), plan.method.learners
     begun = folder is not None and checkpoint.generations(folder.checkpoint)
     first = plan.spec.extends[-1].turn if plan.spec.extends else 0
@@ -201,8 +492,9 @@ def _forecast(setup: Setup, plan: Plan, tried: Trial, start: float, folder: RunF
     measured = whole.evaluations.total() + averaged
     lines = whole.losses * tried.loss_bytes + measured * tried.accuracy_bytes
     recorded = sum(
-        len(path.to_record(plan, role)) * sum(t.nbytes for t in setup.modules()[learners[role]].state_dict().values())
-        for role in path.leaders(plan)
+        len(recording.to_record(plan, role))
+        * sum(t.nbytes for t in setup.modules()[learners[role]].state_dict().values())
+        for role in recording.leaders(plan)
         if plan.spec.record
     )
     disk = Disk(tried.checkpoint_bytes, tried.students_bytes, round(lines), tried.other_bytes, recorded)
@@ -215,7 +507,7 @@ def _forecast(setup: Setup, plan: Plan, tried: Trial, start: float, folder: RunF
         turns=len(plan.turns),
         turns_left=left.turns.total(),
         roles=tuple(roles),
-        cost=trial.cost_of(setup, tried.steps, whole.turns, whole.images),
+        cost=cost_of(setup, tried.steps, whole.turns, whole.images),
         parameters=tried.parameters,
         memory=tried.memory,
         disk=disk,
@@ -229,12 +521,12 @@ def _forecast(setup: Setup, plan: Plan, tried: Trial, start: float, folder: RunF
     )
 
 
-def _followed(plan: Plan) -> Sequence[str]:
+def _followed(plan: ResolvedRun) -> Sequence[str]:
     """The roles that learn elsewhere; where that has not begun, the first."""
     if plan.spec.teacher_path is None:
         return ()
-    leaders = path.leaders(plan)
-    if not path.path_file(Path(plan.spec.teacher_path)).exists():
+    leaders = recording.leaders(plan)
+    if not recording.path_file(Path(plan.spec.teacher_path)).exists():
         return leaders[:1]
     models = build_models(plan)  # what was measured may have had another seed, and has learned
-    return [*find_paths(plan, {role: path.settings(plan, role, models) for role in leaders})]
+    return [*find_paths(plan, {role: recording.settings(plan, role, models) for role in leaders})]

@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spacedkd.errors import UserError, unknown
-from spacedkd.spec import OptimizerSpec
-from spacedkd.training import engine
+from spacedkd.config.objects import MakeOptimizer
+from spacedkd.config.spec import OptimizerSpec
+from spacedkd.runtime.errors import UserError, unknown
+from spacedkd.training import device
+from spacedkd.training.distributed import is_sharding
 from spacedkd.training.fabric import Fabric
-from spacedkd.training.objects import MakeOptimizer
 from spacedkd.training.optimizers import make_optimizer
-from spacedkd.training.sharding import is_sharding
+
+# One model that learns: its weights, its optimizer, and the update; and who learns in a loop of your own.
 
 Losses = Mapping[str, Tensor]
 
@@ -43,7 +45,7 @@ class Learner:
         self.module = model
         self.model: Any = fabric.setup_module(model)
         """as it is called while it learns"""
-        self.frozen: nn.Module = engine.without_ddp(fabric, self.model, model)
+        self.frozen: nn.Module = device.without_ddp(fabric, self.model, model)
         """as it is called while it stands still"""
         self.optimizer = make_optimizer(model, optimizer, make)
         self._step: Any = fabric.setup_optimizers(self.optimizer)
@@ -195,3 +197,6 @@ def learning(models: Mapping[str, nn.Module], role: str) -> Iterator[nn.Module]:
             module.training = mode
         for weight, wanted in gradients:
             weight.requires_grad_(wanted)
+
+
+# What an update is computed from: all of its batch, or several parts of it whose gradients are accumulated.

@@ -9,32 +9,30 @@ from typing import Any
 import torch
 from torch import nn
 
+from spacedkd.config.objects import Objects
+from spacedkd.config.resolve import ResolvedRun, resolve, resolve_spec
+from spacedkd.config.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import Batch, batches, lost_worker
-from spacedkd.errors import UserError, is_out_of_memory, out_of_memory
 from spacedkd.learning_rate import LearningRate
-from spacedkd.methods.method import Method
-from spacedkd.own_code import user_code
-from spacedkd.run import Run, read_run
+from spacedkd.methods.base import Method
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runs.result import Run, read_run
+from spacedkd.runtime.errors import UserError, is_out_of_memory, out_of_memory
+from spacedkd.runtime.signals import Stop, Stopped, never_stop
+from spacedkd.runtime.user_code import user_code
 from spacedkd.schedule import Turn
-from spacedkd.spec import RunSpec, check_folder, check_spec, read_spec
-from spacedkd.stopping import Stop, Stopped, never
-from spacedkd.training import following
-from spacedkd.training.beginning import Beginning, Planned
+from spacedkd.training.accumulation import Parts
+from spacedkd.training.callbacks import Callback, Event, Events, LossValues
+from spacedkd.training.distributed import Agreement, end_together
 from spacedkd.training.extension import check_named, extended
-from spacedkd.training.finite import Watch
-from spacedkd.training.folder import RunFolder
+from spacedkd.training.guard import Guard
 from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
-from spacedkd.training.mending import mend
-from spacedkd.training.moment import Callback, LossValues, Moment, Moments
-from spacedkd.training.objects import Objects
-from spacedkd.training.parts import Parts
-from spacedkd.training.pipeline import check_pipeline, forget_teacher, teacher_process
-from spacedkd.training.plan import Plan, fill_in, make_plan
-from spacedkd.training.recorder import Recorder
-from spacedkd.training.same_data import check_same_data
-from spacedkd.training.setup import Setup, measured, set_up
-from spacedkd.training.together import Agreement, together
+from spacedkd.training.recorder import Beginning, Planned, Recorder
+from spacedkd.training.setup import Setup, check_same_data, measured, set_up
+from spacedkd.training.students import restore_students
+from spacedkd.trajectory import replay
+from spacedkd.trajectory.pipeline import check_pipeline, forget_teacher, teacher_process
 
 
 def train(
@@ -53,7 +51,7 @@ def train(
     method: Method | None = None,
     callback: Callback = lambda moment: None,
     loggers: Sequence[RunLogger] = (),
-    stop: Stop = never,
+    stop: Stop = never_stop,
 ) -> Run:
     """Train one run in its folder, from the beginning or, with `resume`, from where it was left.
 
@@ -91,7 +89,7 @@ def train_run(
     callback: Callback,
     library: Library | None = None,
     restart: bool = False,
-    stop: Stop = never,
+    stop: Stop = never_stop,
     extend: RunFolder | None = None,
     planned: Planned = lambda plan, done: None,
     loggers: Sequence[RunLogger] = (),
@@ -109,15 +107,15 @@ def train_run(
         done = not restart and folder.finished() and folder.is_whole(held)
         if not done or spec != held:
             objects.check(held.objects, str(folder.path))
-            folder.check_holds(fill_in(spec, objects, library))
+            folder.check_holds(resolve_spec(spec, objects, library))
         if done:
             forget_teacher(held, folder)  # which a kill may have left behind
             return read_run(folder.path)
     logs = Loggers(spec.log, loggers)
-    plan = make_plan(spec, objects, library)
+    plan = resolve(spec, objects, library)
     if resume:
         check_same_data(folder, plan.data, begins_again=restart)
-        if not restart and folder.finished() and mend(plan, folder):
+        if not restart and folder.finished() and restore_students(plan, folder):
             return read_run(folder.path)
     begins = Beginning(not resume, restart, extend, planned)
     if not plan.spec.engine.pipeline:
@@ -128,7 +126,7 @@ def train_run(
             folder.handle.remove_tree(folder.teacher)
     with teacher_process(plan, folder, _train_teacher) as check:
 
-        def checked(moment: Moment) -> None:
+        def checked(moment: Event) -> None:
             if moment.waiting:
                 check()
                 moment = moment._replace(waiting="waiting for the teacher's process")
@@ -138,14 +136,16 @@ def train_run(
         return _train(replace(plan, spec=followed), folder, checked, stop, begins, logs)
 
 
-def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, begins: Beginning, loggers: Loggers) -> Run:
-    for waiting in following.wait_for_begin(plan):
-        callback(Moment(0, len(plan.turns), "", 0.0, None, waiting))
+def _train(
+    plan: ResolvedRun, folder: RunFolder, callback: Callback, stop: Stop, begins: Beginning, loggers: Loggers
+) -> Run:
+    for waiting in replay.wait_for_begin(plan):
+        callback(Event(0, len(plan.turns), "", 0.0, None, waiting))
         if stop():
             raise Stopped(folder.path, 0, len(plan.turns))
     setup = set_up(plan)
     recorder = Recorder(setup, folder, loggers)
-    with together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
+    with end_together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
         begins.planned(plan, recorder.position.turns)
         with Agreement(setup.fabric, stop) as stops:
             for moment in _blaming(setup, recorder, learn(setup, recorder, stops)):
@@ -161,7 +161,7 @@ def _train(plan: Plan, folder: RunFolder, callback: Callback, stop: Stop, begins
     return read_run(folder.path)
 
 
-def _blaming(setup: Setup, recorder: Recorder, moments: Iterator[Moment]) -> Iterator[Moment]:
+def _blaming(setup: Setup, recorder: Recorder, moments: Iterator[Event]) -> Iterator[Event]:
     """Take the turns; what user code raises in one is said in one line, and so is that memory is short.
 
     Whoever is told of a moment raises outside, and is left alone.
@@ -191,7 +191,7 @@ def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects, stop: Sto
     train_run(spec, folder, True, objects, lambda moment: None, stop=stop)
 
 
-def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> Iterator[Moment]:
+def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> Iterator[Event]:
     """Take the turns that are left, one after the other, or those until it is to stop."""
     plan = setup.plan
     here = (turn for turn in plan.turns.after(recorder.position.turns) if turn.role not in setup.followed)
@@ -199,13 +199,13 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     with closing(
         batches(setup.stream, views, plan.spec.engine.workers)
     ) as seen:  # workers end with it, also by an error
-        yield from _learn(setup, recorder, stops or Agreement(setup.fabric, never), seen)
+        yield from _learn(setup, recorder, stops or Agreement(setup.fabric, never_stop), seen)
 
 
-def _learn(setup: Setup, recorder: Recorder, stops: Agreement, seen: Iterator[Batch]) -> Iterator[Moment]:
+def _learn(setup: Setup, recorder: Recorder, stops: Agreement, seen: Iterator[Batch]) -> Iterator[Event]:
     plan, position = setup.plan, recorder.position
-    moment, parts = Moments(plan, position, setup.followed), Parts(setup, recorder.cost)
-    learning, watch, rest = None, Watch(setup, position), (position.turns, position.role)
+    moment, parts = Events(plan, position, setup.followed), Parts(setup, recorder.cost)
+    learning, watch, rest = None, Guard(setup, position), (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
         role, step = recorder.turn = turn
         if role in setup.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it

@@ -6,11 +6,11 @@ import torch
 from timm.optim import create_optimizer_v2, get_optimizer_class
 from torch import nn
 
-from spacedkd.errors import UserError, first_line
-from spacedkd.json_form import by_signature
-from spacedkd.own_code import failed, is_own, load_object
-from spacedkd.spec import OptimizerSpec
-from spacedkd.training.objects import MakeOptimizer
+from spacedkd.config.objects import MakeOptimizer
+from spacedkd.config.serialization import by_signature
+from spacedkd.config.spec import OptimizerSpec
+from spacedkd.runtime.errors import UserError, first_line
+from spacedkd.runtime.user_code import failed, is_user_code, load_object
 
 
 def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | None = None) -> torch.optim.Optimizer:
@@ -18,7 +18,7 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | 
 
     SGD decays every weight, as the paper's does; all others by name spare biases, norms, tokens and what timm spares.
     """
-    if make is None and is_own(spec.name):
+    if make is None and is_user_code(spec.name):
         make = load_object(spec.name)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("Nothing of the network learns: none of its parameters has requires_grad.")

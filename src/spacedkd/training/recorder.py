@@ -1,36 +1,120 @@
 """What a run leaves in its folder (spec, journal, checkpoint, in the end student and result), and what it costs."""
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from spacedkd.documents import read_journal
-from spacedkd.errors import Moved, UserError
-from spacedkd.files import write_json
-from spacedkd.run import result
+from spacedkd.config.resolve import ResolvedRun
+from spacedkd.config.spec import read_spec
+from spacedkd.runs import checkpoint
+from spacedkd.runs.checkpoint import Position
+from spacedkd.runs.folder import Journal, RunFolder
+from spacedkd.runs.result import result
+from spacedkd.runtime.documents import read_journal
+from spacedkd.runtime.errors import Moved, UserError
+from spacedkd.runtime.files import write_json
 from spacedkd.schedule import Turn
-from spacedkd.training import checkpoint
-from spacedkd.training.beat import Beat
-from spacedkd.training.beginning import Beginning
-from spacedkd.training.best import Best
-from spacedkd.training.checkpoint import Position
+from spacedkd.training.callbacks import Event
 from spacedkd.training.cost import Cost
-from spacedkd.training.engine import describe
-from spacedkd.training.finite import skipped
-from spacedkd.training.folder import Journal, RunFolder
-from spacedkd.training.following import Following
+from spacedkd.training.device import describe
+from spacedkd.training.distributed import check_shared, is_sharding
+from spacedkd.training.extension import go_back, start_from
+from spacedkd.training.guard import skipped
+from spacedkd.training.heartbeat import Heartbeat
 from spacedkd.training.loggers import Loggers
-from spacedkd.training.mending import saved_models, student_digests, write_students
-from spacedkd.training.moment import Moment
-from spacedkd.training.path import Entry, Recording
-from spacedkd.training.saving import Background
 from spacedkd.training.setup import Scores, Setup
-from spacedkd.training.sharding import is_sharding
-from spacedkd.training.together import check_shared
+from spacedkd.training.students import BestStudent, saved_models, student_digests, write_students
+from spacedkd.trajectory.recording import Entry, Recording
+from spacedkd.trajectory.replay import Following
+
+# How a run takes its folder: free, begun before, begun again, or where another run ended.
+
+Planned = Callable[[ResolvedRun, int], None]
+"""hears what will be done, and how many turns of it are"""
+
+
+class Beginning(NamedTuple):
+    """How a run begins."""
+
+    new: bool = False
+    """the folder must be free"""
+    restart: bool = False
+    """what is there begins again"""
+    extend: RunFolder | None = None
+    """the run that it goes on from"""
+    planned: Planned = lambda plan, done: None
+    """called once the folder is held"""
+
+    def take(self, folder: RunFolder, setup: Setup, following: Following) -> bool:
+        """Make the folder this run's, which is held; says whether it is the first to be there."""
+        spec = setup.plan.spec
+        is_new = not folder.spec.exists()
+        if is_new:
+            if self.extend is not None:
+                start_from(self.extend, folder, setup.plan)
+            folder.create(spec)
+        elif self.new:
+            folder.check_free()
+        else:
+            folder.check_holds(spec)
+            held = read_spec(folder.path)
+            if (held.processes_before, held.log) != (spec.processes_before, spec.log):
+                folder.create(spec)  # from here on it is a run on another number of processes, or with other loggers
+        if self.restart:
+            following.check_there(folder.path)
+            folder.begin_again()
+        folder.handle.remove(folder.failed)  # it is tried again
+        following.go_on(folder)
+        write_json(folder.classes, setup.plan.data.describe(), folder.handle)
+        if checkpoint.generations(folder.checkpoint):
+            checkpoint.promote_newest(folder.checkpoint, folder.journal, setup.modules(), folder.handle)
+        elif folder.first_checkpoint.exists():
+            go_back(folder)
+        return is_new
+
+
+# What is written while training goes on.
+
+
+class Background:
+    """One piece of work at a time in a thread of its own; whatever goes wrong in it is raised where it is looked at."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin when what was begun before is done."""
+        self.wait()
+        self._thread = threading.Thread(target=self._do, args=(work,))
+        self._thread.start()
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # it is the other thread's to tell
+            self._error = error
+
+    def wait(self) -> None:
+        """Return when all is done."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def check(self) -> None:
+        """Raise what has gone wrong so far."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+
+# What a run leaves in its folder (spec, journal, checkpoint, in the end student and result), and what it costs.
 
 
 class Recorder:
@@ -38,7 +122,7 @@ class Recorder:
 
     def __init__(self, setup: Setup, folder: RunFolder, loggers: Loggers | None = None) -> None:
         self.setup, self.folder = setup, folder
-        self._beat, self._loggers = Beat(folder.handle), loggers or Loggers()
+        self._beat, self._loggers = Heartbeat(folder.handle), loggers or Loggers()
         self.position = Position()
         self.turn: Turn | None = None
         """the turn that is taken now, or was taken last"""
@@ -49,7 +133,7 @@ class Recorder:
         recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
         self._recording = Recording(folder.handle, setup.plan, setup.modules(), recorded)
         self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
-        self._best = Best(setup, folder)
+        self._best = BestStudent(setup, folder)
         self._saving = Background()
         self._started = time.monotonic()
 
@@ -105,7 +189,7 @@ class Recorder:
         with self._beat.beating(self.position.turns, len(plan.turns), plan.roles), logged:
             yield
 
-    def beats(self, moment: Moment) -> None:
+    def beats(self, moment: Event) -> None:
         """The run goes on."""
         self._beat.tell(moment)
 

@@ -2,42 +2,204 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from spacedkd.config.resolve import ResolvedRun, stream_of
+from spacedkd.config.spec import NetworkSpec
+from spacedkd.data.dataset import Items
+from spacedkd.data.digest import difference
 from spacedkd.data.images import Encoded, Images
-from spacedkd.data.items import Items
+from spacedkd.data.parallel import notify
 from spacedkd.data.splits import RunData
-from spacedkd.data.stream import Stream, in_order
-from spacedkd.errors import UserError
-from spacedkd.evaluation.scores import NotFinite, check_finite, count
-from spacedkd.models.weights import ema_update
-from spacedkd.own_code import is_own, user_code
-from spacedkd.training import engine, path
-from spacedkd.training.building import build_models
-from spacedkd.training.compiling import compile_blocks
+from spacedkd.data.stream import Stream, in_order, too_small
+from spacedkd.evaluation.accuracy import NotFinite, check_finite, count
+from spacedkd.methods.base import Ingredients
+from spacedkd.models import factory
+from spacedkd.models.pretrained import check_trained, ema_update, keep_normalisation
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runtime.documents import read_json
+from spacedkd.runtime.errors import Linked, UserError
+from spacedkd.runtime.seeds import seed_for
+from spacedkd.runtime.user_code import is_user_code, user_code
+from spacedkd.training import device
+from spacedkd.training.device import can_be_channels_last, compile_blocks, mend_strides
+from spacedkd.training.distributed import is_sharding, share_batch_norm
 from spacedkd.training.fabric import Fabric
-from spacedkd.training.folder import RunFolder
-from spacedkd.training.following import RecordedPath
-from spacedkd.training.layout import can_be_channels_last, mend_strides
 from spacedkd.training.learner import Learner, set_mode
-from spacedkd.training.path import Settings
-from spacedkd.training.plan import Plan, stream_of
-from spacedkd.training.same_data import check_same_data
-from spacedkd.training.same_path import find_paths
-from spacedkd.training.sharding import is_sharding
-from spacedkd.training.shared_norm import share_batch_norm
+from spacedkd.trajectory import recording
+from spacedkd.trajectory.matching import find_paths
+from spacedkd.trajectory.recording import Settings
+from spacedkd.trajectory.replay import RecordedPath
+
+# Whether the data is still what a run began with; its folder keeps the classes and a digest in classes.json.
+
+_WAY_OUT = "Put the old data back, or train again in a new folder."
+
+
+def check_same_data(folder: RunFolder, data: RunData, who: str = "", begins_again: bool = False) -> None:
+    """Refuse data that has changed since the run in a folder began; `who` asks, if it is not that run itself.
+
+    A run that begins again may learn from other data, and one line tells that it does. Runs of before there were
+    digests are told by their classes and by how many images they have.
+    """
+    if not folder.classes.exists():
+        return
+    try:
+        changed = _change(folder, data)
+    except Linked:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if begins_again:
+            return
+        raise UserError(
+            f"{folder.classes} cannot be read. Delete it to go on without knowing whether the data is the same."
+        ) from None
+    if changed is None:
+        return
+    if not begins_again:
+        raise UserError(f"{who}The data of {folder.path} {changed}. {_WAY_OUT}")
+    notify(f"The data of {folder.path} {changed}. It begins again with the data as it is now.")
+
+
+def _change(folder: RunFolder, data: RunData) -> str | None:
+    """The rest of a sentence."""
+    now, before = data.describe(), read_json(folder.classes, within=folder.path)
+    if before["classes"] != now["classes"]:
+        return _other_classes(before["classes"], now["classes"])
+    digest = before.get("digest")
+    counts = {part: {"images": count} for part, count in before["items"].items()} if digest is None else digest
+    found = {part: {"images": count} for part, count in now["items"].items()} if digest is None else data.digest
+    changed = difference(counts, found)
+    return None if changed is None else f"has changed since it began: {changed}"
+
+
+def _other_classes(trained: list[Any], found: list[Any]) -> str:
+    then, now = f"{len(trained)} classes", f"{len(found)} classes"
+    if len(trained) == len(found):
+        then, now = next((str(a["name"]), str(b["name"])) for a, b in zip(trained, found, strict=True) if a != b)
+    return f"has other classes than it was trained on: {then} then, {now} now"
+
+
+# A plan's models, built.
+
+
+class Networks:
+    """Makes the network of any role: the last role has the student's own, all others the teacher's if there is one."""
+
+    def __init__(self, plan: ResolvedRun) -> None:
+        self.plan = plan
+        self.teacher_was_asked_for = False
+
+    def __call__(
+        self,
+        role: str,
+        *,
+        fresh: bool = False,
+        fixed: bool = False,
+        like: str | None = None,
+        spec: NetworkSpec | None = None,
+    ) -> nn.Module:
+        run, shown, roles = self.plan.spec, self.plan.data.shown, self.plan.method.roles
+        if spec is None:
+            spec = self.plan.network(like or role)
+            self.teacher_was_asked_for |= (like or role) != roles[-1]
+            make = self.plan.objects.teacher if spec is run.teacher else self.plan.objects.network
+        else:
+            make = None
+        seed = self._seed(role, fresh)
+        if not fixed:
+            chain = (*self.plan.method.fixed, *roles)
+            trained = role in (chain[0], chain[-1])
+            return factory.build(spec if trained else spec.untrained(), shown, seed, make)
+        check_trained(spec, len(shown.classes))
+        teacher = factory.build(spec, shown, seed, make)
+        keep_normalisation(teacher, spec, shown.normalisation)
+        return teacher
+
+    def _seed(self, role: str, fresh: bool) -> int:
+        # A trained teacher may come from a run with this seed, so a student that is to differ must not start as it did.
+        run = self.plan.spec
+        trained = (run.teacher or run.network).pretrained
+        is_student = role == self.plan.method.roles[-1]
+        differs = fresh or not run.same_init
+        same = not differs or (is_student and not trained)
+        return seed_for(run.seed, "weights") if same else seed_for(run.seed, "weights", role)
+
+
+@user_code()
+def build_models(plan: ResolvedRun) -> dict[str, nn.Module]:
+    """Every model of the plan's method, by name."""
+    networks, data = Networks(plan), plan.data
+    given = Ingredients(
+        networks,
+        sample=data.shown.sample,
+        classes=len(data.shown.classes),
+        images=data.count,
+        batch_size=plan.spec.batch_size,
+        mixed=data.mixed,
+        parts=plan.spec.accumulate,
+    )
+    with factory.seeded(seed_for(plan.spec.seed, "extra modules")):
+        models = plan.method.models(given)
+    for role, learner in plan.method.learners.items():
+        if not isinstance(models.get(learner), nn.Module):
+            raise UserError(f"Method {plan.spec.method.name} has no model {learner!r}, which its {role} would update.")
+    if plan.spec.ema is not None and "average" in models:
+        raise UserError("--ema keeps a model called 'average', and the method has one of that name: rename it.")
+    if plan.spec.teacher is not None and not networks.teacher_was_asked_for:
+        raise UserError(
+            f"--teacher {plan.spec.teacher.name} does not matter: method {plan.spec.method.name} as asked for has no "
+            "teacher network. Leave it out, or use --method kd."
+        )
+    _check_last_batch(plan, models)
+    left_out = {learner for role, learner in plan.method.learners.items() if role not in plan.roles}
+    kept = {plan.method.learners[role] for role in plan.roles}
+    return {name: model for name, model in models.items() if name in kept or name not in left_out}
+
+
+def _check_last_batch(plan: ResolvedRun, models: dict[str, nn.Module]) -> None:
+    """Refuse a last batch that is too small for BatchNorm, where there is one, or for the parts it is computed in."""
+    ranks, cut = plan.spec.engine.processes, plan.spec.accumulate
+    smallest = stream_of(plan.spec, plan.data, 0, ranks).size(plan.steps_per_epoch - 1)
+    parts = (part for model in models.values() for part in model.modules())
+    least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts) else 1
+    if smallest < least * ranks and least > 1:
+        raise too_small(smallest, "items", plan.spec.batch_size, ranks)
+    if smallest < least * ranks * cut:
+        norm = ", two for BatchNorm" if least > 1 else ""
+        way_out = "--drop-last True or fewer parts" if plan.spec.batch_size >= least * ranks * cut else "fewer parts"
+        raise UserError(
+            f"The last batch of an epoch has {smallest} images for {ranks * cut} parts (--accumulate {cut} on {ranks} "
+            f"device(s)), and each needs one{norm}: use {way_out}."
+        )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For work that is too small to be shared: threads that wait for each other on busy cores take 36 times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+# A plan's models on its devices: who can learn, who stands still, what moves along, how good they are.
 
 
 @dataclass(frozen=True)
 class Setup:
     """What the loop works with."""
 
-    plan: Plan
+    plan: ResolvedRun
     fabric: Fabric
     data: RunData
     stream: Stream
@@ -92,7 +254,7 @@ class Setup:
         stopped = self.plan.method.learners.get(before)
         for name, module in self.modules().items():
             if name == stopped or (name not in self.learners and any(True for _ in module.parameters())):
-                engine.share_buffers(module)
+                device.share_buffers(module)
 
     def move_along(self, role: str, step: int, lr: float) -> None:
         """Move what an update moves besides the role's model: the student's average and, by a quirk, all others."""
@@ -114,19 +276,19 @@ def _keep_statistics(model: nn.Module, keeps: bool) -> None:
 
 
 @user_code()
-def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
+def set_up(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -> Setup:
     """The plan's models on its devices; nothing is written yet."""
     models = build_models(plan) if models is None else models
     spec, method = plan.spec, plan.method
     if spec.teacher_path is not None:
         check_same_data(RunFolder(spec.teacher_path), plan.data, "--teacher-path: ")
-    paths = {role: path.settings(plan, role, models) for role in path.leaders(plan)}
+    paths = {role: recording.settings(plan, role, models) for role in recording.leaders(plan)}
     followed = {} if spec.teacher_path is None else find_paths(plan, paths)
     if spec.record and not paths.keys() - followed.keys():
         raise UserError("--record: everybody who leads learns elsewhere, by --teacher-path. Leave one of them out.")
     learning = [role for role in plan.roles if role not in followed]
     names = sorted({method.learners[role] for role in learning})
-    fabric = engine.start(spec, parts_learn_in_turn=len(names) < len(learning))
+    fabric = device.start(spec, parts_learn_in_turn=len(names) < len(learning))
     on_device = fabric.device.type != "cpu" and spec.engine.workers == 0
     data = plan.data.to(fabric.device) if on_device else plan.data
     channels_last = spec.channels_last and not is_sharding(fabric)  # which wants weights that can be cut
@@ -139,7 +301,7 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     if spec.sync_batchnorm and fabric.world_size > 1:
         for name in names:
             share_batch_norm(models[name])
-    own_lr = is_own(spec.optimizer.name) and not is_own(spec.rate.shape)
+    own_lr = is_user_code(spec.optimizer.name) and not is_user_code(spec.rate.shape)
     average = None
     if spec.ema is not None:  # from the weights as they are in the run's precision
         average = fabric.strategy.precision.convert_module(deepcopy(models[plan.student]))
@@ -149,10 +311,10 @@ def set_up(plan: Plan, models: dict[str, nn.Module] | None = None) -> Setup:
     elsewhere = {method.learners[role] for role in followed}
     ready = {}
     for name, model in models.items():
-        add = engine.add_followed if name in elsewhere else engine.add_frozen
+        add = device.add_followed if name in elsewhere else device.add_frozen
         ready[name] = learners[name].model if name in learners else add(fabric, model)
     if average is not None:
-        ready["average"] = engine.add_frozen(fabric, average)
+        ready["average"] = device.add_frozen(fabric, average)
     if spec.engine.compile:
         compile_blocks(models.values(), fabric.device)
     stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
@@ -198,7 +360,7 @@ def measure(setup: Setup, model: nn.Module, module: nn.Module, name: str | None 
     was_training = module.training
     module.eval()
     if fabric.world_size > 1:
-        engine.share_buffers(module)
+        device.share_buffers(module)
     heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
     scores, wrong = {}, {}
     for part, items in setup.data.evaluated().items():

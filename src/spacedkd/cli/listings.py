@@ -1,0 +1,131 @@
+"""What there is to choose from: a function for each listing, whose docstring is what the list of them says."""
+
+import fnmatch
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rich import box
+from rich.columns import Columns
+from rich.console import RenderableType
+from rich.table import Table
+
+from spacedkd.cli import status
+from spacedkd.cli.progress import console
+from spacedkd.config.quirks import QUIRKS
+from spacedkd.config.recipes import RECIPES, settings_of
+from spacedkd.runtime.errors import UserError, unknown
+
+
+def _table(*heads: str, rows: Iterable[Iterable[str]]) -> Table:
+    table = Table(*heads, box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def data(pattern: str) -> Table:
+    """data sets, and places of your own to take images from"""
+    from spacedkd.data.sources import PLACES, SOURCES
+
+    rows = [(name, source.about) for name, source in {**SOURCES, **PLACES}.items()]
+    return _table("--data", "what it is", rows=rows)
+
+
+def augmentations(pattern: str) -> Table:
+    """how training images can be varied"""
+    from spacedkd.data.transforms import AUGMENTATIONS, BY_DATA
+
+    rows = [*((name, entry.about) for name, entry in AUGMENTATIONS.items()), *BY_DATA.items()]
+    return _table("--augment", "what is done to training images", rows=rows)
+
+
+def networks(pattern: str) -> Columns:
+    """networks; --pattern 'vit*' for those that match"""
+    from spacedkd.models.factory import available
+
+    names = available(pattern)
+    if not names:
+        raise UserError(f"No network matches {pattern!r}. Use wildcards: spacedkd list networks --pattern '*resnet*'")
+    return Columns(names, padding=(0, 3))
+
+
+def methods(pattern: str) -> RenderableType:
+    """distillation methods; --pattern ctkd for all about one"""
+    from rich.markdown import Markdown
+
+    from spacedkd.methods import METHODS
+    from spacedkd.methods.pages import cited, page
+
+    if pattern:
+        found = fnmatch.filter(METHODS, pattern)
+        if not found:
+            raise unknown("method", pattern, METHODS)
+        return Markdown("\n\n".join(page(name) for name in found))
+    rows = [(name, cited(of.paper), of.card.kind, of.weights, of.source) for name, of in METHODS.items()]
+    table = _table("--method", "paper", "who teaches", "weights by default", "defined by", rows=rows)
+    for column in table.columns:
+        column.overflow = "fold"
+    table.caption = "Formula and options of one: spacedkd list methods --pattern ctkd"
+    return table
+
+
+def schedules(pattern: str) -> Table:
+    """who learns when"""
+    flags = {
+        "--interval online": "teacher and student take turns at every step",
+        "--interval 1.5ep": "spaced: the teacher learns 1.5 epochs alone, then the student replays them",
+        "--interval 586st": "the same in steps",
+        "--interval offline": "the teacher learns the whole run, then the student does",
+        "--ahead 1.5ep": "the teacher stays this far ahead but keeps moving (control)",
+        "--interval 1.5ep --window 20ep..40ep": "spaced only then, online before and after (critical period)",
+        "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
+        "--interval own:Growing": "a dataclass of yours with a method turns; its options by --set schedule.NAME=VALUE",
+    }
+    return _table("flags", "who learns when", rows=flags.items())
+
+
+def recipes(pattern: str) -> Table:
+    """whole training recipes, with the quirks of released code; --pattern paper-cnn for all settings of one"""
+    if pattern:
+        names = fnmatch.filter(RECIPES, pattern)
+        if not names:
+            raise unknown("recipe", pattern, RECIPES)
+        settings = [(name, *row) for name in names for row in settings_of(name)]
+        plain = ((text.replace("`", "") for text in row[len(names) == 1 :]) for row in settings)
+        heads = ("--recipe", "setting", "value", "where it comes from")[len(names) == 1 :]
+        table = _table(*heads, rows=plain)
+        for column in table.columns:
+            column.overflow = "fold"
+        return table
+    rows = [
+        (
+            name,
+            entry.about,
+            "\n".join(f"{quirk} ({', '.join(modes)}): {QUIRKS[quirk].about}" for quirk, modes in entry.quirks.items()),
+        )
+        for name, entry in RECIPES.items()
+    ]
+    table = _table("--recipe", "what it is", "quirks: --without QUIRK", rows=rows)
+    table.caption = "Settings of one, and where each comes from: spacedkd list recipes --pattern paper-cnn"
+    return table
+
+
+def runs(pattern: str, folder: Path = status.RUNS) -> Iterable[str]:
+    """runs in `runs`, or in the folder that is named after this word, and what they reached"""
+    width = console.width if console.is_terminal else sys.maxsize  # a pipe has room for everything
+    return status.listed(folder, pattern, width)
+
+
+_EVERY: tuple[Callable[[str], RenderableType | Iterable[str]], ...] = (
+    *(data, augmentations, networks, methods, schedules, recipes),
+    runs,
+)
+LISTINGS = {one.__name__: one for one in _EVERY}
+
+
+def listings() -> Table:
+    """What can be listed."""
+    return _table(
+        "spacedkd list ...", "what it shows", rows=[(name, of.__doc__ or "") for name, of in LISTINGS.items()]
+    )

@@ -1,0 +1,166 @@
+"""What is wrong with the words of a command, in one line with the way out; tyro itself draws a box of many lines."""
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
+from importlib import import_module
+from io import StringIO
+from typing import Any, get_args
+
+import tyro
+
+from spacedkd.cli.help import Verbs
+from spacedkd.runtime.errors import UserError, did_you_mean, format_value, unknown
+
+try:
+    _errors: Any = import_module("tyro._errors")  # its own, which another version of it may have changed
+except ImportError:
+    _errors = None
+
+PROGRAM = "spacedkd"
+_OF_A_RUN = ("train", "compare")
+"""verbs that take the flags of a run"""
+_CALLED_HERE = {
+    "--accumulate 2": "accumulate-grad-batches grad-accum grad-accumulation gradient-accumulation-steps",
+    "--accelerator cpu": "cpu no-cuda",
+    "--accelerator cuda": "cuda device use-cuda",
+    "--ahead 1ep": "lead constant-ahead",
+    "--augment NAME": "aug augmentation data-aug transform transforms",
+    "--batch-size 128": "b batch batchsize bs train-batch-size per-device-train-batch-size",
+    "--clip 1": "clip-grad clip-norm grad-clip grad-norm gradient-clip-val gradient-clipping max-grad-norm",
+    "--data NAME, or --data FOLDER": "dataset datasets dataset-name ds data-name data-path train-dir",
+    "--devices 2": "gpu gpus num-gpus n-gpu ngpu ngpus num-devices world-size nproc-per-node",
+    "--ema 0.999": "ema-decay model-ema model-ema-decay",
+    "--epochs 80": "n-epochs num-epochs max-epochs epoch-num",
+    "--epochs, which may be a fraction: --epochs 0.5": "iterations iters max-iters max-steps num-steps steps",
+    "--evaluate-every 1ep": "eval-every eval-freq eval-interval val-every val-freq",
+    "--holdout 0.1, or --test-split NAME": "val val-set val-split valid-split validation validation-split",
+    "--image-size 32": "img-size image-resolution input-size resolution size",
+    "--interval 1.5ep": "gap space spaced spacing space-interval spaced-interval teacher-interval",
+    "--label-smoothing 0.1": "smoothing ls",
+    "--log tensorboard": "logger loggers mlflow report-to tensorboard wandb",
+    "--log-every 25st": "log-freq log-interval print-freq",
+    "--lr 0.01": "base-lr init-lr initial-lr learning-rate lr-init",
+    "--method NAME": "algorithm algo distill distillation distill-method distill-type kd kd-method loss",
+    "--network NAME": "arch architecture backbone model model-name model-s net network-name student student-arch "
+    "student-model student-network",
+    "--nodes 2": "nnodes num-nodes",
+    "--optimizer NAME": "opt optim optimiser optimizer-name",
+    "--out FOLDER": "dir exp exp-name experiment experiment-name log-dir logdir name out-dir output output-dir "
+    "run-name save save-dir save-path",
+    "--precision bf16-mixed": "amp bf16 fp16 half mixed-precision",
+    "--rate cosine": "lr-schedule lr-scheduler sched scheduler",
+    "--interval 1.5ep for who learns when, --rate cosine for the learning rate": "schedule",
+    "--recipe NAME": "preset",
+    "--resume RUN": "continue resume-from resume-from-checkpoint",
+    "--root FOLDER, or --data FOLDER": "data-dir data-folder data-root",
+    "--save-every 1ep": "checkpoint-every save-freq save-interval save-steps",
+    "--seed 0": "manual-seed random-seed",
+    "--set method.logit_weight=0.3 (of the teacher's logits) and --set method.label_weight=0.7 (of the labels)": (
+        "alpha beta gamma kd-alpha kd-weight lambda distill-weight distillation-alpha loss-weight ce-weight"
+    ),
+    "--set method.feature_weight=0.03": "feature-weight feat-weight hint-weight",
+    "--set method.temperature=4": "distillation-temperature kd-t kd-temperature t tau temp temperature",
+    "--set network.drop_path_rate=0.1": "drop-path drop-path-rate stochastic-depth",
+    "--set network.drop_rate=0.1": "drop drop-rate dropout",
+    "--set network.pretrained=true (timm's weights), --weights FILE, or --teacher-weights timm for the teacher": (
+        "pretrain pretrained use-pretrained"
+    ),
+    "--spec FILE": "cfg config config-file config-path conf params settings yaml",
+    "--teacher NAME": "model-t teacher-arch teacher-model teacher-name teacher-net teacher-network",
+    "--teacher-weights RUN, or a file": "path-t pretrained-teacher teacher-checkpoint teacher-ckpt teacher-pretrained",
+    "--warmup 5ep": "warmup-epochs warmup-steps warm-up",
+    "--weight-decay 0.0005": "decay l2 wd",
+    "--weights FILE, or --resume RUN to go on with a run": "checkpoint ckpt init-checkpoint init-from load load-from",
+    "--workers 4": "data-workers dataloader-workers j loader-workers num-workers nw threads-data",
+    "Leave it out: it follows from the data.": "classes n-classes nb-classes num-classes number-of-classes",
+    "spacedkd evaluate RUN": "eval evaluate test test-only eval-only",
+}
+"""what words of the field, that other programs have for flags, are called here"""
+_HINTS = {word: flag for flag, words in _CALLED_HERE.items() for word in words.split()}
+_OF_THE_COMPARISON = (
+    "--out --seeds --arm --methods --against --jobs --ray --plan --dry-run --equal-cost --no-sharing".split()
+)
+_OF_ONE_RUN = ("--resume", "--restart", "--extend")
+"""flags of the verbs that take the flags of a run, which are no flags of a run themselves"""
+_KINDS = {
+    tuple[int, ...]: "whole numbers",
+    tuple[float, ...]: "numbers",
+    int: "a whole number",
+    float: "a number",
+}
+
+
+def in_one_line(words: Sequence[str], verbs: Verbs) -> AbstractContextManager[Any]:
+    """While this lasts, words that cannot be read are a UserError; `words` are those of the whole command.
+
+    Where tyro has changed, it draws its boxes.
+    """
+
+    def refuse(event: Any) -> None:
+        with suppress(AttributeError):
+            _refuse(event, words, verbs)
+
+    hooked: Callable[..., AbstractContextManager[Any]] = getattr(_errors, "on_parse_error", nullcontext)
+    return hooked(refuse)
+
+
+def _refuse(event: Any, words: Sequence[str], verbs: Verbs) -> None:
+    if not words:
+        raise UserError(f"Name a command: {', '.join(verbs)}. See {PROGRAM} --help")
+    verb = words[0]
+    if verb not in verbs:
+        raise unknown("command", verb, verbs)
+    if event.prog != PROGRAM:
+        verb = event.prog.removeprefix(f"{PROGRAM} ")  # of the flags of an arm, which are those of another
+    match event:
+        case _errors.UnrecognizedArgs():
+            raise _unrecognized(event.tokens[0], verb, verbs[verb], event.prog != PROGRAM)
+        case _errors.MissingArgs():
+            names = " and ".join(_name(one.arg) for one in event.missing_arguments)
+            raise UserError(f"{verb} needs {names}. See {PROGRAM} {verb} --help")
+        case _errors.BadValue():
+            raise UserError(f"{_name(event.argument)} needs a value. See {PROGRAM} {verb} --help-all")
+        case _errors.InstantiationFailure(argument=argument) if argument is not None:
+            raise _not_read(_name(argument), argument.field.type_stripped, event.message.splitlines()[0])
+
+
+def _unrecognized(word: str, name: str, verb: Callable[..., None], in_arm: bool) -> UserError:
+    flag, way_out = word.partition("=")[0], f"Every flag: {PROGRAM} {name} --help-all"
+    if not flag.startswith("-"):
+        return UserError(f"{name} does not expect the word {format_value(word)}. {way_out}")
+    hint = _HINTS.get(flag.lstrip("-").lower().replace("_", "-")) if name in _OF_A_RUN else None
+    if hint is not None:
+        return UserError(
+            f"{name} has no flag {format_value(flag)}. {hint if hint.endswith('.') else f'Use {hint}.'} {way_out}"
+        )
+    if in_arm and flag in _OF_THE_COMPARISON:
+        return UserError(f"{flag} is no flag of an arm, but of the whole comparison: give it outside of --arm.")
+    if in_arm and flag in _OF_ONE_RUN:
+        return UserError(f"{flag} is no flag of an arm: the same comparison again goes on with what is not finished.")
+    return UserError(
+        f"{name} has no flag {format_value(flag)}.{did_you_mean(flag, flags_of(verb), likeness=0.75)} {way_out}"
+    )
+
+
+def _not_read(name: str, kind: Any, message: str) -> UserError:
+    """Of a value that is of another kind; what was typed stands in quotes at the end of tyro's message."""
+    wanted = next((words for one, words in _KINDS.items() if one in (kind, *get_args(kind))), None)
+    typed = re.search(r"('.*')\W*$", message)
+    if wanted is None or typed is None:
+        return UserError(f"{name}: {message}")
+    return UserError(f"{name} must be {wanted}, got {typed[1]}.")
+
+
+def flags_of(verb: Callable[..., None]) -> list[str]:
+    """The flags that the help of a verb shows, with their other names."""
+    printed = StringIO()
+    with suppress(SystemExit), redirect_stdout(printed):
+        tyro.cli(verb, args=["--help"])
+    heads = re.findall(r"^[^\w-]*(--?\w.*?)(?:  |$)", printed.getvalue(), re.MULTILINE)
+    return [name for head in heads for name in re.findall(r"(?<!\S)--\w[\w-]*", head)]
+
+
+def _name(argument: Any) -> str:
+    """As it is typed: a flag, or the word that stands for what is named without one."""
+    return str(argument.lowered.metavar if argument.is_positional() else argument.lowered.name_or_flags[0])

@@ -1,0 +1,198 @@
+"""Runs as tasks of a Ray cluster: their folders, on storage that all its nodes share, are the only state.
+
+A run whose node is lost goes on elsewhere from its checkpoint. Nothing is queued within Ray that could not begin at
+once, so that a teacher comes before the students that follow it, here as on one machine.
+"""
+
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private.services import canonicalize_bootstrap_address  # for ray.init may wait for a dead one for ever
+from ray.exceptions import NodeDiedError, RayError, RayTaskError
+from ray.util.queue import Queue
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from spacedkd.comparison.pool import REPORT_SECONDS, failure_of, train_job
+from spacedkd.comparison.teacher_sharing import Job
+from spacedkd.runtime.errors import RunFailed, UserError
+from spacedkd.runtime.locks import LockHeld, hold
+from spacedkd.runtime.signals import Signals
+from spacedkd.runtime.user_code import Inherited
+from spacedkd.training.callbacks import Event
+
+ANSWER_SECONDS = 5.0
+"""within which a cluster must answer; Ray itself would try for minutes"""
+LOCK_SECONDS = 120.0
+"""after which the lock of a process on a lost machine is released, also by a file server that has to notice"""
+PATIENCE_SECONDS = 30.0
+"""for which a run waits, in its place, for one it follows and nobody trains"""
+SAVED_SECONDS = 60.0
+"""within which a task that is to stop has ended its turn, and saved"""
+MOST_KILLS = 3
+"""of the same run on machines that live on"""
+
+
+@contextmanager
+def ray_pool(address: str, jobs: Sequence[Job], at_most: int | None) -> Iterator["RayPool"]:
+    """The cluster at an address, `auto` for the one of this machine; whatever ends this early lets its tasks save."""
+    with _connected(address):
+        pool = RayPool(jobs, at_most)
+        if not pool.places():
+            raise UserError(
+                f"No node of the Ray cluster has the {pool.most_needed} {pool.kind}s that a run needs. Give --threads "
+                "fewer, or add nodes with: ray start --address HEAD:6379"
+            )
+        try:
+            yield pool
+        except Exception:
+            pool.stop()
+            raise
+        finally:
+            pool.end()
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    if ray.is_initialized():  # by somebody who will end it as well
+        yield
+        return
+    where = address
+    try:
+        if address == "auto":
+            where = canonicalize_bootstrap_address(address) or address
+        host, _, port = where.removeprefix("ray://").rpartition(":")
+        if host and port.isdigit():
+            socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+        ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # of many kinds
+        why = (str(error).splitlines() or [repr(error)])[0].rstrip(".")
+        raise UserError(
+            f"--ray: no Ray cluster can be reached at {where!r} ({why}). Start one with: ray start --head"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class RayPool:
+    """Processes of a Ray cluster."""
+
+    def __init__(self, jobs: Sequence[Job], at_most: int | None) -> None:
+        may_be_gpu = jobs[0].spec.engine.accelerator in ("auto", "cuda", "gpu")
+        self.kind = "GPU" if may_be_gpu and any("GPU" in node["Resources"] for node in _alive()) else "CPU"
+        self.most_needed = max(map(self._needs, jobs))
+        self._at_most = len(jobs) if at_most is None else at_most
+        self._train = ray.remote(max_retries=0)(_train)  # whoever was lost has to come before its followers
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._news = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        self._numbers: dict[Any, int] = {}
+        self._kills: Counter[int] = Counter()
+
+    def _needs(self, job: Job) -> int:
+        """CPUs, or GPUs, that a run takes of a node; the two processes of a pipeline take twice as many."""
+        engine = job.spec.engine
+        return (1 if self.kind == "GPU" else engine.threads or 1) * (1 + engine.pipeline)
+
+    def places(self) -> int:
+        """Room on nodes that are alive; some may have joined, or been lost."""
+        room = sum(int(node["Resources"].get(self.kind, 0) // self.most_needed) for node in _alive())
+        return min(room, self._at_most)
+
+    def submit(self, number: int, job: Job) -> Any:
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        needs = {"CPU": 0, "GPU": 0, self.kind: self._needs(job)}
+        task = self._train.options(num_cpus=needs["CPU"], num_gpus=needs["GPU"])
+        handle = task.remote(number, (Inherited(), job), str(Path.cwd()), self._news.actor, PATIENCE_SECONDS)
+        self._numbers[handle] = number
+        return handle
+
+    def wait(self, running: Collection[Any]) -> Iterable[Any]:
+        if not running:  # all nodes are lost; others may come
+            time.sleep(REPORT_SECONDS)
+            return []
+        ended, _ = ray.wait([*running], timeout=REPORT_SECONDS)
+        return ended
+
+    def finished(self, ended: Any) -> bool:
+        number = self._numbers.pop(ended)
+        try:
+            found = ray.get(ended)
+        except RayTaskError as error:  # before or after the run itself, which returns what ends it
+            raise failure_of(error) from None
+        except NodeDiedError:
+            return False
+        except RayError:
+            self._kills[number] += 1
+            if self._kills[number] == MOST_KILLS:
+                line = (
+                    f"It was killed from outside {MOST_KILLS} times (out of memory?). The same command goes on with it."
+                )
+                raise RunFailed(line) from None
+            return False
+        if isinstance(found, UserError):
+            raise found
+        return bool(found)
+
+    def news(self) -> Iterator[tuple[int, Event]]:
+        for number, values in self._news.get_nowait_batch(self._news.qsize()):
+            yield number, Event(*values)
+
+    def give_way(self, number: int) -> None:
+        """A task does so by itself."""
+
+    def stop(self) -> None:
+        """Let every run end its turn, and save."""
+        for handle in self._numbers:
+            ray.cancel(handle)  # to the task this is an interrupt
+        self._going_on(SAVED_SECONDS)
+
+    def end(self) -> None:
+        for handle in self._going_on(0):
+            ray.cancel(handle, force=True)
+
+    def _going_on(self, seconds: float) -> list[Any]:
+        """Tasks that have not ended within so many seconds. To force the end of one that has would end this process."""
+        handles = [*self._numbers]
+        return ray.wait(handles, num_returns=len(handles), timeout=seconds)[1] if handles else []
+
+
+def _alive() -> list[Mapping[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _train(number: int, given: tuple[Inherited, Job], cwd: str, news: Any, patience: float) -> bool | UserError:
+    """What a task does: train a run; says whether it is finished, or what is wrong with it."""
+    job = given[1]
+    with suppress(OSError):
+        os.chdir(cwd)  # paths of data and runs may start there
+    if not job.folder.parent.is_dir():
+        return RunFailed(
+            f"{socket.gethostname()} finds no folder {job.folder.parent}. All nodes must share the storage of runs "
+            "and data: give --out a folder there."
+        )
+    if job.begun:
+        with suppress(LockHeld), hold(job.folder / ".lock", LOCK_SECONDS):
+            pass  # whoever had it on a lost node is about to end
+    told = None
+
+    def tell(moment: Event) -> None:
+        nonlocal told
+        told = news.put_nowait.remote((number, tuple(moment)))  # not waited for: who waits lends out its CPUs
+
+    try:
+        with Signals() as stop:  # Ray interrupts a task that is to end
+            finished = train_job(job, tell, stop, patience)
+    except Exception as error:  # of the run, or of user code in it
+        return failure_of(error)
+    if told is not None:
+        ray.wait([told], timeout=ANSWER_SECONDS)  # the last news come before the end
+    return finished

@@ -1,0 +1,219 @@
+"""What a run is given as objects, beside the names in its spec.
+
+A function cannot be written into spec.json. What can be is its qualified name and a digest of its source, so that a run
+is only ever continued with the object it began with.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from itertools import chain
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spacedkd.config.serialization import changed_fields, qualified_name
+from spacedkd.config.spec import MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
+from spacedkd.learning_rate import LearningRate
+from spacedkd.methods import describe
+from spacedkd.methods.base import Method
+from spacedkd.models.factory import instance_given
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.user_code import is_user_code
+
+MakeModule = Callable[..., nn.Module]
+MakeOptimizer = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Whatever is None is named by the spec."""
+
+    network: MakeModule | None = None
+    teacher: MakeModule | None = None
+    data: tuple[Any, Any] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    optimizer: MakeOptimizer | None = None
+    lr: LearningRate | None = None
+    method: Method | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("network", "teacher"):
+            if isinstance(getattr(self, name), nn.Module):
+                raise instance_given(name, getattr(self, name))
+        for name in ("network", "teacher", "collate", "optimizer", "lr"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise UserError(f"{name} must be a function, got {getattr(self, name)!r}. A name goes into the spec.")
+        if isinstance(self.method, type):
+            raise UserError(f"method must be an object, got the class: give {self.method.__name__}().")
+        if self.collate is not None and self.data is None:
+            raise UserError("collate makes batches of your own datasets: give data=(train, test) too.")
+
+    @cached_property
+    def described(self) -> dict[str, dict[str, str]]:
+        """What goes into spec.json in their place; a method of ours is wholly in the spec already."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        if self.method is not None and ":" not in describe(self.method).name:
+            del given["method"]
+        return {name: {"name": _name(thing), "digest": digest(thing)} for name, thing in given.items()}
+
+    def check(self, needed: Mapping[str, Any], where: str, how: str = "spacedkd.train(spec, folder, {}=...)") -> None:
+        """Refuse to go on without an object, or with another one than before; `how` it is given."""
+        given = self.described
+        for name, before in needed.items():
+            if name not in given:
+                again = how.replace("{}", name)
+                raise UserError(f"{where} has a {name} of your own, {before['name']}: give it again, {again}.")
+            if given[name] != before:
+                what = "has other source than then" if given[name]["name"] == before["name"] else "is another one"
+                raise UserError(
+                    f"{where} was begun with {name} {before['name']}, and the {name} given now, {given[name]['name']}, "
+                    f"{what}. Use the old one, or begin again in a new folder."
+                )
+
+    def named_in(self, spec: RunSpec) -> RunSpec:
+        """The spec with the names of the objects where names belong.
+
+        Beside an object, and beside the name of a function of one's own, what the spec says besides must still matter.
+        """
+        names = {name: described["name"] for name, described in self.described.items()}
+        changes: dict[str, Any] = {"objects": self.described}
+        if "network" in names:
+            changes["network"] = _network("network", spec.network, names["network"])
+        if "teacher" in names:
+            changes["teacher"] = _network("teacher", spec.teacher or NetworkSpec(), names["teacher"])
+        data = names.get("data", spec.data.source)
+        if is_user_code(data):
+            changes["data"] = _only(spec.data, "source", data, ("holdout", "drop_last"))
+        optimizer, lr = names.get("optimizer", spec.optimizer.name), names.get("lr", spec.rate.shape)
+        if is_user_code(optimizer):
+            changes["optimizer"] = _only(spec.optimizer, "name", optimizer, ("clip", "moves_frozen"))
+        if is_user_code(lr):
+            changes["rate"] = _only(spec.rate, "shape", lr, ())
+            if spec.optimizer.lr != OptimizerSpec().lr:
+                raise UserError(f"optimizer.lr does not matter beside {lr}, a function of the step: leave it out.")
+        if self.method is not None:
+            own = describe(self.method)
+            if spec.method not in (MethodSpec(), MethodSpec(own.name), own):
+                raise UserError(
+                    f"method is given twice, as {spec.method.name} in the spec and as an object, {own.name}: "
+                    "leave one out."
+                )
+        return replace(spec, **changes)
+
+
+def _network(what: str, spec: NetworkSpec, name: str) -> NetworkSpec:
+    if spec.name not in (NetworkSpec().name, name):
+        raise UserError(f"{what} is given twice, as {spec.name} in the spec and as the function {name}: leave one out.")
+    return replace(spec, name=name)
+
+
+def _only(spec: Any, field: str, name: str, kept: tuple[str, ...]) -> Any:
+    """A spec whose `field` is the name of an object; of its other settings only those `kept` may be set."""
+    usual = type(spec)()
+    for changed in changed_fields(spec):
+        if changed not in (field, *kept) and getattr(spec, changed) != getattr(usual, changed):
+            raise UserError(f"{changed} does not matter beside {name}, which is your own: leave it out.")
+    if getattr(spec, field) not in (getattr(usual, field), name):
+        raise UserError(f"{getattr(spec, field)} in the spec and {name} given as an object: leave one of them out.")
+    return type(spec)(**{field: name, **{one: getattr(spec, one) for one in kept}})
+
+
+def _name(thing: Any) -> str:
+    if isinstance(thing, partial):
+        return _name(thing.func)
+    return qualified_name(thing[0]) if isinstance(thing, tuple) else qualified_name(thing)
+
+
+def digest(thing: Any) -> str:
+    """Names the source of an object, and the values it was made with: equal source and values, equal name."""
+    found = hashlib.sha256()
+    for part in _parts(thing, []):
+        found.update(part.encode() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def _parts(thing: Any, inside: list[Any]) -> Iterator[str]:
+    """What an object is made of; `inside` are the ones this one is a part of, so that a circle ends."""
+    yield type(thing).__name__
+    if thing is None or isinstance(thing, bool | int | float | str | bytes):
+        yield repr(thing)
+        return
+    if any(thing is one for one in inside):
+        return
+    within = partial(_parts, inside=[*inside, thing])
+    if isinstance(thing, Mapping):
+        for key, value in thing.items():
+            yield from chain(within(key), within(value))
+    elif isinstance(thing, tuple | list):
+        yield str(len(thing))
+        yield from chain.from_iterable(within(item) for item in thing)
+    elif isinstance(thing, Tensor | np.ndarray):
+        yield f"{thing.dtype} {tuple(thing.shape)}"
+        yield from within(_sample(thing))
+    elif isinstance(thing, partial):
+        yield from within([thing.func, thing.args, thing.keywords])
+    elif isinstance(thing, MethodType):
+        yield from within([thing.__func__, thing.__self__])
+    elif isinstance(thing, FunctionType):
+        yield _source(thing)
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        yield from within([thing.__defaults__, thing.__kwdefaults__, cells, _used(thing)])
+    elif isinstance(thing, type):
+        yield _source(thing)
+    else:
+        yield str(len(thing)) if isinstance(thing, Sized) else ""
+        yield from within(type(thing))
+        public = {name: value for name, value in getattr(thing, "__dict__", {}).items() if not name.startswith("_")}
+        if len(inside) < DEPTH:
+            yield from within(public)
+
+
+DEPTH = 12
+"""objects in objects are not looked into any deeper"""
+SAMPLE = 4096
+"""so many numbers of a large array tell it from others"""
+
+
+def _sample(array: Any) -> list[Any]:
+    """Numbers from all over an array."""
+    flat = array.detach().cpu().reshape(-1) if isinstance(array, Tensor) else array.reshape(-1)
+    some: list[Any] = flat[:: max(1, len(flat) // SAMPLE)].tolist()
+    return some
+
+
+def _used(function: FunctionType) -> dict[str, Any]:
+    """What a function names of its own file: the network class behind a `lambda`, say, or a constant."""
+    here = function.__module__
+    named = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+    plain = bool | int | float | str
+    return {
+        name: one
+        for name, one in named.items()
+        if isinstance(one, plain) or (isinstance(one, FunctionType | type) and one.__module__ == here)
+    }
+
+
+def _source(thing: Any) -> str:
+    code = getattr(thing, "__code__", None)
+    try:
+        if thing.__name__ != "<lambda>":  # its source is a whole line, with whatever else stands there
+            return inspect.getsource(thing)
+    except (OSError, TypeError):  # typed into a console, or built in
+        pass
+    return qualified_name(thing) if code is None else "".join(_code(code))
+
+
+def _code(code: CodeType) -> Iterator[str]:
+    yield code.co_code.hex()
+    yield repr(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code(constant)
+        else:
+            yield repr(constant)

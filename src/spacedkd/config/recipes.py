@@ -1,0 +1,393 @@
+"""Training recipes by name: what the paper says, done correctly, and what its released code does, quirk by quirk.
+
+A recipe is a spec; an official recipe is the paper's settings with a list of quirks, each of which can be left out
+alone. A quirk belongs to the modes in which the released code has it: its online KD is not its spaced KD by one step.
+
+python -m spacedkd.config.recipes docs/recipes.md      # write the table of settings, as `make docs` does
+"""
+
+import math
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spacedkd.config.overrides import value_at, with_changes
+from spacedkd.config.quirks import QUIRKS, without_token
+from spacedkd.config.spec import NetworkSpec, OptimizerSpec, RunSpec, describe_schedule
+from spacedkd.runtime.errors import UserError, same_name, unknown
+from spacedkd.schedule import Duration, Schedule, Spaced
+
+
+class Recipe(NamedTuple):
+    """A spec to start from, and the quirks on top of it."""
+
+    about: str
+    spec: RunSpec
+    quirks: Mapping[str, Sequence[str]] = {}
+    """each with the modes it belongs to: online, spaced, offline, or alone, which is training without a teacher"""
+
+
+TRANSFORMERS = ("deit", "pit", "vit", "swin")
+"""how timm's names of those begin that a recipe's drop-path is for"""
+
+
+class Setting(NamedTuple):
+    """A value of a recipe, by its place in a spec, and where it comes from."""
+
+    place: str
+    value: Any
+    source: str
+    """a section of the paper, its released code, or ours"""
+    implied: bool = False
+    """whether the method or the network has this value anyway, so that the spec does not name it"""
+
+
+_SETUPS = "paper, section 5.1"
+_CODE = "released code; not in the paper"
+_LEARNED_FROM = (
+    Setting("method.label_weight", 0.7, "paper, section 3.1: 1 minus the weight of the KL", implied=True),
+    Setting("method.logit_weight", 0.3, _SETUPS, implied=True),
+    Setting("method.temperature", 3.0, _SETUPS, implied=True),
+    Setting("method.temperature_squared", False, "released code of the ResNets; the paper does not say", implied=True),
+    Setting("method.feature_weight", 0.03, _SETUPS, implied=True),
+    Setting(
+        "method.feature_loss",
+        "norm",
+        'released code: the root of the summed squares; the paper\'s table of losses calls it "MSE (Sum)"',
+        implied=True,
+    ),
+)
+_TWO_NETWORKS = (
+    Setting("teacher", None, f"{_SETUPS}: the student's architecture"),
+    Setting(
+        "same_init",
+        True,
+        "spaced KD: paper, section 4.1; online KD: ours, the paper speaks of different seeds (section 3.1)",
+    ),
+    Setting("method.name", "kd", "paper, section 3.1"),
+    Setting("method.logit_loss", "kl", _SETUPS, implied=True),
+    Setting("schedule", Spaced("1.5ep"), "paper, section 5.3"),
+    Setting("follower_first", False, "paper, Algorithm 1; the released code has the opposite (quirk `online_pre`)"),
+)
+_ANY_SPACED = (
+    Setting(
+        "schedule.tail",
+        "teach",
+        "ours, after the text of section 4.1; Algorithms 2 and 4 as printed, and the released code, leave the last, "
+        "incomplete block untaught: `--tail drop`",
+    ),
+    Setting("frozen_mode", "eval", "ours; the paper freezes weights (section 4.1) and says nothing of BatchNorm"),
+    Setting("precision", "auto", "ours; the released code computes in float32 (quirk `full_precision`)"),
+)
+_RESNET = (
+    Setting("data.source", "cifar100", _SETUPS),
+    Setting(
+        "data.augmentation",
+        "paper",
+        "released code, on CIFAR crop, mirror and rotation by up to 15 degrees; not in the paper",
+    ),
+    Setting("data.drop_last", False, _CODE),
+    Setting("network.name", "resnet18_small", f"{_SETUPS}; its stem for small images: released code"),
+    Setting("epochs", 80.0, _SETUPS),
+    Setting("batch_size", 128, _SETUPS),
+    Setting("optimizer.name", "sgd", _SETUPS),
+    Setting("optimizer.lr", 0.01, _SETUPS),
+    Setting("optimizer.momentum", 0.9, _SETUPS),
+    Setting("optimizer.weight_decay", 5e-4, _CODE),
+    Setting("rate.shape", "constant", _SETUPS),
+)
+_TRANSFORMER = (
+    Setting("data.source", "cifar100", _SETUPS),
+    Setting("data.augmentation", "vit", "released code, RandAugment and erasing at 224 pixels; not in the paper"),
+    Setting("data.drop_last", True, _CODE),
+    Setting("network.name", "deit_tiny_patch16_224", _SETUPS),
+    Setting("network.drop_path_rate", 0.1, _CODE),
+    Setting("epochs", 300.0, _SETUPS),
+    Setting("batch_size", 128, _SETUPS),
+    Setting("optimizer.name", "adamw", _SETUPS),
+    Setting("optimizer.lr", 5e-4, _SETUPS),
+    Setting("optimizer.weight_decay", 0.05, _CODE),
+    Setting("rate.shape", "cosine", _SETUPS),
+    Setting("rate.floor", 0.01, f"{_SETUPS}: from 5e-4 to 5e-6"),
+    Setting("rate.warmup", Duration(20, "ep"), _SETUPS),
+    Setting("rate.warmup_start", 0.001, _CODE),
+    Setting("rate.restart_after_warmup", False, _CODE),
+    Setting("rate.per_epoch", True, _CODE),
+)
+SETTINGS: Mapping[str, Sequence[Setting]] = {
+    "paper-cnn": (
+        *_RESNET,
+        Setting(
+            "network.init", "kaiming", "released code of self KD; its two networks: quirk `torch_init`", implied=True
+        ),
+        *_TWO_NETWORKS,
+        *_LEARNED_FROM,
+        *_ANY_SPACED,
+    ),
+    "paper-self": (
+        *_RESNET,
+        Setting("network.init", "kaiming", "released code of self KD; not in the paper", implied=True),
+        Setting("method.name", "self-kd", "paper, section 3.1"),
+        Setting(
+            "method.variant", "snapshot", "paper, section 4.1: the teacher is frozen; Algorithm 4: quirk `live_teacher`"
+        ),
+        Setting(
+            "method.logit_loss",
+            "soft-cross-entropy",
+            "released code; the paper's KL (section 5.1) has the same gradient",
+            implied=True,
+        ),
+        Setting("schedule", Spaced("4ep"), "paper, section 5.2, its table of self KD"),
+        *_LEARNED_FROM,
+        *_ANY_SPACED,
+    ),
+    "paper-vit": (*_TRANSFORMER, *_TWO_NETWORKS, *_LEARNED_FROM, *_ANY_SPACED),
+}
+"""what each recipe after the paper sets, from top to bottom; an official recipe is the same with its quirks"""
+
+
+def _spec_of(settings: Sequence[Setting]) -> RunSpec:
+    """Return the spec that has these settings; what is implied is left out of it, and so out of its fingerprint."""
+    (optimizer,) = (one.value for one in settings if one.place == "optimizer.name")
+    base = RunSpec(optimizer=OptimizerSpec(optimizer))  # a momentum belongs to sgd alone
+    return with_changes(base, [(one.place, one.value) for one in settings if not one.implied])
+
+
+def in_words(value: Any) -> str:
+    """Return a setting's value as it is written in a table.
+
+    >>> [in_words(value) for value in (5e-4, True, None, Spaced("1.5ep"), Duration(20, "ep"))]
+    ['0.0005', 'true', 'left open', 'spaced 1.5ep', '20ep']
+    """
+    if value is None:
+        return "left open"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Schedule):
+        return describe_schedule(value) or ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings_of(name: str) -> list[tuple[str, str, str]]:
+    """Return place, value and source of every setting of a recipe; of an official one also those of its quirks."""
+    rows = [(one.place, in_words(one.value), one.source) for one in SETTINGS[name.replace("official", "paper")]]
+    for quirk, modes in RECIPES[name].quirks.items():
+        source = f"released code: {quirk} ({', '.join(modes)})"
+        settings = QUIRKS[quirk].settings(RECIPES[name].spec)
+        rows += [(place, in_words(value), source) for place, value in settings.items()]
+    return _by_place(rows)
+
+
+def _by_place(rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Sort rows as a spec has its fields; what is in one field stays in its order, and one place together."""
+    rows = [*rows]
+    groups = [one.name for one in fields(RunSpec)]
+    places = [*dict.fromkeys(place for place, _, _ in rows)]
+    return sorted(rows, key=lambda row: (groups.index(row[0].partition(".")[0]), places.index(row[0])))
+
+
+def settings_table() -> str:
+    """Return all settings of the recipes after the paper, and where each comes from, as a table in Markdown."""
+    recipes: dict[tuple[str, str, str], list[str]] = {}
+    for name in SETTINGS:
+        for row in settings_of(name):
+            recipes.setdefault(row, []).append(name.removeprefix("paper-"))
+    lines = ["| setting | value | `paper-` | where it comes from |", "|---|---|---|---|"]
+    for row in _by_place(recipes):
+        place, value, source = row
+        names = "all" if len(recipes[row]) == len(SETTINGS) else ", ".join(recipes[row])
+        lines.append(f"| `{place}` | {value} | {names} | {source} |")
+    return "\n".join(lines)
+
+
+BEGIN, END = "<!-- settings, written by `make docs` -->\n", "<!-- end of settings -->"
+
+
+def with_settings_table(page: str) -> str:
+    """Return a page with the table of settings in place of what stands between its two marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"The page has no place for the table of settings: {BEGIN.strip()} ... {END.strip()}")
+    return f"{before}{begin}{settings_table()}\n{end}{after}"
+
+
+_CNN, _SELF, _VIT = (_spec_of(settings) for settings in SETTINGS.values())
+
+RECIPES = {
+    "paper-cnn": Recipe("two ResNets, 80 epochs of SGD, interval 1.5 epochs, as the paper says", _CNN),
+    "paper-self": Recipe("self KD on a ResNet with a teacher that stands still, interval 4 epochs", _SELF),
+    "paper-vit": Recipe("two DeiT-Tiny, 300 epochs of AdamW, interval 1.5 epochs, as the paper says", _VIT),
+}
+_TAUGHT = "online spaced offline"
+_OFFICIAL = {
+    "cnn": {
+        _TAUGHT: "prob_kl other_init",
+        "online": "online_pre",
+        "spaced": "teacher_train_mode no_flush",
+        f"{_TAUGHT} alone": "torch_init full_precision",
+    },
+    "self": {
+        _TAUGHT: "live_teacher skip_head3_feature self_augmentation",
+        "spaced offline": "exits_run_along negative_counter",
+        f"{_TAUGHT} alone": "full_precision",
+    },
+    "vit": {
+        _TAUGHT: "numel_kl other_init distillation_token second_pass",
+        "online": "online_pre",
+        "spaced offline": "teacher_train_mode",
+        "spaced": "joint_adamw_zero_grads resampled_replay teachers_rate rounded_up no_flush",
+        f"{_TAUGHT} alone": "zero_head pit_drop_path full_precision",
+    },
+}
+for _name, _by_modes in _OFFICIAL.items():
+    _quirks = {quirk: modes.split() for modes, quirks in _by_modes.items() for quirk in quirks.split()}
+    _about = f"paper-{_name} as its released code does it"
+    RECIPES[f"official-{_name}"] = Recipe(_about, RECIPES[f"paper-{_name}"].spec, _quirks)
+
+
+def is_online(schedule: Schedule | None) -> bool:
+    """Whether teacher and student take turns at every step, which is also what a run has that asks for nothing.
+
+    >>> is_online(Spaced("1st", tail="drop")), is_online(Spaced("2st"))
+    (True, False)
+    """
+    spaced = isinstance(schedule, Spaced) and Duration.parse(schedule.interval)
+    return schedule is None or spaced == Duration(1, "st")
+
+
+def mode_of(spec: RunSpec) -> str:
+    """Which mode of the released code a run has: each has rules of its own.
+
+    >>> [mode_of(replace(_CNN, schedule=interval)) for interval in ("offline", "80ep", "1.5ep", "online")]
+    ['offline', 'offline', 'spaced', 'online']
+    """
+    if spec.method.name == "none":
+        return "alone"
+    if value_at(spec, "method.teacher_learns") is False:  # it is trained already
+        return "offline"
+    if is_online(spec.schedule):
+        return "online"
+    if not isinstance(spec.schedule, Spaced):
+        return "spaced"
+    interval = Duration.parse(spec.schedule.interval)
+    whole = {"%": 100, "ep": spec.epochs, "st": math.inf}[interval.unit]  # how many steps there are is not known yet
+    return "offline" if interval.amount >= whole else "spaced"
+
+
+def _plain_where_unspaced(spec: RunSpec, own: RunSpec, asked_for: Collection[str]) -> RunSpec:
+    """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
+
+    So both online, or nothing, in place of the recipe's `own` interval and plain in place of its `own` variant ask for
+    it.
+    """
+    if own.method.name != "self-kd" or spec.method.name != own.method.name:
+        return spec
+    variant, usual = (one.method.options.get("variant") for one in (spec, own))
+    left_open = variant == usual and "method.variant" not in asked_for
+    unspaced = is_online(spec.schedule)
+    asked = variant == "plain" or (left_open and unspaced)
+    if asked and (unspaced or spec.schedule == own.schedule):
+        plain = replace(spec.method, options={**spec.method.options, "variant": "plain"})
+        return replace(spec, method=plain, schedule=None)
+    return spec
+
+
+def _with_drop_path(spec: RunSpec, own: RunSpec) -> RunSpec:
+    """Drop-path as in the recipe's `own` transformer in others as well, whoever is one; what was asked for stays."""
+    if "drop_path_rate" not in own.network.options:
+        return spec
+    usual = {"drop_path_rate": own.network.options["drop_path_rate"]}
+
+    def dropping(network: NetworkSpec) -> NetworkSpec:
+        drops = network.name.startswith(TRANSFORMERS) and network.weights is None
+        return replace(network, options={**usual, **network.options}) if drops else network
+
+    teacher = None if spec.teacher is None else dropping(spec.teacher)
+    return replace(spec, network=dropping(spec.network), teacher=teacher)
+
+
+def recipe(
+    name: str,
+    without: Collection[str] = (),
+    change: Callable[[RunSpec], RunSpec] = lambda spec: spec,
+    asked_for: Collection[str] = (),
+) -> RunSpec:
+    """The spec of a recipe: its settings, your change of them, and all quirks of that mode but those left out.
+
+    A quirk sets nothing that your change sets: where the change gives another value than the recipe's, and at the
+    places you name as `asked_for`. How an interval is counted is up to the quirks, whatever interval you choose.
+
+    >>> recipe("official-cnn", without=["prob_kl"]).frozen_mode
+    'train'
+    >>> recipe("official-cnn", change=lambda spec: replace(spec, schedule="online")).frozen_mode
+    'shared'
+    """
+    base = _chosen(name, without).spec
+    asked = _with_drop_path(_plain_where_unspaced(change(base), base, asked_for), base)
+    if asked.teacher is None and any(quirk == "distillation_token" for quirk, _, _ in _settings(name, without, asked)):
+        asked = replace(asked, teacher=without_token(asked.network))  # the student's network is its own from here on
+
+    def kept(place: str) -> bool:
+        if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
+            return True
+        if place == "data.augmentation" and asked.data.augment != base.data.augment:
+            return True  # crop, mirror and rotation are the recipe's own augmentation's: a quirk's takes no changes
+        return not place.startswith("schedule") and value_at(asked, place) != value_at(base, place)
+
+    settings = _settings(name, without, asked)
+    return with_changes(asked, [(place, value) for _, place, value in settings if not kept(place)])
+
+
+def of_quirks(name: str, without: Collection[str], spec: RunSpec) -> dict[str, str]:
+    """What became of a recipe's quirks in a spec made from it, in a few lines; those of other modes are no part of it.
+
+    >>> of_quirks("official-cnn", (), replace(recipe("official-cnn"), precision="bf16-mixed"))["overridden"]
+    'full_precision, by precision=bf16-mixed'
+    """
+    settings = [*_settings(name, without, spec)]
+    on, lost = [], []
+    for quirk in dict.fromkeys(quirk for quirk, _, _ in settings):
+        own = [(place, value, value_at(spec, place)) for one, place, value in settings if one == quirk]
+        others = [f"{place}={_in_words(found)}" for place, value, found in own if found != value]
+        if others:
+            lost.append(f"{quirk}{' in part' if len(others) < len(own) else ''}, by {' '.join(others)}")
+        else:
+            on.append(quirk)
+    lines = {"quirks": ", ".join(on), "overridden": "; ".join(lost), "left out": ", ".join(without)}
+    return {what: line for what, line in lines.items() if line}
+
+
+def _in_words(value: Any) -> Any:
+    return f"'{describe_schedule(value)}'" if isinstance(value, Schedule) else value
+
+
+def _settings(name: str, without: Collection[str], spec: RunSpec) -> Iterator[tuple[str, str, Any]]:
+    """Quirk, place and value of everything that is set by those that belong to the mode of a spec."""
+    chosen, mode = _chosen(name, without), mode_of(spec)
+    method = chosen.spec.method.name
+    for quirk in (quirk for quirk, modes in chosen.quirks.items() if mode in modes and quirk not in without):
+        for place, value in QUIRKS[quirk].settings(spec).items():
+            if place.startswith("method.") and spec.method.name != method:
+                raise UserError(
+                    f"Quirk {quirk} is about method {method}, not {spec.method.name}: leave it out, --without {quirk}"
+                )
+            yield quirk, place, value
+
+
+def _chosen(name: str, without: Collection[str]) -> Recipe:
+    name = same_name(name, RECIPES)
+    if name not in RECIPES:
+        raise unknown("recipe", name, RECIPES)
+    chosen = RECIPES[name]
+    for quirk in without:
+        if quirk not in chosen.quirks:
+            raise unknown(f"quirk of {name}", quirk, chosen.quirks or ["it has none"])
+    return chosen
+
+
+if __name__ == "__main__":
+    page = Path(sys.argv[1])
+    page.write_text(with_settings_table(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,211 @@
+"""Images as they are stored: files, or the cells of a table; and how one is decoded."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import struct
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from PIL import ExifTags, Image, UnidentifiedImageError
+from torch import Tensor
+
+from spacedkd.runtime import files
+from spacedkd.runtime.errors import UserError, first_line
+
+# How large what is read may be: declared sizes are looked at before any memory is taken for them.
+
+PIXELS = 1 << 27
+"""of one image, as its header declares them: 134 million, 0.4 GB as RGB"""
+ENCODED = 1 << 28
+"""bytes of one encoded image"""
+TEXT = 1 << 26
+"""bytes of a list of classes or of annotations"""
+ARRAYS = 32 << 30
+"""bytes of the arrays of an .npz, or of a table, in memory; and never more than the machine has"""
+
+
+def open_ordinary(path: str | Path) -> BinaryIO:
+    """Open an ordinary file unbuffered; raise an OSError for pipes and devices, which might never end or begin."""
+    return os.fdopen(files.open_ordinary(Path(path)), "rb", buffering=0)
+
+
+def read_text(path: str | Path) -> str:
+    """Return a text file of no more than `TEXT` bytes; raise an OSError for any other file."""
+    return files.read_ordinary(Path(path), TEXT).decode()
+
+
+def check_fits(place: str, needed: int, what: str) -> None:
+    """Refuse what declares more bytes than may, or can, be held in memory."""
+    most = min(ARRAYS, _machine())
+    if needed > most:
+        raise UserError(
+            f"{place} declares {needed / 1e9:.1f} GB of {what}, and {most / 1e9:.1f} GB are the most that is read into "
+            "memory. Store the images as files in a folder for each class."
+        )
+
+
+def _machine() -> int:
+    """Bytes of memory of this machine."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # a system that does not say
+        return ARRAYS
+
+
+# Images as they are stored: files, or the cells of a table; and how one is decoded.
+
+
+class BadImage(Exception):
+    """Why an image cannot be read; a part of a sentence that begins with its name."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Encoded images, none of them read yet: some rows of an Arrow column, which a million of them need.
+
+    A cell is the path of a file; in a table it holds bytes, or has the hub's form {bytes, path}.
+    """
+
+    column: pa.Array | pa.ChunkedArray
+    rows: Tensor  # [N] int64
+    table: str | None = None
+    """what the table is called; None for files"""
+    files: tuple[str, ...] = ()
+    """where the table lies"""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, places: Tensor) -> Stored:
+        return replace(self, rows=self.rows[places])
+
+    def read(self, place: int) -> bytes:
+        cell = self.column[int(self.rows[place])].as_py()
+        whole = cell if isinstance(cell, dict) else {"path" if self.table is None else "bytes": cell}
+        data, path = whole.get("bytes"), whole.get("path")
+        try:
+            if data is None and path is not None:
+                with open_ordinary(path) as file:
+                    size = os.fstat(file.fileno()).st_size
+                    return file.read(size) if size <= ENCODED else _too_large(size)
+            return data or b""
+        except OSError as error:
+            raise BadImage(f"cannot be read: {error.strerror}") from None
+
+    def name(self, place: int) -> str:
+        """What a user finds the image by."""
+        row = int(self.rows[place])
+        return str(self.column[row]) if self.table is None else f"row {row} of {self.table}"
+
+    def stamp(self) -> str | None:
+        """A digest that changes whenever a file of the column does; None if it lies in no file."""
+        digest, here = hashlib.sha256(), Path.cwd()
+        paths = self.column.to_pylist() if self.table is None else [*self.files, *self._elsewhere()]
+        for path in paths:
+            try:
+                stat = os.stat(path)  # noqa: PTH116, a Path for each of a million files takes longer than looking
+                about = f"{stat.st_size}\0{stat.st_mtime_ns}"
+            except OSError:
+                about = "missing"
+            digest.update(f"{path if path.startswith('/') else here / path}\0{about}\n".encode())
+        return digest.hexdigest() if paths else None
+
+    def _elsewhere(self) -> list[str]:
+        """The files that cells of a table name instead of holding bytes."""
+        if not pa.types.is_struct(self.column.type) or "path" not in (field.name for field in self.column.type):
+            return []
+        empty = self.column.filter(pc.is_null(pc.struct_field(self.column, "bytes")))
+        return [path for path in pc.struct_field(empty, "path").to_pylist() if path is not None]
+
+
+DIGEST_BYTES = 16
+
+
+def digest_of_bytes(data: bytes) -> bytes:
+    """A digest that tells encoded images apart."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+# A broken PNG is a SyntaxError.
+_PIL_FAILS_WITH = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
+
+
+def decode(data: bytes, smaller: bool = False) -> Image.Image:
+    """The RGB image in some bytes, upright; gray, palette, transparent and CMYK images are converted.
+
+    `smaller` lets a JPEG be decoded at a fraction of its size, which is enough to see whether it is whole.
+    """
+    if not data:
+        raise BadImage("is empty")
+    try:
+        image = Image.open(io.BytesIO(data))
+        if image.width * image.height > PIXELS:
+            raise Image.DecompressionBombError
+        if image.format == "EPS":  # a program, which Pillow would have run
+            raise BadImage("is a PostScript program, not pixels: save it as PNG")
+        if smaller:
+            image.draft("RGB", (1, 1))
+        image.load()
+        turn = _TURNS.get(_orientation(image))
+        return _rgb(image) if turn is None else _rgb(image).transpose(turn)
+    except Image.DecompressionBombError:  # which Pillow raises too, before it looks any further
+        raise BadImage(f"declares more pixels than the {PIXELS} that are read at most") from None
+    except UnidentifiedImageError:
+        raise BadImage("is not an image") from None
+    except _PIL_FAILS_WITH as error:
+        raise BadImage(f"cannot be read: {first_line(error)}") from None
+
+
+def _too_large(size: int) -> bytes:
+    raise BadImage(f"has {size} bytes; {ENCODED} are the most for an encoded image")
+
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""what makes an image upright, by its EXIF orientation; 1 is upright"""
+_METADATA = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}
+
+
+def _orientation(image: Image.Image) -> int:
+    if not _METADATA & image.info.keys():  # most have none, and parsing takes as long as decoding a small image
+        return 1
+    with suppress(Exception):  # odd metadata does not make an image unreadable
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return 1
+
+
+def first_size(stored: Stored) -> tuple[int, int] | None:
+    """Width and height of the first image that can be read; None if none can."""
+    for place in range(len(stored)):
+        with suppress(BadImage):
+            return decode(stored.read(place)).size
+    return None
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB":
+        return image
+    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    if sixteen:  # bits a pixel, which convert() would cut off at 255
+        return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        kind = "32-bit whole" if image.mode == "I" else "floating-point"
+        raise BadImage(f"has {kind} numbers for pixels, and nobody says what is white: save it with 8 or 16 bits")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")

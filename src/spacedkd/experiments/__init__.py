@@ -1,1 +1,0 @@
-"""Many runs: arms times seeds, and what their differences say."""

@@ -1,1 +1,0 @@
-"""How tables of the paper are made again: what a table is, at which scale, from which runs, and what they say."""

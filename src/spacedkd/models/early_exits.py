@@ -1,0 +1,221 @@
+"""Heads behind the inner stages or blocks of a timm network: the early exits of self KD, and the shadow of SHAKE.
+
+Early exits are classifiers of their own:
+
+four stages of falling size   the heads of BYOT (Zhang et al. 2019) behind the first three: ResNets and most others
+blocks of one width (ViTs)    a head on the class token, or on the pooled tokens where the network pools, behind
+                              every block but the last: eleven for a twelve-block ViT, and for a PiT
+other stages                  a head on the pooled maps behind every stage but the last, of the last four
+
+A shadow head is a small second reading of the last three stages or blocks:
+
+    u = D1(f1) + L2(f2),   v = D2(u) + L3(f3),   w = E(v)
+
+D brings maps to the next stage's size and channels with a 3x3 convolution, L is a 1x1 one, E a 3x3 one to the width the
+network's own classifier takes; all with BatchNorm and ReLU. w, pooled, goes through that classifier, whose weights the
+shadow does not move. Where the network shows class tokens, all of them are Linear, LayerNorm, ReLU. The last ReLU is
+left out where the network's own features are negative somewhere.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from spacedkd.data.inputs import Inputs
+from spacedkd.models.classifier import Prediction, final, looking
+from spacedkd.models.feature_hooks import STAGES, find_taps, used
+from spacedkd.models.input_size import at_own_size
+from spacedkd.runtime.errors import UserError
+
+
+class SeparableConv(nn.Sequential):
+    """Two depthwise-separable 3x3 convolutions, the first of which halves the size."""
+
+    def __init__(self, channels: int, out: int) -> None:
+        super().__init__(
+            nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels, bias=False),
+            nn.Conv2d(channels, channels, 1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False),
+            nn.Conv2d(channels, out, 1, bias=False),
+            nn.BatchNorm2d(out),
+            nn.ReLU(),
+        )
+
+
+class EarlyExit(nn.Module):
+    """A BYOT head behind one stage: attention, then separable convolutions down to the last stage, then a classifier.
+
+    `channels` are those of this stage and of the ones below it.
+    """
+
+    def __init__(self, channels: tuple[int, ...], features: int, classes: int, aligned: bool) -> None:
+        super().__init__()
+        self.attention = nn.Sequential(SeparableConv(channels[0], channels[0]), nn.BatchNorm2d(channels[0]), nn.ReLU())
+        targets = (*channels[1:-1], features)
+        self.descent = nn.Sequential(*(SeparableConv(a, b) for a, b in zip(channels, targets, strict=False)))
+        self.classifier = nn.Linear(features, classes)
+        self.alignment = nn.Linear(features, features) if aligned else nn.Identity()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, maps: Tensor) -> Prediction:
+        attention = F.interpolate(self.attention(maps), maps.shape[-2:], mode="bilinear", align_corners=False)
+        features = self.descent(maps * attention.sigmoid()).mean((2, 3))
+        return Prediction(self.classifier(features), self.alignment(features))
+
+
+class PooledExit(nn.Module):
+    """A head on one vector h, a class token or pooled maps: features a = W LN(h), logits V a."""
+
+    def __init__(self, channels: int, features: int, classes: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+        self.alignment = nn.Linear(channels, features)
+        self.classifier = nn.Linear(features, classes)
+
+    def forward(self, inner: Tensor) -> Prediction:
+        features = self.alignment(self.norm(inner.mean((2, 3)) if inner.ndim == 4 else inner))
+        return Prediction(self.classifier(features), features)
+
+
+Align = Literal["all", "all-but-deepest", "none"]
+
+
+class EarlyExits(nn.Module):
+    """A network with an early exit behind each inner stage or block but the last.
+
+    All heads answer unless told otherwise. Without `shallow` the exits stay untouched, down to their BatchNorm
+    statistics, or, with `along`, run without gradients, so that those statistics alone move; without `deepest` the
+    network's classifier stays untouched. `align` says which BYOT exits' features
+    pass an alignment layer towards the deepest ones; other exits have theirs before the classifier, always.
+    """
+
+    def __init__(self, network: nn.Module, image: Inputs, align: Align = "all") -> None:
+        super().__init__()
+        self.network = network
+        self._taps, (last, inner) = find_taps(network, image)
+        with looking(network):
+            deepest = final(network, last)
+        self._kept, kind = used(inner)
+        kept = inner[-self._kept :]
+        places = range(len(kept) - 1, 0, -1)
+        self.head_names = ("final", *(f"{kind}{place}" for place in places))
+        aligned = {"all": self.head_names[1:], "all-but-deepest": self.head_names[2:], "none": ()}[align]
+        width, classes = deepest.features.shape[1], deepest.logits.shape[1]
+        channels = tuple(found.shape[1] for found in kept)
+        sizes = pairwise(found.shape[2:] for found in kept)
+        falling = len(kept) == STAGES and all(tuple(above) > tuple(below) for above, below in sizes)
+        self.exits = nn.ModuleDict()
+        for place, name in zip(places, self.head_names[1:], strict=True):
+            self.exits[name] = (
+                EarlyExit(channels[place - 1 :], width, classes, name in aligned)
+                if falling
+                else PooledExit(channels[place - 1], width, classes)
+            )
+
+    def forward(
+        self, images: Tensor, deepest: bool = True, shallow: bool = True, along: bool = False
+    ) -> tuple[Prediction, ...]:
+        images = at_own_size(self.network, images)
+        if not shallow and not along:
+            return (final(self.network, self.network.forward_features(images)),)  # type: ignore[operator]
+        last, inner = self._taps(self.network, images)
+        below = reversed(inner[-self._kept : -1])
+        with torch.set_grad_enabled(torch.is_grad_enabled() and shallow):
+            exits = [head(found) for head, found in zip(self.exits.values(), below, strict=True)]
+        return (*([final(self.network, last)] if deepest else []), *(exits if shallow else []))
+
+
+READ = 3
+"""stages or blocks that a shadow reads"""
+
+
+class ShadowHead(nn.Module):
+    """From three maps [B, C, H, W] or tokens [B, C], shallow to deep, to `features` [B, D]."""
+
+    def __init__(self, maps: Sequence[Tensor], features: Tensor) -> None:
+        super().__init__()
+        c1, c2, c3 = (found.shape[1] for found in maps)
+        is_map = maps[0].ndim == 4
+        strides = [-(-above.shape[-1] // below.shape[-1]) if is_map else 1 for above, below in pairwise(maps)]
+        self.downs = nn.ModuleList([_layer(is_map, c1, c2, 3, strides[0]), _layer(is_map, c2, c3, 3, strides[1])])
+        self.laterals = nn.ModuleList([_layer(is_map, c2, c2, 1), _layer(is_map, c3, c3, 1)])
+        self.last = _layer(is_map, c3, features.shape[1], 3, clipped=bool(torch.all(features >= 0)))
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+        first, *rest = maps
+        for down, lateral, found in zip(self.downs, self.laterals, rest, strict=True):
+            first = _fitted(down(first), found) + lateral(found)
+        read: Tensor = self.last(first)
+        return read.mean((2, 3)) if read.ndim == 4 else read
+
+
+def _layer(is_map: bool, width: int, out: int, kernel: int, stride: int = 1, clipped: bool = True) -> nn.Module:
+    """Convolution, BatchNorm, ReLU for maps; Linear, LayerNorm, ReLU for tokens; without the ReLU if not `clipped`."""
+    relu = [nn.ReLU()] if clipped else []
+    if not is_map:
+        return nn.Sequential(nn.Linear(width, out), nn.LayerNorm(out), *relu)
+    conv = nn.Conv2d(width, out, kernel, stride=stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return nn.Sequential(conv, nn.BatchNorm2d(out), *relu)
+
+
+def _fitted(maps: Tensor, like: Tensor) -> Tensor:
+    """Maps at the size of others; only odd sizes need it."""
+    return maps if maps.shape[2:] == like.shape[2:] else F.adaptive_avg_pool2d(maps, (like.shape[2], like.shape[3]))
+
+
+class WithShadow(nn.Module):
+    """A network and its shadow head, which learns beside it: no gradient of the shadow reaches the network.
+
+    A `fixed` network stays as it is, in evaluation mode and without gradients, also while the shadow learns.
+    """
+
+    head_names: tuple[str, ...] = ("final", "shadow")
+
+    def __init__(self, network: nn.Module, image: Inputs, fixed: bool = False) -> None:
+        super().__init__()
+        self.network = network.requires_grad_(not fixed)
+        self._fixed = fixed
+        self._taps, (last, inner) = find_taps(network, image, "SHAKE")
+        with looking(network):
+            features = final(network, last).features
+        if len(inner) < READ:
+            raise UserError(f"{type(network).__name__} does not show three stages or blocks that a shadow could read.")
+        self.shadow = ShadowHead(inner[-READ:], features)
+        self._classified(features)  # says so now if the classifier cannot be borrowed
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self._fixed:
+            self.network.eval()
+        return self
+
+    def forward(self, images: Tensor) -> tuple[Prediction, ...]:
+        """The network's own prediction, and its shadow's."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self._fixed):
+            last, inner = self._taps(self.network, at_own_size(self.network, images))
+            own = final(self.network, last)
+        features = self.shadow([found.detach() for found in inner[-READ:]])
+        return own, Prediction(self._classified(features), features)
+
+    def _classified(self, features: Tensor) -> Tensor:
+        """What the network's classifier says of features; it does not learn from it."""
+        found: Any = self.network.get_classifier()  # type: ignore[operator]
+        layers: list[Any] = [found] if isinstance(found, nn.Module) else [*found]
+        linear = all(isinstance(layer, nn.Linear | nn.Conv2d) for layer in layers)
+        if not linear or any(layer.weight[0].numel() != features.shape[1] for layer in layers):
+            raise UserError(f"{type(self.network).__name__} has no linear classifier that a shadow could borrow.")
+        return torch.stack([_unmoved(layer, features) for layer in layers]).mean(0)
+
+
+def _unmoved(layer: nn.Linear | nn.Conv2d, features: Tensor) -> Tensor:
+    """Some classifiers are 1x1 convolutions on pooled maps."""
+    return F.linear(features, layer.weight.detach().flatten(1), None if layer.bias is None else layer.bias.detach())

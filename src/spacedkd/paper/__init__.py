@@ -1,0 +1,1 @@
+"""The paper's tables, figures and theory, reproduced. Only the command line imports this package."""

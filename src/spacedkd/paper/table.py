@@ -1,0 +1,115 @@
+"""What a table of the paper is: cells, each an arm of ours beside a number of the paper's."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from spacedkd.config.spec import RunSpec
+from spacedkd.paper.scales import Scale
+
+Key = tuple[str, str]
+"""row and column"""
+ACCURACY = "late"
+"""the metric tables are about unless they say otherwise"""
+Claims = Literal["gain", "no gain", "no cost"]
+"""what the paper says of an effect: it is better, it is not better, it costs no more"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: a run over seeds, what is read of it, and what the paper has."""
+
+    row: str
+    column: str
+    spec: RunSpec
+    paper: float | None = None
+    """in percent, as printed"""
+    against: Key | None = None
+    """the cell that the effect is measured against"""
+    metric: str = ACCURACY
+    """late, last, best, ensemble, at/20 (an epoch), or a number of evaluation.json such as corruptions/fog/3"""
+    note: str = ""
+    judged: bool = True
+    """whether the paper's claim is about this effect"""
+    contrasts: tuple[Key, ...] = ()
+    """further cells that the claim says this one is better than"""
+    claims: Claims | None = None
+    """what the paper says of this effect, where it is not what it says of the table's others"""
+
+    @property
+    def key(self) -> Key:
+        return self.row, self.column
+
+
+class Axis(NamedTuple):
+    """Columns that have a place on the x axis of a figure; every row is a line."""
+
+    title: str
+    values: Mapping[str, float]
+
+
+class Instruments(NamedTuple):
+    """What `spacedkd evaluate` must have measured of every run of a table."""
+
+    corruptions: tuple[str, ...] = ()
+    severities: tuple[int, ...] = (1, 3, 5)
+    epsilons: tuple[float, ...] = ()
+    """of BIM, in pixel values"""
+    noise: tuple[float, ...] = ()
+    """deviations of weight noise, as parts of a tensor's root mean square"""
+    absolute_noise: tuple[float, ...] = ()
+    """deviations of weight noise, the same for every weight"""
+
+
+class Summary(NamedTuple):
+    """A number in the paper's text about the differences of many rows at once."""
+
+    statement: str
+    of: Literal["mean", "least", "greatest"]
+    stated: float
+    """in points, as printed"""
+    rows: str = "*"
+    """a pattern of the rows it is about"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of the paper."""
+
+    title: str
+    reference: str
+    """where it stands in the paper"""
+    place: int
+    """in lists"""
+    cells: Callable[[Scale], Iterable[Cell]]
+    axis: Axis | None = None
+    instruments: Instruments = Instruments()
+    claims: Claims = "gain"
+    """what the paper says of the cells that are measured against another"""
+    summaries: Sequence[Summary] = ()
+    """numbers of the text about all differences of the table; a mean of them is judged, where every row is finished"""
+    fitted: bool = False
+    """whether a parabola is laid through each row's columns on the axis"""
+    notes: Sequence[str] = field(default=())
+    also: Sequence[str] = ("last", "best")
+    """metrics shown beside the main one"""
+
+
+class Named(NamedTuple):
+    """A table, what it is called, and what the paper says with it, in one sentence."""
+
+    name: str
+    claim: str
+    table: Table
+
+
+def beside(cells: Iterable[Cell], column: str, only: Sequence[str] = ()) -> list[Cell]:
+    """Cells whose effect is measured against this column of their row; only those of some columns, where given."""
+    found = [*cells]
+    there = {cell.key for cell in found}
+    return [
+        replace(cell, against=(cell.row, column))
+        if cell.column != column and (not only or cell.column in only) and (cell.row, column) in there
+        else cell
+        for cell in found
+    ]

@@ -1,0 +1,216 @@
+"""What the comparison says in words; every word follows from an interval, never from a mean alone."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from spacedkd.config.spec import NetworkSpec, RunSpec
+from spacedkd.report import Arm
+from spacedkd.report.formatting import (
+    TIMES,
+    Found,
+    count,
+    counted,
+    duration,
+    estimate,
+    listed,
+    points,
+    ratio,
+    spread,
+    with_p,
+)
+
+SECOND_HALF = (
+    "Axes have room for all that comes in the second half of the run; what lies beyond is cut off, and in the numbers."
+)
+REFERENCE = "Paired by seed. A line that crosses zero is no clear difference."
+
+
+def losses(several: bool) -> str:
+    """Below the pictures of losses, of several seeds or of one."""
+    mean = "; of several seeds the mean" if several else ""
+    return (
+        "Each term as it enters the sum that is minimised, its weight included, on the batch at which it was logged"
+        f"{mean}. Where more than a hundred were logged, neighbours give way to their mean. Axes have room for all "
+        "that comes after the first quarter of the run; what lies beyond is cut off, and in the numbers."
+    )
+
+
+def verdict(difference: Found | None) -> str | None:
+    """`better` or `worse` where the whole interval is on one side of zero; None where seeds are too few for one."""
+    if difference is None or difference["low"] is None:
+        return None
+    if difference["low"] > 0:
+        return "better"
+    return "worse" if difference["high"] < 0 else "no clear difference"
+
+
+def how(arm: Found) -> str:
+    """An arm's method, and its schedule where more than one role learns."""
+    return ", ".join(str(arm[name]) for name in ("method", "schedule") if arm[name])
+
+
+def leader_name(arms: Sequence[Found]) -> str:
+    """What the role that leads is called: its own name where all arms agree."""
+    names = {arm["roles"][0] for arm in arms if len(arm["roles"]) > 1}
+    return names.pop() if len(names) == 1 else "teacher"
+
+
+def only_shared(arms: Sequence[Found]) -> str:
+    """Where arms have different seeds: over which of them they are compared."""
+    seeds = {frozenset(run["seed"] for run in arm["runs"]) for arm in arms}
+    return ", over the seeds that both arms have" if len(seeds) > 1 else ""
+
+
+def finding(pair: str, difference: Found | None) -> str:
+    """How far one arm is from another, with everything needed to judge it."""
+    if difference is None:
+        return f"{pair}: no seed in common, so no difference can be given."
+    judged = verdict(difference)
+    gain = f"{pair}: {points(difference['mean'])} points"
+    if judged is None:
+        return f"{gain} on the only seed they share; one seed gives no interval, so this may be chance."
+    return f"{gain} (95 % interval {with_p(difference)}, {counted(difference['n'], 'seed')}): {judged}."
+
+
+def headline(arms: Sequence[Arm], against: str) -> str:
+    """The outcome in one breath."""
+    judged: dict[str | None, list[str]] = {}
+    for arm in arms:
+        if arm.label != against:
+            judged.setdefault(verdict(arm.numbers["difference"]), []).append(arm.label)
+    unknown = judged.pop(None, [])
+    if not judged:
+        return f"No interval can be given: no arm shares two seeds with {against}, so none is called better or worse."
+    parts = [f"{_few(judged[word])} did {word} than {against}" for word in ("better", "worse") if word in judged]
+    unclear = judged.get("no clear difference", [])
+    if not parts:
+        which = "the" if len(unclear) == 1 else "every"
+        parts = [f"No clear difference: {which} interval against {against} includes zero"]
+    elif unclear:
+        parts.append(f"no clear difference for {_few(unclear)}")
+    if unknown:
+        parts.append(f"no interval can be given for {_few(unknown)}")
+    return "; ".join(parts) + "."
+
+
+def reached(arm: Arm) -> str:
+    """How good the roles of an arm became, student first."""
+    student, leader, seeds = arm.first.roles[-1], arm.first.leader, len(arm.runs)
+    epochs = counted(arm.first.spec.epochs, "epoch")
+    mean = f", mean over {seeds} seeds" if seeds > 1 else ""
+    said = f"The {student} reached {estimate(arm.numbers['last'])} % on the test images after {epochs}{mean}"
+    led = arm.numbers["leader"]
+    return f"{said}." if leader is None or led is None else f"{said}; the {leader} {estimate(led)} %."
+
+
+def facts(arm: Arm) -> Iterator[str]:
+    """What was trained, how, and what it took."""
+    run, spec, cost = arm.first, arm.first.spec, arm.numbers["cost"]
+    yield f"Method: {how(arm.numbers)}."
+    if run.leader is not None and run.interval:
+        others = listed([f"the {role}" for role in run.roles[1:]])
+        yield f"Turns: the {run.leader} learns {counted(run.interval, 'step')}, then {others} the same ones, and so on."
+    rate = f"{spec.optimizer.name}, learning rate {spec.optimizer.lr:g} ({spec.rate.shape})"
+    yield f"Updates: {rate}, batches of {count(spec.batch_size)}, {counted(run.steps_per_epoch, 'step')} an epoch."
+    images = count(cost["forward_images"])
+    yield f"Cost: {counted(cost['updates'], 'update')}, {images} images seen, {duration(cost['seconds'])}."
+
+
+def caution(differences: Sequence[Found | None]) -> str | None:
+    """What many comparisons at once do to the intervals: of 95 % intervals around nothing, one in twenty misses it."""
+    made = sum(difference is not None and difference["n"] > 1 for difference in differences)
+    if made < 2:
+        return None
+    missing = round(0.05 * made)
+    some = "one" if missing < 2 else f"about {missing}"
+    return f"Each interval stands for its own comparison; among {made} of them {some} may miss zero by chance."
+
+
+def setting(arms: Sequence[Arm]) -> str:
+    """What was compared, in one sentence."""
+    specs = [arm.first.spec for arm in arms]
+    data = listed(_distinct([data_name(spec) for spec in specs]))
+    networks = listed(_distinct([_networks(arm) for arm in arms]))
+    seeds, epochs = spread([len(arm.runs) for arm in arms]), spread([spec.epochs for spec in specs])
+    each = f"{'each with' if len(arms) > 1 else 'with'} {seeds} {'seed' if seeds == '1' else 'seeds'}"
+    if len(arms) == len(arms[0].runs) == 1:
+        each = f"with seed {specs[0].seed}"
+    what = f"{counted(len(arms), 'arm')} trained {networks}" if len(arms) > 1 else f"{networks} was trained"
+    return f"{what} on {data} for {epochs} {'epoch' if epochs == '1' else 'epochs'}, {each}."
+
+
+def title(arms: Sequence[Arm]) -> str:
+    specs = [arm.first.spec for arm in arms]
+    networks = _distinct([spec.network.name for spec in specs])
+    data = listed(_distinct([_source(spec) for spec in specs]))
+    subject = networks[0] if len(networks) == 1 else counted(len(networks), "network")
+    return f"{subject} on {data}" + (f": {counted(len(arms), 'arm')} compared" if len(arms) > 1 else "")
+
+
+def data_name(spec: RunSpec) -> str:
+    """The data set, and how much of it."""
+    limits = {"classes": spec.data.class_limit, "training images": spec.data.train_limit}
+    used = ", ".join(f"{count(limit)} {what}" for what, limit in limits.items() if limit is not None)
+    return _source(spec) + (f" ({used})" if used else "")
+
+
+def network_name(network: NetworkSpec) -> str:
+    options = ", ".join(f"{key} {value}" for key, value in network.options.items())
+    return network.name + (f" ({options})" if options else "")
+
+
+def best_epoch(chosen_on: Sequence[str]) -> str:
+    """On which images the best epoch was chosen, and whether that is fair."""
+    parts = {
+        "test": "on the test images themselves, so it peeks at the test set and looks better than it is",
+        "holdout": "on images held out of training",
+    }
+    return f"The best epoch was chosen {', or for other arms '.join(parts[part] for part in chosen_on)}."
+
+
+def extra_cost(arms: Sequence[Arm], against: str) -> str:
+    """Which arms took more updates than the named one, which makes an accuracy easier to reach."""
+    base = next(arm for arm in arms if arm.label == against).numbers["cost"]["updates"]
+    dearer: dict[str, list[str]] = {}
+    for arm in arms:
+        if arm.numbers["cost"]["updates"] > 1.005 * base:
+            dearer.setdefault(ratio(arm.numbers["cost"]["updates"] / base), []).append(arm.label)
+    if not dearer:
+        return f"No arm took more updates than {against}." if len(arms) > 1 else ""
+    took = listed([f"{_few(labels)} took {times}{TIMES} the updates" for times, labels in dearer.items()])
+    return f"{took} of {against}; compare at equal cost with --equal-cost."
+
+
+def environments(arms: Sequence[Arm]) -> list[str]:
+    """Where the runs were computed: one sentence where it was the same for all of them."""
+    found: dict[str, list[str]] = {}
+    for arm in arms:
+        for run in arm.runs:
+            words = ", ".join(f"{name} {value}" for name, value in run.environment.items())
+            found.setdefault(words, []).append(arm.label)
+    if len(found) == 1:
+        return [f"Environment of every run: {next(iter(found))}."]
+    return [f"Environment of {listed(_distinct(labels))}: {words}." for words, labels in found.items()]
+
+
+def _few(labels: Sequence[str]) -> str:
+    """Names while they can be read in one breath; the list below the headline has them all."""
+    return listed(labels) if len(labels) < 4 else counted(len(labels), "arm")
+
+
+def _networks(arm: Arm) -> str:
+    """The student's network, and the teacher's where it is another one that really took part."""
+    spec = arm.first.spec
+    student = network_name(spec.network)
+    if spec.teacher is None or spec.teacher == spec.network or arm.first.leader is None:
+        return student
+    return f"{student} under {network_name(spec.teacher)}"
+
+
+def _source(spec: RunSpec) -> str:
+    """A file is known by its name, not by where it lies."""
+    return PurePath(spec.data.source).name if spec.data.source.endswith(".npz") else spec.data.source
+
+
+def _distinct(words: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(words))

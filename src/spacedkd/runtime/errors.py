@@ -1,0 +1,310 @@
+"""What went wrong on the user's side, said in one line with the way out.
+
+Messages name flags (`--lr`). Where no command line runs, `str(error)` names Python's arguments (`optimizer.lr`).
+"""
+
+import difflib
+import math
+import operator
+import re
+import shlex
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+PYTHON_NAMES: dict[str, str] = {
+    "ahead": "schedule",
+    "assistant": "method.assistants",
+    "average": "average=True",
+    "best": "best=True",
+    "cache": "cache",
+    "extend": "extend",
+    "interval": "schedule",
+    "jobs": "jobs",
+    "license": "license",
+    "limit": "limit",
+    "onnx": "onnx=True",
+    "out": "folder",
+    "private": "private=True",
+    "push": "push",
+    "ray": "ray",
+    "restart": "restart=True",
+    "resume": "resume=True",
+    "seeds": "seeds",
+    "severities": "severities",
+    "tail": "schedule.tail",
+    "teacher": "teacher",
+    "teacher-weights": "teacher.weights",
+    "to": "to",
+    "trust-code": "trust_code=True",
+    "unfinished": "unfinished=True",
+    "width": "network.width",
+    "window": "schedule",
+}
+"""what a flag is called in Python; `spacedkd.config.spec` adds the fields of a spec"""
+_CHOICES = "accelerator augment method on-nonfinite optimizer precision rate strategy".split()
+"""flags whose value is a plain word, which would otherwise be taken for the next word of the sentence"""
+_COMMAND = re.compile(r"spacedkd [a-z]+ .*?(?=\. |, or |$)")
+_FLAG = re.compile(r"(?<![\w'\"/-])--([a-z][a-z-]*[a-z])(?:( | ?=)(\S*[^\s.,:;()]))?")
+_command_line = False
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Let messages name flags while this lasts."""
+    before = set_command_line(True)
+    try:
+        yield
+    finally:
+        set_command_line(before)
+
+
+def set_command_line(runs: bool) -> bool:
+    """Say whether the command line runs here, also in the processes it starts; gives what was said before."""
+    global _command_line
+    before, _command_line = _command_line, runs
+    return before
+
+
+def is_command_line() -> bool:
+    return _command_line
+
+
+def in_python(line: str) -> str:
+    """Return a message with Python's names in place of flags; whole commands stay as they are.
+
+    >>> PYTHON_NAMES.update({"clip": "optimizer.clip", "method": "method"})
+    >>> in_python("Use --method kd, --clip 1 or --set method.temperature=4: spacedkd train --resume runs/x --restart")
+    "Use method='kd', optimizer.clip=1 or method.temperature=4: spacedkd train --resume runs/x --restart"
+    """
+    if "--" not in line:
+        return line
+    made, end = [], 0
+    for command in _COMMAND.finditer(line):
+        made += [_FLAG.sub(_python_name, line[end : command.start()]), command.group()]
+        end = command.end()
+    return "".join([*made, _FLAG.sub(_python_name, line[end:])])
+
+
+def _python_name(found: re.Match[str]) -> str:
+    flag, sign, value = found[1], found[2] or "", found[3] or ""
+    if flag == "set":
+        return value.strip("'")
+    if flag not in PYTHON_NAMES:
+        return found[0]
+    name = PYTHON_NAMES[flag]
+    if flag == "resume":  # it names the run, which train() is given anyway
+        return name
+    if value in ("online", "offline") or (flag in _CHOICES and re.fullmatch(r"[a-z\d][\w.-]*", value)):
+        return f"{name}={value!r}"
+    return f"{name}={value}" if re.fullmatch(r"True|False|[A-Z]+|[\d.]+\w*", value) else f"{name}{sign}{value}"
+
+
+class UserError(ValueError):
+    """A mistake the user can mend. The command line prints it as one line and exits with code 2."""
+
+    def __str__(self) -> str:
+        return super().__str__() if _command_line else in_python(super().__str__())
+
+
+class UserCodeError(UserError):
+    """An error of the user's own code (a network, a dataset, a method ...), with what it raised as the cause."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Let the cause come along to another process, as the text of its traceback."""
+        cause = self.__cause__
+        text = "" if cause is None else "".join(traceback.format_exception(cause))
+        return _from_another_process, (type(self), self.args, text, self.__dict__)
+
+
+class RemoteTraceback(Exception):
+    """What user code raised in another process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _from_another_process(kind: type[UserError], arguments: Iterable[Any], text: str, known: Any) -> UserError:
+    error = kind(*arguments)
+    error.__dict__.update(known)
+    error.__cause__ = RemoteTraceback(text) if text else None
+    return error
+
+
+class OutOfMemory(UserError):
+    """A device, or the machine, has less memory than a run needs."""
+
+
+def out_of_memory(error: Exception, when: str = "", batch_size: int | None = None) -> OutOfMemory:
+    """Return what to raise where an allocation failed `when` batches had this size."""
+    size = "" if batch_size is None else f" ({batch_size})"
+    line = first_line(error).removesuffix(".")
+    return OutOfMemory(
+        f"Out of memory{f' {when}' if when else ''}: {line}. Lower --batch-size{size}, or compute each batch in parts: "
+        "--accumulate 2."
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that there is no memory left; torch says it of a CPU in a plain RuntimeError."""
+    said = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return said or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+class CannotWrite(UserError, OSError):
+    """A file or folder cannot be written: the disk is full, or read-only. Nothing that was there before is lost."""
+
+
+class CannotRead(UserError, OSError):
+    """A file cannot be read: it is no ordinary file, too large, or not for this user to read."""
+
+
+class Linked(CannotRead):
+    """A file of a run, or a folder that holds it, is a symbolic link; links in a run's folder are not followed."""
+
+
+class Moved(UserError):
+    """A folder was renamed or removed while it was written to; `place` is where it is now, where that is known."""
+
+    def __init__(self, line: str, place: Path | None = None) -> None:
+        super().__init__(line)
+        self.place = place
+
+
+class Diverged(UserError):
+    """A run's losses or weights are no finite numbers any more; what was saved before is as it was."""
+
+    def __init__(self, line: str, role: str = "", step: int = 0) -> None:
+        super().__init__(line)
+        self.role, self.step = role, step
+
+
+class RunFailed(UserError):
+    """One run of a comparison has ended by an exception, or with its process; the other runs continue."""
+
+    def __init__(self, line: str, trace: Iterable[str] = ()) -> None:
+        """`trace` is the traceback of an exception that nobody expected, by lines."""
+        super().__init__(line)
+        self.trace = (*trace,)
+
+
+class SnapshotsGone(UserError):
+    """Recorded snapshots that a run needs of its teacher are gone or damaged; training the teacher again mends it."""
+
+
+def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
+    """An error for a name that does not exist, with the near and the available ones.
+
+    >>> print(unknown("method", "kdd", ["none", "kd", "self-kd"]))
+    Unknown method 'kdd'. Did you mean 'kd'? Available: none, kd, self-kd.
+    """
+    names = list(dict.fromkeys(available))
+    format_value = names if len(names) <= 20 else [*names[:6], f"and {len(names) - 6} more"]
+    return UserError(f"Unknown {what} {name!r}.{did_you_mean(name, names)} Available: {', '.join(format_value)}.")
+
+
+def same_name(name: str, names: Iterable[str]) -> str:
+    """Return the name that is meant, whatever its case, hyphens and underscores; `name` itself where there is none.
+
+    >>> same_name("Self_KD", ["kd", "self-kd"]), same_name("CIFAR-100", ["cifar10", "cifar100"]), same_name("x", ["y"])
+    ('self-kd', 'cifar100', 'x')
+    """
+    names = [*names]
+    meant = [one for one in names if _letters(one) == _letters(name)]
+    return name if name in names or len(meant) != 1 else meant[0]
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name).casefold()
+
+
+def did_you_mean(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
+    """A question for somebody who typed a name that does not exist, where there are names like it.
+
+    >>> did_you_mean("--epoch", ["--epochs", "--seed"]), did_you_mean("x", ["a", "b"])
+    (" Did you mean '--epochs'?", '')
+    """
+    names = [*dict.fromkeys(names)]
+    near = difflib.get_close_matches(name, names, n=3, cutoff=likeness) or [n for n in names if n.startswith(name)][:3]
+    return f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs the libraries of one of spacedkd's extras.
+
+    It names the libraries, not spacedkd: that is on no package index, and may have been installed from any folder.
+
+    >>> install_command("ray"), install_command("transformers")
+    ("pip install 'ray>=2.40'", "pip install 'transformers>=5' 'accelerate>=1.1'")
+    """
+    from importlib import metadata  # which takes as long as the rest of this file, and is seldom needed
+
+    try:
+        required = metadata.requires("spacedkd") or []
+    except metadata.PackageNotFoundError:  # it is imported from a checkout that was not installed
+        return f"pip install '.[{extra}]' in a checkout"
+    pattern = re.compile(rf"(.*?)\s*;\s*extra == ['\"]{re.escape(extra)}['\"]")
+    return shlex.join(["pip", "install", *(match[1] for line in required if (match := pattern.fullmatch(line)))])
+
+
+def check_between(name: str, value: float | None, least: float, most: float = math.inf) -> None:
+    """Refuse a number outside its limits; None is none."""
+    if value is not None and not (least <= value <= most and value != math.inf):  # written so that NaN fails too
+        limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g} and finite"
+        raise UserError(f"{name} must be {limit}, got {format_value(value)}.")
+
+
+def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
+    """A count as an int, also where numpy or torch counted; anything else is refused."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise UserError(f"{name} must be a whole number from {least} up, got {value!r}.")
+    return number
+
+
+def pluralize(number: float, noun: str) -> str:
+    """A number of things in a message.
+
+    >>> counted(1.0, "epoch"), counted(2.5, "epoch"), counted(3_000_000, "update")
+    ('1 epoch', '2.5 epochs', '3000000 updates')
+    """
+    return f"{int(number) if number == int(number) else f'{number:g}'} {noun}{'s' * (number != 1)}"
+
+
+def format_value(value: object) -> str:
+    """A value in a message: a number in a few digits, anything long cut.
+
+    >>> shown(2e9), shown("x" * 99), shown(10**400)
+    ('2e+09', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a number of 401 digits')
+    """
+    try:
+        text = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
+    except (OverflowError, ValueError):
+        return f"a number of {int(abs(value).bit_length() * math.log10(2)) + 1} digits"  # type: ignore[arg-type]
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+_NOT_PRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""control characters, line breaks, marks that turn the direction of writing, and halves of characters"""
+
+
+def printable(text: str) -> str:
+    r"""Return text as one line that is safe to print, whatever file or name it comes from.
+
+    What a terminal would obey, and not show, is escaped: line breaks, control sequences that move the cursor or hide
+    what stands there, and marks that turn the direction of writing.
+
+    >>> printable("caf\u00e9 \x1b[2J\r\n")
+    'caf\xe9 \\x1b[2J\\r\\n'
+    """
+    return _NOT_PRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, or what it is called if it says nothing."""
+    return (str(error).splitlines() or [""])[0].strip() or type(error).__name__

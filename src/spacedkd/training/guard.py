@@ -1,0 +1,232 @@
+"""Losses and weights that are finite numbers, or no longer: a run that has diverged stops before it is saved."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from itertools import islice
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from spacedkd.config.spec import RunSpec
+from spacedkd.data.dataset import Items
+from spacedkd.data.inputs import first_not_finite
+from spacedkd.evaluation.accuracy import NotFinite
+from spacedkd.runs.checkpoint import Position
+from spacedkd.runtime.errors import Diverged
+from spacedkd.schedule import Turn
+from spacedkd.training.learner import Losses
+from spacedkd.training.setup import Setup
+
+HUGE = 1000
+"""an option of a method that is no smaller is likelier to be the cause than the learning rate"""
+MOST_TURNS = 1000
+"""turns before a loss that is not finite whose inputs are looked at once more"""
+Undo = Callable[[Losses], str]
+"""takes an update back if it left anything that is not finite; says what, or nothing where all is well"""
+
+
+class Guard:
+    """Looks at the losses and weights of a run; all processes come to the same verdict."""
+
+    def __init__(self, setup: Setup, position: Position) -> None:
+        self.setup, self._position = setup, position
+        self._finite_until = position.turns
+        self._watched = {name: _watched(module) for name, module in setup.modules().items()}
+
+    def check_losses(self, turn: Turn, values: Mapping[str, float]) -> None:
+        """Refuse losses, as they are about to be written down, that are no finite numbers."""
+        wrong = [name for name, value in values.items() if not math.isfinite(value)]
+        if self._agreed(torch.tensor([float(bool(wrong))], device=self.setup.fabric.device))[0]:
+            what = f"the {turn.role}'s loss{f' ({wrong[0]})' if wrong and len(values) > 1 else ''}"
+            raise self._diverged(what, turn.role, turn.step)
+        self._finite_until = self._position.turns
+
+    def check_weights(self, turn: Turn) -> None:
+        """Refuse to go on, and to save, with any model that is not finite."""
+        names = [*self._watched]
+        device = self.setup.fabric.device
+        flags = self._agreed(torch.stack([_is_wrong(_tensors(self._watched[name]), device) for name in names]))
+        wrong = [name for name, flag in zip(names, flags, strict=True) if flag]
+        if wrong:
+            learners = self.setup.plan.method.learners
+            roles = [role for role in (turn.role, *learners) if learners[role] in wrong]
+            raise self._diverged(f"the {wrong[0]}'s weights", (*roles, turn.role)[0], turn.step)
+
+    @contextmanager
+    def evaluating(self, turn: Turn) -> Iterator[None]:
+        """Turn logits that are not finite in an evaluation into a divergence, unless the weights are its cause."""
+        try:
+            yield
+        except NotFinite as error:
+            if error.item is None:
+                self.check_weights(turn)
+            advice = "" if error.item is not None else f" {way_out(self.setup.plan.spec)}"
+            line = f"Training diverged: at step {turn.step} it cannot be evaluated. {error}{advice}"
+            raise Diverged(f"{line} What was saved before is as it was.", turn.role, turn.step) from None
+
+    def _diverged(self, what: str, role: str, step: int) -> Diverged:
+        verb = "are" if what.endswith("weights") else "is"
+        item = self._item_not_finite()
+        if item is None:
+            line = f"Training diverged: {what} {verb} not finite at step {step}. {way_out(self.setup.plan.spec)}"
+        else:
+            line = (
+                f"Item {item} of the training data holds NaN or infinity, so that {what} {verb} not finite at step "
+                f"{step}. Mend the item, or leave it out of the dataset."
+            )
+        return Diverged(f"{line} What was saved before is as it was.", role, step)
+
+    def _item_not_finite(self) -> int | None:
+        """Return the row of a training item that is not finite, among those seen since the losses last were.
+
+        Only a user's dataset can have one: pixels are bytes. Batches are drawn once more, so nothing need be kept.
+        """
+        setup, plan = self.setup, self.setup.plan
+        items = setup.data.train
+        if not isinstance(items, Items):
+            return None
+        begin = max(self._finite_until, self._position.turns - MOST_TURNS)
+        row = -1
+        for turn in islice(plan.turns.after(begin), self._position.turns - begin):
+            for view in plan.views(turn) if turn.role not in setup.followed and row < 0 else ():
+                batch = setup.stream.batch(*view)
+                if (place := first_not_finite(batch.inputs)) is not None and batch.indices is not None:
+                    row = int(items.rows[batch.indices[place]])
+        (found,) = setup.fabric.all_reduce(torch.tensor([row], device=setup.fabric.device), reduce_op="max")
+        return None if found < 0 else int(found)
+
+    def _agreed(self, flags: Tensor) -> list[float]:
+        summed: Tensor = self.setup.fabric.all_reduce(flags.float(), reduce_op="sum")  # type: ignore[assignment]
+        return summed.tolist()
+
+    def before(self, role: str) -> Undo:
+        """Remember everything an update of the role may move, if such updates are to be skipped."""
+        if self.setup.plan.spec.on_nonfinite == "stop":
+            return lambda losses: ""  # costs nothing
+        learner, device = self.setup.learner(role), self.setup.fabric.device
+        others = {name for name, one in self.setup.learners.items() if one is not learner}
+        modules = self.setup.modules()
+        states = [_State(module, parameters=name not in others) for name, module in modules.items()]
+        optimizer = _OptimizerState(learner.optimizer)
+
+        def undo(losses: Losses) -> str:
+            moved = [tensor for name in modules.keys() - others for tensor in _tensors(self._watched[name])]
+            parts = {"loss": [*losses.values()], "weights": moved, "optimizer": [*optimizer.tensors()]}
+            flags = self._agreed(torch.stack([_is_wrong(part, device) for part in parts.values()]))
+            wrong = next((name for name, flag in zip(parts, flags, strict=True) if flag), "")
+            if wrong:
+                for state in states:
+                    state.restore()
+                optimizer.restore()
+            return wrong
+
+        return undo
+
+
+def skipped(journal: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many updates of each role were skipped."""
+    return dict(Counter(entry["role"] for entry in journal if entry["event"] == "skipped"))
+
+
+Places = list[tuple[Mapping[str, Tensor | None], str]]
+"""where tensors are found, because a module may put others there"""
+
+
+def _watched(module: nn.Module) -> Places:
+    """What should stay finite: not, say, a mask of -inf that a network keeps among its buffers."""
+    parameters: Places = [(part._parameters, name) for part in module.modules() for name in part._parameters]
+    buffers: Places = [(part._buffers, name) for part in module.modules() for name in part._buffers]
+    return [
+        *((place, name) for place, name in parameters if _is_float(place[name])),
+        *((place, name) for place, name in buffers if _is_float(one := place[name]) and one.isfinite().all()),
+    ]
+
+
+def _is_float(tensor: Tensor | None) -> TypeGuard[Tensor]:
+    return tensor is not None and tensor.is_floating_point()
+
+
+def _tensors(places: Places) -> Iterator[Tensor]:
+    return (tensor for place, name in places if _is_float(tensor := place.get(name)))
+
+
+@torch.no_grad()
+def _is_wrong(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
+    """Whether anything in these tensors is not finite, as a number on the device: nobody waits for it yet."""
+    local = [one.to_local() if isinstance(one, DTensor) else one.detach() for one in tensors]
+    filled = [one for one in local if one.numel()]
+    if not filled:
+        return torch.tensor(False, device=device)
+    largest = torch._foreach_norm(filled, math.inf)
+    return torch.stack([one.isfinite().to(device) for one in largest]).all().logical_not()
+
+
+class _State:
+    """Copies of a model's buffers and, where they learn, its parameters."""
+
+    def __init__(self, module: nn.Module, parameters: bool) -> None:
+        self._kept: list[tuple[dict[str, Any], str, Tensor | None]] = [
+            (place, name, None if tensor is None else tensor.detach().clone())
+            for part in module.modules()
+            for place in ((part._parameters, part._buffers) if parameters else (part._buffers,))
+            for name, tensor in place.items()
+        ]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for place, name, kept in self._kept:
+            now = place[name]
+            if kept is not None and now is not None and now.shape == kept.shape:
+                now.copy_(kept)
+            else:
+                place[name] = kept
+
+
+class _OptimizerState:
+    """Copies of all an optimizer remembers."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._slots = {parameter: _copied(slot) for parameter, slot in optimizer.state.items()}
+        self._groups = [_copied({k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
+
+    def tensors(self) -> Iterator[Tensor]:
+        for slot in self._optimizer.state.values():
+            found = slot.values() if isinstance(slot, Mapping) else ()
+            yield from (one for one in found if isinstance(one, Tensor) and one.is_floating_point())
+
+    def restore(self) -> None:
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._slots)
+        for group, kept in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group.update(kept)
+
+
+def _copied(slot: Any) -> Any:
+    if not isinstance(slot, Mapping):
+        return deepcopy(slot)
+    return {name: one.clone() if isinstance(one, Tensor) else deepcopy(one) for name, one in slot.items()}
+
+
+def way_out(spec: RunSpec) -> str:
+    """What to try, the likeliest first.
+
+    >>> from spacedkd.config.spec import OptimizerSpec
+    >>> way_out(RunSpec(optimizer=OptimizerSpec(weight_decay=100)))
+    'Lower --weight-decay (100).'
+    """
+    suspects = [("--weight-decay", spec.optimizer.weight_decay)] if spec.optimizer.weight_decay >= 1 else []
+    suspects += [
+        (f"--set method.{name}", value)
+        for name, value in spec.method.options.items()
+        if isinstance(value, int | float) and abs(value) >= HUGE
+    ]
+    if suspects:
+        return f"Lower {', '.join(f'{name} ({value:g})' for name, value in suspects)}."
+    more = "" if spec.optimizer.clip is not None else ", or shorten gradients with --clip 1"
+    return f"Lower --lr ({spec.optimizer.lr:g}){more}; --on-nonfinite skip leaves such updates out."
