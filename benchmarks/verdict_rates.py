@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spacedkd.evaluation.statistics import difference
+from spacedkd.evaluation.statistics import paired_difference
 from spacedkd.paper.verdict import REPEATS, VERDICTS, Reported, judge, reported_error
 
 OF_RUNS = 0.62
@@ -64,7 +64,7 @@ def _verdicts(case: Case, draws: int, chance: np.random.Generator) -> Iterator[s
         paper = case.paper
         while not case.printed and (paper := _printed(case, chance)) * case.paper <= 0:
             pass
-        gain = difference(dict(enumerate(arm.tolist())), dict(enumerate(reference.tolist())))
+        gain = paired_difference(dict(enumerate(arm.tolist())), dict(enumerate(reference.tolist())))
         assert gain is not None
         yield judge(gain, Reported(paper, reported_error(arm.tolist(), reference.tolist())), "gain").verdict
 

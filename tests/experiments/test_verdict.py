@@ -1,4 +1,4 @@
-"""What a few seeds can say: exact p-values, what could have been shown, verdicts by the printed rule, a parabola."""
+"""Verdicts by the printed rule, and a parabola through accuracies."""
 
 import math
 
@@ -14,44 +14,13 @@ from spacedkd.paper.verdict import (
     Reported,
     around_their_means,
     bend_error,
-    detectable,
     judge,
     judge_fit,
     parabola,
     reported_error,
     rule,
     sentence,
-    sign_flip,
 )
-
-GAINS = [0.012, 0.003, -0.004, 0.021, 0.009, 0.015]
-
-
-def test_the_sign_flip_p_is_that_of_all_changes_of_sign() -> None:
-    exact = scipy.stats.permutation_test(
-        (GAINS,), lambda x, axis: np.mean(x, axis), permutation_type="samples", n_resamples=np.inf
-    )
-    assert sign_flip(GAINS) == pytest.approx(exact.pvalue)
-    assert sign_flip([0.01] * 5) == 2 / 32
-    assert sign_flip([0.01]) is None
-
-
-def test_many_seeds_are_drawn_from_instead_of_counted() -> None:
-    assert sign_flip([0.01, 0.02] * 10) == pytest.approx(1e-5, abs=2e-5)
-
-
-def test_fewer_than_six_seeds_cannot_reach_five_percent() -> None:
-    all_of_one_sign = [sign_flip([1.0 + seed / 10 for seed in range(n)]) for n in (4, 5, 6, 7)]
-    assert all_of_one_sign == [2 / 16, 2 / 32, 2 / 64, 2 / 128]
-
-
-@pytest.mark.parametrize("n", [2, 3, 6])
-def test_what_could_have_been_shown_is_found_four_times_of_five(n: int) -> None:
-    smallest = detectable(GAINS[:n], 0.0)
-    assert smallest is not None
-    noncentral = scipy.stats.nct(n - 1, smallest / (np.std(GAINS[:n], ddof=1) / math.sqrt(n)))
-    power = 1 - noncentral.cdf(scipy.stats.t(n - 1).ppf(0.975))
-    assert power == pytest.approx(0.8, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy.stats import t as students_t
 
-from spacedkd.evaluation.statistics import confidence_interval, difference, holm, standard_error
+from spacedkd.evaluation.statistics import confidence_interval, holm, paired_difference, standard_error
 from spacedkd.paper.report.findings import VERDICTS
 
 Found = dict[str, Any]
@@ -60,7 +60,7 @@ def _compared(one: Found, other: Found) -> None:
     factor = 100 if one["unit"] == "percent" else 1
     if one["paper"] is not None and other["paper"] is not None:
         one["paper_difference"] = round(one["paper"] - other["paper"], 4)
-    found = difference(one["values"], other["values"])
+    found = paired_difference(one["values"], other["values"])
     if found is None:
         return
     gains = [one["values"][seed] - other["values"][seed] for seed in one["values"] if seed in other["values"]]

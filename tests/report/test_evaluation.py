@@ -10,7 +10,7 @@ import pytest
 
 from spacedkd.comparison.results import compare
 from spacedkd.evaluation.settings import attack
-from spacedkd.evaluation.statistics import difference
+from spacedkd.evaluation.statistics import paired_difference
 from spacedkd.report.page import write_page
 from spacedkd.schedule import Spaced
 from tests.report.fake_evaluations import evaluate
@@ -56,7 +56,7 @@ def test_differences_are_paired_by_seed(folders: list[Path]) -> None:
     arms = compare(folders)["evaluation"]["metrics"]["corruptions/fog"]["arms"]
     online = {seed: accuracy - 3 / 50 for seed, accuracy in enumerate(ONLINE.accuracies)}
     spaced = {seed: accuracy - 3 / 50 for seed, accuracy in enumerate(SPACED.accuracies)}
-    expected = difference(spaced, online, 1 / 200 / 2)
+    expected = paired_difference(spaced, online, 1 / 200 / 2)
     assert arms["online KD"]["difference"] is None
     assert arms["spaced KD"]["difference"] == pytest.approx(asdict(expected))
     assert arms["spaced KD"]["by_seed"] == pytest.approx({str(seed): value for seed, value in spaced.items()})
@@ -89,7 +89,7 @@ def test_how_fine_a_difference_is_depends_on_the_settings_that_count(folders: li
     evaluate(folders[0], 0.7, adversarial={"images": 20})
     arms = compare(folders, "online KD")["evaluation"]["metrics"]["adversarial/clean"]["arms"]
     online, spaced = ({seed: arm.accuracies[seed] for seed in (1, 2)} for arm in (ONLINE, SPACED))
-    expected = difference(spaced, online, 1 / 200)
+    expected = paired_difference(spaced, online, 1 / 200)
     assert arms["spaced KD"]["difference"] == pytest.approx(asdict(expected))
 
 

@@ -13,7 +13,7 @@ from spacedkd.comparison.teacher_sharing import read_diverged, read_failed
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import describe, describe_schedule, read_spec
 from spacedkd.evaluation.document import Found, Metric, metrics, of_student, read, usual
-from spacedkd.evaluation.statistics import Difference, confidence_interval, difference, holm
+from spacedkd.evaluation.statistics import Difference, confidence_interval, holm, paired_difference
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.journal import COUNTED
 from spacedkd.runs.result import Run, read_run
@@ -38,7 +38,7 @@ def spacing_effects(arms: Mapping[str, Sequence[Run]], numbers: Sequence[Mapping
     said = dict(zip(arms, numbers, strict=True))
     by_seed = {label: {run.seed: run.student() for run in runs} for label, runs in arms.items()}
     pairs = [(label, partner) for label in arms if (partner := _partner(label, first)) is not None]
-    gains = [difference(by_seed[a], by_seed[b], 1 / first[a].plan["test_images"]) for a, b in pairs]
+    gains = [paired_difference(by_seed[a], by_seed[b], 1 / first[a].plan["test_images"]) for a, b in pairs]
     corrected = holm([None if gain is None else gain.p for gain in gains])
     names = _names([said[spaced] for spaced, _ in pairs])
     return [
@@ -153,7 +153,7 @@ def _metric(key: str, arms: Numbers, against: str, comparable: set[str], other: 
         values[label] = {seed: one.value for seed, one in found.items() if one.settings == sample.settings}
         if len(values[label]) < len(found):
             other.append(label)
-    gains = {label: difference(values[label], values[against], sample.resolution) for label in comparable}
+    gains = {label: paired_difference(values[label], values[against], sample.resolution) for label in comparable}
     return {
         "title": sample.title,
         "unit": sample.unit,
@@ -364,7 +364,7 @@ def _gain(runs: Sequence[Run], reference: Sequence[Run]) -> Difference | None:
     if runs is reference or _tested_on(runs[0].spec.data) != _tested_on(reference[0].spec.data):
         return None
     ours, theirs = ({run.seed: run.student() for run in arm} for arm in (runs, reference))
-    return difference(ours, theirs, resolution=1 / reference[0].plan["test_images"])
+    return paired_difference(ours, theirs, resolution=1 / reference[0].plan["test_images"])
 
 
 def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> dict[str, Any]:

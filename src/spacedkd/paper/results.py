@@ -8,7 +8,7 @@ from typing import Any
 
 from spacedkd.config.serialization import to_json
 from spacedkd.evaluation.document import Metric
-from spacedkd.evaluation.statistics import confidence_interval, difference, holm
+from spacedkd.evaluation.statistics import FEWEST_SEEDS, confidence_interval, holm, paired_difference, paired_effect
 from spacedkd.paper import numbers, verdict
 from spacedkd.paper.table import ACCURACY, Cell, Key, Named, Summary, Table
 from spacedkd.paper.verdict import BySeed, around_their_means, bend_error, parabola
@@ -65,7 +65,7 @@ def results(
         "metric": {"name": main, "title": numbers.title(main)},
         "also": {name: numbers.title(name) for name in table.also},
         "rule": f"No verdicts are given: {unjudged}." if unjudged else rule,
-        "fewest_seeds": verdict.FEWEST,
+        "fewest_seeds": FEWEST_SEEDS,
         "rows": [*dict.fromkeys(cell.row for cell in cells)],
         "columns": [*dict.fromkeys(cell.column for cell in cells)],
         "axis": None if table.axis is None else {"title": table.axis.title, "values": dict(table.axis.values)},
@@ -138,7 +138,7 @@ def _effect(cell: Cell, base: Cell, table: Table, numbers_of: NumbersOf) -> Foun
     resolution = max((one.resolution for one in numbers_of[cell.key].values()), default=0.0)
     both = cell.paper is not None and base.paper is not None
     paper = round(cell.paper - base.paper, 9) if both else None  # type: ignore[operator]
-    gain = difference(ours, theirs, resolution)
+    gain = paired_difference(ours, theirs, resolution)
     judged = None
     if gain is not None and cell.judged:
         metric = next(iter(numbers_of[cell.key].values()))
@@ -147,12 +147,12 @@ def _effect(cell: Cell, base: Cell, table: Table, numbers_of: NumbersOf) -> Foun
             error = verdict.reported_error([*ours.values()], [*theirs.values()], resolution)
             reported = verdict.Reported(paper / (100 if metric.unit == "percent" else 1), error)
         if metric.better == "low":
-            gain, reported = gain.turned(), reported and reported._replace(difference=-reported.difference)
+            gain, reported = gain.negated(), reported and reported._replace(difference=-reported.difference)
         judged = verdict.judge(gain, reported, cell.claims or table.claims)
     return {
         "against": [base.row, base.column],
         "judged": cell.judged,
-        "difference": verdict.effect(ours, theirs, resolution),
+        "difference": to_json(paired_effect(ours, theirs, resolution)),
         "paper_difference": paper,
         "verdict": None if judged is None else judged.verdict,
         "why": "" if judged is None else judged.why,
@@ -197,7 +197,7 @@ def _summary(summary: Summary, every: Mapping[Key, Cell], cells: Mapping[Key, Ce
         means_of = {seed: math.fsum(gains[seed] for gains in ours.values()) / len(ours) for seed in seeds}
         found["ours"] = to_json(confidence_interval([*means_of.values()]))
         found["printed_finished"] = math.fsum(printed[row] for row in ours) / len(ours)
-        if len(ours) == len(printed) and (gain := difference(means_of, dict.fromkeys(seeds, 0.0))) is not None:
+        if len(ours) == len(printed) and (gain := paired_difference(means_of, dict.fromkeys(seeds, 0.0))) is not None:
             known = [error for error in errors if error is not None]
             error = math.hypot(*known) / len(errors) if len(known) == len(errors) else None
             judged = verdict.judge(gain, verdict.Reported(found["printed"] / 100, error), "gain")

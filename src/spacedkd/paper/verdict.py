@@ -1,16 +1,14 @@
 """What a few seeds can say of an effect, and whether that is what the paper says."""
 
-import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from statistics import variance
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from scipy.special import nctdtrinc, stdtrit
 
 from spacedkd.config.serialization import to_json
-from spacedkd.evaluation.statistics import Difference, confidence_interval, difference, half_width, standard_error
+from spacedkd.evaluation.statistics import Difference, confidence_interval, half_width
 from spacedkd.runtime.errors import pluralize
 
 DRAWS = 20_000
@@ -111,12 +109,6 @@ def _optima(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     best: np.ndarray = np.take_along_axis(places, highest, 0)[0]
     return best
 
-
-POWER = 0.8
-FEWEST = 6
-"""seeds without which the exact test cannot reach p < 0.05: with all signs equal p is 2 / 2^n"""
-CHANGES = 16
-"""seeds up to which all changes of sign are counted"""
 
 Verdict = Literal["agrees", "disagrees", "smaller than the paper's", "cannot tell"]
 SMALLER: Verdict = "smaller than the paper's"
@@ -277,45 +269,6 @@ def _where(found: Mapping[str, Any], paper: Mapping[str, Any] | None) -> str:
 def _unless_rounding(value: float | None) -> float | None:
     """Zero in place of a bend that the arithmetic alone may have left behind."""
     return 0.0 if value is not None and abs(value) <= ROUNDING else value
-
-
-def effect(arm: Mapping[int, float], reference: Mapping[int, float], resolution: float) -> dict[str, Any] | None:
-    """The difference of two arms paired by seed, and all that is said of it; None where they share no seed."""
-    found = difference(arm, reference, resolution)
-    if found is None:
-        return None
-    gains = [arm[seed] - reference[seed] for seed in sorted(arm.keys() & reference.keys())]
-    return {**to_json(found), "sign_flip_p": sign_flip(gains), "detectable": detectable(gains, resolution)}
-
-
-def sign_flip(gains: Sequence[float]) -> float | None:
-    """The p-value of the mean when every gain could as well have had the other sign: exact, of many seeds drawn.
-
-    >>> sign_flip([1.0, 2.0, 3.0, 0.5, 1.5, 0.1]) == 2 / 2**6
-    True
-    """
-    if len(gains) < 2:
-        return None
-    if len(gains) > CHANGES:
-        from scipy.stats import permutation_test
-
-        drawn = permutation_test(
-            (gains,), lambda x, axis: x.mean(axis), permutation_type="samples", n_resamples=99_999, rng=0
-        )
-        return float(drawn.pvalue)
-    reached = abs(math.fsum(gains)) - 1e-12
-    signs = itertools.product((1, -1), repeat=len(gains))
-    sums = (math.fsum(sign * gain for sign, gain in zip(one, gains, strict=True)) for one in signs)
-    return float(sum(abs(total) >= reached for total in sums) / 2 ** len(gains))
-
-
-def detectable(gains: Sequence[float], resolution: float) -> float | None:
-    """The smallest difference that seeds which scatter like these would have shown four times of five."""
-    n = len(gains)
-    if n < 2:
-        return None
-    error = max(standard_error(gains), resolution / math.sqrt(6 * n))
-    return float(nctdtrinc(n - 1, 1 - POWER, stdtrit(n - 1, 0.975))) * error  # of the noncentral t
 
 
 def sentence(verdicts: Sequence[Verdict], claimed: int) -> str:

@@ -93,7 +93,7 @@ def differences(compared: Iterable[tuple[int, str, Arm, Arm]], what: str) -> Mar
 
 
 def _difference(place: int, name: str, arm: Arm, base: Arm) -> Line:
-    from spacedkd.evaluation.statistics import difference  # scipy's, which only a page that is made needs
+    from spacedkd.evaluation.statistics import paired_difference  # scipy's, which only a page that is made needs
 
     ours, theirs = ({run.seed: run.curves[run.roles[-1]] for run in one.runs} for one in (arm, base))
     seeds = sorted(ours.keys() & theirs.keys())
@@ -101,7 +101,7 @@ def _difference(place: int, name: str, arm: Arm, base: Arm) -> Line:
     line, band = [], []
     for epoch in shared:
         mine, others = ({seed: 100 * one[seed][epoch] for seed in seeds} for one in (ours, theirs))
-        found = difference(mine, others, resolution=100 / base.first.plan["test_images"])
+        found = paired_difference(mine, others, resolution=100 / base.first.plan["test_images"])
         assert found is not None, "they share a seed"
         line.append((epoch, found.mean))
         if found.low is not None and found.high is not None:
