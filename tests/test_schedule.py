@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spacedkd import Ahead, Duration, Offline, Online, Schedule, Spaced, Turn, UserError, Window, in_steps
-from spacedkd.schedule import ReleasedSelfKD, segments
+from spacedkd.schedule import ReleasedSelfKD
+from spacedkd.timeline import group_turns
 
 PAIR = ("teacher", "student")
 
@@ -62,8 +63,8 @@ def test_bookkeeping_of_eighty_epochs(epochs: str, interval: int, replays: int, 
     total = 80 * 391
     dropped = in_steps(Spaced(epochs, tail="drop"), 391, total)
     turns = list(dropped.turns(PAIR, range(total)))
-    blocks = [s for s in segments(iter(turns)) if s.role == "student"]
-    assert {block.last - block.first + 1 for block in blocks} == {interval}
+    blocks = [block for block in group_turns(turns) if block.role == "student"]
+    assert {len(block) for block in blocks} == {interval}
     assert len(blocks) == replays
     assert [turn.step for turn in turns if turn.role == "teacher"] == list(range(total))
     assert total - sum(turn.role == "student" for turn in turns) == tail

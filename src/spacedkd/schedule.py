@@ -19,9 +19,8 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from itertools import groupby
 from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
 from spacedkd.runtime.errors import UserError, format_value
@@ -374,39 +373,3 @@ def as_schedule(value: Any, what: str) -> Schedule:
             f"{what} must be a schedule, for instance Spaced('1.5ep'), or its length; got {format_value(value)}."
         )
     return value
-
-
-def versions(turns: Iterable[Turn], role: str, follower: str) -> set[int]:
-    """How many updates `role` has made, at one turn or another of `follower`.
-
-    >>> versions(Spaced("2st").turns(("teacher", "student"), range(5)), "teacher", "student")
-    {2, 4, 5}
-    """
-    updates, seen = 0, set()
-    for turn in turns:
-        updates += turn.role == role
-        if turn.role == follower:
-            seen.add(updates)
-    return seen
-
-
-class Segment(NamedTuple):
-    """Consecutive turns of one role: steps `first` to `last`, beginning with turn number `turn`."""
-
-    role: str
-    turn: int
-    first: int
-    last: int
-
-
-def segments(turns: Iterator[Turn]) -> Iterator[Segment]:
-    """A schedule as the few blocks a picture needs, in order.
-
-    >>> [*segments(Spaced("2st").turns(("teacher", "student"), range(2)))]
-    [Segment(role='teacher', turn=0, first=0, last=1), Segment(role='student', turn=2, first=0, last=1)]
-    """
-    number = 0
-    for role, group in groupby(turns, key=lambda turn: turn.role):
-        block = [turn.step for turn in group]
-        yield Segment(role, number, block[0], block[-1])
-        number += len(block)

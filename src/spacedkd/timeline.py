@@ -1,9 +1,21 @@
-"""How many updates the teacher has made when the student takes a step."""
+"""A schedule on a run: its turns, its blocks, and which update of the teacher each step sees.
+
+Nothing else in the package counts a teacher's updates against a student's steps.
+
+>>> from spacedkd.schedule import Spaced
+>>> roles = ("teacher", "student")
+>>> timeline = Timeline(roles, Spaced("2st").turns(roles, range(3)), kept=roles)
+>>> [(block.role, block.start, [*block.steps]) for block in timeline.blocks()]
+[('teacher', 0, [0, 1]), ('student', 2, [0, 1]), ('teacher', 4, [2]), ('student', 5, [2])]
+>>> sorted(updates_seen(timeline.after(0), "teacher", by="student"))
+[2, 3]
+"""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from spacedkd.runtime.errors import UserError, unknown, whole_number
@@ -18,64 +30,133 @@ from spacedkd.schedule import (
     iter_turns,
     steps_of,
 )
-from spacedkd.schedule import iter_turns as schedule_turns
 
-# The turns of a run, as its schedule and its roles have them.
+ENDLESS = 10**15
+"""the steps of a run whose length nobody has given"""
+
+
+# --- Turns and blocks
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive turns of one role; iterating over a block gives its turns."""
+
+    role: str
+    start: int
+    """the number of its first turn among all turns of the run"""
+    steps: Sequence[int]
+    """the step of each of its turns"""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Turn]:
+        return (Turn(self.role, step) for step in self.steps)
+
+    @property
+    def stop(self) -> int:
+        """The number of turns that are done when this block is."""
+        return self.start + len(self.steps)
+
+
+def group_turns(turns: Iterable[Turn]) -> Iterator[Block]:
+    """Group the turns of a schedule into blocks, in order.
+
+    >>> [*group_turns(Spaced("2st").turns(("teacher", "student"), range(2)))]
+    [Block(role='teacher', start=0, steps=[0, 1]), Block(role='student', start=2, steps=[0, 1])]
+    """
+    start = 0
+    for role, group in groupby(turns, key=lambda turn: turn.role):
+        block = Block(role, start, [turn.step for turn in group])
+        yield block
+        start = block.stop
+
+
+def timeline_turns(
+    schedule: Schedule, roles: Sequence[str], follower_first: bool, stops: Mapping[str, int], total: int
+) -> Iterator[Turn]:
+    """Yield the turns of a schedule written in steps; a role has no turns from its step in `stops` on."""
+    order = roles[::-1] if follower_first else roles
+    turns = iter_turns(schedule, order, range(total))
+    return (turn for turn in turns if turn.step < stops.get(turn.role, total))
+
+
+def forward_only_turns(schedule: Schedule, roles: Sequence[str], total: int) -> Mapping[Turn, Turn]:
+    """Return the forward passes without an update that a schedule in steps has, each by the turn right after it."""
+    return schedule.looked_at(roles, range(total)) if isinstance(schedule, ReleasedSelfKD) else {}
 
 
 class Timeline:
-    """All turns of a run, walked once and kept small: a run on ImageNet has millions."""
+    """All turns of a run. Ten bytes are kept for a turn, of which a run on ImageNet has millions."""
 
     def __init__(
-        self, roles: Sequence[str], turns: Iterable[Turn], kept: Sequence[str], looks: Mapping[Turn, Turn] | None = None
+        self,
+        roles: Sequence[str],
+        turns: Iterable[Turn],
+        kept: Sequence[str],
+        forward_only: Mapping[Turn, Turn] | None = None,
     ) -> None:
-        """Those of the roles that are `kept`."""
-        self.looks = looks or {}
-        """turns that are forward passes alone, each by the turn it comes right before"""
+        """Keep those of `turns` whose role is in `kept`; a role that is not in `roles` is refused."""
+        self.forward_only = forward_only or {}
+        """forward passes without an update, each by the turn right after it"""
         self._roles = roles
-        self._places, self._steps = array("H"), array("q")
-        place = {role: number for number, role in enumerate(roles)}
+        self._role_numbers, self._steps = array("H"), array("q")
+        numbers = {role: number for number, role in enumerate(roles)}
         for role, step in turns:
-            if role not in place:
+            if role not in numbers:
                 raise unknown("role in the schedule's turns", role, roles)
             if role not in kept:
                 continue
-            self._places.append(place[role])
+            self._role_numbers.append(numbers[role])
             self._steps.append(step)
 
     def __len__(self) -> int:
         return len(self._steps)
 
+    def after(self, done: int) -> Iterator[Turn]:
+        """Yield the turns that come after the first `done`."""
+        for number in range(done, len(self)):
+            yield Turn(self._roles[self._role_numbers[number]], self._steps[number])
+
+    def blocks(self, after: int = 0) -> Iterator[Block]:
+        """Yield the blocks that come after the first `after` turns; one that is partly done begins where it stands."""
+        steps, start = memoryview(self._steps), after  # a view: an offline run has one block of all steps
+        while start < len(self):
+            number, stop = self._role_numbers[start], start + 1
+            while stop < len(self) and self._role_numbers[stop] == number:
+                stop += 1
+            yield Block(self._roles[number], start, steps[start:stop])
+            start = stop
+
     def counts(self) -> dict[str, int]:
-        """How many turns each role has."""
-        return {role: self._places.count(place) for place, role in enumerate(self._roles)}
+        """Return how many turns each role has."""
+        return {role: self._role_numbers.count(number) for number, role in enumerate(self._roles)}
 
     def ends(self) -> dict[str, int]:
-        """How many batches of the run each role comes to, of which it may leave out some."""
-        found = dict.fromkeys(self._roles, 0)
+        """Return the step after the last one of each role, which may leave out steps before it."""
+        ends = dict.fromkeys(self._roles, 0)
         for role, step in self.after(0):
-            found[role] = max(found[role], step + 1)
-        return found
+            ends[role] = max(ends[role], step + 1)
+        return ends
 
-    def led(self) -> dict[str, Sequence[int]]:
-        """The leader's last step at each step of those that follow it; of the first at the least."""
-        stands, found = 0, {role: array("q") for role in self._roles[1:]}
-        for role, step in self.after(0):
-            if role == self._roles[0]:
-                stands = step
-            else:
-                found[role].extend([stands] * (step + 1 - len(found[role])))
-                found[role][step] = stands
-        return {**found}
+    def leader_steps(self) -> dict[str, Sequence[int]]:
+        """Return, for each other role and each of its steps, the step that the first role learned last (at least 0)."""
+        leader_steps = {role: array("q") for role in self._roles[1:]}
+        for (role, step), _, last_step in _leader_progress(self.after(0), self._roles[0]):
+            steps = leader_steps[role]
+            steps.extend([max(last_step, 0)] * (step + 1 - len(steps)))
+            steps[step] = max(last_step, 0)
+        return {**leader_steps}
 
     def is_replay(self, turn: Turn) -> bool:
-        """Whether a turn belongs to a replay: its role has several turns in a row, or the leader is further already.
+        """Whether a turn is part of a replay: its block has several turns, or the first role is further already.
 
         >>> from spacedkd.schedule import Ahead, Spaced
         >>> roles = ("teacher", "student")
         >>> def replays(schedule: Schedule) -> list[bool]:
-        ...     turns = Turns(roles, schedule.turns(roles, range(5)), roles)
-        ...     return [turns.is_replay(Turn("student", step)) for step in range(5)]
+        ...     timeline = Timeline(roles, schedule.turns(roles, range(5)), roles)
+        ...     return [timeline.is_replay(Turn("student", step)) for step in range(5)]
         >>> replays(Spaced("1st")), replays(Spaced("2st"))
         ([False, False, False, False, False], [True, True, True, True, False])
         >>> replays(Ahead("0st")), replays(Ahead("1st"))
@@ -85,72 +166,72 @@ class Timeline:
 
     @cached_property
     def _replays(self) -> dict[str, bytearray]:
-        """For each role that follows and each of its steps, whether that turn belongs to a replay."""
-        found = {role: bytearray() for role in self._roles[1:]}
-        leader, before = -1, Turn("", 0)
-        for turn in self.after(0):
-            role, step = turn
-            if role == self._roles[0]:
-                leader = step
-            else:
-                found[role].extend(bytes(max(0, step + 1 - len(found[role]))))
-                found[role][step] = role == before.role or leader > step
-                if role == before.role:
-                    found[role][before.step] = True
-            before = turn
-        return found
-
-    def after(self, done: int) -> Iterator[Turn]:
-        """The turns that are left when so many are done."""
-        for number in range(done, len(self)):
-            yield Turn(self._roles[self._places[number]], self._steps[number])
+        """For each role but the first, a byte for each of its steps: 1 if that turn is part of a replay."""
+        replays = {role: bytearray() for role in self._roles[1:]}
+        leader_step = -1
+        for block in self.blocks():
+            if block.role == self._roles[0]:
+                leader_step = block.steps[-1]
+                continue
+            flags = replays[block.role]
+            for step in block.steps:
+                flags.extend(bytes(max(0, step + 1 - len(flags))))
+                flags[step] = len(block) > 1 or leader_step > step
+        return replays
 
 
-def masked_by(turn: Turn, frozen_mode: str) -> tuple[str, int]:
-    """What decides a turn's dropout masks; those of a shared forward pass are the same in everybody's turns."""
+def dropout_key(turn: Turn, frozen_mode: str) -> tuple[str, int]:
+    """Return what seeds a turn's dropout masks; roles that share a forward pass share the masks of a step."""
     return ("shared", turn.step) if frozen_mode == "shared" else turn
 
 
-def timeline_turns(
-    schedule: Schedule, roles: Sequence[str], follower_first: bool, stops: Mapping[str, int], total: int
-) -> Iterator[Turn]:
-    """The turns of a schedule written in steps; a role that has learned enough has no more of them."""
-    order = roles[::-1] if follower_first else roles
-    every = schedule_turns(schedule, order, range(total))
-    return (turn for turn in every if turn.step < stops.get(turn.role, total))
+# --- Which update of the teacher a step sees
 
 
-def looks_of(schedule: Schedule, roles: Sequence[str], total: int) -> Mapping[Turn, Turn]:
-    """Turns of a schedule written in steps that are forward passes alone, each by the turn it comes right before."""
-    return schedule.looked_at(roles, range(total)) if isinstance(schedule, ReleasedSelfKD) else {}
+def _leader_progress(turns: Iterable[Turn], leader: str) -> Iterator[tuple[Turn, int, int]]:
+    """Yield the turns of other roles, each with the leader's number of updates before it and its last step (or -1)."""
+    updates, last_step = 0, -1
+    for turn in turns:
+        if turn.role == leader:
+            updates, last_step = updates + 1, turn.step
+        else:
+            yield turn, updates, last_step
 
 
-# How many updates the teacher has made when the student takes a step.
+def updates_seen(turns: Iterable[Turn], leader: str, by: str) -> set[int]:
+    """Return the numbers of updates after which role `by` sees `leader`, at one of its turns or another.
 
-ENDLESS = 10**15
-"""steps of a run whose end nobody has said"""
+    >>> updates_seen(Spaced("2st").turns(("teacher", "student"), range(5)), "teacher", by="student")
+    {2, 4, 5}
+    """
+    return {updates for turn, updates, _ in _leader_progress(turns, leader) if turn.role == by}
 
 
 class TeacherUpdates:
-    """The teacher's updates at each step of the student, under a schedule or an interval.
+    """The number of updates after which a student sees its teacher, at each of the student's steps.
 
-    >>> seen = Versions(2, total=5)
-    >>> [seen(step) for step in range(5)]
+    >>> updates = TeacherUpdates(2, total=5)
+    >>> [updates.at(step) for step in range(5)]
     [2, 2, 4, 4, 5]
     """
 
     def __init__(
         self, interval: Schedule | Duration | str | int, steps_per_epoch: int | None = None, total: int | None = None
     ) -> None:
+        """Take an interval or any schedule; `total`, the run's steps, is needed by all but a plain interval in steps.
+
+        An interval in epochs needs `steps_per_epoch`.
+        """
         steps_per_epoch = None if steps_per_epoch is None else whole_number("steps_per_epoch", steps_per_epoch, 1)
         total = None if total is None else whole_number("total", total, 1)
         if isinstance(interval, Duration | int):
             interval = Spaced(interval)
         schedule = as_schedule(interval, "interval")
         units = {*_units(schedule)}
-        self._simple = isinstance(schedule, Spaced) and schedule.tail == "teach"
-        if total is None and ("%" in units or not self._simple):
-            raise UserError("This interval needs to know how long the run is: give total=, its number of steps.")
+        # The formula of plain spaced KD needs no end of the run; other schedules are walked through.
+        self._has_formula = isinstance(schedule, Spaced) and schedule.tail == "teach"
+        if total is None and ("%" in units or not self._has_formula):
+            raise UserError("This interval depends on the length of the run: give total=, its number of steps.")
         if steps_per_epoch is None and "ep" in units:
             raise UserError(
                 "An interval in epochs needs the length of one: give steps_per_epoch=, or a number of steps."
@@ -158,23 +239,29 @@ class TeacherUpdates:
         self.total = total
         schedule = in_steps(schedule, steps_per_epoch or 1, total or ENDLESS)
         self._interval = steps_of(schedule.interval) if isinstance(schedule, Spaced) else 0
-        self._seen: Sequence[int] = () if self._simple else _walked(schedule, total or 0)
+        self._updates: Sequence[int] = () if self._has_formula else _walk(schedule, total or 0)
 
-    def __call__(self, step: int) -> int:
+    def at(self, step: int) -> int:
+        """Return the teacher's number of updates at a step of the student, counted from 0."""
         step = whole_number("step", step)
         if self.total is not None and step >= self.total:
             raise UserError(
                 f"A step of this run is from 0 to {self.total - 1}, as total={self.total} says; got {step}."
             )
-        if self._simple:
+        if self._has_formula:
             return min(-(-(step + 1) // self._interval) * self._interval, self.total or ENDLESS)
-        if self._seen[step] < 0:
+        if self._updates[step] < 0:
             raise UserError(f"In this schedule the student has no step {step}: nobody teaches it.")
-        return self._seen[step]
+        return self._updates[step]
+
+    def includes(self, update: int) -> bool:
+        """Whether a student of a plain interval ever sees the teacher after exactly this number of updates."""
+        update = whole_number("updates", update)
+        return update > 0 and self.at(update - 1) == update
 
 
 def _units(plan: Any) -> Iterator[str]:
-    """Those of all durations in a schedule."""
+    """Yield the units of all durations in a schedule."""
     if isinstance(plan, Duration):
         yield plan.unit
     elif is_dataclass(plan) and not isinstance(plan, type):
@@ -182,12 +269,9 @@ def _units(plan: Any) -> Iterator[str]:
             yield from _units(getattr(plan, field.name))
 
 
-def _walked(schedule: Schedule, total: int) -> Sequence[int]:
-    """The teacher's updates at each of the student's steps, off the schedule's turns; -1 where it has none."""
-    updates, seen = 0, array("q", [-1] * total)
-    for turn in iter_turns(schedule, ("teacher", "student"), range(total)):
-        if turn.role == "teacher":
-            updates += 1
-        else:
-            seen[turn.step] = updates
-    return seen
+def _walk(schedule: Schedule, total: int) -> Sequence[int]:
+    """Return the teacher's updates at each of the student's steps, from the schedule's turns; -1 where it has none."""
+    updates_at = array("q", [-1] * total)
+    for turn, updates, _ in _leader_progress(iter_turns(schedule, ("teacher", "student"), range(total)), "teacher"):
+        updates_at[turn.step] = updates
+    return updates_at

@@ -291,7 +291,7 @@ def after_random_tokens(model: Any, folder: Path, **options: Any) -> float:
         logit_weight=0.0,
         **options,
     )
-    trainer.teacher.version = lambda step: 1  # type: ignore[method-assign, assignment]
+    trainer.teacher.teacher_updates.at = lambda step: 1  # type: ignore[method-assign]
     trainer.train()
     return [line["loss"] for line in trainer.state.log_history if "loss" in line][-1]  # type: ignore[no-any-return]
 

@@ -10,7 +10,8 @@ import pytest
 from spacedkd.comparison.results import compare
 from spacedkd.report import Arm, all_colours, read_arms
 from spacedkd.report.schedules import Stroke, pictures, strokes, timetables
-from spacedkd.schedule import Ahead, Offline, Online, Schedule, Segment, Spaced, Window, segments
+from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
+from spacedkd.timeline import Block, group_turns
 from tests.report.fake_runs import FakeArm, write_runs
 from tests.report.page_text import Page
 
@@ -23,7 +24,7 @@ def read(root: Path, *arms: FakeArm) -> list[Arm]:
 
 
 def drawn(schedule: Schedule, steps: int, finest: float) -> list[Stroke]:
-    return strokes(segments(schedule.turns(ROLES, range(steps))), finest)
+    return strokes(group_turns(schedule.turns(ROLES, range(steps))), finest)
 
 
 def test_blocks_are_drawn_where_they_happen() -> None:
@@ -114,4 +115,4 @@ def test_where_nobody_leads_every_step_comes_once(tmp_path: Path) -> None:
     for one in (arm, unscheduled):
         (table,) = timetables([one])
         assert table.words == "every step once"
-        assert [*segments(table.schedule.turns(["student"], range(40)))] == [Segment("student", 0, 0, 39)]
+        assert [*group_turns(table.schedule.turns(["student"], range(40)))] == [Block("student", 0, [*range(40)])]

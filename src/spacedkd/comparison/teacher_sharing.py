@@ -18,7 +18,8 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.documents import read_json, read_small_json
 from spacedkd.runtime.errors import Diverged, Moved, RunFailed, SnapshotsGone, UserError
 from spacedkd.runtime.files import Folder, resolved, write_json
-from spacedkd.schedule import Offline, Schedule, versions
+from spacedkd.schedule import Offline, Schedule
+from spacedkd.timeline import updates_seen
 from spacedkd.trajectory.recording import file_of, path_file, place_of, settings, to_record
 from spacedkd.trajectory.replay import forget, read_passed, read_paths
 
@@ -132,7 +133,7 @@ def teacher_of(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> Teacher | 
     except UserError:
         return None
     written = [to_json(every) for every in (spec.evaluate_every, spec.log_every, spec.save_every)]
-    needed = versions(plan.turns.after(0), *roles[:2]) if len(roles) > 1 else set()
+    needed = updates_seen(plan.turns.after(0), roles[0], by=roles[1]) if len(roles) > 1 else set()
     weights = models[plan.method.learners[roles[0]]].state_dict().values()
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
     return Teacher(plan, json.dumps([decides, written]), frozenset(needed), size)

@@ -29,7 +29,7 @@ from spacedkd.runtime.files import resolved
 from spacedkd.runtime.machine import check_count, check_threads
 from spacedkd.runtime.user_code import check_trusted, failed, is_user_code, load_object, user_code
 from spacedkd.schedule import Duration, Online, Schedule, Turn
-from spacedkd.timeline import Timeline, looks_of, timeline_turns
+from spacedkd.timeline import Timeline, forward_only_turns, timeline_turns
 
 MOST_STEPS = 10_000_000
 """in a run; all turns are walked through before the first"""
@@ -194,12 +194,12 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
     stops = {role: _stop(method, role, in_run) for role in method.roles}
     roles = method.roles if spec.only is None else method.roles[: _place(spec.only, method.roles) + 1]
     order = timeline_turns(schedule, method.roles, spec.follower_first, stops, total)
-    turns = Timeline(method.roles, order, roles, looks_of(schedule, method.roles, total))
+    turns = Timeline(method.roles, order, roles, forward_only_turns(schedule, method.roles, total))
     last_step = dict(turns.after(0))  # a role that never has a turn is not in it
     if roles[-1] not in last_step:
         raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")
     every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
-    course, led = _course(spec, objects, in_run), turns.led() if spec.follower_rate == "leader" else {}
+    course, led = _course(spec, objects, in_run), turns.leader_steps() if spec.follower_rate == "leader" else {}
     return ResolvedRun(
         spec, objects, method, roles, data, turns, per_epoch, total, every, stops, last_step, course, led
     )

@@ -13,7 +13,8 @@ from spacedkd.report.formatting import DASH, count, counted, listed, plain
 from spacedkd.report.markup import Markup, Titled, folded, grid, html_table, legend, note, tag
 from spacedkd.report.table import Cell, Column, Table
 from spacedkd.runs.result import Run
-from spacedkd.schedule import NamedSchedule, Schedule, Segment, Spaced, Window, iter_turns, segments, steps_of
+from spacedkd.schedule import NamedSchedule, Schedule, Spaced, Window, iter_turns, steps_of
+from spacedkd.timeline import Block, group_turns
 
 FINEST = 1.5
 """pixels between two blocks of a role below which they are drawn as one band"""
@@ -113,17 +114,17 @@ def _schedule(run: Run) -> Schedule:
     return with_extensions(asked or Spaced("100%"), run.spec.extends, run.steps_per_epoch, run.total_steps)
 
 
-def strokes(blocks: Iterable[Segment], finest: float) -> list[Stroke]:
+def strokes(blocks: Iterable[Block], finest: float) -> list[Stroke]:
     """Blocks as lines; those of a role that follow each other by less than `finest` turns become one.
 
-    >>> [(s.role, s.points) for s in strokes([Segment("teacher", 0, 0, 1), Segment("student", 2, 0, 1)], 1)]
+    >>> [(s.role, s.points) for s in strokes([Block("teacher", 0, [0, 1]), Block("student", 2, [0, 1])], 1)]
     [('teacher', [(0, 0), (2, 2)]), ('student', [(2, 0), (4, 2)])]
     """
     done: list[Stroke] = []
     current: dict[str, Stroke] = {}
     for block in blocks:
-        start = (block.turn, block.first)
-        end = (block.turn + block.last + 1 - block.first, block.last + 1)
+        first, last = block.steps[0], block.steps[-1]
+        start, end = (block.start, first), (block.start + last + 1 - first, last + 1)
         before = current.get(block.role)
         if before and start[0] - before.points[-1][0] < finest and start[1] == before.points[-1][1]:
             before.merged = True
@@ -170,7 +171,7 @@ def _drawn(table: Timetable, panel: Panel, steps: int) -> tuple[list[Stroke], li
     A band is wider than those of followers on top of it, so that all show.
     """
     finest = FINEST * (panel.x[1] - panel.x[0]) / (panel.to_x.stop - panel.to_x.start)  # in turns
-    drawn = strokes(segments(iter_turns(table.schedule, table.run.roles, range(steps))), finest)
+    drawn = strokes(group_turns(iter_turns(table.schedule, table.run.roles, range(steps))), finest)
     groups: dict[tuple[bool, str], list[Stroke]] = {}
     for one in sorted(drawn, key=lambda one: not one.merged):
         groups.setdefault((one.merged, one.role), []).append(one)

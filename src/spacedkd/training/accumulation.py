@@ -11,7 +11,7 @@ from spacedkd.data.stream import Batch
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.schedule import Turn
-from spacedkd.timeline import masked_by
+from spacedkd.timeline import dropout_key
 from spacedkd.training import device
 from spacedkd.training.cost import Cost
 from spacedkd.training.learner import Losses, Part
@@ -34,7 +34,7 @@ class Parts:
 
     def _losses(self, turn: Turn, batch: Batch, part: int) -> Losses:
         setup, plan, fabric = self._setup, self._setup.plan, self._setup.fabric
-        masks: list[str | int] = [*masked_by(turn, plan.spec.frozen_mode), fabric.global_rank]
+        masks: list[str | int] = [*dropout_key(turn, plan.spec.frozen_mode), fabric.global_rank]
         device.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, *([part] if part else [])))
         self._cost.part(setup.stream.size(turn.step), part, plan.spec.accumulate)
         losses = plan.method.losses(turn.role, setup.models, batch, plan.progress(turn, self._gather, part))

@@ -264,7 +264,7 @@ def cost_of(
         for counts, times, seen in ((taken.first, 1, first), later):
             for name, count in counts.items():
                 cost.counts[role][name] += count * (seen if name.endswith("images") else times)
-    looks = [look for look in plan.turns.looks.values() if look.role in steps]
+    looks = [look for look in plan.turns.forward_only.values() if look.role in steps]
     for role, step in looks:
         for name, count in steps[role].later.items():
             if " forward " in name:

@@ -195,7 +195,7 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     """Take the turns that are left, one after the other, or those until it is to stop."""
     plan = setup.plan
     here = (turn for turn in plan.turns.after(recorder.position.turns) if turn.role not in setup.followed)
-    views = (plan.views(one) for turn in here for one in (plan.turns.looks.get(turn), turn) if one is not None)
+    views = (plan.views(one) for turn in here for one in (plan.turns.forward_only.get(turn), turn) if one is not None)
     with closing(
         batches(setup.stream, views, plan.spec.engine.workers)
     ) as seen:  # workers end with it, also by an error
@@ -227,7 +227,7 @@ def _learn(setup: Setup, recorder: Recorder, stops: Agreement, seen: Iterator[Ba
             learning = position.role = role
 
         moment.speed.begin()
-        if (look := plan.turns.looks.get(turn)) is not None:
+        if (look := plan.turns.forward_only.get(turn)) is not None:
             with recorder.cost.passes(look.role, setup.stream.size(look.step)), torch.no_grad():
                 for part in parts(look, next(seen)):
                     part.compute()

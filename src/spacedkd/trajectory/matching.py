@@ -8,7 +8,7 @@ from typing import Any
 from spacedkd.config.resolve import ResolvedRun
 from spacedkd.config.spec import read_spec
 from spacedkd.runtime.errors import UserError
-from spacedkd.schedule import versions
+from spacedkd.timeline import updates_seen
 from spacedkd.trajectory.replay import RecordedPath, read_paths
 
 
@@ -53,7 +53,7 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
 
 def _check_versions(plan: ResolvedRun, path: RecordedPath, role: str) -> None:
     behind = [*plan.roles[plan.roles.index(role) + 1 :], None][0]
-    needed = {plan.stops[role]} | (versions(plan.turns.after(0), role, behind) if behind else set())
+    needed = {plan.stops[role]} | (updates_seen(plan.turns.after(0), role, by=behind) if behind else set())
     missing = sorted(needed - {*path.recorded})
     if missing:
         some = ", ".join(map(str, path.recorded[:6])) + (", ..." if len(path.recorded) > 6 else "")

@@ -31,8 +31,8 @@ from spacedkd.runtime.documents import parse_json, read_lines
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.files import Folder, write_json
 from spacedkd.runtime.locks import hold
-from spacedkd.schedule import Turn, in_steps, versions
-from spacedkd.timeline import masked_by, timeline_turns
+from spacedkd.schedule import Turn, in_steps
+from spacedkd.timeline import dropout_key, timeline_turns, updates_seen
 
 Settings = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -76,7 +76,7 @@ def settings(plan: ResolvedRun, role: str, models: Mapping[str, nn.Module]) -> d
     check_path(plan, role)
     spec, roles, learners, network = plan.spec, plan.method.roles, plan.method.learners, plan.network(role)
     own = "teacher" if network is spec.teacher else "network"
-    listens, (masks, _) = plan.method.path(role) == "method", masked_by(Turn(role, 0), spec.frozen_mode)
+    listens, (masks, _) = plan.method.path(role) == "method", dropout_key(Turn(role, 0), spec.frozen_mode)
     found = {
         "network": to_json(network.untrained()),
         "data": to_json(spec.data),
@@ -127,7 +127,7 @@ def to_record(plan: ResolvedRun, role: str) -> list[int]:
     for schedule in plan.spec.record:
         written = in_steps(schedule, plan.steps_per_epoch, plan.total_steps)
         turns = timeline_turns(written, roles, plan.spec.follower_first, plan.stops, plan.total_steps)
-        found |= versions(turns, role, roles[roles.index(role) + 1])
+        found |= updates_seen(turns, role, by=roles[roles.index(role) + 1])
     return sorted(found)
 
 

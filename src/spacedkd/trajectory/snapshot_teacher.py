@@ -151,7 +151,7 @@ class SnapshotTeacher(nn.Module):
             made, self._prefix, steps_per_epoch = Logits(fitted), "", steps_per_epoch or epoch
         else:
             raise UserError(f"The weights in {folder} need a network: give network=, a function that makes it.")
-        self.version = TeacherUpdates(interval, steps_per_epoch, total)
+        self.teacher_updates = TeacherUpdates(interval, steps_per_epoch, total)
         # Not as torch would, which would make it a part, with parameters for optimizers and tensors for checkpoints.
         object.__setattr__(self, "network", made.requires_grad_(False).eval())
         object.__setattr__(self, "_fitted", fitted)
@@ -160,7 +160,7 @@ class SnapshotTeacher(nn.Module):
 
     def seek(self, step: int) -> Self:
         """Have the weights that belong to this step of the student, counted from 0."""
-        updates = self.version(step)
+        updates = self.teacher_updates.at(step)
         if updates != self.updates:
             file, weights = self._snapshot(updates, step)
             load(self._fitted, weights, self._prefix, file)
@@ -223,7 +223,7 @@ class SnapshotTeacher(nn.Module):
         )
 
     def _way_out(self, updates: int) -> str:
-        if updates == self.version.total:
+        if updates == self.teacher_updates.total:
             return (
                 "it is that of the last block, which may be shorter than the interval. Save the teacher at the end of "
                 "its run too, or give wait=SECONDS while it is trained"

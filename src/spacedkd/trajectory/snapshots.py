@@ -43,12 +43,11 @@ class Snapshots:
         """`every` is the student's interval: steps, or "1.5ep" with `steps_per_epoch`; `total` is the run's length."""
         check_folder("folder", folder)
         self.folder, self.overwrite = Path(folder), overwrite
-        self._seen = TeacherUpdates(every if isinstance(every, str) else Spaced(every), steps_per_epoch, total)
+        self._updates = TeacherUpdates(every if isinstance(every, str) else Spaced(every), steps_per_epoch, total)
 
     def due(self, updates: int) -> bool:
         """Whether a student of this interval looks at the network after so many updates."""
-        updates = whole_number("updates", updates)
-        return updates > 0 and self._seen(updates - 1) == updates
+        return self._updates.includes(updates)
 
     def after(self, updates: int, network: nn.Module) -> Path | None:
         """To be called after every update, with their number; gives the file, where there is one."""
