@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from benchmarks.timing import fastest
 from spacedkd.models.early_exits import EarlyExits
-from spacedkd.training.device import mend_strides
+from spacedkd.training.device import patch_strided_convolutions
 
 BATCH, CLASSES = 128, 25
 
@@ -37,7 +37,7 @@ def step(model: nn.Module, side: int) -> None:
 def compare(name: str, model: nn.Module, side: int) -> None:
     plain = model.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mended = deepcopy(plain)
-    mend_strides(mended, torch.device("cpu"), "bf16-mixed")
+    patch_strided_convolutions(mended, torch.device("cpu"), "bf16-mixed")
     before, after = fastest(lambda: step(plain, side), lambda: step(mended, side), repeats=10)
     times = f"{1000 * before:.0f} ms with strides as they are, {1000 * after:.0f} ms with strides afterwards"
     print(f"{name}, {side} px: {times}, {before / after:.2f} times as fast")

@@ -29,7 +29,7 @@ from spacedkd import DataSpec, Duration, NetworkSpec, OptimizerSpec, RunSpec, Sp
 from spacedkd.config.resolve import resolve
 from spacedkd.models.classifier import adapter
 from spacedkd.runs.folder import RunFolder
-from spacedkd.training.device import can_be_channels_last
+from spacedkd.training.device import supports_channels_last
 from spacedkd.training.loop import learn
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.setup import set_up
@@ -120,7 +120,7 @@ class Pair:
             timm.create_model(case.network.name, num_classes=CLASSES, **options) for _ in range(2)
         )
         shown = [torch.zeros(2, 3, case.side, case.side)]
-        channels_last = channels_last and can_be_channels_last(self.student, torch.device("cpu"), shown, precision)
+        channels_last = channels_last and supports_channels_last(self.student, torch.device("cpu"), shown, precision)
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.student.adapter = adapter(self.student.num_features, self.teacher.num_features)
         self.cast = torch.bfloat16 if precision == "bf16-mixed" else None

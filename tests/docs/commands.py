@@ -33,7 +33,7 @@ _WORK = (
     "spacedkd.cli.train.show_plan",
     "spacedkd.cli.train.show_comparison_plan",
     "spacedkd.comparison.results.find_runs",
-    "spacedkd.training.trained_models.of_network",
+    "spacedkd.training.trained_models.load_network",
     "spacedkd.cli.evaluate._folders",
     "spacedkd.cli.reproduce._list",
     "spacedkd.cli.reproduce._show_plan",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from spacedkd import DataSpec, NetworkSpec, train
 from spacedkd.config.serialization import to_json
 from spacedkd.training import trained_models
-from spacedkd.training.device import can_be_channels_last, mend_strides
+from spacedkd.training.device import patch_strided_convolutions, supports_channels_last
 from tests.conftest import TINY
 
 CPU = torch.device("cpu")
@@ -68,19 +68,19 @@ def test_where_it_is_sound(
     machine: Any, kind: str, threads: int, width: int, side: int, precision: str, sound: bool
 ) -> None:
     machine(kind, threads)
-    assert can_be_channels_last(network(width), CPU, shown(side), precision) is sound
-    assert can_be_channels_last(network(width), torch.device("cuda"), shown(side), precision)
+    assert supports_channels_last(network(width), CPU, shown(side), precision) is sound
+    assert supports_channels_last(network(width), torch.device("cuda"), shown(side), precision)
 
 
 @needs_x86
 def test_only_what_layers_are_really_shown_counts(machine: Any) -> None:
     machine("AVX512")
     late = nn.Sequential(nn.AvgPool2d(8), nn.Conv2d(3, 8, 1, 2))
-    assert can_be_channels_last(late, CPU, shown(224))
-    assert not can_be_channels_last(late[1], CPU, shown(224))
-    assert can_be_channels_last(nn.Conv2d(3, 8, 3, 2), CPU, shown(224))
-    assert not can_be_channels_last(late, CPU, [torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 512, 512)])
-    assert not can_be_channels_last(late, CPU, [torch.zeros(2, 5, 8, 8)])  # which it cannot be shown
+    assert supports_channels_last(late, CPU, shown(224))
+    assert not supports_channels_last(late[1], CPU, shown(224))
+    assert supports_channels_last(nn.Conv2d(3, 8, 3, 2), CPU, shown(224))
+    assert not supports_channels_last(late, CPU, [torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 512, 512)])
+    assert not supports_channels_last(late, CPU, [torch.zeros(2, 5, 8, 8)])  # which it cannot be shown
 
 
 @needs_x86
@@ -90,8 +90,8 @@ def test_who_is_told_to_use_less_of_the_machine_is_not_trusted(
 ) -> None:
     machine("AVX512")
     monkeypatch.setenv(name, "AVX2")
-    assert not can_be_channels_last(network(8), CPU, shown(8))
-    assert can_be_channels_last(network(16), CPU, shown(8))
+    assert not supports_channels_last(network(8), CPU, shown(8))
+    assert supports_channels_last(network(16), CPU, shown(8))
 
 
 @pytest.mark.parametrize(("kernel", "stride", "side"), [(3, 2, (1, 1)), (3, 2, (4, 1)), (5, 3, (2, 2)), (7, 4, (3, 3))])
@@ -106,7 +106,7 @@ def test_gradients_of_narrow_maps_are_computed(
     images = torch.randn(4, 16, *side)
     gradient = torch.autograd.grad(exact(images).square().sum(), exact.weight)[0]
     mended = copy.deepcopy(exact)
-    mend_strides(mended, CPU, precision)
+    patch_strided_convolutions(mended, CPU, precision)
     mended = copy.deepcopy(mended)  # as a moving average is made
     if precision == "bf16-true":
         mended, images = mended.bfloat16(), images.bfloat16()
@@ -123,12 +123,12 @@ def test_gradients_of_narrow_maps_are_computed(
 def test_maps_that_are_wide_enough_are_padded_as_ever() -> None:
     for precision, kind in (("bf16-mixed", "cuda"), ("32-true", "cpu")):
         untouched = nn.Conv2d(3, 4, 3, 2, 1)
-        mend_strides(untouched, torch.device(kind), precision)
+        patch_strided_convolutions(untouched, torch.device(kind), precision)
         assert not untouched._forward_pre_hooks
     part = nn.Conv2d(3, 4, 3, 2, 1)
     images, narrow = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 1, 1)
     before = part(images), part(narrow)
-    mend_strides(part, CPU, "bf16-mixed")
+    patch_strided_convolutions(part, CPU, "bf16-mixed")
     assert torch.allclose(part(narrow), before[1], atol=1e-6)
     assert torch.equal(part(images), before[0])
     assert part.padding == (1, 1)
@@ -144,7 +144,7 @@ def test_depthwise_strides_are_taken_afterwards(
     exact = nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=channels).bfloat16().float()
     maps = torch.randn(8, channels, side, side).bfloat16().float().to(memory_format=layout)
     mended = copy.deepcopy(exact)
-    mend_strides(mended, CPU, precision)
+    patch_strided_convolutions(mended, CPU, precision)
     mended = copy.deepcopy(mended)  # as a moving average is made
 
     def answers(part: nn.Conv2d, shown: Tensor, mixed: bool) -> list[Tensor]:
@@ -167,7 +167,7 @@ def test_depthwise_strides_are_taken_afterwards(
 
 def test_depthwise_strides_stay_where_nothing_is_gained() -> None:
     part = nn.Conv2d(4, 4, 3, 2, 1, groups=4)
-    mend_strides(part, CPU, "bf16-mixed")
+    patch_strided_convolutions(part, CPU, "bf16-mixed")
     strides: list[Any] = []
     part._conv_forward = lambda maps, *rest: strides.append(part.stride) or maps  # type: ignore[assignment, method-assign, func-returns-value]
     maps = torch.randn(2, 4, 6, 6)
@@ -182,7 +182,7 @@ def test_depthwise_strides_stay_where_nothing_is_gained() -> None:
 def test_looking_changes_nothing() -> None:
     model = network(8).train()
     before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
-    can_be_channels_last(model, CPU, shown(48))
+    supports_channels_last(model, CPU, shown(48))
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)

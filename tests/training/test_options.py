@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, Turn, train
 from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import to_json
-from spacedkd.training.learner import Learner, Part
+from spacedkd.training.learner import Learner, MicroBatch
 from spacedkd.training.optimizers import make_optimizer
 from spacedkd.training.setup import update_average
 from tests.conftest import assert_same_bits, of_model, tensors
@@ -46,7 +46,7 @@ def test_gradients_are_clipped() -> None:
     start = model.weight.detach().clone()
     plain = OptimizerSpec(lr=1.0, momentum=0, weight_decay=0, clip=0.5)
     learner = Learner(Fabric(accelerator="cpu"), model, plain)
-    learner.update([Part(lambda: {"big": 100 * learner.model(torch.ones(2, 3)).sum()})], lr=1.0)
+    learner.update([MicroBatch(lambda: {"big": 100 * learner.model(torch.ones(2, 3)).sum()})], lr=1.0)
     assert (model.weight - start).norm().item() == pytest.approx(0.5, rel=1e-5)
 
 
@@ -56,7 +56,7 @@ def test_drift_shrinks_what_should_stand_still() -> None:
     before = model.weight.detach().clone()
     learner = Learner(Fabric(accelerator="cpu"), model, OptimizerSpec("adamw", lr=5e-4, weight_decay=0.05))
     for _ in range(585):
-        learner.drift(5e-4)
+        learner.zero_gradient_step(5e-4)
     torch.testing.assert_close(model.weight.detach(), before * (1 - 0.0145), rtol=2e-4, atol=0)
 
 

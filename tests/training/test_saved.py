@@ -16,7 +16,7 @@ from spacedkd.data.stream import in_order
 from spacedkd.evaluation.accuracy import correct
 from spacedkd.runs.tensor_file import digest
 from spacedkd.runtime.errors import UserError
-from spacedkd.training.trained_models import device_of, load_network, load_run
+from spacedkd.training.trained_models import device_for, load_network, load_run
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_the_student_is_the_one_that_was_saved(run: Path) -> None:
     with torch.no_grad():
         expected = student(images)
         torch.testing.assert_close(saved.predict()(images)[0].logits, expected)
-        torch.testing.assert_close(saved.in_float32()(images), expected)
+        torch.testing.assert_close(saved.student_in_float32()(images), expected)
 
 
 def test_the_teacher_and_the_average_come_along(run: Path) -> None:
@@ -86,7 +86,7 @@ def test_equal_weights_have_equal_names(run: Path) -> None:
     with torch.no_grad():
         next(other.module.parameters()).flatten()[0] += 1e-3
     assert digest(other.module.state_dict()) != digest(one.module.state_dict())
-    assert digest(one.in_float32().state_dict()) == digest(one.in_float32().state_dict())
+    assert digest(one.student_in_float32().state_dict()) == digest(one.student_in_float32().state_dict())
 
 
 def test_weights_of_a_run_folder_fit_a_network_of_the_same_kind(run: Path, tiny: RunSpec) -> None:
@@ -110,6 +110,6 @@ def test_a_network_sees_images_as_in_its_own_training(run: Path, tiny: RunSpec) 
 
 
 def test_devices() -> None:
-    assert device_of("cpu") == torch.device("cpu")
+    assert device_for("cpu") == torch.device("cpu")
     with pytest.raises(UserError, match="There is no tpu here"):
-        device_of("tpu")
+        device_for("tpu")

@@ -25,8 +25,8 @@ from torch import Tensor, distributed, nn
 from spacedkd import UserError
 from spacedkd.schedule import Turn
 from spacedkd.training import distributed as module
-from spacedkd.training.distributed import Agreement, check_shared, end_together, joining
-from spacedkd.training.fabric import without_observer
+from spacedkd.training.distributed import CollectiveStop, check_shared_storage, rendezvous_timeout, watch_ranks
+from spacedkd.training.fabric import disable_child_observer
 from spacedkd.trajectory.replay import Following
 
 
@@ -63,7 +63,7 @@ def ends(*errors: Exception | None) -> list[str]:
 
     def rank(number: int) -> str:
         try:
-            with end_together(Fake(number, lines), "resume"):  # type: ignore[arg-type]
+            with watch_ranks(Fake(number, lines), "resume"):  # type: ignore[arg-type]
                 error = errors[number]
                 if error is not None:
                     raise error
@@ -98,7 +98,7 @@ def test_fabrics_observer_kills_the_first_rank_unless_it_is_relieved(relieved: b
         launcher.procs.append(ended)
         observer = _ChildProcessObserver(first.pid, launcher.procs, sleep_period=0)
         if relieved:
-            without_observer(SimpleNamespace(strategy=SimpleNamespace(launcher=launcher)))  # type: ignore[arg-type]
+            disable_child_observer(SimpleNamespace(strategy=SimpleNamespace(launcher=launcher)))  # type: ignore[arg-type]
         observer.run()
         assert launcher.procs == [ended]
         first.communicate("\n")
@@ -110,19 +110,19 @@ def test_processes_that_do_not_come_are_waited_for_with_a_word_and_not_for_ever(
 ) -> None:
     codes: queue.Queue[int] = queue.Queue()
     monkeypatch.setattr(os, "_exit", codes.put)
-    monkeypatch.setattr(module, "SILENCE", 0.01)
-    monkeypatch.setattr(module, "JOINED_WITHIN", 0.1)
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(module, "RENDEZVOUS_SECONDS", 0.1)
     monkeypatch.setenv("MASTER_ADDR", "first")
-    with joining(2):
+    with rendezvous_timeout(2):
         assert codes.get(timeout=20) == 2
     waits, ends = capsys.readouterr().err.splitlines()
     assert waits == "spacedkd: waiting for all 2 processes of the run to meet at first, for at most 0 s"
     assert "have not met at first within 0 s. Start all of them" in ends
     # Long enough that a busy machine gets through the block before anything is due.
-    monkeypatch.setattr(module, "SILENCE", 1.0)
-    monkeypatch.setattr(module, "JOINED_WITHIN", 1.0)
+    monkeypatch.setattr(module, "QUIET_SECONDS", 1.0)
+    monkeypatch.setattr(module, "RENDEZVOUS_SECONDS", 1.0)
     for processes in (1, 2):
-        with joining(processes):
+        with rendezvous_timeout(processes):
             pass
     time.sleep(1.2)
     assert codes.empty()
@@ -176,9 +176,9 @@ def test_ranks_that_wait_find_it_or_stop_at_the_same_time(
         plan = SimpleNamespace(method=SimpleNamespace(learners={"teacher": "teacher"}))
         following = Following(plan, {"teacher": nn.Identity()}, {"teacher": path}, lambda entry: None)  # type: ignore[arg-type, dict-item]
         following.pass_by(1, Turn("teacher", 0))
-        with Agreement(Fake(number, []), lambda: path.looks > stops[number]) as agreement:  # type: ignore[arg-type]
-            for _ in following.catch_up(agreement.all_there):
-                if agreement.while_waiting():
+        with CollectiveStop(Fake(number, []), lambda: path.looks > stops[number]) as stop:  # type: ignore[arg-type]
+            for _ in following.catch_up(stop.all_ready):
+                if stop.poll_waiting():
                     break
         return path.looks, path.loaded
 
@@ -193,4 +193,4 @@ def test_machines_that_do_not_share_the_folder_are_named(tmp_path: Path, monkeyp
     monkeypatch.setattr(distributed, "all_gather_object", gathered)
     (tmp_path / "spec.json").touch()
     with pytest.raises(UserError, match="second.example does not see .* All machines must share the storage"):
-        check_shared(Fake(0, []), tmp_path / "spec.json")  # type: ignore[arg-type]
+        check_shared_storage(Fake(0, []), tmp_path / "spec.json")  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ def extended(spec: RunSpec, run: Path, library: Library) -> RunSpec:
     """The spec with where it goes on; one line says whether a run in one go would have the same bits."""
     from spacedkd.training import extension
 
-    spec = extension.extended(spec, run, library=library)
+    spec = extension.extend_spec(spec, run, library=library)
     last = spec.extends[-1]
     epochs, before = pluralize(spec.epochs, "epoch"), pluralize(last.epochs, "epoch")
     say(f"Goes on from turn {last.turn} of {run}: {HOW[last.how].format(epochs=epochs, before=before)}")
@@ -218,7 +218,7 @@ def train(
     if extend is not None:
         RunFolder(folder).check_free()
         spec = extended(spec, extend, library)
-    extension.check_named(spec, extend, RunFolder(folder))
+    extension.check_extended_run_given(spec, extend, RunFolder(folder))
     if plan:
         show_plan(spec, folder, resume is not None)
         return

@@ -124,7 +124,7 @@ def _corruptions(
 
         def batches(name: str, severity: int) -> Iterator[Batch]:
             for batch in kept.batches(name, severity, plan.batch_size):
-                yield saved.moved(batch)
+                yield saved.to_device(batch)
                 advance(len(batch.labels))
 
         enlarged = corruptions.enlargement(*test.shape[1:])
@@ -166,7 +166,7 @@ def _curvature(train: Batches, saved: TrainedModels, plan: EvaluationSpec, progr
     most = plan.most_products * (len(curvature.USED) + 1)
     with progress("curvature (at most)", most) as advance:
         found = curvature.curvature(
-            saved.in_float32(), train, error=plan.error, most_products=plan.most_products, advance=advance
+            saved.student_in_float32(), train, error=plan.error, most_products=plan.most_products, advance=advance
         )
         advance(most - found.largest.products - sum(one.products for one in found.traces.values()))
     return {**to_json(found), "trace": to_json(found.trace)}
@@ -183,7 +183,7 @@ def _shown(
     saved: TrainedModels, images: Part, plan: EvaluationSpec, advance: Advance = lambda _: None
 ) -> Iterator[Batch]:
     for batch in in_order(images, plan.batch_size, plan.workers):
-        yield saved.moved(batch)
+        yield saved.to_device(batch)
         advance(len(batch.labels))
 
 

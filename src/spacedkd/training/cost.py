@@ -29,20 +29,20 @@ class Cost:
             self._turn[f"{model} {way} images"] += passes * self._images
 
     @contextmanager
-    def passes(self, role: str, images: int) -> Iterator[None]:
+    def count_passes(self, role: str, images: int) -> Iterator[None]:
         """Count the passes of a role that are made for a global batch of so many images."""
         self._turn, self._images = self.counts.setdefault(role, Counter()), images
         yield
         self._images = 0
 
-    def part(self, images: int, number: int, count: int) -> None:
+    def set_part(self, images: int, number: int, count: int) -> None:
         """From here on passes are made for one of so many parts of a global batch of so many images."""
         self._images = images * (number + 1) // count - images * number // count
 
     @contextmanager
-    def turn(self, role: str, learner: str, images: int) -> Iterator[None]:
+    def count_update(self, role: str, learner: str, images: int) -> Iterator[None]:
         """Count one update of `learner` on a global batch of so many images, with all the passes made for it."""
-        with self.passes(role, images):
+        with self.count_passes(role, images):
             yield
         self._turn[f"{learner} updates"] += 1
         self._turn[f"{learner} images"] += images

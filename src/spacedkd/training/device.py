@@ -24,13 +24,13 @@ from spacedkd.data.transforms import generators_kept, seed_generators
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.processes import check_processes
 from spacedkd.runtime.signals import STARTED_BY, end_with_first_rank
-from spacedkd.training.distributed import blocks, is_sharding, joining, shard, sharding
+from spacedkd.training.distributed import fsdp_strategy, network_blocks, rendezvous_timeout, shard_frozen, uses_fsdp
 from spacedkd.training.fabric import DDPStrategy, DoublePrecision, Fabric, Strategy, _FabricModule
 
 # The machine a run is computed on: devices, precision, threads, and the switches that keep it exact.
 
 
-def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
+def start_fabric(spec: RunSpec, find_unused_parameters: bool) -> Fabric:
     """A launched Fabric for the spec; from here on this process is one of its ranks.
 
     Where roles share a model, each of them leaves some of its weights without gradients: the ranks must look which.
@@ -49,14 +49,14 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
             accelerator=engine.accelerator,
             devices=engine.devices,
             num_nodes=engine.nodes,
-            strategy=_strategy(engine, parts_learn_in_turn),
+            strategy=_strategy(engine, find_unused_parameters),
             **_precision(spec),
         )
     except Exception as error:  # Fabric raises many kinds for hardware that is not there
         raise UserError(f"This machine cannot do that: {(str(error).splitlines() or [repr(error)])[0]}") from None
     end_with_first_rank()
     os.environ[STARTED_BY] = str(os.getpid())  # for the processes that are started now
-    with joining(engine.processes):
+    with rendezvous_timeout(engine.processes):
         fabric.launch()
     del os.environ[STARTED_BY]
     if engine.threads is not None:  # after Fabric, which thinks of a number itself; the same for all
@@ -64,12 +64,12 @@ def start(spec: RunSpec, parts_learn_in_turn: bool) -> Fabric:
     return fabric
 
 
-def _strategy(engine: EngineSpec, parts_learn_in_turn: bool) -> str | Strategy:
+def _strategy(engine: EngineSpec, find_unused_parameters: bool) -> str | Strategy:
     if engine.processes == 1:
         return "auto"
     if engine.strategy == "fsdp":
-        return sharding(engine.processes)
-    return DDPStrategy(find_unused_parameters=parts_learn_in_turn)
+        return fsdp_strategy(engine.processes)
+    return DDPStrategy(find_unused_parameters=find_unused_parameters)
 
 
 class Float64(DoublePrecision):
@@ -95,7 +95,7 @@ def seed(device: torch.device, number: int) -> None:
         torch.get_device_module(device).manual_seed(number)
 
 
-def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
+def setup_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     """A model that never learns: on the device, but with no gradients to share.
 
     It computes in float32 or, in a run of 64-true, in float64, under the run's autocast; never in bare bfloat16, in
@@ -103,8 +103,8 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     """
     exact = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
     model.to(exact).requires_grad_(False)
-    if is_sharding(fabric):
-        shard(fabric, model)
+    if uses_fsdp(fabric):
+        shard_frozen(fabric, model)
     else:
         fabric.to_device(model)
     forward = model.forward
@@ -118,7 +118,7 @@ def add_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
     return model
 
 
-def add_followed(fabric: Fabric, model: nn.Module) -> nn.Module:
+def setup_replayed(fabric: Fabric, model: nn.Module) -> nn.Module:
     """A model that learns elsewhere: in the precision it learns in, so that it says what it would have said here."""
     precision = fabric.strategy.precision
     forward = fabric.to_device(precision.convert_module(model)).requires_grad_(False).forward
@@ -132,13 +132,13 @@ def add_followed(fabric: Fabric, model: nn.Module) -> nn.Module:
     return model
 
 
-def without_ddp(fabric: Fabric, model: nn.Module, module: nn.Module) -> nn.Module:
+def unwrap_ddp(fabric: Fabric, model: nn.Module, module: nn.Module) -> nn.Module:
     """A model that can learn, as it is called while it does not: through DDP every call would broadcast its buffers."""
     shares_gradients = isinstance(model._forward_module, DistributedDataParallel)
     return _FabricModule(module, fabric.strategy) if shares_gradients else model
 
 
-def share_buffers(module: nn.Module) -> None:
+def broadcast_buffers(module: nn.Module) -> None:
     """Give all ranks the first one's buffers of a module, all of one type at once."""
     by_type: dict[torch.dtype, list[Tensor]] = {}
     for buffer in module.buffers():
@@ -167,7 +167,7 @@ def _of_all(tensor: Tensor, ranks: int) -> list[Tensor]:
     return found
 
 
-def describe(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:
+def describe_machine(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:
     """What a result should say of the machine it was made on."""
     before = {"processes_before": [*spec.processes_before], "bit_equal": False} if spec.processes_before else {}
     return {
@@ -181,14 +181,14 @@ def describe(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:
 
 # What oneDNN computes wrongly or slowly on a CPU, and how it is kept from that: layouts, and strides in bfloat16.
 
-AT_ONCE = {"bf16-mixed": 1024, "bf16-true": 1024}
-AT_ONCE_EXACT = 256
+SAFE_PIXELS = {"bf16-mixed": 1024, "bf16-true": 1024}
+SAFE_PIXELS_FLOAT32 = 256
 """output pixels of an image that are surely done at once with AVX-512; well below what was found, in float32"""
 _OTHER_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 """with which torch and oneDNN are told to use less than the machine has, each without the other"""
 
 
-def can_be_channels_last(
+def supports_channels_last(
     model: nn.Module, device: torch.device, samples: Sequence[Inputs], precision: str = "32-true"
 ) -> bool:
     """Whether a model that is shown inputs like these keeps within its buffers in that layout, on this device."""
@@ -203,10 +203,10 @@ def can_be_channels_last(
     wide = "AVX512" in torch.backends.cpu.get_cpu_capability() and not any(map(os.environ.get, _OTHER_INSTRUCTIONS))
     if not narrow or not wide:
         return not narrow
-    return most_pixels(model, narrow, samples) <= AT_ONCE.get(precision, AT_ONCE_EXACT)
+    return largest_output_pixels(model, narrow, samples) <= SAFE_PIXELS.get(precision, SAFE_PIXELS_FLOAT32)
 
 
-def most_pixels(model: nn.Module, parts: Sequence[nn.Conv2d], samples: Sequence[Inputs]) -> float:
+def largest_output_pixels(model: nn.Module, parts: Sequence[nn.Conv2d], samples: Sequence[Inputs]) -> float:
     """The largest height x width that some convolutions of a model give."""
     found = [0.0]
     names = [name for name, part in model.named_modules() if any(part is one for one in parts)]
@@ -227,7 +227,7 @@ def most_pixels(model: nn.Module, parts: Sequence[nn.Conv2d], samples: Sequence[
     return max(found)
 
 
-def mend_strides(model: nn.Module, device: torch.device, precision: str) -> None:
+def patch_strided_convolutions(model: nn.Module, device: torch.device, precision: str) -> None:
     """Have strided convolutions in bfloat16 computed in another way, where their gradients are not written, or slow."""
     if device.type != "cpu" or not precision.startswith("bf16"):
         return
@@ -269,16 +269,16 @@ def _padded(padding: tuple[int, ...], part: nn.Module, inputs: tuple[Tensor, ...
 # Networks compiled block by block.
 
 BACKEND = "inductor"
-MOST = 256
+COMPILED_FORMS = 256
 """forms of one block's code that are kept: for every mode, shape and width of a network"""
 
 
 def compile_blocks(models: Iterable[nn.Module], device: torch.device) -> None:
     """Compile every block of these models when it is first called."""
     _check_compiler(device)
-    torch._dynamo.config.recompile_limit = MOST
-    torch._dynamo.config.accumulated_recompile_limit = 4 * MOST
-    found = [block for model in models for block in blocks(model)]
+    torch._dynamo.config.recompile_limit = COMPILED_FORMS
+    torch._dynamo.config.accumulated_recompile_limit = 4 * COMPILED_FORMS
+    found = [block for model in models for block in network_blocks(model)]
     if not found:
         raise UserError("--compile finds no blocks, parts of an nn.Sequential or nn.ModuleList: leave it out.")
     for block in found:

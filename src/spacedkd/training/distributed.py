@@ -28,24 +28,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from spacedkd.runtime import processes as started
 from spacedkd.runtime.errors import UserError, printable
 from spacedkd.runtime.signals import Stop
-from spacedkd.training.fabric import Fabric, ModelParallelStrategy, without_observer
+from spacedkd.training.fabric import Fabric, ModelParallelStrategy, disable_child_observer
 
 # Processes of one run end together: when one dies, the others do not wait for it for ever.
 
-GRACE = 2.0
+GRACE_SECONDS = 2.0
 """seconds in which the thread that trains can find out itself, before it is taken to hang in an operation"""
-CONNECTED_WITHIN = 60.0
-JOINED_WITHIN = 600.0
+CONNECT_SECONDS = 60.0
+RENDEZVOUS_SECONDS = 600.0
 """seconds in which all ranks are there; before they meet, each of them reads the data"""
-SILENCE = 10.0
+QUIET_SECONDS = 10.0
 """seconds of waiting without a word"""
-SHARED_WITHIN = 10.0
-LONGEST = 32
+STORAGE_SECONDS = 10.0
+HANDSHAKE_BYTES = 32
 """bytes in which a rank says who it is; what it says later must not be read with them"""
 
 
 @contextmanager
-def end_together(fabric: Fabric, way_on: str) -> Iterator[None]:
+def watch_ranks(fabric: Fabric, way_on: str) -> Iterator[None]:
     """While this lasts the end of any rank is the end of all; `way_on` is how the run is taken up again."""
     if fabric.world_size == 1:
         yield
@@ -54,12 +54,14 @@ def end_together(fabric: Fabric, way_on: str) -> Iterator[None]:
         others = {rank: stack.enter_context(line) for rank, line in _connected(fabric).items()}
         watch = _Watch(others, fabric.global_rank, fabric.world_size, way_on)
         watch.start()
-        without_observer(fabric)
+        disable_child_observer(fabric)
         try:
             yield
         except BaseException as error:
             watch.ends.set()
-            if isinstance(error, RuntimeError) and watch.found.wait(GRACE):  # an operation failed since a rank is gone
+            if isinstance(error, RuntimeError) and watch.found.wait(
+                GRACE_SECONDS
+            ):  # an operation failed since a rank is gone
                 _tell(others, watch.line)
                 raise UserError(watch.line) from None
             _tell(others, str(error) if isinstance(error, UserError) else repr(error).splitlines()[0])
@@ -68,25 +70,25 @@ def end_together(fabric: Fabric, way_on: str) -> Iterator[None]:
             watch.ends.set()
             _tell(others, "")
         finally:
-            watch.join(GRACE)  # it listens to what is closed now
+            watch.join(GRACE_SECONDS)  # it listens to what is closed now
 
 
 @contextmanager
-def joining(processes: int) -> Iterator[None]:
+def rendezvous_timeout(processes: int) -> Iterator[None]:
     """While this lasts the processes of a run find each other; if one does not come, a line says so in the end.
 
     torch would wait for half an hour, without a word.
     """
     asked = os.environ.get("SPACEDKD_JOIN_SECONDS", "")
-    limit = float(asked) if asked.isdigit() else JOINED_WITHIN
+    limit = float(asked) if asked.isdigit() else RENDEZVOUS_SECONDS
     where = f"{os.environ.get('MASTER_ADDR', 'this machine')}:{os.environ.get('MASTER_PORT', '')}".rstrip(":")
     here = threading.Event()
 
     def watch() -> None:
-        if here.wait(min(SILENCE, limit)):
+        if here.wait(min(QUIET_SECONDS, limit)):
             return
         _say(f"waiting for all {processes} processes of the run to meet at {where}, for at most {limit:.0f} s")
-        if not here.wait(limit - min(SILENCE, limit)):
+        if not here.wait(limit - min(QUIET_SECONDS, limit)):
             _say(
                 f"The {processes} processes of the run have not met at {where} within {limit:.0f} s. Start all of "
                 "them, or let them wait longer with SPACEDKD_JOIN_SECONDS=3600."
@@ -107,11 +109,11 @@ def _say(line: str) -> None:
             print(f"spacedkd: {printable(line)}", file=sys.stderr, flush=True)
 
 
-def check_shared(fabric: Fabric, file: Path) -> None:
+def check_shared_storage(fabric: Fabric, file: Path) -> None:
     """Refuse machines that do not share the storage a run is written to; `file` is one the first rank has written."""
     if fabric.world_size == 1:
         return
-    seen, limit = file.exists(), time.monotonic() + SHARED_WITHIN
+    seen, limit = file.exists(), time.monotonic() + STORAGE_SECONDS
     while not seen and time.monotonic() < limit:  # a file server may take a while
         time.sleep(0.1)
         seen = file.exists()
@@ -125,7 +127,7 @@ def check_shared(fabric: Fabric, file: Path) -> None:
             )
 
 
-class Agreement(AbstractContextManager["Agreement"]):
+class CollectiveStop(AbstractContextManager["CollectiveStop"]):
     """Whether a run is to stop; as soon as one rank is asked to, all of them do, after the same turn.
 
     After a turn each rank sends off what it was asked, over a group of its own on the CPUs, and looks at what came of
@@ -139,7 +141,7 @@ class Agreement(AbstractContextManager["Agreement"]):
         self._group: Any = None
         self._sent: tuple[Any, torch.Tensor] | None = None
 
-    def __enter__(self) -> "Agreement":
+    def __enter__(self) -> "CollectiveStop":
         if self._several:
             self._group = distributed.new_group(backend="gloo")
         return self
@@ -149,7 +151,7 @@ class Agreement(AbstractContextManager["Agreement"]):
             self._received()
             distributed.destroy_process_group(self._group)
 
-    def after_turn(self) -> bool:
+    def poll(self) -> bool:
         if self._group is None:
             return self._stop()
         if self._received():
@@ -158,16 +160,16 @@ class Agreement(AbstractContextManager["Agreement"]):
         self._sent = (distributed.all_reduce(flag, group=self._group, async_op=True), flag)
         return False
 
-    def all_there(self, there: bool) -> bool:
+    def all_ready(self, ready: bool) -> bool:
         """Whether what all ranks wait for is there for each of them."""
         if self._group is None:
-            return there
-        found = torch.tensor([int(self._stop()), int(not there)])
+            return ready
+        found = torch.tensor([int(self._stop()), int(not ready)])
         distributed.all_reduce(found, group=self._group)
         self._stops_waiting, missing = map(bool, found)
         return not missing
 
-    def while_waiting(self) -> bool:
+    def poll_waiting(self) -> bool:
         """Whether to stop while something is not there; of several ranks, as they said when they last looked."""
         return self._stop() if self._group is None else self._stops_waiting
 
@@ -220,7 +222,7 @@ class _Watch(threading.Thread):
         self.found.set()
         if not said and self.rank == 1:  # in place of the first, which speaks as long as it lives
             self._say()
-        if self.ends.wait(GRACE):
+        if self.ends.wait(GRACE_SECONDS):
             return
         if self.rank == 0:
             self._say()
@@ -238,36 +240,36 @@ def _connected(fabric: Fabric) -> dict[int, socket.socket]:
     several_machines = fabric.strategy.num_nodes > 1  # type: ignore[attr-defined]
     if fabric.global_rank == 0:
         with socket.create_server(("" if several_machines else environment.main_address, 0)) as server:
-            server.settimeout(CONNECTED_WITHIN)
+            server.settimeout(CONNECT_SECONDS)
             token = secrets.token_hex(8)
             fabric.broadcast((server.getsockname()[1], token))
             found: dict[int, socket.socket] = {}
             while len(found) < fabric.world_size - 1:
                 line, _ = server.accept()
-                word, _, rank = line.recv(LONGEST, socket.MSG_WAITALL).decode(errors="replace").partition(" ")
+                word, _, rank = line.recv(HANDSHAKE_BYTES, socket.MSG_WAITALL).decode(errors="replace").partition(" ")
                 if word == token:
                     found[int(rank)] = line
             return found
     port, token = fabric.broadcast((0, ""))
-    line = socket.create_connection((environment.main_address, port), CONNECTED_WITHIN)
+    line = socket.create_connection((environment.main_address, port), CONNECT_SECONDS)
     line.settimeout(None)
-    line.sendall(f"{token} {fabric.global_rank}".ljust(LONGEST).encode())
+    line.sendall(f"{token} {fabric.global_rank}".ljust(HANDSHAKE_BYTES).encode())
     return {0: line}
 
 
 # Networks whose weights are spread over devices (FSDP2): each keeps a part, and has a block whole while it computes.
 
 
-def sharding(processes: int) -> ModelParallelStrategy:
+def fsdp_strategy(processes: int) -> ModelParallelStrategy:
     """Fabric's strategy for it, with as many parts as there are processes."""
     return ModelParallelStrategy(_sharded, data_parallel_size=processes, tensor_parallel_size=1)
 
 
-def is_sharding(fabric: Fabric) -> bool:
+def uses_fsdp(fabric: Fabric) -> bool:
     return isinstance(fabric.strategy, ModelParallelStrategy)
 
 
-def shard(fabric: Fabric, model: nn.Module) -> None:
+def shard_frozen(fabric: Fabric, model: nn.Module) -> None:
     """Spread a model that will not learn; memories have no weights and stay whole."""
     assert isinstance(fabric.strategy, ModelParallelStrategy)
     if any(True for _ in model.parameters()):
@@ -277,25 +279,25 @@ def shard(fabric: Fabric, model: nn.Module) -> None:
 
 
 def _sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    for part in [*blocks(model), model]:
+    for part in [*network_blocks(model), model]:
         # The outermost too gives its weights back after a pass: whoever reads them then reads parts.
         fully_shard(part, mesh=mesh["data_parallel"], reshard_after_forward=True)
     return model
 
 
-def blocks(model: nn.Module) -> Iterator[nn.Module]:
+def network_blocks(model: nn.Module) -> Iterator[nn.Module]:
     """What stands in a network's outermost rows of modules: the blocks of a transformer or of a ResNet's stages."""
     for child in model.children():
         if isinstance(child, nn.Sequential | nn.ModuleList):
             yield from (part for part in child if any(True for _ in part.parameters()))
         else:
-            yield from blocks(child)
+            yield from network_blocks(child)
 
 
 # BatchNorm over the whole batch of all processes.
 
 
-def share_batch_norm(model: nn.Module) -> None:
+def synchronize_batch_norm(model: nn.Module) -> None:
     """Let every BatchNorm of a model normalise by the mean and variance of the whole batch, and keep those.
 
     mean = sum_r sum(x_r) / n,  var = sum_r sum((x_r - mean)^2) / n  over the ranks r, whose parts may differ in size.

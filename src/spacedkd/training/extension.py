@@ -16,10 +16,12 @@ from spacedkd.runs.result import fits
 from spacedkd.runtime.errors import UserError, pluralize
 from spacedkd.schedule import Ahead, Spaced
 from spacedkd.training.setup import check_same_data
-from spacedkd.training.students import WEIGHTS, best_line, is_kept
+from spacedkd.training.students import WEIGHTS, best_is_saved, best_journal_entry
 
 
-def extended(spec: RunSpec, run: Path | str, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
+def extend_spec(
+    spec: RunSpec, run: Path | str, objects: Objects | None = None, library: Library | None = None
+) -> RunSpec:
     """The spec of a run that goes on where `run` has ended or was stopped; it says where that is, and how it goes on.
 
     The spec is that of the run, with more epochs. Turns and learning rates are pure functions, so those of both are
@@ -56,7 +58,7 @@ def extended(spec: RunSpec, run: Path | str, objects: Objects | None = None, lib
     return longer("anew")
 
 
-def check_named(spec: RunSpec, run: Path | RunFolder | None, folder: RunFolder) -> None:
+def check_extended_run_given(spec: RunSpec, run: Path | RunFolder | None, folder: RunFolder) -> None:
     """Refuse a spec that goes on from another run, if nobody says which, and this folder has not begun with it."""
     if spec.extends and run is None and not folder.begin.exists():
         raise UserError(
@@ -138,7 +140,7 @@ def _other_turns(folder: RunFolder, epochs: float) -> UserError:
     )
 
 
-def start_from(run: RunFolder, folder: RunFolder, plan: ResolvedRun) -> None:
+def copy_start(run: RunFolder, folder: RunFolder, plan: ResolvedRun) -> None:
     """Copy what a run ended with to where the longer one, whose folder is held, begins."""
     spec = plan.spec
     run.check_links()
@@ -150,8 +152,8 @@ def start_from(run: RunFolder, folder: RunFolder, plan: ResolvedRun) -> None:
     with folder.handle.write_whole(folder.begin / "journal.jsonl") as file, run.handle.reading(run.journal) as theirs:
         file.write(theirs.read(position.journal_bytes))
     folder.handle.remove_tree(folder.begin / "best")
-    best = best_line(folder.begin, plan.roles[-1])
-    if best is not None and is_kept(run, best):
+    best = best_journal_entry(folder.begin, plan.roles[-1])
+    if best is not None and best_is_saved(run, best):
         if not fits(run.handle, run.best / WEIGHTS, position.best_digest or None):
             raise UserError(
                 f"--extend: {run.best / WEIGHTS} was changed or damaged: it is not the best student of that run. "
@@ -167,7 +169,7 @@ def _copy(run: RunFolder, best: Path, folder: RunFolder, to: Path) -> None:
                 shutil.copyfileobj(theirs, ours)
 
 
-def go_back(folder: RunFolder) -> None:
+def restore_start(folder: RunFolder) -> None:
     """Give a run that extends another the journal, and the best student, that it begins with."""
     first, best = folder.begin / "journal.jsonl", folder.begin / "best"
     with folder.handle.write_whole(folder.journal) as ours, folder.handle.reading(first) as theirs:

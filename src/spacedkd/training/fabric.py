@@ -38,7 +38,7 @@ with _version_alone("torchmetrics"):
     from lightning_fabric.wrappers import _FabricModule as _FabricModule
 
 
-def without_observer(fabric: Fabric) -> None:
+def disable_child_observer(fabric: Fabric) -> None:
     """From now on Fabric does not look whether the processes that it has started live.
 
     It looks every five seconds, and once one has ended with an error it kills all with SIGKILL: also a first rank that

@@ -11,7 +11,7 @@ from spacedkd.config.objects import MakeOptimizer
 from spacedkd.config.spec import OptimizerSpec
 from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.training import device
-from spacedkd.training.distributed import is_sharding
+from spacedkd.training.distributed import uses_fsdp
 from spacedkd.training.fabric import Fabric
 from spacedkd.training.optimizers import make_optimizer
 
@@ -20,12 +20,12 @@ from spacedkd.training.optimizers import make_optimizer
 Losses = Mapping[str, Tensor]
 
 
-class Part(NamedTuple):
+class MicroBatch(NamedTuple):
     """What one part of an update's batch, mostly all of it, gives."""
 
-    compute: Callable[[], Losses]
+    compute_losses: Callable[[], Losses]
     """the losses for the weights as they are"""
-    share: float = 1.0
+    weight: float = 1.0
     """what they count for"""
 
 
@@ -45,24 +45,24 @@ class Learner:
         self.module = model
         self.model: Any = fabric.setup_module(model)
         """as it is called while it learns"""
-        self.frozen: nn.Module = device.without_ddp(fabric, self.model, model)
+        self.frozen: nn.Module = device.unwrap_ddp(fabric, self.model, model)
         """as it is called while it stands still"""
         self.optimizer = make_optimizer(model, optimizer, make)
         self._step: Any = fabric.setup_optimizers(self.optimizer)
         self._rates = [group["lr"] / optimizer.lr for group in self.optimizer.param_groups] if own_lr else None
         self.clip = optimizer.clip
-        self.wants_closure = not _needs_gradients_alone(self.optimizer)
-        if self.wants_closure and is_sharding(fabric):
+        self.needs_closure = not _needs_gradients_alone(self.optimizer)
+        if self.needs_closure and uses_fsdp(fabric):
             raise UserError("strategy fsdp needs an optimizer of torch's or timm's that asks for losses once.")
 
-    def update(self, parts: Sequence[Part], lr: float) -> Losses:
+    def update(self, parts: Sequence[MicroBatch], lr: float) -> Losses:
         """One step down the sum of the losses; gives the losses it had before. What has no gradient does not move.
 
         An optimizer that asks for them again after it has moved the weights (SAM, LBFGS) gets them anew.
         """
         losses = self._backward(parts)
         self._assign(lr)
-        if self.wants_closure:
+        if self.needs_closure:
             self._step.step(self._closure(losses, parts))
         else:
             self._step.step()
@@ -77,26 +77,26 @@ class Learner:
         """The learning rate of the last update."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def _backward(self, parts: Sequence[Part]) -> Losses:
+    def _backward(self, parts: Sequence[MicroBatch]) -> Losses:
         """Gradients of the losses, in place of those that were there."""
         self._step.zero_grad(set_to_none=True)
         found = []
         for part in parts:
             with self.fabric.no_backward_sync(self.model, enabled=part is not parts[-1]):  # processes meet once
-                losses = part.compute()
-                shared = losses if part.share == 1 else {name: loss * part.share for name, loss in losses.items()}
+                losses = part.compute_losses()
+                shared = losses if part.weight == 1 else {name: loss * part.weight for name, loss in losses.items()}
                 self.fabric.backward(_sum(shared))
             found.append(losses)
-        losses = found[0] if len(parts) == 1 else _mean(found, [part.share for part in parts])
+        losses = found[0] if len(parts) == 1 else _mean(found, [part.weight for part in parts])
         if self.clip is not None:
             self.fabric.clip_gradients(self.model, self._step, max_norm=self.clip, error_if_nonfinite=False)
-        if self.wants_closure:
+        if self.needs_closure:
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.contiguous()  # which torch's LBFGS takes for granted
         return losses
 
-    def _closure(self, losses: Losses, parts: Sequence[Part]) -> Callable[[], Tensor]:
+    def _closure(self, losses: Losses, parts: Sequence[MicroBatch]) -> Callable[[], Tensor]:
         """The losses once more; asked before anything has changed, they are those known already."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         known = [parameter.detach().clone() for parameter in parameters]
@@ -116,7 +116,7 @@ class Learner:
 
         return closure
 
-    def drift(self, lr: float) -> None:
+    def zero_gradient_step(self, lr: float) -> None:
         """A step with zero gradients: weight decay and momentum move what should stand still.
 
         One optimizer over two networks does this to whichever is not learning; the paper's transformer code has one.

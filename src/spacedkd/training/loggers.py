@@ -91,7 +91,7 @@ class Loggers:
         return bool(self._names or self._own)
 
     @contextmanager
-    def opened(
+    def open(
         self, run: Path, spec: RunSpec, student: str, left: Sequence[Entry], cut: Sequence[Entry]
     ) -> Iterator[None]:
         """While a run is trained: its journal has what is `left`; what was `cut` off will be written again."""
@@ -112,7 +112,7 @@ class Loggers:
                 with _calling(one):
                     _finalize(one, status)
 
-    def note(self, entry: Entry, pace: float | None = None) -> None:
+    def log(self, entry: Entry, pace: float | None = None) -> None:
         """A line was written into the journal."""
         if not self:
             return

@@ -22,10 +22,10 @@ from spacedkd.runtime.errors import UserError, is_out_of_memory, out_of_memory
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
 from spacedkd.runtime.user_code import user_code
 from spacedkd.schedule import Turn
-from spacedkd.training.accumulation import Parts
+from spacedkd.training.accumulation import MicroBatches
 from spacedkd.training.callbacks import Callback, Event, Events, LossValues
-from spacedkd.training.distributed import Agreement, end_together
-from spacedkd.training.extension import check_named, extended
+from spacedkd.training.distributed import CollectiveStop, watch_ranks
+from spacedkd.training.extension import check_extended_run_given, extend_spec
 from spacedkd.training.guard import Guard
 from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
 from spacedkd.training.recorder import Beginning, Planned, Recorder
@@ -76,7 +76,7 @@ def train(
     if extend is not None:
         if resume or restart:
             raise UserError("extend begins a new run, resume and restart go on with one: give one of them.")
-        spec = extended(spec, extend, objects, library)
+        spec = extend_spec(spec, extend, objects, library)
     asked = (spec, RunFolder(folder), resume or restart, objects, callback, library, restart, stop)
     return train_run(*asked, None if extend is None else RunFolder(extend), loggers=loggers)
 
@@ -96,7 +96,7 @@ def train_run(
 ) -> Run:
     """The same, of a spec as `extended` gives it; a `library` keeps the data for others, `planned` hears the plan."""
     library = library or Library()
-    check_named(spec, extend, folder)
+    check_extended_run_given(spec, extend, folder)
     folder.check_links()
     if not resume:
         folder.check_free()
@@ -145,9 +145,9 @@ def _train(
             raise Stopped(folder.path, 0, len(plan.turns))
     setup = set_up(plan)
     recorder = Recorder(setup, folder, loggers)
-    with end_together(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
+    with watch_ranks(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
         begins.planned(plan, recorder.position.turns)
-        with Agreement(setup.fabric, stop) as stops:
+        with CollectiveStop(setup.fabric, stop) as stops:
             for moment in _blaming(setup, recorder, learn(setup, recorder, stops)):
                 recorder.beats(moment)
                 callback(moment)
@@ -191,7 +191,7 @@ def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects, stop: Sto
     train_run(spec, folder, True, objects, lambda moment: None, stop=stop)
 
 
-def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> Iterator[Event]:
+def learn(setup: Setup, recorder: Recorder, stops: CollectiveStop | None = None) -> Iterator[Event]:
     """Take the turns that are left, one after the other, or those until it is to stop."""
     plan = setup.plan
     here = (turn for turn in plan.turns.after(recorder.position.turns) if turn.role not in setup.followed)
@@ -199,12 +199,12 @@ def learn(setup: Setup, recorder: Recorder, stops: Agreement | None = None) -> I
     with closing(
         batches(setup.stream, views, plan.spec.engine.workers)
     ) as seen:  # workers end with it, also by an error
-        yield from _learn(setup, recorder, stops or Agreement(setup.fabric, never_stop), seen)
+        yield from _learn(setup, recorder, stops or CollectiveStop(setup.fabric, never_stop), seen)
 
 
-def _learn(setup: Setup, recorder: Recorder, stops: Agreement, seen: Iterator[Batch]) -> Iterator[Event]:
+def _learn(setup: Setup, recorder: Recorder, stops: CollectiveStop, seen: Iterator[Batch]) -> Iterator[Event]:
     plan, position = setup.plan, recorder.position
-    moment, parts = Events(plan, position, setup.followed), Parts(setup, recorder.cost)
+    moment, parts = Events(plan, position, setup.followed), MicroBatches(setup, recorder.cost).split
     learning, watch, rest = None, Guard(setup, position), (position.turns, position.role)
     for turn in plan.turns.after(position.turns):
         role, step = recorder.turn = turn
@@ -215,9 +215,9 @@ def _learn(setup: Setup, recorder: Recorder, stops: Agreement, seen: Iterator[Ba
             continue
 
         if role != learning:
-            for waiting in recorder.following.catch_up(stops.all_there):
+            for waiting in recorder.following.catch_up(stops.all_ready):
                 yield moment(role, step, waiting=waiting)
-                if stops.while_waiting():
+                if stops.poll_waiting():
                     position.turns, position.role = rest  # what has passed by is not caught up with
                     return
             setup.begin(role)
@@ -228,19 +228,19 @@ def _learn(setup: Setup, recorder: Recorder, stops: Agreement, seen: Iterator[Ba
 
         moment.speed.begin()
         if (look := plan.turns.forward_only.get(turn)) is not None:
-            with recorder.cost.passes(look.role, setup.stream.size(look.step)), torch.no_grad():
+            with recorder.cost.count_passes(look.role, setup.stream.size(look.step)), torch.no_grad():
                 for part in parts(look, next(seen)):
-                    part.compute()
+                    part.compute_losses()
         batch, lr, size = parts(turn, next(seen)), plan.lr(turn), setup.stream.size(step)
         undo = watch.before(role)
-        with recorder.cost.turn(role, plan.method.learners[role], size):
+        with recorder.cost.count_update(role, plan.method.learners[role], size):
             found = setup.learner(role).update(batch, lr)
             left_out = undo(found)
             if not left_out:
                 setup.move_along(role, step, lr)
         position.turns += 1
 
-        accuracy, stop, values = None, stops.after_turn(), LossValues(found)
+        accuracy, stop, values = None, stops.poll(), LossValues(found)
         logs = not left_out and plan.logs(turn)
         if logs:
             watch.check_losses(turn, values)  # which waits for the device, so that the clock is right
@@ -264,9 +264,9 @@ def _learn(setup: Setup, recorder: Recorder, stops: Agreement, seen: Iterator[Ba
         yield moment(role, step + 1, accuracy, "", values, setup.learner(role).lr, pace, left)
         if stop:
             return
-    for waiting in recorder.following.catch_up(stops.all_there):
+    for waiting in recorder.following.catch_up(stops.all_ready):
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
-        if stops.while_waiting():
+        if stops.poll_waiting():
             position.turns, position.role = rest
             return
     for waiting in recorder.following.wait_for_costs():

@@ -21,14 +21,14 @@ from spacedkd.runtime.files import write_json
 from spacedkd.schedule import Turn
 from spacedkd.training.callbacks import Event
 from spacedkd.training.cost import Cost
-from spacedkd.training.device import describe
-from spacedkd.training.distributed import check_shared, is_sharding
-from spacedkd.training.extension import go_back, start_from
+from spacedkd.training.device import describe_machine
+from spacedkd.training.distributed import check_shared_storage, uses_fsdp
+from spacedkd.training.extension import copy_start, restore_start
 from spacedkd.training.guard import skipped
 from spacedkd.training.heartbeat import Heartbeat
 from spacedkd.training.loggers import Loggers
 from spacedkd.training.setup import Scores, Setup
-from spacedkd.training.students import BestStudent, saved_models, student_digests, write_students
+from spacedkd.training.students import BestStudent, build_saved_models, save_students, student_digests
 from spacedkd.trajectory.recording import Entry, Recording
 from spacedkd.trajectory.replay import Following
 
@@ -56,7 +56,7 @@ class Beginning(NamedTuple):
         is_new = not folder.spec.exists()
         if is_new:
             if self.extend is not None:
-                start_from(self.extend, folder, setup.plan)
+                copy_start(self.extend, folder, setup.plan)
             folder.create(spec)
         elif self.new:
             folder.check_free()
@@ -74,7 +74,7 @@ class Beginning(NamedTuple):
         if checkpoint.generations(folder.checkpoint):
             checkpoint.promote_newest(folder.checkpoint, folder.journal, setup.modules(), folder.handle)
         elif folder.first_checkpoint.exists():
-            go_back(folder)
+            restore_start(folder)
         return is_new
 
 
@@ -147,7 +147,7 @@ class Recorder:
                 stack.enter_context(self.folder.lock())  # before anything is written: others may begin here as well
                 is_new = (begins or Beginning()).take(self.folder, self.setup, self.following)
             fabric.barrier()
-            check_shared(fabric, self.folder.spec)
+            check_shared_storage(fabric, self.folder.spec)
             latest, first = self.folder.checkpoint, self.folder.first_checkpoint
             if (start := latest if latest.exists() else first).exists():  # everything as it was when it was saved
                 names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
@@ -161,7 +161,7 @@ class Recorder:
                 left = read_journal(self.folder.journal, self.folder.handle)
                 stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
                 stack.push(self._end_saving)
-            self._best.go_on(self.position)
+            self._best.resume(self.position)
             self._started, begun = time.monotonic() - self.position.seconds, self.position.turns
             try:
                 with self._watched(before):
@@ -185,7 +185,7 @@ class Recorder:
             yield
             return
         left, plan = self._logged(), self.setup.plan
-        logged = self._loggers.opened(self.folder.path, plan.spec, plan.roles[-1], left, before[len(left) :])
+        logged = self._loggers.open(self.folder.path, plan.spec, plan.roles[-1], left, before[len(left) :])
         with self._beat.beating(self.position.turns, len(plan.turns), plan.roles), logged:
             yield
 
@@ -231,9 +231,9 @@ class Recorder:
     def _whole_modules(self) -> dict[str, nn.Module]:
         """The models as one process can have them; those that are spread over several come from what was saved."""
         plan, modules = self.setup.plan, self.setup.modules()
-        if not is_sharding(self.setup.fabric):
+        if not uses_fsdp(self.setup.fabric):
             return modules
-        built = saved_models(plan)
+        built = build_saved_models(plan)
         names = [plan.student] if self.setup.average is None else [plan.student, "average"]
         found = {name: built[name].to(next(modules[name].parameters()).dtype) for name in names}
         checkpoint.load(self.folder.checkpoint, plan.spec.fingerprints(), found, {})
@@ -252,7 +252,7 @@ class Recorder:
 
     def accuracy(self, turn: Turn, scores: Scores, role: str) -> None:
         self._write("accuracy", turn, {"role": role, "accuracy": scores})
-        self._best.note(role, self.position.turns, self._epoch(turn), scores)
+        self._best.observe(role, self.position.turns, self._epoch(turn), scores)
 
     def _write(self, event: str, turn: Turn, found: Mapping[str, Any], pace: float | None = None) -> None:
         if self._journal is not None:
@@ -266,16 +266,16 @@ class Recorder:
         if self._journal is not None:
             self._journal.write(entry)
             self._recording.note(entry)
-            self._loggers.note(entry, pace)
+            self._loggers.log(entry, pace)
 
     def leaves_behind(self, turn: Turn) -> bool:
         """Whether others will read, from the folder, what there is after a turn."""
-        return self.setup.plan.saves(turn) or self._recording.wants(turn) or self._best.is_due
+        return self.setup.plan.saves(turn) or self._recording.wants(turn) or self._best.pending
 
     def updated(self, turn: Turn) -> None:
         """Leave the role's path behind, where it is recorded, and the student, where it is the best so far."""
         self._saving.check()
-        self._best.keep()
+        self._best.save_pending()
         if self._journal is not None:
             self._recording.reached(turn, self.cost.counts[turn.role])
 
@@ -294,20 +294,20 @@ class Recorder:
         if setup.fabric.is_global_zero:
             assert self._journal is not None
             self._journal.check_whole()
-            write_students(plan, self.folder, self._whole_modules())
+            save_students(plan, self.folder, self._whole_modules())
             facts = {
                 "roles": [*plan.roles],
                 "learners": {role: plan.method.learners[role] for role in plan.roles},
                 "steps_per_epoch": plan.steps_per_epoch,
                 "total_steps": plan.total_steps,
                 "test_images": len(plan.data.evaluated()["test"]),
-                **self._best.kept(),
+                **self._best.summary(),
             }
             if setup.followed and not plan.spec.engine.pipeline:
                 facts["computed_here"] = self.cost.summary()
             if plan.spec.on_nonfinite == "skip":
                 facts["skipped_updates"] = skipped(read_journal(self.folder.journal, self.folder.handle))
-            machine = describe(setup.fabric, plan.spec)
+            machine = describe_machine(setup.fabric, plan.spec)
             cost = self.cost.summary(self.following.costs())
             self._beat.remove()
             ended = result(self.folder.path, cost, self.position.seconds, facts, machine)

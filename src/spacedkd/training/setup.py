@@ -29,8 +29,8 @@ from spacedkd.runtime.errors import Linked, UserError
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.user_code import is_user_code, user_code
 from spacedkd.training import device
-from spacedkd.training.device import can_be_channels_last, compile_blocks, mend_strides
-from spacedkd.training.distributed import is_sharding, share_batch_norm
+from spacedkd.training.device import compile_blocks, patch_strided_convolutions, supports_channels_last
+from spacedkd.training.distributed import synchronize_batch_norm, uses_fsdp
 from spacedkd.training.fabric import Fabric
 from spacedkd.training.learner import Learner, set_mode
 from spacedkd.trajectory import recording
@@ -254,7 +254,7 @@ class Setup:
         stopped = self.plan.method.learners.get(before)
         for name, module in self.modules().items():
             if name == stopped or (name not in self.learners and any(True for _ in module.parameters())):
-                device.share_buffers(module)
+                device.broadcast_buffers(module)
 
     def move_along(self, role: str, step: int, lr: float) -> None:
         """Move what an update moves besides the role's model: the student's average and, by a quirk, all others."""
@@ -262,7 +262,7 @@ class Setup:
         if spec.optimizer.moves_frozen:
             for other in self.learners.values():
                 if other is not learner:
-                    other.drift(lr)
+                    other.zero_gradient_step(lr)
         if self.average is not None and role == self.plan.roles[-1]:
             assert spec.ema is not None
             update_average(self.average, learner.module, spec.ema, step)
@@ -288,33 +288,33 @@ def set_up(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -> Set
         raise UserError("--record: everybody who leads learns elsewhere, by --teacher-path. Leave one of them out.")
     learning = [role for role in plan.roles if role not in followed]
     names = sorted({method.learners[role] for role in learning})
-    fabric = device.start(spec, parts_learn_in_turn=len(names) < len(learning))
+    fabric = device.start_fabric(spec, find_unused_parameters=len(names) < len(learning))
     on_device = fabric.device.type != "cpu" and spec.engine.workers == 0
     data = plan.data.to(fabric.device) if on_device else plan.data
-    channels_last = spec.channels_last and not is_sharding(fabric)  # which wants weights that can be cut
+    channels_last = spec.channels_last and not uses_fsdp(fabric)  # which wants weights that can be cut
     samples = data.samples()
-    channels_last &= all(can_be_channels_last(m, fabric.device, samples, spec.precision) for m in models.values())
+    channels_last &= all(supports_channels_last(m, fabric.device, samples, spec.precision) for m in models.values())
     if channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
     for model in models.values():
-        mend_strides(model, fabric.device, spec.precision)
+        patch_strided_convolutions(model, fabric.device, spec.precision)
     if spec.sync_batchnorm and fabric.world_size > 1:
         for name in names:
-            share_batch_norm(models[name])
+            synchronize_batch_norm(models[name])
     own_lr = is_user_code(spec.optimizer.name) and not is_user_code(spec.rate.shape)
     average = None
     if spec.ema is not None:  # from the weights as they are in the run's precision
         average = fabric.strategy.precision.convert_module(deepcopy(models[plan.student]))
     learners = {name: Learner(fabric, models[name], spec.optimizer, plan.objects.optimizer, own_lr) for name in names}
-    if spec.optimizer.moves_frozen and any(learner.wants_closure for learner in learners.values()):
+    if spec.optimizer.moves_frozen and any(learner.needs_closure for learner in learners.values()):
         raise UserError("moves_frozen gives others a step without losses: it needs an optimizer of torch's or timm's.")
     elsewhere = {method.learners[role] for role in followed}
     ready = {}
     for name, model in models.items():
-        add = device.add_followed if name in elsewhere else device.add_frozen
+        add = device.setup_replayed if name in elsewhere else device.setup_frozen
         ready[name] = learners[name].model if name in learners else add(fabric, model)
     if average is not None:
-        ready["average"] = device.add_frozen(fabric, average)
+        ready["average"] = device.setup_frozen(fabric, average)
     if spec.engine.compile:
         compile_blocks(models.values(), fabric.device)
     stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
@@ -360,7 +360,7 @@ def measure(setup: Setup, model: nn.Module, module: nn.Module, name: str | None 
     was_training = module.training
     module.eval()
     if fabric.world_size > 1:
-        device.share_buffers(module)
+        device.broadcast_buffers(module)
     heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
     scores, wrong = {}, {}
     for part, items in setup.data.evaluated().items():

@@ -19,23 +19,23 @@ from spacedkd.runs.tensor_file import system_errors, whole
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import Folder, write_json
-from spacedkd.training.distributed import is_sharding
+from spacedkd.training.distributed import uses_fsdp
 from spacedkd.training.setup import Scores, Setup, build_models
 
 # A student's folder, as a run leaves it at its end, or as it is made again when it was lost.
 
 
-def saved_models(plan: ResolvedRun) -> dict[str, nn.Module]:
+def build_saved_models(plan: ResolvedRun) -> dict[str, nn.Module]:
     """The plan's models, newly built, with the moving average where there is one."""
     models = build_models(plan)
     return models if plan.spec.ema is None else models | {"average": deepcopy(models[plan.student])}
 
 
-def write_students(plan: ResolvedRun, folder: RunFolder, modules: Mapping[str, nn.Module]) -> None:
+def save_students(plan: ResolvedRun, folder: RunFolder, modules: Mapping[str, nn.Module]) -> None:
     """The student, and beside it its moving average."""
     folders = {plan.student: folder.student} | ({} if plan.spec.ema is None else {"average": folder.average})
     for name, place in folders.items():
-        write_student(plan, modules[name].network, place, folder.handle)  # type: ignore[arg-type]
+        save_student(plan, modules[name].network, place, folder.handle)  # type: ignore[arg-type]
 
 
 def student_digests(plan: ResolvedRun, folder: RunFolder) -> dict[str, str]:
@@ -44,7 +44,7 @@ def student_digests(plan: ResolvedRun, folder: RunFolder) -> dict[str, str]:
     return {place.name: folder.handle.digest(place / "model.safetensors") for place in places}
 
 
-def write_student(plan: ResolvedRun, network: nn.Module, place: Path, within: Folder) -> None:
+def save_student(plan: ResolvedRun, network: nn.Module, place: Path, within: Folder) -> None:
     """The student's network, as it is at some time of the run."""
     with within.write_folder(place) as unfinished, system_errors():
         student_io.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished, data=plan.spec.data)
@@ -58,14 +58,14 @@ def restore_students(plan: ResolvedRun, folder: RunFolder) -> bool:
     found = checkpoint.newest(folder.checkpoint, folder.journal)
     if found.position.turns != len(plan.turns):
         return False
-    models = saved_models(plan)
+    models = build_saved_models(plan)
     exact = torch.float64 if plan.spec.precision == "64-true" else torch.float32
     learned = torch.bfloat16 if plan.spec.precision == "bf16-true" else exact
     for name, model in models.items():
         model.to(exact if name == "average" else learned)
     with folder.lock():
         position = checkpoint.load(found.path, plan.spec.fingerprints(), models, {})
-        write_students(plan, folder, models)
+        save_students(plan, folder, models)
         with Journal(folder.journal, position.journal_bytes, position.journal_digest, folder.handle):
             pass
         ended = read_small_json(folder.result, folder.handle)
@@ -94,9 +94,9 @@ class BestStudent:
         self._score = -math.inf
         self.digest = ""
         """of the weights in `best/`, where there is one"""
-        self._due: dict[str, Any] | None = None
+        self._pending: dict[str, Any] | None = None
 
-    def go_on(self, position: Position) -> None:
+    def resume(self, position: Position) -> None:
         """Take up what was the best when the run was left; all processes hear it from the first, whose journal is.
 
         A `best/` that is not the one of the checkpoint is refused, unless the run will write it again.
@@ -109,8 +109,8 @@ class BestStudent:
 
     def _check(self, line: Mapping[str, Any], position: Position) -> None:
         """Refuse a `best/` that the run did not write: until the checkpoint it is that of this line of the journal."""
-        weights, measured = self._folder.best / WEIGHTS, read_measured(self._folder) or {}
-        kept = is_kept(self._folder, line)
+        weights, measured = self._folder.best / WEIGHTS, read_best_measurement(self._folder) or {}
+        kept = best_is_saved(self._folder, line)
         self.digest = self._folder.handle.digest(weights) if kept else ""
         turn = measured.get("turn", math.inf)
         written_later = isinstance(turn, int | float) and turn > position.turns  # it is about to be written again
@@ -123,27 +123,27 @@ class BestStudent:
     def _line(self) -> Mapping[str, Any] | None:
         if JUDGE not in self._setup.data.evaluated():
             return None
-        return best_line(self._folder.path, self._setup.plan.roles[-1])
+        return best_journal_entry(self._folder.path, self._setup.plan.roles[-1])
 
-    def note(self, role: str, turns: int, epoch: float, scores: Scores) -> None:
+    def observe(self, role: str, turns: int, epoch: float, scores: Scores) -> None:
         """How good a role was after so many turns; only the student on held-out images counts."""
         if role == self._setup.plan.roles[-1] and JUDGE in scores and scores[JUDGE][HEAD] > self._score:
             self._score = scores[JUDGE][HEAD]
-            self._due = {"chosen_on": JUDGE, "turn": turns, "epoch": epoch, "accuracy": _deepest(scores)}
+            self._pending = {"chosen_on": JUDGE, "turn": turns, "epoch": epoch, "accuracy": _deepest(scores)}
 
     @property
-    def is_due(self) -> bool:
+    def pending(self) -> bool:
         """Whether the student as it is now is to be kept; all processes say the same."""
-        return self._due is not None
+        return self._pending is not None
 
-    def keep(self) -> None:
+    def save_pending(self) -> None:
         """Keep it, if it is due; while it is being written nothing says whose weights these are."""
-        if self._due is None:
+        if self._pending is None:
             return
-        network, due, self._due = self._network(), self._due, None
+        network, due, self._pending = self._network(), self._pending, None
         if self._setup.fabric.is_global_zero:
             self._folder.handle.remove(self._measured, durable=True)
-            write_student(self._setup.plan, network, self._folder.best, self._folder.handle)
+            save_student(self._setup.plan, network, self._folder.best, self._folder.handle)
             self.digest = self._folder.handle.digest(self._folder.best / WEIGHTS)
             write_json(self._measured, due, self._folder.handle)
 
@@ -151,45 +151,45 @@ class BestStudent:
         """The student as one process can have it."""
         plan, fabric = self._setup.plan, self._setup.fabric
         module = self._setup.modules()[plan.student]
-        if is_sharding(fabric):
+        if uses_fsdp(fabric):
             kind = next(module.parameters()).dtype
             state = {name: whole(one, keep=fabric.is_global_zero) for name, one in module.state_dict().items()}
             if fabric.is_global_zero:
-                module = saved_models(plan)[plan.student].to(kind)
+                module = build_saved_models(plan)[plan.student].to(kind)
                 module.load_state_dict(state)
         return module.network  # type: ignore[return-value]
 
-    def kept(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """For the result: what lies in `best/`, if it is what the journal says is the best."""
         found = self._line()
-        if found is None or not is_kept(self._folder, found):
+        if found is None or not best_is_saved(self._folder, found):
             return {}
         if not fits(self._folder.handle, self._folder.best / WEIGHTS, self.digest):
             raise UserError(
                 f"{self._folder.best / WEIGHTS} was changed while the run was trained. Remove {self._folder.best}, "
                 f"then go on without it: spacedkd train --resume {self._folder.path}"
             )
-        return {"best": read_measured(self._folder)}
+        return {"best": read_best_measurement(self._folder)}
 
 
 def _deepest(scores: Scores) -> dict[str, float]:
     return {part: heads[HEAD] for part, heads in scores.items()}
 
 
-def best_line(folder: Path, student: str) -> Mapping[str, Any] | None:
+def best_journal_entry(folder: Path, student: str) -> Mapping[str, Any] | None:
     """Of the journal in a folder: the first line with the student's highest accuracy on held-out images, if any."""
     lines = (line for line in accuracies(folder) if line["role"] == student and JUDGE in line["accuracy"])
     return max(lines, key=lambda line: line["accuracy"][JUDGE][HEAD], default=None)
 
 
-def read_measured(folder: RunFolder) -> dict[str, Any] | None:
+def read_best_measurement(folder: RunFolder) -> dict[str, Any] | None:
     """What `best/` says of itself; None where it is not there whole."""
     return read_small_json(folder.best / "measured.json", folder.handle) or None
 
 
-def is_kept(folder: RunFolder, line: Mapping[str, Any]) -> bool:
+def best_is_saved(folder: RunFolder, line: Mapping[str, Any]) -> bool:
     """Whether `best/` has the weights of this line of the journal."""
-    found = read_measured(folder)
+    found = read_best_measurement(folder)
     if found is None or not folder.handle.exists(folder.best / WEIGHTS):
         return False
     return found.get("turn") == line.get("turn")

@@ -27,7 +27,7 @@ from spacedkd.runs import checkpoint, tensor_file
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.machine import check_threads
-from spacedkd.training.device import can_be_channels_last, mend_strides
+from spacedkd.training.device import patch_strided_convolutions, supports_channels_last
 from spacedkd.training.setup import build_models, check_same_data
 
 
@@ -75,11 +75,11 @@ class TrainedModels:
 
         return say
 
-    def in_float32(self) -> nn.Module:
+    def student_in_float32(self) -> nn.Module:
         """A copy of the student for what is too delicate for fewer bits; images to the deepest head's logits."""
         return Logits(deepcopy(self.deepest())).float().requires_grad_(True).eval()
 
-    def moved(self, batch: Batch) -> Batch:
+    def to_device(self, batch: Batch) -> Batch:
         return batch.to(self.device, self.channels_last)
 
 
@@ -189,22 +189,22 @@ def _kept_in(precision: str, learns: bool) -> torch.dtype:
 def _ready(
     models: dict[str, nn.Module], student: str, data: RunData, precision: str, accelerator: str, origin: dict[str, Any]
 ) -> TrainedModels:
-    device = device_of(accelerator)
+    device = device_for(accelerator)
     # As if in float32, in which curvature is measured whatever the run's precision was.
     samples = data.samples()
-    channels_last = all(can_be_channels_last(model, device, samples, "32-true") for model in models.values())
+    channels_last = all(supports_channels_last(model, device, samples, "32-true") for model in models.values())
     layout = torch.channels_last if channels_last else torch.contiguous_format
     ready = {
         name: model.to(device, memory_format=layout).eval().requires_grad_(False)  # type: ignore[call-overload]
         for name, model in models.items()
     }
     for model in ready.values():
-        mend_strides(model, device, precision)  # as in training, to the same bits
+        patch_strided_convolutions(model, device, precision)  # as in training, to the same bits
     origin = {**origin, "weights_digest": tensor_file.digest(ready[student].state_dict()), "precision": precision}
     return TrainedModels(ready, student, data, precision, device, channels_last, origin)
 
 
-def device_of(accelerator: str) -> torch.device:
+def device_for(accelerator: str) -> torch.device:
     """The device an accelerator's name means here."""
     if accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available():
         return torch.device("cuda")
