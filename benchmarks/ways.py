@@ -27,7 +27,7 @@ from torchvision import transforms as T
 
 from spacedkd import DataSpec, Duration, NetworkSpec, OptimizerSpec, RunSpec, Spaced
 from spacedkd.config.resolve import resolve
-from spacedkd.models.classifier import adapter
+from spacedkd.models.classifier import make_adapter
 from spacedkd.runs.folder import RunFolder
 from spacedkd.training.device import supports_channels_last
 from spacedkd.training.loop import learn
@@ -122,7 +122,7 @@ class Pair:
         shown = [torch.zeros(2, 3, case.side, case.side)]
         channels_last = channels_last and supports_channels_last(self.student, torch.device("cpu"), shown, precision)
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.student.adapter = adapter(self.student.num_features, self.teacher.num_features)
+        self.student.adapter = make_adapter(self.student.num_features, self.teacher.num_features)
         self.cast = torch.bfloat16 if precision == "bf16-mixed" else None
         models = [model.to(memory_format=self.layout) for model in (self.teacher, self.student)]
         self.optimizers = [self._optimizer(case.optimizer, model) for model in models]

@@ -20,8 +20,8 @@ class Confidence(Method):
     roles = ("teacher", "student")
     strength: float = 0.5
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        return {role: Classifier(given.network(role)) for role in self.roles}
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        return {role: Classifier(ingredients.network(role)) for role in self.roles}
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
         (own,) = models[role](batch.inputs)

@@ -10,7 +10,7 @@ from spacedkd import Duration, OptimizerSpec, RateSpec, learning_rate
 
 
 def rates(rate: RateSpec, total: int) -> list[float]:
-    lr = learning_rate.of_spec(OptimizerSpec(lr=2.0), rate, 2, total)
+    lr = learning_rate.from_spec(OptimizerSpec(lr=2.0), rate, 2, total)
     return [lr(step) for step in range(total)]
 
 
@@ -47,7 +47,7 @@ def test_the_transformer_recipe(epoch: int, value: float) -> None:
         restart_after_warmup=False,
         per_epoch=True,
     )
-    lr = learning_rate.of_spec(OptimizerSpec("adamw", lr=5e-4), rate, 390, 300 * 390)
+    lr = learning_rate.from_spec(OptimizerSpec("adamw", lr=5e-4), rate, 390, 300 * 390)
     for step in (0, 200, 389):
         assert lr(epoch * 390 + step) == pytest.approx(value, rel=1e-5)
 

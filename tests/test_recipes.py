@@ -38,7 +38,7 @@ from spacedkd.config.serialization import from_json, to_json
 from spacedkd.data.inputs import DataInfo
 from spacedkd.data.sources import fill_in
 from spacedkd.methods import build_method
-from spacedkd.models.factory import build
+from spacedkd.models.factory import build_network
 from spacedkd.runtime.documents import read_journal
 from spacedkd.schedule import ReleasedSelfKD
 from spacedkd.training.setup import build_models
@@ -105,7 +105,7 @@ def test_settings_that_are_said_to_be_a_recipes_are(name: str) -> None:
             assert found is None
             shown = DataInfo(torch.zeros(2, 3, 8, 8), ["a", "b"])
             networks = [NetworkSpec(spec.network.name, {"width": 4, **init}) for init in ({}, {"init": one.value})]
-            assert_same_bits(*(build(network, shown, 0).state_dict() for network in networks))
+            assert_same_bits(*(build_network(network, shown, 0).state_dict() for network in networks))
         else:
             assert found == one.value, one
 
@@ -386,7 +386,8 @@ def test_the_deits_of_the_released_code_have_its_parameters() -> None:
     shown = DataInfo(torch.zeros(2, 3, 224, 224), [str(number) for number in range(100)])
     assert spec.teacher is not None
     counts = [
-        sum(one.numel() for one in build(network, shown, 0).parameters()) for network in (spec.network, spec.teacher)
+        sum(one.numel() for one in build_network(network, shown, 0).parameters())
+        for network in (spec.network, spec.teacher)
     ]
     assert counts == [5_563_400, 5_543_716]
 

@@ -54,7 +54,7 @@ def per_epoch(lr: LearningRate, steps_per_epoch: int) -> LearningRate:
     return lambda step: lr(step - step % steps_per_epoch)
 
 
-def of_spec(optimizer: OptimizerSpec, rate: RateSpec, steps_per_epoch: int, total: int) -> LearningRate:
+def from_spec(optimizer: OptimizerSpec, rate: RateSpec, steps_per_epoch: int, total: int) -> LearningRate:
     """The learning rate a spec asks for in a run of `total` steps."""
     rate = in_steps(rate, steps_per_epoch, total)
     peak, warmup = optimizer.lr, steps_of(rate.warmup)

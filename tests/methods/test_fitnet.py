@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spacedkd import Batch, Ingredients
 from spacedkd.methods.fitnet import FitNet
 from spacedkd.models.classifier import Prediction
-from spacedkd.models.feature_hooks import Hinted
+from spacedkd.models.feature_hooks import WithHint
 from tests.methods import by_hand
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, FT, START, TE, S, Y, close, gradient
@@ -69,8 +69,8 @@ def test_the_regressor_belongs_to_the_student_and_every_weight_learns() -> None:
     torch.manual_seed(0)
     models = FitNet().models(given(timm.create_model("resnet18_small", width=4, num_classes=3)))
     student, teacher = models["student"], models["teacher"]
-    assert isinstance(student, Hinted)
-    assert isinstance(teacher, Hinted)
+    assert isinstance(student, WithHint)
+    assert isinstance(teacher, WithHint)
     assert teacher.regressor is None
     images = Batch(torch.randn(2, 3, 16, 16), Y, torch.arange(2))
     total(FitNet().losses("student", models, images, START)).backward()
@@ -80,7 +80,7 @@ def test_the_regressor_belongs_to_the_student_and_every_weight_learns() -> None:
 
 def test_without_a_feature_term_there_is_no_hint() -> None:
     models = FitNet(feature_weight=0).models(given(timm.create_model("resnet18_small", width=4)))
-    assert not isinstance(models["student"], Hinted)
+    assert not isinstance(models["student"], WithHint)
 
 
 def test_a_fixed_teacher_has_no_role() -> None:

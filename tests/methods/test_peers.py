@@ -92,7 +92,7 @@ def heard_in(method: DML, turns: list[str]) -> list[list[float]]:
     heard: list[list[float]] = []
     for before, role in pairwise(["", *turns]):
         if role != before:
-            method.take_over(role, models)
+            method.on_block_start(role, models)
         others = method.others(role)
         heard.append([method.heard(other, models, torch.zeros(1, 1, 1, 1)).logits[0, 0].item() for other in others])
         models[role].updates += 1

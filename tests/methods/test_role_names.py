@@ -57,9 +57,9 @@ def split(found: dict[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def test_a_trained_teacher_is_fixed_and_no_role() -> None:
-    assert (KD().fixed, KD(teacher_learns=False).fixed) == ([], ["teacher"])
-    assert renamed(KD)(teacher_learns=False).fixed == ["mentor"]
-    assert METHODS["takd"](teacher_learns=False).fixed == ["teacher"]
+    assert (KD().frozen, KD(teacher_learns=False).frozen) == ([], ["teacher"])
+    assert renamed(KD)(teacher_learns=False).frozen == ["mentor"]
+    assert METHODS["takd"](teacher_learns=False).frozen == ["teacher"]
     shake = METHODS["shake"](teacher_learns=False)  # its teacher's network stands still, but its shadow learns
-    assert (shake.fixed, [*shake.roles]) == ([], ["teacher", "student"])
-    assert not METHODS["none"]().fixed
+    assert (shake.frozen, [*shake.roles]) == ([], ["teacher", "student"])
+    assert not METHODS["none"]().frozen

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.models.branches import Branches, Fusion, Gate, Sizes, find_fork
+from spacedkd.models.branches import Branches, Fusion, Gate, JointSizes, find_fork
 from spacedkd.models.classifier import Prediction
 from tests.methods.vectors import FS, TE, S, U, close_to, tensor
 
@@ -122,7 +122,7 @@ def test_each_branch_can_have_its_own_view() -> None:
 
 def test_the_gate_is_the_cards() -> None:
     """METHODS.md card 18."""
-    gate = Gate(Sizes(branches=3, shared=3, features=4, classes=3)).double()
+    gate = Gate(JointSizes(branches=3, shared=3, features=4, classes=3)).double()
     nn.init.eye_(gate.linear.weight)
     nn.init.zeros_(gate.linear.bias)
     gate.norm = nn.Identity()  # type: ignore[assignment]
@@ -138,7 +138,7 @@ def test_the_gate_is_the_cards() -> None:
 
 
 def test_the_gate_clips_and_normalises() -> None:
-    gate = Gate(Sizes(branches=2, shared=5, features=4, classes=3)).double().train()
+    gate = Gate(JointSizes(branches=2, shared=5, features=4, classes=3)).double().train()
     shared = torch.randn(6, 5, dtype=torch.float64)
     scores = shared @ gate.linear.weight.T + gate.linear.bias
     normed = (scores - scores.mean(0)) / (scores.var(0, unbiased=False) + 1e-5).sqrt()

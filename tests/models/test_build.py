@@ -15,8 +15,8 @@ from torch import Tensor
 from spacedkd import Classifier, DataSpec, NetworkSpec, UserError
 from spacedkd.data.inputs import DataInfo
 from spacedkd.data.sources import load
-from spacedkd.models.factory import available, build
-from spacedkd.models.student_io import save
+from spacedkd.models.factory import build_network, network_names
+from spacedkd.models.student_io import save_student
 
 
 def blank(size: int, classes: int = 100) -> DataInfo:
@@ -28,12 +28,12 @@ COLOUR = blank(32)
 
 @pytest.mark.parametrize(("name", "count"), [("deit_tiny_patch16_224", 5_543_716), ("pit_ti_224", 4_615_972)])
 def test_transformers_have_the_papers_sizes(name: str, count: int) -> None:
-    network = build(NetworkSpec(name), blank(224), seed=0)
+    network = build_network(NetworkSpec(name), blank(224), seed=0)
     assert sum(parameter.numel() for parameter in network.parameters()) == count
 
 
 def weights(seed: int, name: str = "resnet18_small") -> dict[str, Tensor]:
-    state: dict[str, Tensor] = build(NetworkSpec(name, {"width": 4}), COLOUR, seed).state_dict()
+    state: dict[str, Tensor] = build_network(NetworkSpec(name, {"width": 4}), COLOUR, seed).state_dict()
     return state
 
 
@@ -64,8 +64,8 @@ VIT = {"embed_dim": 24, "depth": 2}
 def test_a_saved_network_opens_in_timm(tmp_path: Path, spec: NetworkSpec) -> None:
     images = load(DataSpec("digits")).train
     shown = DataInfo(images.shown(torch.arange(2)), images.classes, (images.mean, images.std))
-    network = build(spec, shown, seed=0).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    save(network, spec, shown, tmp_path / "student")
+    network = build_network(spec, shown, seed=0).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    save_student(network, spec, shown, tmp_path / "student")
     opened = timm.create_model(f"local-dir:{tmp_path}/student", pretrained=True).eval()
     sample = images.shown(torch.arange(4))
     config = timm.data.resolve_model_data_config(opened)
@@ -85,19 +85,19 @@ def test_pretrained_weights_are_used(tmp_path: Path) -> None:
     save_file(source, tmp_path / "weights.safetensors")
     where = {"pretrained_cfg_overlay": {"file": str(tmp_path / "weights.safetensors")}}
     spec = NetworkSpec("mobilenetv3_small_050", {"pretrained": True, **where})
-    found = build(spec, COLOUR, seed=0).state_dict()
+    found = build_network(spec, COLOUR, seed=0).state_dict()
     differ = {name for name in source if source[name].shape != found[name].shape or not source[name].equal(found[name])}
     assert differ == {"classifier.weight", "classifier.bias"}
-    save(build(spec, COLOUR, seed=0), spec, COLOUR, tmp_path / "student")
+    save_student(build_network(spec, COLOUR, seed=0), spec, COLOUR, tmp_path / "student")
     assert timm.create_model(f"local-dir:{tmp_path}/student", pretrained=True).num_classes == 100
 
 
 def test_a_run_can_start_from_another_runs_student(tmp_path: Path) -> None:
     spec = NetworkSpec("resnet18_small", {"width": 4})
-    earlier = build(spec, COLOUR, seed=5)
-    save(earlier, spec, COLOUR, tmp_path / "student")
+    earlier = build_network(spec, COLOUR, seed=5)
+    save_student(earlier, spec, COLOUR, tmp_path / "student")
     weights = str(tmp_path / "student" / "model.safetensors")
-    later = build(NetworkSpec("resnet18_small", {"width": 4, "checkpoint_path": weights}), COLOUR, seed=6)
+    later = build_network(NetworkSpec("resnet18_small", {"width": 4, "checkpoint_path": weights}), COLOUR, seed=6)
     assert all(
         torch.equal(a, b) for a, b in zip(earlier.state_dict().values(), later.state_dict().values(), strict=True)
     )
@@ -109,16 +109,16 @@ def test_weights_that_cannot_be_fetched_are_explained(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
     with pytest.raises(UserError) as error:
-        build(NetworkSpec("resnet18", {"pretrained": True}), COLOUR, seed=0)
+        build_network(NetworkSpec("resnet18", {"pretrained": True}), COLOUR, seed=0)
     assert str(error.value).startswith(
         "The weights of resnet18 cannot be loaded: The hub cannot be reached. Leave them out"
     )
 
 
 def test_ours_come_first_in_the_list() -> None:
-    assert available()[0] == "resnet18_small"
-    assert "vit_tiny_patch16_224" in available()
-    assert available("resnet*_small") == ["resnet18_small", "resnet34_small", "resnet50_small", "resnet101_small"]
+    assert network_names()[0] == "resnet18_small"
+    assert "vit_tiny_patch16_224" in network_names()
+    assert network_names("resnet*_small") == ["resnet18_small", "resnet34_small", "resnet50_small", "resnet101_small"]
 
 
 SCALE = "Let it scale them: network.input_size="
@@ -142,6 +142,6 @@ SCALE = "Let it scale them: network.input_size="
 )
 def test_networks_that_cannot_be_built_are_explained(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
-        build(NetworkSpec(name, options), COLOUR, seed=0)
+        build_network(NetworkSpec(name, options), COLOUR, seed=0)
     assert message in str(error.value)
     assert "\n" not in str(error.value)

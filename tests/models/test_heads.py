@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from spacedkd import Classifier, UserError
-from spacedkd.models.classifier import adapter, feature_width, looking
+from spacedkd.models.classifier import eval_mode, feature_width, make_adapter
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 TINY = {"img_size": 32, "embed_dim": 24, "depth": 2}
@@ -20,7 +20,7 @@ TINY = {"img_size": 32, "embed_dim": 24, "depth": 2}
 def test_a_classifier_is_its_network_and_adapts_only_the_features() -> None:
     network = timm.create_model("resnet18_small", width=4).eval()
     ((plain_logits, plain_features, _),) = Classifier(network)(IMAGES)
-    ((logits, features, _),) = Classifier(network, adapter(32, 10))(IMAGES)
+    ((logits, features, _),) = Classifier(network, make_adapter(32, 10))(IMAGES)
     assert torch.equal(logits, network(IMAGES))
     assert torch.equal(logits, plain_logits)
     assert plain_features.shape == (4, 32)
@@ -28,8 +28,8 @@ def test_a_classifier_is_its_network_and_adapts_only_the_features() -> None:
 
 
 def test_the_adapter_has_the_papers_size() -> None:
-    assert sum(p.numel() for p in adapter(512, 512).parameters()) == 525_312
-    assert [layer.out_features for layer in adapter(512, 2048) if isinstance(layer, nn.Linear)] == [1280, 2048]  # type: ignore[attr-defined]
+    assert sum(p.numel() for p in make_adapter(512, 512).parameters()) == 525_312
+    assert [layer.out_features for layer in make_adapter(512, 2048) if isinstance(layer, nn.Linear)] == [1280, 2048]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_look_leaves_the_model_as_it_was() -> None:
     feature_width(network, IMAGES[:2])
     assert network.training
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
-    with pytest.raises(RuntimeError), looking(network):
+    with pytest.raises(RuntimeError), eval_mode(network):
         raise RuntimeError
     assert network.training
 

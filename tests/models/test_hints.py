@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.models.feature_hooks import find_hint, hinted_pair, regressor
+from spacedkd.models.feature_hooks import find_hint, make_hinted_pair, make_regressor
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "num_heads": 2}
@@ -69,7 +69,7 @@ def test_a_network_that_shows_nothing_is_said_so() -> None:
 def test_the_convolution_follows_the_sizes(
     student: tuple[int, ...], teacher: tuple[int, ...], kind: type[nn.Module], kernel: object, stride: object
 ) -> None:
-    made = regressor(torch.zeros(2, *student), torch.zeros(2, *teacher))
+    made = make_regressor(torch.zeros(2, *student), torch.zeros(2, *teacher))
     assert isinstance(made, nn.Sequential)
     assert [type(layer) for layer in made] == [kind, nn.BatchNorm2d, nn.ReLU]
     assert (made[0].kernel_size, made[0].stride) == (kernel, stride)
@@ -77,13 +77,13 @@ def test_the_convolution_follows_the_sizes(
 
 
 def test_negative_targets_can_be_reached() -> None:
-    made = regressor(torch.zeros(2, 4, 8, 8), -torch.ones(2, 6, 8, 8))
+    made = make_regressor(torch.zeros(2, 4, 8, 8), -torch.ones(2, 6, 8, 8))
     assert isinstance(made, nn.Sequential)
     assert not isinstance(made[-1], nn.ReLU)
 
 
 def test_tokens_get_linear_and_layernorm() -> None:
-    made = regressor(torch.zeros(2, 5), torch.zeros(2, 7))
+    made = make_regressor(torch.zeros(2, 5), torch.zeros(2, 7))
     assert isinstance(made, nn.Sequential)
     assert [type(layer) for layer in made] == [nn.Linear, nn.LayerNorm]
     assert made(torch.randn(2, 5)).shape == (2, 7)
@@ -91,13 +91,13 @@ def test_tokens_get_linear_and_layernorm() -> None:
 
 def test_sizes_that_cross_are_said_so() -> None:
     with pytest.raises(UserError, match="8x2 and the teacher's of 4x4"):
-        regressor(torch.zeros(2, 4, 8, 2), torch.zeros(2, 6, 4, 4))
+        make_regressor(torch.zeros(2, 4, 8, 2), torch.zeros(2, 6, 4, 4))
 
 
 def test_maps_meet_tokens_pooled() -> None:
     networks = resnet(), timm.create_model("deit_tiny_patch16_224", depth=4, **VIT)
     for teacher, student in (networks, networks[::-1]):
-        pair = hinted_pair(teacher, student, (find_hint(teacher, IMAGES), find_hint(student, IMAGES)))
+        pair = make_hinted_pair(teacher, student, (find_hint(teacher, IMAGES), find_hint(student, IMAGES)))
         (ahead,), (behind,) = (model.eval()(IMAGES) for model in pair)
         (own,) = pair[1](IMAGES, adapted=False)
         width = {True: 8, False: 24}

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from spacedkd import Classifier, EarlyExits, NetworkSpec, UserError
 from spacedkd.data.inputs import DataInfo
-from spacedkd.models.factory import build
-from spacedkd.models.input_size import Resize, at_own_size, parse_size
+from spacedkd.models.factory import build_network
+from spacedkd.models.preprocessing import Resize, parse_size, preprocess
 
 TINY = {"embed_dim": 24, "depth": 3}
 
@@ -35,9 +35,9 @@ def looked_at(height: int, width: int) -> Tensor:
     ],
 )
 def test_a_transformer_is_told_the_size_of_the_images(name: str, size: tuple[int, int], tokens: int) -> None:
-    network = build(NetworkSpec(name, TINY), noise(*size), seed=0)
+    network = build_network(NetworkSpec(name, TINY), noise(*size), seed=0)
     assert network.pos_embed.shape[1] == tokens
-    assert at_own_size(network, shown := looked_at(*size)) is shown
+    assert preprocess(network, shown := looked_at(*size)) is shown
 
 
 @pytest.mark.parametrize(
@@ -45,19 +45,21 @@ def test_a_transformer_is_told_the_size_of_the_images(name: str, size: tuple[int
 )
 def test_patches_that_do_not_tile_the_images_are_refused(size: tuple[int, int], patch: int, scaled: str) -> None:
     with pytest.raises(UserError) as error:
-        build(NetworkSpec("vit_tiny_patch16_224", TINY), noise(*size), seed=0)
+        build_network(NetworkSpec("vit_tiny_patch16_224", TINY), noise(*size), seed=0)
     assert str(error.value) == (
         f"Network vit_tiny_patch16_224 cannot be built for 3x{size[0]}x{size[1]} images: its patches of 16 pixels do "
         f"not tile them; use network.patch_size={patch}, or let it scale them: network.input_size={scaled} "
         "(teacher. if it is the teacher)."
     )
-    mended = build(NetworkSpec("vit_tiny_patch16_224", {**TINY, "patch_size": patch}), noise(*size), seed=0)
+    mended = build_network(NetworkSpec("vit_tiny_patch16_224", {**TINY, "patch_size": patch}), noise(*size), seed=0)
     assert mended.patch_embed.num_patches == size[0] * size[1] // patch**2
 
 
 def test_a_network_with_a_size_of_its_own_scales_the_images() -> None:
     shown = looked_at(32, 32)
-    network = build(NetworkSpec("deit_tiny_patch16_224", {**TINY, "input_size": 64}), noise(32, 32), seed=0).eval()
+    network = build_network(
+        NetworkSpec("deit_tiny_patch16_224", {**TINY, "input_size": 64}), noise(32, 32), seed=0
+    ).eval()
     assert network.pos_embed.shape[1] == 1 + 4 * 4
     expected = network(F.interpolate(shown, (64, 64), mode="bicubic", antialias=True))
     assert torch.equal(Classifier(network)(shown)[0].logits, expected)
@@ -69,8 +71,8 @@ def test_a_network_with_a_size_of_its_own_scales_the_images() -> None:
 
 def test_images_of_the_right_size_pass_untouched() -> None:
     shown = looked_at(32, 32)
-    network = build(NetworkSpec("resnet18", {"input_size": [32, 32]}), noise(32, 32), seed=0)
-    assert at_own_size(network, shown) is shown
+    network = build_network(NetworkSpec("resnet18", {"input_size": [32, 32]}), noise(32, 32), seed=0)
+    assert preprocess(network, shown) is shown
     assert Resize((32, 32))(shown) is shown
     flat = torch.full((1, 3, 8, 8), 0.7)
     torch.testing.assert_close(Resize((20, 12))(flat), torch.full((1, 3, 20, 12), 0.7))

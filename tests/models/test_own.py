@@ -18,10 +18,10 @@ from spacedkd.data.inputs import DataInfo, Inputs
 from spacedkd.models.branches import Branches, Gate
 from spacedkd.models.classifier import feature_width
 from spacedkd.models.early_exits import WithShadow
-from spacedkd.models.factory import build
+from spacedkd.models.factory import build_network
 from spacedkd.models.feature_hooks import find_hint
 from spacedkd.models.pretrained import check_trained, keep_normalisation
-from spacedkd.models.student_io import load_student, save
+from spacedkd.models.student_io import load_student, save_student
 
 CLASSES = ("cat", "dog", "fox")
 CHANCE = torch.Generator().manual_seed(0)
@@ -118,7 +118,7 @@ class Scaled(nn.Module):
 
 
 def made(make: Callable[..., nn.Module], shown: DataInfo, seed: int = 0, **options: Any) -> nn.Module:
-    return build(NetworkSpec("resnet18_small", options), shown, seed, make)
+    return build_network(NetworkSpec("resnet18_small", options), shown, seed, make)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_weights_are_a_function_of_the_seed_alone() -> None:
 
 def test_a_function_has_a_name() -> None:
     spec = NetworkSpec(f"{__name__}:mlp", {"width": 9})
-    found, expected = build(spec, VECTORS, 3), made(mlp, VECTORS, 3, width=9)
+    found, expected = build_network(spec, VECTORS, 3), made(mlp, VECTORS, 3, width=9)
     assert isinstance(found, nn.Sequential)
     assert all(
         torch.equal(a, b) for a, b in zip(found.state_dict().values(), expected.state_dict().values(), strict=True)
@@ -362,7 +362,7 @@ def test_bad_networks_are_each_one_line(make: Any, message: str) -> None:
 )
 def test_names_that_do_not_fit_are_explained(name: str, shown: DataInfo, message: str) -> None:
     with pytest.raises(UserError) as error:
-        build(NetworkSpec(name), shown, 0)
+        build_network(NetworkSpec(name), shown, 0)
     assert message in str(error.value)
 
 
@@ -390,8 +390,8 @@ def test_a_saved_student_is_loaded_again(
     tmp_path: Path, make: Callable[..., nn.Module], options: dict[str, Any], shown: DataInfo
 ) -> None:
     spec = NetworkSpec(f"{__name__}:{make.__name__}", options)
-    network = build(spec, shown, seed=5)
-    save(network, spec, shown, tmp_path / "student")
+    network = build_network(spec, shown, seed=5)
+    save_student(network, spec, shown, tmp_path / "student")
     expected = _own_logits(network.eval(), shown.sample)
     state = torch.get_rng_state()
     for folder, given in ((tmp_path, None), (tmp_path / "student", None), (str(tmp_path), make)):
@@ -399,15 +399,15 @@ def test_a_saved_student_is_loaded_again(
         assert not opened.training
         assert torch.equal(_own_logits(opened, shown.sample), expected)
     assert torch.equal(torch.get_rng_state(), state)
-    later = build(NetworkSpec(spec.name, options, weights=str(tmp_path)), shown, seed=6)
+    later = build_network(NetworkSpec(spec.name, options, weights=str(tmp_path)), shown, seed=6)
     assert torch.equal(_own_logits(later.eval(), shown.sample), expected)
     check_trained(NetworkSpec(spec.name, options, weights=str(tmp_path)), 3)
 
 
 def test_timms_form_opens_by_itself(tmp_path: Path) -> None:
     spec = NetworkSpec("resnet18_small", {"width": 4})
-    network = build(spec, IMAGES, seed=5).eval()
-    save(network, spec, IMAGES, tmp_path / "student")
+    network = build_network(spec, IMAGES, seed=5).eval()
+    save_student(network, spec, IMAGES, tmp_path / "student")
     opened = load_student(tmp_path)
     assert torch.equal(opened(IMAGES.sample), network(IMAGES.sample))
     with pytest.raises(UserError, match=r"is timm's resnet18_small: leave network= out"):
@@ -417,10 +417,10 @@ def test_timms_form_opens_by_itself(tmp_path: Path) -> None:
 def test_a_network_of_timms_with_weights_in_two_places_is_saved(tmp_path: Path) -> None:
     spec = NetworkSpec("coat_lite_tiny", {"img_size": 32, "embed_dims": (8, 8, 8, 8)})
     shown = DataInfo(torch.randn(2, 3, 32, 32, generator=CHANCE), CLASSES, ((0.5,) * 3, (0.2,) * 3))
-    network = build(spec, shown, seed=5).eval()
+    network = build_network(spec, shown, seed=5).eval()
     places = [value.data_ptr() for value in network.state_dict().values()]
     assert len({*places}) < len(places)
-    save(network, spec, shown, tmp_path / "student")
+    save_student(network, spec, shown, tmp_path / "student")
     assert torch.equal(load_student(tmp_path)(shown.sample), network(shown.sample))
 
 
@@ -431,7 +431,7 @@ OPTIONS = ('{"architecture": "resnet18_small", "model_args": "wide"}', '{"made_b
 @pytest.mark.parametrize("damage", [*DAMAGED, *OPTIONS])
 def test_a_damaged_description_of_a_student_is_explained(tmp_path: Path, damage: str) -> None:
     spec = NetworkSpec("resnet18_small", {"width": 4})
-    save(build(spec, IMAGES, seed=5), spec, IMAGES, tmp_path / "student")
+    save_student(build_network(spec, IMAGES, seed=5), spec, IMAGES, tmp_path / "student")
     (tmp_path / "student" / "config.json").write_text(damage)
     with pytest.raises(UserError, match=r"student.*(does not describe|does not say|cannot be opened)"):
         load_student(tmp_path)
@@ -442,14 +442,18 @@ def test_students_that_cannot_be_loaded_are_explained(tmp_path: Path) -> None:
         return mlp(4)
 
     network = made(local, VECTORS)
-    save(network, NetworkSpec("resnet18_small"), VECTORS, tmp_path / "student", made_by=f"{__name__}:nowhere.local")
+    save_student(
+        network, NetworkSpec("resnet18_small"), VECTORS, tmp_path / "student", made_by=f"{__name__}:nowhere.local"
+    )
     assert torch.equal(load_student(tmp_path, local)(VECTORS.sample), network.eval()(VECTORS.sample))
     with pytest.raises(UserError, match=r"cannot be made again\. Cannot load .*load_student\(folder, network=\.\.\.\)"):
         load_student(tmp_path)
     with pytest.raises(UserError, match=r"are those of another network than Sequential"):
         load_student(tmp_path, mlp)
     with pytest.raises(UserError, match=r"for other classes: what they call 'fox', the data calls 'owl'"):
-        build(NetworkSpec(f"{__name__}:mlp", weights=str(tmp_path)), VECTORS._replace(classes=("cat", "dog", "owl")), 0)
+        build_network(
+            NetworkSpec(f"{__name__}:mlp", weights=str(tmp_path)), VECTORS._replace(classes=("cat", "dog", "owl")), 0
+        )
     with pytest.raises(UserError, match=r"no run folder"):
         load_student(Path(__file__).parent, mlp)
 
@@ -469,13 +473,13 @@ class AllChildren(nn.Module):
 
 def test_a_trained_network_sees_images_normalised_as_in_its_own_training(tmp_path: Path) -> None:
     spec = NetworkSpec(f"{__name__}:AllChildren")
-    network = build(spec, IMAGES, seed=5)
-    save(network, spec, IMAGES, tmp_path / "student")
+    network = build_network(spec, IMAGES, seed=5)
+    save_student(network, spec, IMAGES, tmp_path / "student")
     pixels = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     other = ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     mean, std = (torch.tensor(values)[:, None, None] for values in other)
     trained = NetworkSpec(spec.name, weights=str(tmp_path))
-    later = build(trained, IMAGES._replace(normalisation=other), seed=6)
+    later = build_network(trained, IMAGES._replace(normalisation=other), seed=6)
     keep_normalisation(later, trained, other)
     said = Classifier(deepcopy(later))((pixels - mean) / std)[0].logits
     torch.testing.assert_close(said, network((pixels - 0.5) / 0.2))

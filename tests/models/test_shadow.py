@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spacedkd import UserError
 from spacedkd.models.early_exits import ShadowHead, WithShadow
-from spacedkd.models.feature_hooks import find_taps
+from spacedkd.models.feature_hooks import find_feature_hooks
 
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 VIT: dict[str, Any] = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "num_heads": 2, "depth": 4, "num_classes": 5}
@@ -35,7 +35,7 @@ def test_a_shadow_of_a_resnet_is_the_cards_formula() -> None:
     for _ in range(3):
         model.train()(IMAGES)  # so that the running statistics are some
     model.eval()
-    inner = find_taps(model.network, IMAGES)[1].inner
+    inner = find_feature_hooks(model.network, IMAGES)[1].inner
     f1, f2, f3 = inner[-3:]
     head: Any = model.shadow
     u = conv(head.downs[0], f1, 2) + conv(head.laterals[0], f2)
@@ -91,7 +91,7 @@ def test_odd_sizes_are_fitted() -> None:
 
 
 def test_a_fixed_network_stays_in_evaluation_mode_and_has_no_gradients() -> None:
-    model = WithShadow(network(), IMAGES[:2], fixed=True).train()
+    model = WithShadow(network(), IMAGES[:2], frozen=True).train()
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     own, shadow = model(IMAGES)
     assert not own.logits.requires_grad

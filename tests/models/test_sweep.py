@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec, Progress, SelfKD, UserError
 from spacedkd.data.inputs import DataInfo
-from spacedkd.models.factory import build
-from spacedkd.models.input_size import at_own_size
+from spacedkd.models.factory import build_network
+from spacedkd.models.preprocessing import preprocess
 
 NOW = Progress(0, 1, 1)
 CLASSES = 5
@@ -126,13 +126,13 @@ def batch(size: int) -> Batch:
 @cache
 def built(place: int) -> nn.Module:
     family = FAMILIES[place]
-    return build(NetworkSpec(family.name, family.options), shown(family.size), seed=0)
+    return build_network(NetworkSpec(family.name, family.options), shown(family.size), seed=0)
 
 
 def given(place: int) -> Ingredients:
     """A small ResNet as the teacher, the family as the student."""
     size = FAMILIES[place].size
-    teacher = build(NetworkSpec("resnet18_small", {"width": 4}), shown(size), seed=0)
+    teacher = build_network(NetworkSpec("resnet18_small", {"width": 4}), shown(size), seed=0)
     networks = {"teacher": teacher, "student": deepcopy(built(place))}
     return Ingredients(lambda role, **_: networks[role], batch(size).inputs[:2])
 
@@ -160,7 +160,7 @@ def test_a_kd_step(place: int) -> None:
     assert features.shape == target.shape == (4, 32)
     own = student.network
     with torch.no_grad():
-        scaled = at_own_size(own, seen.inputs) if "input_size" in FAMILIES[place].options else seen.inputs
+        scaled = preprocess(own, seen.inputs) if "input_size" in FAMILIES[place].options else seen.inputs
         torch.testing.assert_close(logits, own(scaled))
     losses = method.losses("student", {**models, "student": student.train()}, seen, NOW)
     assert [*losses] == ["label", "logit", "feature"]

@@ -42,9 +42,9 @@ def augmentations(pattern: str) -> Table:
 
 def networks(pattern: str) -> Columns:
     """networks; --pattern 'vit*' for those that match"""
-    from spacedkd.models.factory import available
+    from spacedkd.models.factory import network_names
 
-    names = available(pattern)
+    names = network_names(pattern)
     if not names:
         raise UserError(f"No network matches {pattern!r}. Use wildcards: spacedkd list networks --pattern '*resnet*'")
     return Columns(names, padding=(0, 3))

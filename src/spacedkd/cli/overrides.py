@@ -99,9 +99,9 @@ def _trained_network(place: Path, spec: RunSpec, trust_code: bool) -> NetworkSpe
     if (place / "spec.json").exists():
         return replace(read_spec(place, trust_code).network, weights=None)
     if (place / "config.json").exists():
-        from spacedkd.models.student_config import described
+        from spacedkd.models.student_config import read_config
 
-        known = described(place / "config.json", trust_code)
+        known = read_config(place / "config.json", trust_code)
         given = {key: value for key, value in known.get("model_args", {}).items() if key not in _FROM_DATA}
         return NetworkSpec(known.get("architecture"), given)  # type: ignore[arg-type]
     return spec.network

@@ -22,7 +22,7 @@ from spacedkd.config.spec import MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import describe
 from spacedkd.methods.base import Method
-from spacedkd.models.factory import instance_given
+from spacedkd.models.factory import instance_error
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.user_code import is_user_code
 
@@ -45,7 +45,7 @@ class Objects:
     def __post_init__(self) -> None:
         for name in ("network", "teacher"):
             if isinstance(getattr(self, name), nn.Module):
-                raise instance_given(name, getattr(self, name))
+                raise instance_error(name, getattr(self, name))
         for name in ("network", "teacher", "collate", "optimizer", "lr"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UserError(f"{name} must be a function, got {getattr(self, name)!r}. A name goes into the spec.")

@@ -126,10 +126,10 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
     named = {"network": spec.network.name, "optimizer": spec.optimizer.name, "lr": spec.rate.shape}
     check_trusted(name for what, name in named.items() if what not in objects.described)
     method, schedule = method_and_schedule(spec, objects.method)
-    teacher = None if spec.teacher is None else factory.with_typed_options(spec.teacher, objects.teacher)
+    teacher = None if spec.teacher is None else factory.with_converted_options(spec.teacher, objects.teacher)
     return replace(
         spec,
-        network=factory.with_typed_options(spec.network, objects.network),
+        network=factory.with_converted_options(spec.network, objects.network),
         teacher=teacher,
         data=spec.data if is_user_code(spec.data.source) else (library or Library()).filled(spec.data),
         method=describe(method),
@@ -219,7 +219,7 @@ def load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     data = of_datasets(pair, objects.collate, spec.data.holdout)
     if data.names:
         return data
-    network = factory.build(spec.network, data.shown, spec.seed, objects.network)
+    network = factory.build_network(spec.network, data.shown, spec.seed, objects.network)
     return data.with_classes(class_count(network, data.shown.sample))
 
 
@@ -239,7 +239,7 @@ def _course(spec: RunSpec, objects: Objects, in_run: tuple[int, int]) -> Learnin
     """The learning rate of every step, tried before the first."""
     own = objects.lr or (load_object(spec.rate.shape) if is_user_code(spec.rate.shape) else None)
     if own is None:
-        return learning_rate.of_spec(spec.optimizer, spec.rate, *in_run)
+        return learning_rate.from_spec(spec.optimizer, spec.rate, *in_run)
 
     def checked(step: int) -> float:
         lr = _called("Learning rate", spec.rate.shape, own, step)

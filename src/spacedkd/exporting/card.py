@@ -17,7 +17,7 @@ from spacedkd.config.spec import OURS, RunSpec, describe_schedule
 from spacedkd.data import hub
 from spacedkd.data.transforms import named
 from spacedkd.exporting import onnx
-from spacedkd.models.student_config import knows_images
+from spacedkd.models.student_config import prepares_images
 from spacedkd.report.findings import network_name
 from spacedkd.report.formatting import count, duration, listed, percent
 from spacedkd.report.markdown import code, escaped, fenced
@@ -117,7 +117,7 @@ def dataset_on_hub(source: str) -> str | None:
 
 def in_words(spec: RunSpec, known: Mapping[str, Any]) -> str:
     """Size, scaling and normalisation, for whoever prepares images without timm."""
-    if not knows_images(spec.data):
+    if not prepares_images(spec.data):
         return "The network was shown what a dataset of its author's gave: prepare inputs in the same way."
     about = known.get("pretrained_cfg") or known
     sentences = [f"{_kind(about)}{_scaled(spec)}, pixels from 0 to 1"]
@@ -384,7 +384,7 @@ def _image_use(subject: Subject) -> str:
 def _mode(subject: Subject) -> str | None:
     """What Pillow calls such images."""
     size: Sequence[int] = (subject.known.get("pretrained_cfg") or {}).get("input_size") or (0,)
-    return {1: "L", 3: "RGB"}.get(size[0]) if knows_images(subject.spec.data) else None
+    return {1: "L", 3: "RGB"}.get(size[0]) if prepares_images(subject.spec.data) else None
 
 
 def _onnx(subject: Subject) -> str:

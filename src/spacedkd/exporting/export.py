@@ -17,7 +17,7 @@ from spacedkd.exporting import onnx as onnx_file
 from spacedkd.exporting.card import Subject, local_places, model_card
 from spacedkd.exporting.request import ExportRequest
 from spacedkd.models.factory import MakeModule
-from spacedkd.models.student_config import described, knows_images, timm_preprocessing, without_published
+from spacedkd.models.student_config import prepares_images, read_config, timm_preprocessing, without_published_fields
 from spacedkd.models.student_io import load_student
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, check_weights
@@ -110,9 +110,9 @@ def _known(source: Path, spec: RunSpec, license: str | None, trust_code: bool) -
     if not (source / "model.safetensors").is_file():
         raise UserError(f"There is no student in {source}. Make it again with: spacedkd train --resume {source.parent}")
     check_weights(source / "model.safetensors")
-    known = described(source / "config.json", trust_code)
+    known = read_config(source / "config.json", trust_code)
     if "architecture" in known:
-        about = without_published(known.get("pretrained_cfg", {}))
+        about = without_published_fields(known.get("pretrained_cfg", {}))
         licensed = {} if license is None else {"license": license}
         _, *size = about.get("input_size") or (3, 224, 224)  # which timm takes where a description has none
         known["pretrained_cfg"] = {**about, **timm_preprocessing(spec.data, spec.network, size), **licensed}
@@ -145,7 +145,7 @@ def _with_onnx(network: nn.Module, spec: RunSpec, known: Mapping[str, Any], fold
     said = {
         "labels": known.get("label_names") or [],
         "input": "images [batch, channels, height, width], float32, normalised: (pixels in 0..1 - mean) / std"
-        if knows_images(spec.data)
+        if prepares_images(spec.data)
         else "what the dataset of the run's author gave",
         "mean": about.get("mean") or [],
         "std": about.get("std") or [],
@@ -158,7 +158,7 @@ def _shape(spec: RunSpec, about: Mapping[str, Any]) -> tuple[int, ...]:
     """Of one input: as timm's description says it, else as the data shows it."""
     if about.get("input_size"):
         return tuple(about["input_size"])
-    sample = sources.load(spec.data).shown.sample if knows_images(spec.data) else None
+    sample = sources.load(spec.data).shown.sample if prepares_images(spec.data) else None
     if not isinstance(sample, Tensor):
         raise UserError(
             "--onnx must know the shape of what the network is shown, which neither config.json nor the data says."

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spacedkd.models.classifier import understood
-from spacedkd.models.pretrained import reason
+from spacedkd.models.classifier import logits_and_features
+from spacedkd.models.pretrained import error_sentence
 from spacedkd.runtime.errors import UserError
 
 NAME = "model.onnx"
@@ -29,7 +29,7 @@ class Logits(nn.Module):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        return understood(self.network(images), "the student")[0]
+        return logits_and_features(self.network(images), "the student")[0]
 
 
 def write_onnx(network: nn.Module, shape: tuple[int, ...], path: Path, said: Mapping[str, Any]) -> float:
@@ -56,7 +56,7 @@ def write_onnx(network: nn.Module, shape: tuple[int, ...], path: Path, said: Map
         weights = sum(one.numel() * one.element_size() for one in logits.state_dict().values())
         made.save(str(path), external_data=weights > _ONE_FILE)
     except Exception as error:  # what the exporter cannot express fails in many ways
-        raise UserError(f"This network cannot be written as ONNX: {reason(error)} Leave --onnx out.") from error
+        raise UserError(f"This network cannot be written as ONNX: {error_sentence(error)} Leave --onnx out.") from error
     return _compared(logits, shape, path)
 
 

@@ -59,8 +59,8 @@ class BAN(KD):
     def chain(self) -> Sequence[str]:
         return ("teacher", *(f"generation {k}" for k in range(1, self.generations - 1)), "student")
 
-    def network(self, role: str, given: Ingredients) -> nn.Module:
-        return given.network(role, fresh=True, fixed=self.is_fixed(role))
+    def network(self, role: str, ingredients: Ingredients) -> nn.Module:
+        return ingredients.network(role, fresh=True, frozen=self.is_frozen(role))
 
     def terms(
         self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress, features: bool = True

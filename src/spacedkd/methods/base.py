@@ -1,4 +1,15 @@
-"""What a distillation method is: who learns, from which losses, and what is remembered."""
+"""The protocol of a distillation method: its roles, its models, and the loss of each role.
+
+A method is a frozen dataclass whose fields are its options. The training loop asks it, turn by turn, for the losses of
+the role that learns, and does everything else: batches, devices, optimizers, evaluation, checkpoints.
+
+    roles          ("teacher", "student"): from the first to learn a batch to the last
+    models(...)    the models by name, built once
+    losses(...)    the named losses of one turn; the role learns from their sum
+
+These three are enough: see `examples/own_method.py`. Everything else in `Method` has a default. The smallest method
+here is `no_kd.py`, the one most others build on is `kd.py`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
@@ -11,23 +22,30 @@ from spacedkd.data.stream import Batch, View
 from spacedkd.schedule import Duration, Schedule
 
 Models = Mapping[str, nn.Module]
+"""the models of a run by name, as `Method.models` built them"""
 Losses = Mapping[str, Tensor]
-"""named and weighted; a role learns from their sum"""
+"""the losses of one turn by name, already weighted; the role learns from their sum"""
 
 
 class Progress(NamedTuple):
-    """Where in the run a turn lies, for what changes during it."""
+    """The position of a turn in its run, for losses that change over time.
+
+    >>> Progress(step=250, steps_per_epoch=100, total_steps=1000).epoch
+    2
+    """
 
     step: int
+    """the step whose batch is learned, counted from 0"""
     steps_per_epoch: int
     total_steps: int
+    """the length of the run; a method that uses it returns True from `Method.depends_on_length`"""
     gather: Callable[[Tensor], Tensor] = lambda rows: rows
-    """the rows of all processes together, for what must be remembered of the whole batch"""
-    part: int = 0
-    """of the batch, where an update computes it in parts; what happens once for each update happens with the first"""
+    """concatenates a tensor's rows from all processes, for a memory of the whole batch"""
+    micro_batch: int = 0
+    """the number of this part of the batch, where gradients are accumulated; work done once per update belongs to 0"""
     is_replay: Callable[[], bool] = lambda: False
-    """whether the turn belongs to a replay: in unspaced training no turn does; a function, because the answer needs a
-    look at all turns of the run"""
+    """returns whether this turn replays a step that another role learned in an earlier block; False in online
+    training. A function, because the answer needs a look at all turns of the run"""
 
     @property
     def epoch(self) -> int:
@@ -36,10 +54,10 @@ class Progress(NamedTuple):
 
 
 class MakeNetwork(Protocol):
-    """A new network for a role.
+    """A function that returns a new network for a role.
 
-    Roles are known by their place: the last one has the run's own network, and all others have the teacher's, if the
-    run has one.
+    Roles are known by position: the last role has the run's `network`, all others have its `teacher` network if there
+    is one, and else `network` too.
     """
 
     def __call__(
@@ -47,103 +65,130 @@ class MakeNetwork(Protocol):
         role: str,
         *,
         fresh: bool = False,
-        fixed: bool = False,
+        frozen: bool = False,
         like: str | None = None,
         spec: NetworkSpec | None = None,
     ) -> nn.Module:
-        """The role's own network, one `like` another role's, or the one `spec` names.
+        """Return a new network.
 
-        With `fresh` it gets initial weights of its own even where all roles start from the same ones. A `fixed` one
-        will not learn, so it must be trained already, for the classes of the data. Of the others only the first and
-        the last role start from trained weights.
+        role      the role the network is for
+        fresh     draw initial weights of its own, even where all roles start from the same ones
+        frozen    the network will not learn: refuse one that has no trained weights for the classes of the data
+        like      build the network of this other role
+        spec      build the network that this spec names
+
+        Of the networks that learn, only those of the first and the last role start from trained weights.
         """
 
 
 class Ingredients(NamedTuple):
-    """What a method builds its models from."""
+    """Everything a method may build its models from."""
 
     network: MakeNetwork
+    """makes the network of a role: `ingredients.network("student")`"""
     sample: Inputs
-    """two items of the data, for modules that size themselves"""
+    """two items of the data, for modules that take their sizes from an example"""
     classes: int = 0
+    """the number of classes"""
     images: int = 0
-    """how many items the training data has"""
+    """the number of training items"""
     batch_size: int = 0
-    """of a whole batch, over all processes"""
+    """the size of a whole batch, over all processes"""
     mixed: bool = False
-    """whether images are mixtures of two, so that a prediction belongs to no single one"""
-    parts: int = 1
-    """in how many parts an update computes its batch"""
+    """whether mixup or cutmix makes one image of two, so that a prediction belongs to no single image"""
+    micro_batches: int = 1
+    """the number of parts a batch is computed in, where gradients are accumulated"""
 
 
 class Card(NamedTuple):
-    """What methods of one family have in common."""
+    """A method's entry in lists and on its page: who teaches, and how it is spaced."""
 
     kind: str
     """who teaches: a teacher, the network itself, or peers"""
     when_spaced: Mapping[str, Any] = {}
-    """options that make the method one that can be spaced"""
+    """options that `--interval` implies, for a method that has only one role without them"""
 
 
 class Method(Protocol):
-    """Roles, the model each of them updates, and the losses they learn from.
+    """A distillation method: roles, the model each role updates, and the losses it learns from.
 
-    The loop does the rest: it puts the role's model into train mode and all others into eval mode, and updates
-    only the role's model. What a role learns *from* is computed under `torch.no_grad()`.
+    In a turn the training loop puts the role's model into train mode and all others into eval mode, calls `losses`,
+    and updates the role's model alone. Compute what a role learns *from* under `torch.no_grad()`:
+
+        @dataclass(frozen=True)
+        class LogitMatching(Method):
+            roles = ("teacher", "student")
+            weight: float = 1.0  # an option: --set method.weight=0.5
+
+            def models(self, ingredients):
+                return {role: Classifier(ingredients.network(role)) for role in self.roles}
+
+            def losses(self, role, models, batch, progress):
+                (own,) = models[role](batch.inputs)
+                losses = {"label": cross_entropy(own.logits, batch.labels)}
+                if role == "student":
+                    with torch.no_grad():
+                        (teacher,) = models["teacher"](batch.inputs)
+                    losses["logit"] = self.weight * mse_loss(own.logits, teacher.logits)
+                return losses
     """
 
     @property
     def roles(self) -> Sequence[str]:
-        """From the one that leads to the one that follows; names are the method's own, places are what counts."""
+        """Return the roles, from the one that learns a block first to the one that replays it last.
+
+        Names are free; positions count: the first of several leads, the last is the student.
+        """
 
     @property
     def learners(self) -> Mapping[str, str]:
-        """The model each role updates; its namesake unless a method says otherwise.
+        """Return the name of the model each role updates; by default the model has the role's name.
 
         The last role's model is the student that is reported and saved.
         """
         return {role: role for role in self.roles}
 
     @property
-    def fixed(self) -> Sequence[str]:
-        """Models that are trained already and never learn; they are measured too."""
+    def frozen(self) -> Sequence[str]:
+        """Return the names of trained models that never learn; they are evaluated like the others."""
         return ()
 
     @property
-    def knows_length(self) -> bool:
-        """Whether losses depend on how long the run is, `Progress.total_steps`: a run made longer would have others."""
+    def depends_on_length(self) -> bool:
+        """Return whether losses depend on `Progress.total_steps`: then a run cannot be extended exactly."""
         return False
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
         """Build every model the method needs, by name.
 
-        A model that is nobody's learner stands still. Memory is such a model: its buffers are whatever the method
-        writes there, and they are saved with all the others.
+        A model that no role updates stays frozen. A memory is such a model: the method writes its buffers, and they
+        are saved and restored like those of all others.
         """
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        """The named, weighted losses of one turn; the role learns from their sum."""
+        """Return the named, weighted losses of one turn; the role learns from their sum."""
 
-    def path(self, role: str) -> Literal["labels", "method"] | None:
-        """What decides a role's weights after so many updates, besides the settings of the run.
+    def determined_by(self, role: str) -> Literal["labels", "method"] | None:
+        """Return what determines a role's weights at each update, besides the settings of the run.
 
-        "labels" is plain training on them, whatever the method; "method" is the method's options, and who comes before.
-        None is a role that listens to one that comes after it: its path cannot be had without them.
+        "labels"  plain training on the labels, whatever the method: runs of different methods may share this teacher
+        "method"  the method's options, and the roles before this one
+        None      a later role too: the weights cannot be recorded apart from it
         """
         return None
 
     def views(self, role: str, step: int) -> Sequence[View]:
-        """What a turn looks at: `batch` is the first, `batch.others` are the rest."""
+        """Return the augmented batches a turn needs: the first becomes `batch`, the rest `batch.others`."""
         return (View(step),)
 
     def learns_for(self, role: str) -> Duration:
-        """How far into the run a role learns; from then on it stands still and teaches as it is."""
+        """Return how far into the run a role learns; from then on its model is frozen and only teaches."""
         return Duration(100, "%")
 
     def check_schedule(self, schedule: Schedule) -> None:
-        """Refuse a schedule, written in steps, that the method cannot follow."""
+        """Raise `UserError` for a schedule, written in steps, that the method cannot use."""
         return
 
-    def take_over(self, role: str, models: Models) -> None:
-        """Called when a role begins a stretch of turns, before its first."""
+    def on_block_start(self, role: str, models: Models) -> None:
+        """Run before the first turn of every block, when `role` takes over; to copy a teacher, for instance."""
         return

@@ -48,11 +48,11 @@ class DLB(Taught):
         super().__post_init__()
         check_between("alpha", self.alpha, 0)
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        if given.parts > 1:
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        if ingredients.micro_batches > 1:
             raise UserError("Method dlb remembers its last batch as a whole: leave out --accumulate.")
-        models, first = super().models(given), self.chain[0]
-        memory = LastBatch(given.batch_size, given.classes)
+        models, first = super().models(ingredients), self.chain[0]
+        memory = LastBatch(ingredients.batch_size, ingredients.classes)
         return {**models, first: self.equipped(models[first]), MEMORY: memory}
 
     def views(self, role: str, step: int) -> Sequence[View]:

@@ -39,7 +39,7 @@ class ESKD(Hinton):
             raise UserError("teacher_for is 0: the teacher would have nothing to teach. Write 25% or 35ep.")
 
     @property
-    def knows_length(self) -> bool:
+    def depends_on_length(self) -> bool:
         return self.distil_for.unit == "%" and self.distil_for.amount < 100
 
     def learns_for(self, role: str) -> Duration:

@@ -19,7 +19,7 @@ from torch import nn
 
 from spacedkd.methods.base import Ingredients
 from spacedkd.methods.kd import KD
-from spacedkd.models.feature_hooks import find_hint, hinted_pair
+from spacedkd.models.feature_hooks import find_hint, make_hinted_pair
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class FitNet(KD):
     teacher_hint: int | None = None
     """the teacher's, where it is not `hint`"""
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        models = super().models(given)
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        models = super().models(ingredients)
         if not self.feature_weight:
             return models
         ahead, behind = (cast(nn.Module, models[role].network) for role in self.chain)
         first = self.hint if self.teacher_hint is None else self.teacher_hint
-        hints = (find_hint(ahead, given.sample, first), find_hint(behind, given.sample, self.hint))
-        teacher, student = hinted_pair(ahead, behind, hints)
+        hints = (find_hint(ahead, ingredients.sample, first), find_hint(behind, ingredients.sample, self.hint))
+        teacher, student = make_hinted_pair(ahead, behind, hints)
         return dict(zip(self.chain, (teacher, self.equipped(student)), strict=True))

@@ -24,7 +24,7 @@ from spacedkd.data.stream import Batch
 from spacedkd.methods.base import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.methods.distillation import Distillation
 from spacedkd.methods.losses import cross_entropy
-from spacedkd.models.classifier import Classifier, adapter, feature_width
+from spacedkd.models.classifier import Classifier, feature_width, make_adapter
 from spacedkd.runtime.errors import UserError
 
 
@@ -70,29 +70,29 @@ class KD(Distillation, Method):
         return self.chain if self.teacher_learns else self.chain[1:]
 
     @property
-    def fixed(self) -> Sequence[str]:
+    def frozen(self) -> Sequence[str]:
         return [role for role in self.chain if role not in self.roles]
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        networks = {role: self.network(role, given) for role in self.chain}
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        networks = {role: self.network(role, ingredients) for role in self.chain}
         models: dict[str, nn.Module] = {self.chain[0]: Classifier(networks[self.chain[0]])}
         for ahead, role in pairwise(self.chain):
             bridge = None
             if self.feature_weight:
-                bridge = adapter(*(feature_width(networks[one], given.sample) for one in (role, ahead)))
+                bridge = make_adapter(*(feature_width(networks[one], ingredients.sample) for one in (role, ahead)))
             has_token = self.distillation_token and role == self.chain[-1]
             models[role] = self.equipped(Classifier(networks[role], bridge, has_token))
         return models
 
-    def network(self, role: str, given: Ingredients) -> nn.Module:
+    def network(self, role: str, ingredients: Ingredients) -> nn.Module:
         """The network of one link of the chain."""
-        return given.network(role, fixed=self.is_fixed(role))
+        return ingredients.network(role, frozen=self.is_frozen(role))
 
-    def is_fixed(self, role: str) -> bool:
+    def is_frozen(self, role: str) -> bool:
         """Whether a network is trained already and stays as it is."""
         return role == self.chain[0] and not self.teacher_learns
 
-    def path(self, role: str) -> Literal["labels", "method"] | None:
+    def determined_by(self, role: str) -> Literal["labels", "method"] | None:
         return "labels" if role == self.chain[0] else "method"
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:

@@ -44,16 +44,16 @@ class Bank(nn.Module):
         self.visits[everyone] += 1
 
 
-def bank_for(given: Ingredients, method: str) -> Bank:
+def bank_for(ingredients: Ingredients, method: str) -> Bank:
     """An empty bank for the training data."""
-    if given.mixed:
+    if ingredients.mixed:
         raise UserError(
             f"Method {method} remembers its predictions image by image, and mixup and cutmix make images of two: "
             "leave out --mixup and --cutmix."
         )
-    if not (given.images and given.classes):
+    if not (ingredients.images and ingredients.classes):
         raise UserError(f"Method {method} keeps a bank: Ingredients must say how many images and classes there are.")
-    return Bank(given.images, given.classes)
+    return Bank(ingredients.images, ingredients.classes)
 
 
 def check_indices(indices: Tensor | None, method: str) -> None:

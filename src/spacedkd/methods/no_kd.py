@@ -27,10 +27,10 @@ class NoKD(Method):
     paper = source = ""
     roles = ("student",)
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        return {"student": Classifier(given.network("student"))}
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        return {"student": Classifier(ingredients.network("student"))}
 
-    def path(self, role: str) -> Literal["labels"]:
+    def determined_by(self, role: str) -> Literal["labels"]:
         return "labels"
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:

@@ -66,11 +66,11 @@ class ONE(OneNetwork):
         if self.variant == "snapshot" and not (self.replay_label or self.logit_weight or self.feature_weight):
             raise UserError("logit_weight and feature_weight are 0: a replay without labels has no other loss.")
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
         student = self.roles[-1]
-        network = given.network(student)
-        others = [given.network(f"branch {k}", fresh=True, like=student) for k in range(2, self.branches + 1)]
-        return self.with_snapshot(Branches(network, others, given.sample, self.join))
+        network = ingredients.network(student)
+        others = [ingredients.network(f"branch {k}", fresh=True, like=student) for k in range(2, self.branches + 1)]
+        return self.with_snapshot(Branches(network, others, ingredients.sample, self.join))
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         views = (batch.inputs, *(other.inputs for other in batch.others))

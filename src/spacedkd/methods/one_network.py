@@ -41,7 +41,7 @@ class OneNetwork(Distillation, Method):
         models = {"network": self.equipped(network)}
         return models | ({"snapshot": deepcopy(models["network"])} if self.variant == "snapshot" else {})
 
-    def take_over(self, role: str, models: Models) -> None:
+    def on_block_start(self, role: str, models: Models) -> None:
         if self.variant == "snapshot" and role == self.roles[-1]:
             models["snapshot"].load_state_dict(models["network"].state_dict())
 
@@ -63,5 +63,5 @@ class Taught(KD):
     def chain(self) -> Sequence[str]:
         return ("student",) if self.variant == "plain" else ("teacher", "student")
 
-    def path(self, role: str) -> Literal["method"]:
+    def determined_by(self, role: str) -> Literal["method"]:
         return "method"

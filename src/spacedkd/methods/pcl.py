@@ -63,15 +63,15 @@ class PCL(ONE):
         check_between("decay", self.decay, 0, 1)
         check_between("peer_weight", self.peer_weight, 0)
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        models = super().models(given)
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        models = super().models(ingredients)
         return {**models, "mean": deepcopy(models["network"])}
 
     def views(self, role: str, step: int) -> Sequence[View]:
         return [View(step, view) for view in range(self.branches if self.own_views else 1)]
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        if role == self.roles[0] and progress.step > 0 and progress.part == 0:
+        if role == self.roles[0] and progress.step > 0 and progress.micro_batch == 0:
             decay = min(1 - 1 / progress.step, self.decay)
             ema_update(models["mean"], models["network"], decay, share=lambda row: progress.gather(row[None])[0])
         return super().losses(role, models, batch, progress)

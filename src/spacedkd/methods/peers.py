@@ -31,9 +31,9 @@ def peer_roles(peers: int) -> tuple[str, ...]:
     return ("teacher", *(f"peer {place}" for place in range(2, peers)), "student")
 
 
-def classifiers(roles: Sequence[str], given: Ingredients) -> dict[str, nn.Module]:
+def classifiers(roles: Sequence[str], ingredients: Ingredients) -> dict[str, nn.Module]:
     """A network for every role, each with initial weights of its own."""
-    return {role: Classifier(given.network(role, fresh=True)) for role in roles}
+    return {role: Classifier(ingredients.network(role, fresh=True)) for role in roles}
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Peers(Distillation, Method):
                 "leave it out, or leave out the interval."
             )
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        peers = classifiers(self.roles, given)
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        peers = classifiers(self.roles, ingredients)
         for role in filter(self.listens, self.roles):
             peers[role] = self.equipped(peers[role])
         if self.refresh_peers:
@@ -75,7 +75,7 @@ class Peers(Distillation, Method):
         of_round.register_buffer("had_a_turn", torch.zeros(self.peers, dtype=torch.bool))
         return {**peers, **snapshots, "round": of_round}
 
-    def take_over(self, role: str, models: Models) -> None:
+    def on_block_start(self, role: str, models: Models) -> None:
         """Where a second turn of the same role begins a new round, everybody is copied as they are."""
         if self.refresh_peers:
             return

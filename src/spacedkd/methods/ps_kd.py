@@ -46,11 +46,11 @@ class PSKD(Taught):
         check_between("alpha", self.alpha, 0, 1)
 
     @property
-    def knows_length(self) -> bool:
+    def depends_on_length(self) -> bool:
         return True
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        return {**super().models(given), MEMORY: bank_for(given, "ps-kd")}
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        return {**super().models(ingredients), MEMORY: bank_for(ingredients, "ps-kd")}
 
     def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         check_indices(batch.indices, "ps-kd")

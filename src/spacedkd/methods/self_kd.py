@@ -49,10 +49,10 @@ class SelfKD(OneNetwork):
     exits_run_along: bool = field(default=False, metadata={"later": True})
     """run the exits in the teacher's turns too: their BatchNorm statistics follow the trunk, their weights stay"""
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
         compared: Align = "all-but-deepest" if self.skip_deepest_exit_features else "all"
-        network = given.network(self.roles[-1])
-        return self.with_snapshot(EarlyExits(network, given.sample, compared if self.feature_weight else "none"))
+        network = ingredients.network(self.roles[-1])
+        return self.with_snapshot(EarlyExits(network, ingredients.sample, compared if self.feature_weight else "none"))
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role != self.roles[-1]:

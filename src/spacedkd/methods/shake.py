@@ -61,14 +61,14 @@ class SHAKE(KD):
     def roles(self) -> Sequence[str]:
         return self.chain
 
-    def path(self, role: str) -> None:
+    def determined_by(self, role: str) -> None:
         return None  # the shadow learns from the student
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        models = super().models(given)
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        models = super().models(ingredients)
         ahead = self.chain[0]
         teacher: nn.Module = models[ahead].network  # type: ignore[assignment]
-        return {**models, ahead: WithShadow(teacher, given.sample, fixed=not self.teacher_learns)}
+        return {**models, ahead: WithShadow(teacher, ingredients.sample, frozen=not self.teacher_learns)}
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         ahead, behind = self.chain

@@ -44,9 +44,9 @@ class TAKD(KD):
         count = max(1, len(self.assistants))
         return ("teacher", *("assistant" if k == 1 else f"assistant {k}" for k in range(1, count + 1)), "student")
 
-    def network(self, role: str, given: Ingredients) -> nn.Module:
+    def network(self, role: str, ingredients: Ingredients) -> nn.Module:
         if role in (self.chain[0], self.chain[-1]):
-            return super().network(role, given)
+            return super().network(role, ingredients)
         if not self.assistants:
-            return given.network(role, like=self.chain[-1])
-        return given.network(role, spec=self.assistants[self.chain.index(role) - 1])
+            return ingredients.network(role, like=self.chain[-1])
+        return ingredients.network(role, spec=self.assistants[self.chain.index(role) - 1])

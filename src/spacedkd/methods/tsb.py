@@ -79,12 +79,12 @@ class TSB(Method):
         return peer_roles(self.peers)
 
     @property
-    def knows_length(self) -> bool:
+    def depends_on_length(self) -> bool:
         return self.ramp > 0
 
-    def models(self, given: Ingredients) -> dict[str, nn.Module]:
-        memories = {memory_of(role): bank_for(given, "tsb-like") for role in self.roles}
-        return {**classifiers(self.roles, given), **memories}
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        memories = {memory_of(role): bank_for(ingredients, "tsb-like") for role in self.roles}
+        return {**classifiers(self.roles, ingredients), **memories}
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         check_indices(batch.indices, "tsb-like")

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs
-from spacedkd.models.classifier import Prediction, final, looking, watching
-from spacedkd.models.input_size import at_own_size
+from spacedkd.models.classifier import Prediction, classify, eval_mode, record_calls
+from spacedkd.models.preprocessing import preprocess
 from spacedkd.runtime.errors import UserError
 
 
@@ -63,25 +63,25 @@ class Branch(nn.Module):
             holder = holder.get_submodule(name)
 
     def forward(self, shared: Tensor) -> Prediction:
-        return final(self.network, self._fork.run_tail(self.network, shared))
+        return classify(self.network, self._fork.run_tail(self.network, shared))
 
 
 def find_fork(network: nn.Module, image: Inputs) -> Fork:
     """The fork of a network, tried on an example image."""
-    stirred = _stirred(network)
-    with looking(stirred):
+    stirred = _perturbed_copy(network)
+    with eval_mode(stirred):
         try:
-            before, channels = _last_of_the_trunk(stirred)
-            names = [*_after(stirred, before)]
-            with watching([stirred.get_submodule(names[0])], lambda shared: shared.clone()) as seen:
+            before, channels = _end_of_trunk(stirred)
+            names = [*_modules_after(stirred, before)]
+            with record_calls([stirred.get_submodule(names[0])], lambda shared: shared.clone()) as seen:
                 last, own = stirred.forward_features(image), stirred(image)  # type: ignore[operator]
             for end in range(1, len(names) + 1):
                 fork = Fork(tuple(names[:end]), channels)
                 shared = seen[0].entered.clone()
-                if not _same(fork.run_tail(stirred, shared), last):
+                if not _equal(fork.run_tail(stirred, shared), last):
                     continue
                 alone = Branch(deepcopy(stirred), fork)(shared)
-                if _same(alone.logits, own) and _same(shared, seen[0].entered):
+                if _equal(alone.logits, own) and _equal(shared, seen[0].entered):
                     return fork
         except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
             pass  # this network cannot be divided in this way
@@ -91,7 +91,7 @@ def find_fork(network: nn.Module, image: Inputs) -> Fork:
     )
 
 
-def _stirred(network: nn.Module) -> nn.Module:
+def _perturbed_copy(network: nn.Module) -> nn.Module:
     """A copy in which no layer happens to do nothing, as a new BatchNorm does in evaluation mode."""
     stirred, chance = deepcopy(network), torch.Generator().manual_seed(0)
     for value in (*stirred.parameters(), *stirred.buffers()):
@@ -100,11 +100,11 @@ def _stirred(network: nn.Module) -> nn.Module:
     return stirred
 
 
-def _same(found: Any, expected: Tensor) -> bool:
+def _equal(found: Any, expected: Tensor) -> bool:
     return isinstance(found, Tensor) and torch.equal(found, expected)
 
 
-def _last_of_the_trunk(network: nn.Module) -> tuple[str, int]:
+def _end_of_trunk(network: nn.Module) -> tuple[str, int]:
     """The last module before the fork, and the channels it gives out."""
     stages = [info for info in network.feature_info if info["module"]]  # type: ignore[union-attr]
     repeats = len({(info["num_chs"], info["reduction"]) for info in stages}) == 1
@@ -112,7 +112,7 @@ def _last_of_the_trunk(network: nn.Module) -> tuple[str, int]:
     return stages[place]["module"], stages[place]["num_chs"]
 
 
-def _after(network: nn.Module, name: str) -> Iterator[str]:
+def _modules_after(network: nn.Module, name: str) -> Iterator[str]:
     """The modules after one, in the order in which they were made: those beside it, then those beside its holder."""
     while name:
         holder, _, own = name.rpartition(".")
@@ -121,7 +121,7 @@ def _after(network: nn.Module, name: str) -> Iterator[str]:
         name = holder
 
 
-class Sizes(NamedTuple):
+class JointSizes(NamedTuple):
     """What a joint head is made for."""
 
     branches: int
@@ -135,7 +135,7 @@ class Gate(nn.Module):
 
     name = "gated"
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: JointSizes) -> None:
         super().__init__()
         self.linear = nn.Linear(sizes.shared, sizes.branches)
         self.norm = nn.BatchNorm1d(sizes.branches)
@@ -157,7 +157,7 @@ class Fusion(nn.Module):
 
     name = "fused"
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: JointSizes) -> None:
         super().__init__()
         self.classifier = nn.Linear(sizes.branches * sizes.features, sizes.classes)
 
@@ -177,12 +177,12 @@ class Branches(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network
-        image = at_own_size(network, image)
+        image = preprocess(network, image)
         self._fork = find_fork(network, image)
-        self.branches = nn.ModuleList(Branch(_unlike(network, other), self._fork) for other in others)
-        with looking(self):
+        self.branches = nn.ModuleList(Branch(_with_other_classifier(network, other), self._fork) for other in others)
+        with eval_mode(self):
             shared, (first, *_) = self._divided([cast(Tensor, image)])  # only networks that look at images have a fork
-        sizes = Sizes(1 + len(others), shared.shape[1], first.features.shape[1], first.logits.shape[1])
+        sizes = JointSizes(1 + len(others), shared.shape[1], first.features.shape[1], first.logits.shape[1])
         self.joint = join(sizes)
         self.head_names = ("final", *(f"branch{k}" for k in range(2, sizes.branches + 1)), join.name)
 
@@ -191,7 +191,7 @@ class Branches(nn.Module):
 
         Not `joined`, the branches alone answer, and the joint head is not touched.
         """
-        shared, branches = self._divided([at_own_size(self.network, view) for view in views])
+        shared, branches = self._divided([preprocess(self.network, view) for view in views])
         return (*branches, self.joint(shared, branches)) if joined else branches
 
     def _divided(self, views: Sequence[Tensor]) -> tuple[Tensor, tuple[Prediction, ...]]:
@@ -199,15 +199,15 @@ class Branches(nn.Module):
         count = len(views[0])
         images = views[0] if len(views) == 1 else torch.cat([*views])
         tail = self.network.get_submodule(self._fork.tail[0])
-        with watching([tail], lambda shared: shared[:count]) as seen:
-            first = final(self.network, self.network.forward_features(images))  # type: ignore[operator]
+        with record_calls([tail], lambda shared: shared[:count]) as seen:
+            first = classify(self.network, self.network.forward_features(images))  # type: ignore[operator]
         parts = torch.split(seen[0].entered, count)
         rest = parts[1:] if len(views) > 1 else parts * len(self.branches)
         others = (branch(part) for branch, part in zip(self.branches, rest, strict=True))
         return self._fork.pooled(self.network, parts[0]), (first, *others)
 
 
-def _unlike(network: nn.Module, other: nn.Module) -> nn.Module:
+def _with_other_classifier(network: nn.Module, other: nn.Module) -> nn.Module:
     """The other network; with a new classifier if it has this one's weights: branches that start equal stay equal."""
     pairs = zip(network.parameters(), other.parameters(), strict=True)
     if all(torch.equal(mine, theirs) for mine, theirs in pairs):

@@ -18,13 +18,13 @@ from timm.layers import ClassifierHead
 from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs, call
-from spacedkd.models.input_size import at_own_size
+from spacedkd.models.preprocessing import preprocess
 from spacedkd.runtime.errors import UserError, is_out_of_memory
 from spacedkd.runtime.user_code import failed, is_users
 
 
 @dataclass(eq=False)
-class Pass:
+class LayerCall:
     """One call of a module."""
 
     module: nn.Module
@@ -35,17 +35,19 @@ class Pass:
 
 
 @contextmanager
-def watching(modules: Iterable[nn.Module], handed_on: Callable[[Tensor], Tensor] | None = None) -> Iterator[list[Pass]]:
+def record_calls(
+    modules: Iterable[nn.Module], handed_on: Callable[[Tensor], Tensor] | None = None
+) -> Iterator[list[LayerCall]]:
     """What passes through the modules while this lasts, in the order in which they are called.
 
     The modules are given what `handed_on` makes of what enters. Hooks do not outlive this: copies of a network must
     not share them.
     """
-    seen: list[Pass] = []
+    seen: list[LayerCall] = []
 
     def enter(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, Any] | None:
         entered = args[0] if args else next(iter(named.values()))
-        seen.append(Pass(module, entered))
+        seen.append(LayerCall(module, entered))
         return None if handed_on is None else ((handed_on(entered), *args[1:]), named)
 
     def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -88,11 +90,11 @@ class Classifier(nn.Module):
 
     def forward(self, inputs: Inputs, adapted: bool = True) -> tuple[Prediction, ...]:
         """Features come through the adapter, towards the teacher's; not `adapted` they are the network's own."""
-        inputs = at_own_size(self.network, inputs)
+        inputs = preprocess(self.network, inputs)
         if self.distillation_token and self.training:
-            predictions = _of_each_classifier(self.network, self.network.forward_features(inputs))  # type: ignore[operator]
+            predictions = _classify_apart(self.network, self.network.forward_features(inputs))  # type: ignore[operator]
         elif is_timm(self.network):
-            predictions = (final(self.network, self.network.forward_features(inputs)),)  # type: ignore[operator]
+            predictions = (classify(self.network, self.network.forward_features(inputs)),)  # type: ignore[operator]
         else:
             predictions = (self._answer(inputs),)
         adapter = self.adapter if adapted else None
@@ -100,8 +102,8 @@ class Classifier(nn.Module):
 
     def _answer(self, inputs: Inputs) -> Prediction:
         """What a network that is not timm's says, and the features it gives or shows."""
-        with watching(_classifying(self.network, inputs)) as seen:
-            logits, features = understood(self._call(inputs), type(self.network).__name__)
+        with record_calls(_classifier_layers(self.network, inputs)) as seen:
+            logits, features = logits_and_features(self._call(inputs), type(self.network).__name__)
         classes = getattr(self.network, "_class_count", None)
         if logits.ndim != 2 or logits.shape[1] != (classes or logits.shape[1]):
             raise UserError(
@@ -127,7 +129,7 @@ def is_timm(network: nn.Module) -> bool:
     return all(callable(getattr(network, part, None)) for part in parts)
 
 
-def understood(answer: Any, name: str) -> tuple[Tensor, Tensor | None]:
+def logits_and_features(answer: Any, name: str) -> tuple[Tensor, Tensor | None]:
     """Logits, and features if there are any, from whatever form a network answers in."""
     found: tuple[Any, ...] = (answer, None)
     if isinstance(answer, tuple) and "logits" in getattr(answer, "_fields", ()):
@@ -138,13 +140,13 @@ def understood(answer: Any, name: str) -> tuple[Tensor, Tensor | None]:
         found = tuple(answer) if len(answer) == 2 else (None, None)
     if not isinstance(found[0], Tensor) or not isinstance(found[1], Tensor | None):
         raise UserError(
-            f"Network {name} answers with {_kind(answer)}: it must give logits [B, C], a pair (logits, features), or a "
-            'mapping with "logits".'
+            f"Network {name} returns {_describe_output(answer)}: it must return logits [B, C], a pair "
+            '(logits, features), or a mapping with "logits".'
         )
     return found[0], found[1]
 
 
-def _kind(answer: Any) -> str:
+def _describe_output(answer: Any) -> str:
     if isinstance(answer, tuple | list):
         return f"{len(answer)} of {', '.join(type(one).__name__ for one in answer[:3])}"
     if isinstance(answer, Mapping):
@@ -152,7 +154,7 @@ def _kind(answer: Any) -> str:
     return type(answer).__name__
 
 
-def _classifying(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
+def _classifier_layers(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
     """The layer that gives out a network's logits, if there is one; looked for once, in a pass of its own.
 
     It is remembered by name, so that copies stay apart, and by the network: a search in the middle of a training would
@@ -160,9 +162,9 @@ def _classifying(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
     """
     names: tuple[str, ...] | None = getattr(network, "_classifying", None)
     if names is None:
-        with looking(network), watching(filter(_is_linear, network.modules())) as seen:
-            logits, features = understood(call(network, inputs), type(network).__name__)
-        names = () if features is not None else _giving(logits, seen, network)
+        with eval_mode(network), record_calls(filter(_is_linear, network.modules())) as seen:
+            logits, features = logits_and_features(call(network, inputs), type(network).__name__)
+        names = () if features is not None else _layers_that_give(logits, seen, network)
         network._classifying = names  # type: ignore[assignment]
         network._class_count = logits.shape[1] if logits.ndim == 2 else None  # type: ignore[assignment]
     return [network.get_submodule(name) for name in names]
@@ -172,11 +174,11 @@ def _is_linear(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1))
 
 
-def _giving(logits: Tensor, seen: Sequence[Pass], network: nn.Module) -> tuple[str, ...]:
+def _layers_that_give(logits: Tensor, seen: Sequence[LayerCall], network: nn.Module) -> tuple[str, ...]:
     """The last linear layer that gave out these logits, in any shape, or else as many numbers; nothing if none did."""
     names = {module: name for name, module in network.named_modules()}
 
-    def fits(one: Pass) -> bool:
+    def fits(one: LayerCall) -> bool:
         return isinstance(one.left, Tensor) and one.left.numel() == logits.numel() and len(one.entered) == len(logits)
 
     last = [one for one in reversed(seen) if fits(one)]
@@ -184,13 +186,13 @@ def _giving(logits: Tensor, seen: Sequence[Pass], network: nn.Module) -> tuple[s
     return tuple(names[one.module] for one in (same or last)[:1])
 
 
-def final(network: nn.Module, maps: Tensor) -> Prediction:
+def classify(network: nn.Module, maps: Tensor) -> Prediction:
     """What a timm network's own head says of its last maps; the features are what enters its classifier.
 
     They are watched on their way in: networks with two classifiers, or with layers between pooling and classifier,
     have no common way to be asked for them.
     """
-    with watching(_classifiers(network)) as seen:
+    with record_calls(_classifiers(network)) as seen:
         logits = network.forward_head(maps)  # type: ignore[operator]
     if not seen:
         raise UserError(f"{type(network).__name__} does not show the features before its classifier: no KD with it.")
@@ -199,9 +201,9 @@ def final(network: nn.Module, maps: Tensor) -> Prediction:
     return Prediction(logits, torch.stack(features).mean(0) if same_width else torch.cat(features, 1))
 
 
-def _of_each_classifier(network: nn.Module, maps: Tensor) -> tuple[Prediction, ...]:
+def _classify_apart(network: nn.Module, maps: Tensor) -> tuple[Prediction, ...]:
     """Return what each of a timm network's classifiers says of its last maps, and what enters it."""
-    with watching(_classifiers(network)) as seen:
+    with record_calls(_classifiers(network)) as seen:
         network.forward_head(maps)  # type: ignore[operator]
     return tuple(Prediction(one.left, one.entered.flatten(1)) for one in seen)
 
@@ -213,7 +215,7 @@ def _classifiers(network: nn.Module) -> Sequence[nn.Module]:
 
 
 @contextmanager
-def looking(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """For a look at what a model says while it is built: nothing is learned, and its mode is given back."""
     was_training = model.training
     model.eval()
@@ -224,16 +226,16 @@ def looking(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _example(network: nn.Module, sample: Inputs) -> Prediction:
+def _predict_example(network: nn.Module, sample: Inputs) -> Prediction:
     prediction: Prediction
-    with looking(network):
+    with eval_mode(network):
         (prediction,) = Classifier(network)(sample)
     return prediction
 
 
 def feature_width(network: nn.Module, sample: Inputs) -> int:
     """How many numbers a network's pooled features have, seen on an example."""
-    width = _example(network, sample).features.shape[1]
+    width = _predict_example(network, sample).features.shape[1]
     if width == 0:
         raise UserError(
             f"{type(network).__name__} does not show its features: no linear layer of it gives out its logits. Let it "
@@ -244,10 +246,10 @@ def feature_width(network: nn.Module, sample: Inputs) -> int:
 
 def class_count(network: nn.Module, sample: Inputs) -> int:
     """How many classes a network tells apart, seen on an example."""
-    return int(_example(network, sample).logits.shape[1])
+    return int(_predict_example(network, sample).logits.shape[1])
 
 
-def adapter(student: int, teacher: int) -> nn.Module:
+def make_adapter(student: int, teacher: int) -> nn.Module:
     """The paper code's adapter from student to teacher features: Linear, ReLU, Linear with the mean width between."""
     hidden = (student + teacher) // 2
     return nn.Sequential(nn.Linear(student, hidden), nn.ReLU(), nn.Linear(hidden, teacher))

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spacedkd.data.inputs import Inputs
-from spacedkd.models.classifier import Prediction, final, looking
-from spacedkd.models.feature_hooks import STAGES, find_taps, used
-from spacedkd.models.input_size import at_own_size
+from spacedkd.models.classifier import Prediction, classify, eval_mode
+from spacedkd.models.feature_hooks import STAGES, count_levels, find_feature_hooks
+from spacedkd.models.preprocessing import preprocess
 from spacedkd.runtime.errors import UserError
 
 
@@ -100,10 +100,10 @@ class EarlyExits(nn.Module):
     def __init__(self, network: nn.Module, image: Inputs, align: Align = "all") -> None:
         super().__init__()
         self.network = network
-        self._taps, (last, inner) = find_taps(network, image)
-        with looking(network):
-            deepest = final(network, last)
-        self._kept, kind = used(inner)
+        self._taps, (last, inner) = find_feature_hooks(network, image)
+        with eval_mode(network):
+            deepest = classify(network, last)
+        self._kept, kind = count_levels(inner)
         kept = inner[-self._kept :]
         places = range(len(kept) - 1, 0, -1)
         self.head_names = ("final", *(f"{kind}{place}" for place in places))
@@ -123,17 +123,17 @@ class EarlyExits(nn.Module):
     def forward(
         self, images: Tensor, deepest: bool = True, shallow: bool = True, along: bool = False
     ) -> tuple[Prediction, ...]:
-        images = at_own_size(self.network, images)
+        images = preprocess(self.network, images)
         if not shallow and not along:
-            return (final(self.network, self.network.forward_features(images)),)  # type: ignore[operator]
+            return (classify(self.network, self.network.forward_features(images)),)  # type: ignore[operator]
         last, inner = self._taps(self.network, images)
         below = reversed(inner[-self._kept : -1])
         with torch.set_grad_enabled(torch.is_grad_enabled() and shallow):
             exits = [head(found) for head, found in zip(self.exits.values(), below, strict=True)]
-        return (*([final(self.network, last)] if deepest else []), *(exits if shallow else []))
+        return (*([classify(self.network, last)] if deepest else []), *(exits if shallow else []))
 
 
-READ = 3
+SHADOW_LEVELS = 3
 """stages or blocks that a shadow reads"""
 
 
@@ -152,7 +152,7 @@ class ShadowHead(nn.Module):
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
         first, *rest = maps
         for down, lateral, found in zip(self.downs, self.laterals, rest, strict=True):
-            first = _fitted(down(first), found) + lateral(found)
+            first = _pool_to_size(down(first), found) + lateral(found)
         read: Tensor = self.last(first)
         return read.mean((2, 3)) if read.ndim == 4 else read
 
@@ -167,7 +167,7 @@ def _layer(is_map: bool, width: int, out: int, kernel: int, stride: int = 1, cli
     return nn.Sequential(conv, nn.BatchNorm2d(out), *relu)
 
 
-def _fitted(maps: Tensor, like: Tensor) -> Tensor:
+def _pool_to_size(maps: Tensor, like: Tensor) -> Tensor:
     """Maps at the size of others; only odd sizes need it."""
     return maps if maps.shape[2:] == like.shape[2:] else F.adaptive_avg_pool2d(maps, (like.shape[2], like.shape[3]))
 
@@ -175,35 +175,35 @@ def _fitted(maps: Tensor, like: Tensor) -> Tensor:
 class WithShadow(nn.Module):
     """A network and its shadow head, which learns beside it: no gradient of the shadow reaches the network.
 
-    A `fixed` network stays as it is, in evaluation mode and without gradients, also while the shadow learns.
+    A `frozen` network stays as it is, in evaluation mode and without gradients, also while the shadow learns.
     """
 
     head_names: tuple[str, ...] = ("final", "shadow")
 
-    def __init__(self, network: nn.Module, image: Inputs, fixed: bool = False) -> None:
+    def __init__(self, network: nn.Module, image: Inputs, frozen: bool = False) -> None:
         super().__init__()
-        self.network = network.requires_grad_(not fixed)
-        self._fixed = fixed
-        self._taps, (last, inner) = find_taps(network, image, "SHAKE")
-        with looking(network):
-            features = final(network, last).features
-        if len(inner) < READ:
+        self.network = network.requires_grad_(not frozen)
+        self._frozen = frozen
+        self._taps, (last, inner) = find_feature_hooks(network, image, "SHAKE")
+        with eval_mode(network):
+            features = classify(network, last).features
+        if len(inner) < SHADOW_LEVELS:
             raise UserError(f"{type(network).__name__} does not show three stages or blocks that a shadow could read.")
-        self.shadow = ShadowHead(inner[-READ:], features)
+        self.shadow = ShadowHead(inner[-SHADOW_LEVELS:], features)
         self._classified(features)  # says so now if the classifier cannot be borrowed
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if self._fixed:
+        if self._frozen:
             self.network.eval()
         return self
 
     def forward(self, images: Tensor) -> tuple[Prediction, ...]:
         """The network's own prediction, and its shadow's."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self._fixed):
-            last, inner = self._taps(self.network, at_own_size(self.network, images))
-            own = final(self.network, last)
-        features = self.shadow([found.detach() for found in inner[-READ:]])
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self._frozen):
+            last, inner = self._taps(self.network, preprocess(self.network, images))
+            own = classify(self.network, last)
+        features = self.shadow([found.detach() for found in inner[-SHADOW_LEVELS:]])
         return own, Prediction(self._classified(features), features)
 
     def _classified(self, features: Tensor) -> Tensor:
@@ -213,9 +213,9 @@ class WithShadow(nn.Module):
         linear = all(isinstance(layer, nn.Linear | nn.Conv2d) for layer in layers)
         if not linear or any(layer.weight[0].numel() != features.shape[1] for layer in layers):
             raise UserError(f"{type(self.network).__name__} has no linear classifier that a shadow could borrow.")
-        return torch.stack([_unmoved(layer, features) for layer in layers]).mean(0)
+        return torch.stack([_linear_without_gradient(layer, features) for layer in layers]).mean(0)
 
 
-def _unmoved(layer: nn.Linear | nn.Conv2d, features: Tensor) -> Tensor:
+def _linear_without_gradient(layer: nn.Linear | nn.Conv2d, features: Tensor) -> Tensor:
     """Some classifiers are 1x1 convolutions on pooled maps."""
     return F.linear(features, layer.weight.detach().flatten(1), None if layer.bias is None else layer.bias.detach())

@@ -18,9 +18,16 @@ from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.inputs import DataInfo
 from spacedkd.data.transforms import generators_kept, seed_generators
 from spacedkd.models import small_resnet
-from spacedkd.models.classifier import looking
-from spacedkd.models.input_size import Resize, accept_type, at_own_size, parse_size, show_through, why_untiled
-from spacedkd.models.pretrained import check_sample, load_weights, reason, tried, weights_alone
+from spacedkd.models.classifier import eval_mode
+from spacedkd.models.preprocessing import (
+    Resize,
+    add_preprocessing,
+    cast_where_needed,
+    parse_size,
+    patch_misfit,
+    preprocess,
+)
+from spacedkd.models.pretrained import check_network, check_sample, error_sentence, load_weights, weights_only
 from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.runtime.errors import format_value as shown_value
 from spacedkd.runtime.user_code import failed, is_user_code, load_object
@@ -30,12 +37,12 @@ from spacedkd.runtime.user_code import failed, is_user_code, load_object
 ZERO_HEAD = "zero-head"
 
 
-def wants_zero_head(spec: NetworkSpec) -> bool:
+def starts_with_zero_head(spec: NetworkSpec) -> bool:
     """Whether a network of timm's is to start with a zero head; our ResNets have an `init` of their own."""
     return not spec.is_ours and spec.options.get("init") == ZERO_HEAD
 
 
-def zero_head(network: nn.Module, spec: NetworkSpec) -> None:
+def init_zero_head(network: nn.Module, spec: NetworkSpec) -> None:
     """Classifiers of zeros, class tokens from a truncated normal (0.02) as positions are; all else stays as drawn.
 
     timm draws the classifier from that normal, and tokens from one of deviation 1e-6.
@@ -58,7 +65,7 @@ def zero_head(network: nn.Module, spec: NetworkSpec) -> None:
 # Networks by name: anything timm has, our small-image ResNets, and functions of one's own.
 
 MakeModule = Callable[..., nn.Module]
-_given_out: WeakSet[nn.Module] = WeakSet()
+_networks_made: WeakSet[nn.Module] = WeakSet()
 
 
 @contextmanager
@@ -69,13 +76,13 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def available(pattern: str = "") -> list[str]:
+def network_names(pattern: str = "") -> list[str]:
     """Names of networks, our own first; `pattern` may hold wildcards: 'resnet*'."""
     names: list[str] = timm.list_models(pattern)
     return [*(n for n in small_resnet.NAMES if n in names), *(n for n in names if n not in small_resnet.NAMES)]
 
 
-def build(spec: NetworkSpec, shown: DataInfo, seed: int, make: MakeModule | None = None) -> nn.Module:
+def build_network(spec: NetworkSpec, shown: DataInfo, seed: int, make: MakeModule | None = None) -> nn.Module:
     """The network a spec names, for data like what is shown; its weights depend on the seed alone.
 
     A name is timm's, or `package.module:function`; `make` is such a function itself. A function is called with the
@@ -86,20 +93,20 @@ def build(spec: NetworkSpec, shown: DataInfo, seed: int, make: MakeModule | None
     if make is not None or is_user_code(spec.name):
         name = spec.name if make is None or is_user_code(spec.name) else qualified_name(make)
         with seeded(seed):  # the first look too: lazy layers draw their weights then
-            network = make_own(make, name, spec.options)
-            tried(network, name, shown)
+            network = make_from_function(make, name, spec.options)
+            check_network(network, name, shown)
         if spec.weights is not None:
             load_weights(network, spec.weights, shown.classes)
-            tried(network, name, shown)
+            check_network(network, name, shown)
         return network
     return _build_timm(spec, shown, seed)
 
 
-def make_own(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.Module:
+def make_from_function(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> nn.Module:
     """The module a function makes, given or named."""
     make = load_object(name) if make is None else make
     if isinstance(make, nn.Module):
-        raise instance_given("Network", make)
+        raise instance_error("Network", make)
     if not callable(make):
         raise UserError(f"Network {name} must be a function that makes an nn.Module, got {type(make).__name__}.")
     options = by_signature(make, options, f"Network {name}")
@@ -111,15 +118,15 @@ def make_own(make: MakeModule | None, name: str, options: Mapping[str, Any]) -> 
         raise failed(f"Network {name}", error, "to be built") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"Network {name} must make an nn.Module, got {type(network).__name__}.")
-    if network in _given_out:
+    if network in _networks_made:
         raise UserError(f"Network {name} gave out the same module twice: it must make a new one whenever it is called.")
     if not any(True for _ in network.parameters()):
         raise UserError(f"Network {name} has no parameters, so there is nothing to train.")
-    _given_out.add(network)
+    _networks_made.add(network)
     return network
 
 
-def with_typed_options(spec: NetworkSpec, make: MakeModule | None = None) -> NetworkSpec:
+def with_converted_options(spec: NetworkSpec, make: MakeModule | None = None) -> NetworkSpec:
     """The spec of a network of the user's with its options as the function that makes it wants them.
 
     Those of timm's networks are checked when one is built: timm knows their class only then.
@@ -130,7 +137,7 @@ def with_typed_options(spec: NetworkSpec, make: MakeModule | None = None) -> Net
     return replace(spec, options=by_signature(make or load_object(spec.name), spec.options, f"Network {spec.name}"))
 
 
-def instance_given(what: str, network: nn.Module) -> UserError:
+def instance_error(what: str, network: nn.Module) -> UserError:
     """Return what to raise for a module that is there already, where new ones have to be made from a seed."""
     name = type(network).__name__
     return UserError(
@@ -141,22 +148,22 @@ def instance_given(what: str, network: nn.Module) -> UserError:
 
 def _build_timm(spec: NetworkSpec, shown: DataInfo, seed: int) -> nn.Module:
     if not timm.is_model(spec.name):
-        raise unknown("network", spec.name, available())
-    size = size_seen(spec, shown)[1:]
+        raise unknown("network", spec.name, network_names())
+    size = input_shape(spec, shown)[1:]
     with seeded(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a misfit that timm warns of ends in an error below
-        network = _created(spec, shown)
+        network = _create_timm(spec, shown)
     if spec.weights is not None:
         load_weights(network, spec.weights, shown.classes)
-    if untiled := why_untiled(network, size):
-        raise _misfit(spec, shown, untiled)
+    if untiled := patch_misfit(network, size):
+        raise _misfit_error(spec, shown, untiled)
     if size != tuple(shown.sample.shape[2:]):  # type: ignore[union-attr]
-        show_through(network, Resize(size))
-    _try(network, spec, shown)
+        add_preprocessing(network, Resize(size))
+    _check_on_sample(network, spec, shown)
     return network
 
 
-def size_seen(spec: NetworkSpec, shown: DataInfo) -> tuple[int, int, int]:
+def input_shape(spec: NetworkSpec, shown: DataInfo) -> tuple[int, int, int]:
     """Channels, height and width of images when the network sees them."""
     if not isinstance(shown.sample, Tensor) or shown.sample.ndim != 4:
         raise UserError(
@@ -173,35 +180,35 @@ def size_seen(spec: NetworkSpec, shown: DataInfo) -> tuple[int, int, int]:
     return channels, *((height, width) if asked is None else parse_size(asked))
 
 
-def _usual_size(spec: NetworkSpec) -> tuple[list[int], bool]:
+def _native_size(spec: NetworkSpec) -> tuple[list[int], bool]:
     """The size a network was made for, and whether it must be told of any other."""
     usual = timm.get_pretrained_cfg(spec.name) or timm.models.PretrainedCfg(input_size=(3, 224, 224))
     return [*usual.input_size[1:]], bool(usual.fixed_input_size)
 
 
-def arguments_of(spec: NetworkSpec, shown: DataInfo) -> dict[str, Any]:
+def timm_arguments(spec: NetworkSpec, shown: DataInfo) -> dict[str, Any]:
     """Everything timm is told about the network."""
     for name in ("num_classes", "in_chans"):
         if name in spec.options:
             raise UserError(f"{name} of a network follows from the data: leave it out of the options of {spec.name}.")
-    channels, *size = size_seen(spec, shown)
-    usual, is_fixed = _usual_size(spec)
+    channels, *size = input_shape(spec, shown)
+    usual, is_fixed = _native_size(spec)
     img_size = size[0] if size[0] == size[1] else size  # some networks understand squares only
     fixed = {"img_size": img_size} if is_fixed and size != usual else {}
-    ours = ["input_size", "drop_path_rule", *(["init"] if wants_zero_head(spec) else [])]
+    ours = ["input_size", "drop_path_rule", *(["init"] if starts_with_zero_head(spec) else [])]
     given = {name: value for name, value in spec.options.items() if name not in ours}
     return {"num_classes": len(shown.classes), "in_chans": channels, **fixed, **given}
 
 
-def _created(spec: NetworkSpec, shown: DataInfo) -> nn.Module:
+def _create_timm(spec: NetworkSpec, shown: DataInfo) -> nn.Module:
     try:
-        arguments = arguments_of(spec, shown)
+        arguments = timm_arguments(spec, shown)
         checkpoint = arguments.pop("checkpoint_path", None)
-        with weights_alone():
+        with weights_only():
             network: nn.Module = timm.create_model(spec.name, **arguments)
         by_signature(type(network), spec.options, f"Network {spec.name}")
-        if wants_zero_head(spec) and not spec.options.get("pretrained"):
-            zero_head(network, spec)
+        if starts_with_zero_head(spec) and not spec.options.get("pretrained"):
+            init_zero_head(network, spec)
         if "drop_path_rule" in spec.options:
             _spread_drop_path(network, spec)
         if checkpoint:
@@ -213,9 +220,9 @@ def _created(spec: NetworkSpec, shown: DataInfo) -> nn.Module:
         _check_options(spec, shown)
         fetched = spec.options.get("pretrained") or spec.options.get("checkpoint_path")
         if not fetched or isinstance(error, TypeError | ValueError | AssertionError):
-            raise _misfit(spec, shown, reason(error)) from None
+            raise _misfit_error(spec, shown, error_sentence(error)) from None
         raise UserError(
-            f"The weights of {spec.name} cannot be loaded: {reason(error)} Leave them out to start from random "
+            f"The weights of {spec.name} cannot be loaded: {error_sentence(error)} Leave them out to start from random "
             "ones, or name a file that is here: --set network.weights=FILE, or --teacher-weights FILE."
         ) from None
 
@@ -242,43 +249,43 @@ def _check_options(spec: NetworkSpec, shown: DataInfo) -> None:
     if not doubtful:
         return
     try:
-        made = type(timm.create_model(spec.name, **arguments_of(replace(spec, options=others), shown)))
+        made = type(timm.create_model(spec.name, **timm_arguments(replace(spec, options=others), shown)))
     except Exception:  # something else is wrong, and is said
         return
     by_signature(made, doubtful, f"Network {spec.name}")
 
 
-def _try(network: nn.Module, spec: NetworkSpec, shown: DataInfo) -> None:
+def _check_on_sample(network: nn.Module, spec: NetworkSpec, shown: DataInfo) -> None:
     """Classify two images, so that a misfit shows before training and not in it."""
-    accept_type(network, shown.sample)
+    cast_where_needed(network, shown.sample)
     try:
-        with looking(network):
-            logits = network(at_own_size(network, shown.sample))
+        with eval_mode(network):
+            logits = network(preprocess(network, shown.sample))
         if not torch.isfinite(logits).all():
             check_sample(shown.sample)
             raise ValueError("what it says of them is not a number.")
     except UserError:
         raise
     except Exception as error:  # windows and patches that do not fit fail in many ways
-        usual, _ = _usual_size(spec)
+        usual, _ = _native_size(spec)
         way_out = f" Let it scale them: --set network.input_size={max(usual)} (teacher. if it is the teacher)."
-        if _fails_alike(network, spec, shown, usual, reason(error)):
+        if _fails_alike(network, spec, shown, usual, error_sentence(error)):
             way_out = ""
-        raise _misfit(spec, shown, f"{reason(error)}{way_out}") from None
+        raise _misfit_error(spec, shown, f"{error_sentence(error)}{way_out}") from None
 
 
 def _fails_alike(network: nn.Module, spec: NetworkSpec, shown: DataInfo, size: Sequence[int], why: str) -> bool:
     """Whether a network fails for the same reason on images of another size, so that it is not their size."""
     weight = next(network.parameters())
-    images = torch.zeros(2, size_seen(spec, shown)[0], *size, dtype=weight.dtype, device=weight.device)
+    images = torch.zeros(2, input_shape(spec, shown)[0], *size, dtype=weight.dtype, device=weight.device)
     try:
-        with looking(network):
+        with eval_mode(network):
             network(images)
     except Exception as error:
-        return reason(error) == why
+        return error_sentence(error) == why
     return False
 
 
-def _misfit(spec: NetworkSpec, shown: DataInfo, why: str) -> UserError:
-    size = "x".join(str(side) for side in size_seen(spec, shown))
+def _misfit_error(spec: NetworkSpec, shown: DataInfo, why: str) -> UserError:
+    size = "x".join(str(side) for side in input_shape(spec, shown))
     return UserError(f"Network {spec.name} cannot be built for {size} images: {why}")

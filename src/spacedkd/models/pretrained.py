@@ -15,30 +15,32 @@ from torch.nn.parameter import is_lazy
 
 from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, call, count, first_not_finite
-from spacedkd.models.classifier import Classifier, looking, understood
-from spacedkd.models.input_size import Renormalise, accept_type, at_own_size, show_through
-from spacedkd.models.student_config import described
+from spacedkd.models.classifier import Classifier, eval_mode, logits_and_features
+from spacedkd.models.preprocessing import Renormalise, add_preprocessing, cast_where_needed, preprocess
+from spacedkd.models.student_config import read_config
 from spacedkd.runs.result import check_weights
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.user_code import failed, is_user_code
 
 
-def tried(network: nn.Module, name: str, shown: DataInfo) -> None:
+def check_network(network: nn.Module, name: str, shown: DataInfo) -> None:
     """Show a network two items, so that a misfit shows before training and not in it."""
-    several, what = count(shown.sample), _shapes(shown.sample)
-    accept_type(network, shown.sample)
+    several, what = count(shown.sample), _describe_shapes(shown.sample)
+    cast_where_needed(network, shown.sample)
     try:
-        with looking(network):
-            answer = call(network, at_own_size(network, shown.sample))
+        with eval_mode(network):
+            answer = call(network, preprocess(network, shown.sample))
     except Exception as error:
         raise failed(f"Network {name}", error, f"on {what}") from error
-    logits, features = understood(answer, name)
+    logits, features = logits_and_features(answer, name)
     if logits.ndim != 2 or len(logits) != several or not logits.is_floating_point():
         raise UserError(
-            f"Network {name} must give float logits [{several}, classes] for {what}, got {_shapes(logits)}."
+            f"Network {name} must give float logits [{several}, classes] for {what}, got {_describe_shapes(logits)}."
         )
     if features is not None and (features.ndim < 2 or len(features) != several or not features.is_floating_point()):
-        raise UserError(f"Network {name} must give float features [{several}, width], got {_shapes(features)}.")
+        raise UserError(
+            f"Network {name} must give float features [{several}, width], got {_describe_shapes(features)}."
+        )
     if shown.classes and logits.shape[1] != len(shown.classes):
         raise UserError(
             f"Network {name} tells {logits.shape[1]} classes apart, and the data has {len(shown.classes)}: "
@@ -47,7 +49,7 @@ def tried(network: nn.Module, name: str, shown: DataInfo) -> None:
     if not torch.isfinite(logits).all():
         check_sample(shown.sample)
         raise UserError(f"Network {name} answers with what is not a number (NaN or infinity) to {what}.")
-    _check_reading(network, name, shown.sample, logits)
+    _check_timm_interface(network, name, shown.sample, logits)
 
 
 def check_sample(sample: Inputs) -> None:
@@ -56,10 +58,10 @@ def check_sample(sample: Inputs) -> None:
         raise UserError(f"Item {row} of the test data holds NaN or infinity: mend it or leave it out.")
 
 
-def _check_reading(network: nn.Module, name: str, sample: Inputs, logits: Tensor) -> None:
+def _check_timm_interface(network: nn.Module, name: str, sample: Inputs, logits: Tensor) -> None:
     """Refuse a network that looks like timm's and is not."""
     try:
-        with looking(network):
+        with eval_mode(network):
             (read,) = Classifier(network)(sample)
         same = torch.allclose(read.logits, logits, rtol=1e-3, atol=1e-5)
     except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -71,7 +73,7 @@ def _check_reading(network: nn.Module, name: str, sample: Inputs, logits: Tensor
         )
 
 
-def _shapes(inputs: Inputs) -> str:
+def _describe_shapes(inputs: Inputs) -> str:
     """What goes into a network, in a few words.
 
     >>> _shapes(torch.zeros(2, 5)), _shapes({"tokens": torch.zeros(2, 7).long()})
@@ -80,11 +82,11 @@ def _shapes(inputs: Inputs) -> str:
     if isinstance(inputs, Tensor):
         return f"{str(inputs.dtype).removeprefix('torch.')} {[*inputs.shape]}"
     if isinstance(inputs, Mapping):
-        return ", ".join(f"{key} {_shapes(one)}" for key, one in inputs.items())
-    return ", ".join(_shapes(one) for one in inputs)
+        return ", ".join(f"{key} {_describe_shapes(one)}" for key, one in inputs.items())
+    return ", ".join(_describe_shapes(one) for one in inputs)
 
 
-def reason(error: Exception) -> str:
+def error_sentence(error: Exception) -> str:
     """The first line of an error, as a sentence."""
     return first_line(error).removesuffix(".") + "."
 
@@ -94,7 +96,7 @@ _RUN = ("student/model.safetensors", "model.safetensors")
 
 
 @contextmanager
-def weights_alone() -> Iterator[None]:
+def weights_only() -> Iterator[None]:
     """While it lasts torch reads nothing but weights from any file, whatever timm asks it for: pickles can run code."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before, os.environ[name] = os.environ.get(name), "1"
@@ -116,7 +118,7 @@ def load_weights(network: nn.Module, place: str, classes: Sequence[str], average
     if path.is_dir():
         _check_classes(file.with_name("config.json"), place, classes)
     expected = network.state_dict()
-    found = _read(file, place, expected, averaged)
+    found = _read_weights(file, place, expected, averaged)
     if classes:
         _check_classifier(network, found, place, len(classes))
     unknown = [key for key in found if key not in expected]
@@ -156,11 +158,11 @@ def _weights_file(path: Path) -> Path:
     raise UserError(f"{path} is no run folder: there is no {_RUN[0]} in it.")
 
 
-def _read(file: Path, place: str, expected: Mapping[str, Tensor], averaged: bool) -> dict[str, Tensor]:
+def _read_weights(file: Path, place: str, expected: Mapping[str, Tensor], averaged: bool) -> dict[str, Tensor]:
     try:
         found: dict[str, Tensor] = load_file(file) if file.suffix == ".safetensors" else {}
         if found.keys() != expected.keys():  # timm knows what training scripts wrap weights in
-            with weights_alone():
+            with weights_only():
                 found = load_state_dict(str(file), use_ema=averaged, device="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and safetensors all fail in their own ways
         line = (str(error).splitlines() or [""])[0][:120]
@@ -174,11 +176,11 @@ def _read(file: Path, place: str, expected: Mapping[str, Tensor], averaged: bool
 
 
 def _check_classes(description: Path, place: str, classes: Sequence[str]) -> None:
-    names = described(description).get("label_names")
+    names = read_config(description).get("label_names")
     if not names or not classes or list(names) == list(classes):
         return
     if len(names) != len(classes):
-        raise _other_classes(place, len(names), len(classes))
+        raise _classes_error(place, len(names), len(classes))
     theirs, ours = next((old, new) for old, new in zip(names, classes, strict=True) if old != new)
     raise UserError(
         f"The weights in {place} are for other classes: what they call {theirs!r}, the data calls {ours!r}."
@@ -190,7 +192,7 @@ def _check_classifier(network: nn.Module, found: Mapping[str, Tensor], place: st
     for name in [names] if isinstance(names, str) else names:
         bias = found.get(f"{name}.bias")
         if bias is not None and len(bias) != classes:
-            raise _other_classes(place, len(bias), classes)
+            raise _classes_error(place, len(bias), classes)
 
 
 def check_trained(spec: NetworkSpec, classes: int) -> None:
@@ -211,14 +213,14 @@ def check_published(name: str, classes: int) -> None:
     """Refuse timm's own weights of a network if they know other classes than the data."""
     published = timm.get_pretrained_cfg(name)
     if published is not None and published.num_classes != classes:
-        raise _other_classes(f"timm's {name}", published.num_classes, classes)
+        raise _classes_error(f"timm's {name}", published.num_classes, classes)
 
 
 def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisation | None) -> None:
     """Let a network that will not learn see images normalised as in its own training, where that is known."""
     own: Mapping[str, Any] = {}
     if spec.weights is not None and Path(spec.weights).is_dir():
-        known = described(weights_file(Path(spec.weights)).with_name("config.json"))
+        known = read_config(weights_file(Path(spec.weights)).with_name("config.json"))
         own = known.get("pretrained_cfg", known)
     elif spec.options.get("pretrained"):
         own = getattr(network, "pretrained_cfg", {})
@@ -226,10 +228,10 @@ def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisati
         return
     theirs = (tuple(own["mean"]), tuple(own["std"]))
     if theirs != (tuple(shown[0]), tuple(shown[1])):
-        show_through(network, Renormalise(shown, theirs))
+        add_preprocessing(network, Renormalise(shown, theirs))
 
 
-def _other_classes(place: str, theirs: int, ours: int) -> UserError:
+def _classes_error(place: str, theirs: int, ours: int) -> UserError:
     return UserError(
         f"The weights of {place} tell {theirs} classes apart, and the data has {ours}: "
         "it must know the same classes. Train it on this data first."

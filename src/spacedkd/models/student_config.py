@@ -12,11 +12,11 @@ from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.user_code import is_user_code, marked
 
 
-def described(description: Path, trust_code: bool = False) -> dict[str, Any]:
+def read_config(description: Path, trust_code: bool = False) -> dict[str, Any]:
     """What a student's folder says of its network."""
     try:
         found = marked(read_json(description), description, trust_code)
-        return _checked(found)
+        return _check_config(found)
     except (OSError, ValueError) as error:
         why = first_line(error)
         raise UserError(f"{description} does not describe the weights beside it: {why}. Name their file.") from None
@@ -25,7 +25,7 @@ def described(description: Path, trust_code: bool = False) -> dict[str, Any]:
 _KINDS = {"architecture": str, "made_by": str, "label_names": list}
 
 
-def _checked(found: Any) -> dict[str, Any]:
+def _check_config(found: Any) -> dict[str, Any]:
     """A description whose parts are what they should be, where they are there."""
     if not isinstance(found, dict):
         raise ValueError("it is no object with keys and values")
@@ -55,7 +55,7 @@ _OF_PUBLISHED_WEIGHTS = {
 """fields of timm's `pretrained_cfg` that describe weights others have published, and how those were tested"""
 
 
-def without_published(about: Mapping[str, Any]) -> dict[str, Any]:
+def without_published_fields(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return timm's `pretrained_cfg` of a network without the fields that describe published weights.
 
     >>> without_published({"input_size": (3, 224, 224), "tag": "a1_in1k", "license": "apache-2.0"})
@@ -64,7 +64,7 @@ def without_published(about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in about.items() if name not in _OF_PUBLISHED_WEIGHTS}
 
 
-def knows_images(data: DataSpec) -> bool:
+def prepares_images(data: DataSpec) -> bool:
     """Whether images are prepared by this package, and not by a dataset of the user's."""
     return data.augmentation is not None and not is_user_code(data.source)
 
@@ -79,19 +79,19 @@ def timm_preprocessing(data: DataSpec, network: NetworkSpec, size: Sequence[int]
     >>> timm_preprocessing(DataSpec("photos", augmentation="imagenet", image_size=224), NetworkSpec(), (224, 224))
     {'crop_pct': 0.875, 'crop_mode': 'center', 'interpolation': 'bilinear'}
     """
-    if not knows_images(data):
+    if not prepares_images(data):
         return {}
     fit = None if data.image_size is None else named(data.augmentation or "").fit(data.image_size)
     scales = network.options.get("input_size") is not None and not is_user_code(network.name)
     squashes = size[0] != size[1] or (fit is not None and fit.shorter is None)
     return {
-        "crop_pct": 1.0 if fit is None or fit.shorter is None else crop_part(fit.size, fit.shorter),
+        "crop_pct": 1.0 if fit is None or fit.shorter is None else crop_fraction(fit.size, fit.shorter),
         "crop_mode": "squash" if squashes else "center",
         "interpolation": "bicubic" if scales else "bilinear",
     }
 
 
-def crop_part(size: int, shorter: int) -> float:
+def crop_fraction(size: int, shorter: int) -> float:
     """The part of a scaled image that is seen, such that timm, which rounds down, scales the shorter side to `shorter`.
 
     >>> crop_part(224, 256)

@@ -15,9 +15,9 @@ from spacedkd.config.serialization import qualified_name
 from spacedkd.config.spec import DataSpec, NetworkSpec
 from spacedkd.data.inputs import DataInfo
 from spacedkd.models.classifier import is_timm
-from spacedkd.models.factory import MakeModule, arguments_of, make_own, seeded, size_seen
-from spacedkd.models.pretrained import load_weights, reason, weights_alone, weights_file
-from spacedkd.models.student_config import _KINDS, described, timm_preprocessing, without_published
+from spacedkd.models.factory import MakeModule, input_shape, make_from_function, seeded, timm_arguments
+from spacedkd.models.pretrained import error_sentence, load_weights, weights_file, weights_only
+from spacedkd.models.student_config import _KINDS, read_config, timm_preprocessing, without_published_fields
 from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.runtime.files import write_json
 from spacedkd.runtime.user_code import is_user_code
@@ -34,7 +34,7 @@ _KINDS |= dict.fromkeys(("options", "model_args", "pretrained_cfg"), dict) | dic
 _ONLY_ONCE = ("num_classes", "pretrained", "checkpoint_path", "cache_dir", "pretrained_cfg", "pretrained_cfg_overlay")
 
 
-def save(
+def save_student(
     network: nn.Module,
     spec: NetworkSpec,
     shown: DataInfo,
@@ -50,18 +50,18 @@ def save(
     any other network they say which function made it, `made_by` or the spec's name.
     """
     network = deepcopy(network).to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    network.register_state_dict_post_hook(_cloned)
+    network.register_state_dict_post_hook(_clone_shared_weights)
     known: dict[str, Any] = {"label_names": [*shown.classes]}
     if made_by is not None or is_user_code(spec.name):
         known |= {"made_by": made_by or spec.name, "options": dict(spec.options)}
-        if not _is_rebuilt_by_timm(network, shown):
-            _save_own(network, known, shown, folder)
+        if not _timm_can_rebuild(network, shown):
+            _save_user_network(network, known, shown, folder)
             return
         size, described_by = tuple(shown.sample.shape[1:]), {"in_chans": shown.sample.shape[1]}  # type: ignore[union-attr]
     else:
-        size = size_seen(spec, shown)
-        described_by = {name: value for name, value in arguments_of(spec, shown).items() if name not in _ONLY_ONCE}
-    about = without_published(network.pretrained_cfg)  # type: ignore[arg-type]
+        size = input_shape(spec, shown)
+        described_by = {name: value for name, value in timm_arguments(spec, shown).items() if name not in _ONLY_ONCE}
+    about = without_published_fields(network.pretrained_cfg)  # type: ignore[arg-type]
     about |= {"num_classes": len(shown.classes), "input_size": size}
     if shown.normalisation is not None:
         about |= {"mean": shown.normalisation[0], "std": shown.normalisation[1]}
@@ -71,12 +71,12 @@ def save(
     save_for_hf(network, folder, known, described_by, safe_serialization=True)
 
 
-def _cloned(network: nn.Module, weights: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+def _clone_shared_weights(network: nn.Module, weights: dict[str, Tensor], prefix: str, metadata: Any) -> None:
     """Some networks have one weight in two places, which safetensors does not write."""
     weights |= {key: value.clone() for key, value in weights.items()}
 
 
-def _is_rebuilt_by_timm(network: nn.Module, shown: DataInfo) -> bool:
+def _timm_can_rebuild(network: nn.Module, shown: DataInfo) -> bool:
     """Whether a network that a function made is one that timm makes by its name alone."""
     name = (getattr(network, "pretrained_cfg", None) or {}).get("architecture", "")
     if not is_timm(network) or not timm.is_model(name) or not isinstance(shown.sample, Tensor):
@@ -89,7 +89,7 @@ def _is_rebuilt_by_timm(network: nn.Module, shown: DataInfo) -> bool:
     return shapes == theirs
 
 
-def _save_own(network: nn.Module, known: dict[str, Any], shown: DataInfo, folder: Path) -> None:
+def _save_user_network(network: nn.Module, known: dict[str, Any], shown: DataInfo, folder: Path) -> None:
     mean, std = shown.normalisation or (None, None)
     known = {**known, "mean": mean, "std": std}
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,17 +97,17 @@ def _save_own(network: nn.Module, known: dict[str, Any], shown: DataInfo, folder
     write_json(folder / "config.json", known)
 
 
-def _opened(file: Path) -> nn.Module:
+def _open_timm(file: Path) -> nn.Module:
     """The timm network of a student's folder."""
     try:
-        with weights_alone():
+        with weights_only():
             opened: nn.Module = timm.create_model(f"local-dir:{file.parent}", pretrained=True)
         return opened
     except Exception as error:  # damaged files fail in many ways
-        raise UserError(f"The student in {file.parent} cannot be opened: {reason(error)}") from None
+        raise UserError(f"The student in {file.parent} cannot be opened: {error_sentence(error)}") from None
 
 
-WHICH = {"last": ".", "average": "average", "best": "best"}
+STUDENTS = {"last": ".", "average": "average", "best": "best"}
 """the students a run may have, and where they lie in its folder"""
 
 
@@ -124,26 +124,26 @@ def load_student(
     same way. Weights that were saved in float64 (a run of 64-true) stay in it, and inputs are to be in it, too; all
     others are in the type the network is made in, float32, in which bfloat16 loses nothing.
     """
-    if which not in WHICH:
-        raise unknown("student", which, WHICH)
-    if not (Path(folder) / WHICH[which]).exists() and Path(folder).exists():
+    if which not in STUDENTS:
+        raise unknown("student", which, STUDENTS)
+    if not (Path(folder) / STUDENTS[which]).exists() and Path(folder).exists():
         flag = {"average": "with --ema", "best": "where held-out images choose it, with --holdout"}[which]
         raise UserError(f"{folder} has no {which} student; it is kept {flag}.")
-    file = weights_file(Path(folder) / WHICH[which])
-    known = described(file.with_name("config.json"), trust_code)
+    file = weights_file(Path(folder) / STUDENTS[which])
+    known = read_config(file.with_name("config.json"), trust_code)
     if not known.keys() & {"architecture", "made_by"}:
         raise UserError(f"{file.with_name('config.json')} does not say which network the weights beside it are.")
     if "made_by" not in known and network is not None:
         raise UserError(f"The student in {folder} is timm's {known.get('architecture')}: leave network= out.")
     if "architecture" in known and network is None:
-        opened = _opened(file)
+        opened = _open_timm(file)
         if _is_double(file):
             load_weights(opened.double(), str(file), ())
         return opened.eval()
     try:
         with seeded(0):
             name = known["made_by"] if network is None else qualified_name(network)
-            built = make_own(network, name, known.get("options") or {})
+            built = make_from_function(network, name, known.get("options") or {})
     except UserError as error:
         way_out = "" if network is not None else " Give the function that makes it: load_student(folder, network=...)."
         raise UserError(f"The student in {folder} cannot be made again. {error}{way_out}") from error

@@ -115,7 +115,7 @@ def _same_turns(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
 
 def _same_rates(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
     """Whether all that a turn depends on is the same until then: its learning rate, what it sees, and its losses."""
-    if new.method.knows_length:
+    if new.method.depends_on_length:
         return False
     first = islice(old.turns.after(0), count)
     return all(old.lr(turn) == new.lr(turn) and old.views(turn) == new.views(turn) for turn in first)

@@ -222,7 +222,7 @@ def _learn(setup: Setup, recorder: Recorder, stops: CollectiveStop, seen: Iterat
                     return
             setup.begin(role)
             if role != position.role:  # equal when a stretch of turns is resumed in its middle
-                plan.method.take_over(role, setup.models)
+                plan.method.on_block_start(role, setup.models)
                 setup.share_frozen(position.role)
             learning = position.role = role
 

@@ -102,7 +102,7 @@ class Networks:
         role: str,
         *,
         fresh: bool = False,
-        fixed: bool = False,
+        frozen: bool = False,
         like: str | None = None,
         spec: NetworkSpec | None = None,
     ) -> nn.Module:
@@ -114,12 +114,12 @@ class Networks:
         else:
             make = None
         seed = self._seed(role, fresh)
-        if not fixed:
-            chain = (*self.plan.method.fixed, *roles)
+        if not frozen:
+            chain = (*self.plan.method.frozen, *roles)
             trained = role in (chain[0], chain[-1])
-            return factory.build(spec if trained else spec.untrained(), shown, seed, make)
+            return factory.build_network(spec if trained else spec.untrained(), shown, seed, make)
         check_trained(spec, len(shown.classes))
-        teacher = factory.build(spec, shown, seed, make)
+        teacher = factory.build_network(spec, shown, seed, make)
         keep_normalisation(teacher, spec, shown.normalisation)
         return teacher
 
@@ -137,17 +137,17 @@ class Networks:
 def build_models(plan: ResolvedRun) -> dict[str, nn.Module]:
     """Every model of the plan's method, by name."""
     networks, data = Networks(plan), plan.data
-    given = Ingredients(
+    ingredients = Ingredients(
         networks,
         sample=data.shown.sample,
         classes=len(data.shown.classes),
         images=data.count,
         batch_size=plan.spec.batch_size,
         mixed=data.mixed,
-        parts=plan.spec.accumulate,
+        micro_batches=plan.spec.accumulate,
     )
     with factory.seeded(seed_for(plan.spec.seed, "extra modules")):
-        models = plan.method.models(given)
+        models = plan.method.models(ingredients)
     for role, learner in plan.method.learners.items():
         if not isinstance(models.get(learner), nn.Module):
             raise UserError(f"Method {plan.spec.method.name} has no model {learner!r}, which its {role} would update.")

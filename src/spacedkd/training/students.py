@@ -47,7 +47,7 @@ def student_digests(plan: ResolvedRun, folder: RunFolder) -> dict[str, str]:
 def save_student(plan: ResolvedRun, network: nn.Module, place: Path, within: Folder) -> None:
     """The student's network, as it is at some time of the run."""
     with within.write_folder(place) as unfinished, system_errors():
-        student_io.save(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished, data=plan.spec.data)
+        student_io.save_student(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished, data=plan.spec.data)
 
 
 def restore_students(plan: ResolvedRun, folder: RunFolder) -> bool:

@@ -145,7 +145,7 @@ def load_run(
         model.to(_kept_in(plan.spec.precision, name in learners))
     position = checkpoint.load(found.path, spec.fingerprints(), models, {})
     # Whatever else nobody trains is memory, or a copy of somebody.
-    measured = [name for name in models if name in learners or name in plan.method.fixed or name == "average"]
+    measured = [name for name in models if name in learners or name in plan.method.frozen or name == "average"]
     origin = {
         "run": spec.label or str(path),
         "fingerprint": spec.fingerprint(),
@@ -173,7 +173,7 @@ def load_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto"
             raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
         check_published(network.name, len(parts.names))
         network = replace(network, options={**network.options, "pretrained": True})
-    built = factory.build(network, parts.shown, seed=0)
+    built = factory.build_network(network, parts.shown, seed=0)
     keep_normalisation(built, network, parts.shown.normalisation)
     origin = {"network": to_json(network), "weights": network.weights or "timm's own", "data": to_json(data)}
     return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)

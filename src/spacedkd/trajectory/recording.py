@@ -45,7 +45,7 @@ def check_path(plan: ResolvedRun, role: str) -> None:
     """Refuse a role whose weights depend on more than its own settings."""
     method, spec = plan.method, plan.spec
     others = [model for other, model in method.learners.items() if other != role]
-    if method.path(role) is None or method.learners[role] in others:
+    if method.determined_by(role) is None or method.learners[role] in others:
         raise UserError(
             f"The {role} of {spec.method.name} learns from those that learn from it, so it has no path of its own: "
             "leave out --record and --teacher-path."
@@ -76,7 +76,7 @@ def settings(plan: ResolvedRun, role: str, models: Mapping[str, nn.Module]) -> d
     check_path(plan, role)
     spec, roles, learners, network = plan.spec, plan.method.roles, plan.method.learners, plan.network(role)
     own = "teacher" if network is spec.teacher else "network"
-    listens, (masks, _) = plan.method.path(role) == "method", dropout_key(Turn(role, 0), spec.frozen_mode)
+    listens, (masks, _) = plan.method.determined_by(role) == "method", dropout_key(Turn(role, 0), spec.frozen_mode)
     found = {
         "network": to_json(network.untrained()),
         "data": to_json(spec.data),
@@ -95,7 +95,7 @@ def settings(plan: ResolvedRun, role: str, models: Mapping[str, nn.Module]) -> d
         "objects": [spec.objects.get(name) for name in (own, "data", "collate", "optimizer", "lr")],
         "method": to_json(spec.method) if listens else None,
         "first weights": [digest(models[learners[one]].state_dict()) for one in roles[: roles.index(role) + 1]],
-        "trained teacher": [digest(models[name].state_dict()) for name in plan.method.fixed] if listens else None,
+        "trained teacher": [digest(models[name].state_dict()) for name in plan.method.frozen] if listens else None,
         "updates left out": spec.on_nonfinite if spec.on_nonfinite != "stop" else None,
         "parts of a batch": spec.accumulate if spec.accumulate > 1 else None,
         "dropout masks": masks if draws(models[learners[role]], plan.data.shown.sample) else None,

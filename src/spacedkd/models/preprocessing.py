@@ -44,50 +44,50 @@ class Renormalise:
         return images * self.scale.to(images) + self.shift.to(images)
 
 
-class InOwnType:
+class CastToWeights:
     """Floating-point inputs in the type of the network's weights, whichever that is when it is called."""
 
     def __call__(self, inputs: AnyInputs, network: nn.Module) -> AnyInputs:
-        return in_dtype(inputs, _weight_type(network))  # type: ignore[return-value]  # which has the same form
+        return in_dtype(inputs, _weight_dtype(network))  # type: ignore[return-value]  # which has the same form
 
 
-def _weight_type(network: nn.Module) -> torch.dtype:
+def _weight_dtype(network: nn.Module) -> torch.dtype:
     return next((one.dtype for one in network.parameters() if one.is_floating_point()), torch.float32)
 
 
-def accept_type(network: nn.Module, sample: Inputs) -> None:
+def cast_where_needed(network: nn.Module, sample: Inputs) -> None:
     """Let a network see inputs in the type of its weights, where it fails on them as they are: data in float64, say.
 
     A network that takes them as they are goes on to.
     """
-    if any(isinstance(change, InOwnType) for change in getattr(network, "_shown_through", ())):
+    if any(isinstance(change, CastToWeights) for change in getattr(network, "_preprocessing", ())):
         return
     types = {one.dtype for one in tensors(sample) if one.is_floating_point()}
-    if types <= {_weight_type(network)}:
+    if types <= {_weight_dtype(network)}:
         return
     was_training = network.training
     network.eval()
     try:
         with torch.no_grad():
-            call(network, at_own_size(network, sample))
+            call(network, preprocess(network, sample))
     except Exception:  # whatever else is wrong shows when it is tried with the other type
-        show_through(network, InOwnType())
+        add_preprocessing(network, CastToWeights())
     finally:
         network.train(was_training)
 
 
-def show_through(network: nn.Module, change: Resize | Renormalise | InOwnType) -> None:
+def add_preprocessing(network: nn.Module, change: Resize | Renormalise | CastToWeights) -> None:
     """Let a network see images only after this change.
 
     It is no module of the network: some networks run all the modules they hold.
     """
-    network._shown_through = (*getattr(network, "_shown_through", ()), change)  # type: ignore[assignment]
+    network._preprocessing = (*getattr(network, "_preprocessing", ()), change)  # type: ignore[assignment]
 
 
-def at_own_size(network: nn.Module, inputs: AnyInputs) -> AnyInputs:
+def preprocess(network: nn.Module, inputs: AnyInputs) -> AnyInputs:
     """The inputs as this network wants them: renormalised, scaled or of another type if it was built so."""
-    for change in getattr(network, "_shown_through", ()):
-        inputs = change(inputs, network) if isinstance(change, InOwnType) else change(inputs)
+    for change in getattr(network, "_preprocessing", ()):
+        inputs = change(inputs, network) if isinstance(change, CastToWeights) else change(inputs)
     return inputs
 
 
@@ -104,7 +104,7 @@ def parse_size(asked: Any) -> Size:
     return sides[0], sides[1]
 
 
-def why_untiled(network: nn.Module, size: Size) -> str:
+def patch_misfit(network: nn.Module, size: Size) -> str:
     """What is wrong with patches that would drop the images' margin without a word, and the way out; else nothing."""
     embed = next((module for module in network.modules() if isinstance(module, PatchEmbed)), None)
     if embed is None or embed.dynamic_img_pad or not any(s % p for s, p in zip(size, embed.patch_size, strict=True)):
@@ -113,14 +113,14 @@ def why_untiled(network: nn.Module, size: Size) -> str:
     scaled = str(larger[0]) if larger[0] == larger[1] else f"[{larger[0]},{larger[1]}]"
     ways = [f"let it scale them: --set network.input_size={scaled}"]
     if "patch_size" in inspect.signature(type(network)).parameters:
-        ways.insert(0, f"use --set network.patch_size={_fitting_patch(size)}")
+        ways.insert(0, f"use --set network.patch_size={_patch_that_tiles(size)}")
     return (
         f"its patches of {embed.patch_size[0]} pixels do not tile them; {', or '.join(ways)} "
         "(teacher. if it is the teacher)."
     )
 
 
-def _fitting_patch(size: Size) -> int:
+def _patch_that_tiles(size: Size) -> int:
     """A patch that tiles the image, as near as there is to one eighth of it: 4 for CIFAR, 8 for Tiny-ImageNet."""
     whole = [patch for patch in range(1, min(size) + 1) if all(side % patch == 0 for side in size)]
     return min(whole, key=lambda patch: abs(patch - min(size) / 8))
