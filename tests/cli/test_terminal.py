@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from spacedkd.cli.terminal import shown
 from spacedkd.comparison.results import compare
 from spacedkd.report.table import Cell, Column, Table
 from spacedkd.report.tables import comparison_tables
+from spacedkd.report.terminal import rich_table
 from spacedkd.schedule import Spaced
 from tests.report.fake_runs import FakeArm, write_runs
 
@@ -23,7 +23,7 @@ LIVE = FakeArm("live", [0.8], "self-kd", "live", schedule=Spaced("2ep"))
 
 def text(root: Path, *arms: FakeArm) -> str:
     console = Console(width=80, record=True, file=StringIO())
-    console.print(*map(shown, comparison_tables(compare(write_runs(root, arms)))))
+    console.print(*map(rich_table, comparison_tables(compare(write_runs(root, arms)))))
     return console.export_text()
 
 
@@ -98,6 +98,6 @@ def test_a_pair_is_compared_over_the_seeds_that_both_have(tmp_path: Path) -> Non
 def test_an_indented_name_goes_on_as_far_indented_where_it_is_broken() -> None:
     row = (Cell("", short="  twice the epochs"), Cell("1.5"))
     console = Console(width=22, record=True, file=StringIO())
-    console.print(shown(Table("", (Column("", "", left=True), Column("", "ours")), (row,), unbroken=True)))
+    console.print(rich_table(Table("", (Column("", "", left=True), Column("", "ours")), (row,), unbroken=True)))
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     assert lines[-3:] == ["    twice the    1.5", "    epochs", ""]

@@ -192,7 +192,7 @@ def test_what_the_text_says_of_all_rows_is_in_every_form() -> None:
     assert "| the least | +1.19 | +2.32 (b) | \u2013 | not finished | \u2013 |" in markdown(found)
     assert r"The average of all: stated +2.14, printed differences +2.32, ours +1.91 $\pm$ 0.91." in latex(found)
     _, table = result_tables(found)
-    assert [one.in_short for one in table.rows[0]][:2] == ["the average of all", "+2.14"]
+    assert [one.in_terminal for one in table.rows[0]][:2] == ["the average of all", "+2.14"]
 
 
 @BOTH
@@ -261,7 +261,7 @@ def test_numbers_have_three_digits_and_percents_two_decimals() -> None:
 
 
 def shown(found: Found) -> list[list[str]]:
-    return [[cell.in_short for cell in row] for row in result_tables(found)[0].rows]
+    return [[cell.in_terminal for cell in row] for row in result_tables(found)[0].rows]
 
 
 def test_the_terminal_has_a_line_for_each_cell() -> None:
@@ -299,7 +299,7 @@ def test_the_list_of_what_can_be_reproduced() -> None:
         "runs": 42, "shared": 36, "cost": {"smoke": "1 min", "cpu": "4 h", "paper": "12 d"}, "finished": "3 of 42",
     }  # fmt: skip
     table = listing_table([row])
-    (line,) = [[cell.in_short for cell in cells] for cells in table.rows]
+    (line,) = [[cell.in_terminal for cell in cells] for cells in table.rows]
     assert line == [
         "critical-period",
         "Late is better.\nResNet-18; CIFAR-100\n"

@@ -11,7 +11,7 @@ import pytest
 
 from spacedkd.comparison.results import compare
 from spacedkd.config.spec import describe
-from spacedkd.report import read_arms
+from spacedkd.report.arms import read_arms
 from spacedkd.report.intervals import groups
 from spacedkd.report.page import render
 from spacedkd.report.tables import comparison_tables

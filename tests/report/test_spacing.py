@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spacedkd.comparison.results import compare
-from spacedkd.report import read_arms
+from spacedkd.report.arms import read_arms
 from spacedkd.report.intervals import epochs, groups, typed
 from spacedkd.schedule import Ahead, Offline, Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.comparison.results import compare
-from spacedkd.report import read_arms
+from spacedkd.report.arms import read_arms
 from spacedkd.report.page import render
 from spacedkd.report.spacing import caution, cost, headline, one_role
 from spacedkd.schedule import Spaced

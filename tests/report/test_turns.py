@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spacedkd.comparison.results import compare
-from spacedkd.report import Arm, all_colours, read_arms
+from spacedkd.report.arms import Arm, read_arms, role_legend
 from spacedkd.report.schedules import Stroke, pictures, strokes, timetables
 from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
 from spacedkd.timeline import Block, group_turns
@@ -91,13 +91,13 @@ def test_roles_keep_their_colours(tmp_path: Path) -> None:
     chain = FakeArm("chain", [0.7], roles=("teacher", "assistant", "student"))
     arms = read(tmp_path, FakeArm("alone", [0.7], "none", roles=("student",)), chain)
     classes = [("teacher", "leader"), ("assistant", "middle-1"), ("student", "student")]
-    assert all_colours(arms) == classes
+    assert role_legend(arms) == classes
 
 
 def test_colours_go_by_place_and_not_by_name(tmp_path: Path) -> None:
     own = FakeArm("own", [0.7], roles=("mentor", "student", "teacher", "pupil"))
     arms = read(tmp_path, own, FakeArm("kd", [0.7]), FakeArm("alone", [0.7], "none", roles=("teacher",)))
-    assert all_colours(arms) == [
+    assert role_legend(arms) == [
         ("mentor", "leader"),
         ("teacher", "leader"),
         ("student", "middle-1"),

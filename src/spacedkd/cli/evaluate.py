@@ -182,11 +182,11 @@ def evaluate(
     if not runs and unfinished:
         raise UserError("--unfinished is about runs: leave it out with --network.")
 
-    from spacedkd.cli.terminal import shown
     from spacedkd.evaluation import document
     from spacedkd.evaluation.corruptions import write_grid
     from spacedkd.evaluation.evaluate import measure, of_images
     from spacedkd.report import evaluation_tables as tables
+    from spacedkd.report.terminal import rich_table
     from spacedkd.runs.folder import make_folder
     from spacedkd.training import trained_models
 
@@ -207,12 +207,12 @@ def evaluate(
         if count > 1:
             say(f"[{number} of {count}] {folder}: {tables.line(everything[folder])}")
     if count > 1:
-        console.print(shown(tables.of_many(everything)))
+        console.print(rich_table(tables.of_many(everything)))
         say(f"Numbers: {document.FILE} in each run folder")
         return
     for folder, found in everything.items():
         say(f"{folder}, {tables.origin(found)}")
-        console.print(*map(shown, tables.of_evaluation(found, flags.calibration or flags.all)))
+        console.print(*map(rich_table, tables.of_evaluation(found, flags.calibration or flags.all)))
         say(f"Numbers: {folder / document.FILE}")
 
 

@@ -22,6 +22,7 @@ from spacedkd.cli.flags import flag
 from spacedkd.cli.progress import jobs_progress, work_progress
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.cli.train import say_left
+from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import check_between
 from spacedkd.runtime.files import Folder
 from spacedkd.runtime.machine import check_count
@@ -42,7 +43,6 @@ INDEXED = {
 
 def write_tables(found: Reproduction) -> None:
     """The tables, as numbers and as pages, and what they say."""
-    from spacedkd.cli import terminal
     from spacedkd.paper import report
     from spacedkd.runs.folder import make_folder
 
@@ -59,7 +59,7 @@ def write_tables(found: Reproduction) -> None:
             results["pictures"] = []
             say(f"No picture of {name}: {error}")
         _write_all(place, results)
-        console.print(*(terminal.shown(table) for table in report.result_tables(results)))
+        console.print(*(rich_table(table) for table in report.result_tables(results)))
         say(results["claim"], results["verdict"]["sentence"], f"Page: {place}/index.html")
 
 
@@ -252,7 +252,7 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
     """Train and measure what is not there yet, until the time is up; return whether runs diverged or failed."""
     from spacedkd.comparison import scheduler
     from spacedkd.evaluation.evaluate import evaluate
-    from spacedkd.report.formatting import counted
+    from spacedkd.report.formatting import plural
 
     accelerator = next(iter(found.arms.values())).spec.engine.accelerator
     at_once = scheduler.jobs_at_once(jobs, accelerator)
@@ -280,7 +280,7 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
             say_error(str(error))
     if alone := found.numbers_alone():
         say(
-            f"Of {counted(len(alone), 'run')} in {found.store.folder} the numbers alone were kept, which cannot be "
+            f"Of {plural(len(alone), 'run')} in {found.store.folder} the numbers alone were kept, which cannot be "
             "measured: another --store trains them again."
         )
     todo = [] if max_hours == 0 else found.to_measure()
@@ -308,16 +308,14 @@ def _ask(found: Reproduction, at_once: int) -> None:
 
 def _list(store: Path, recipe: str, root: str) -> None:
     """All tables: what they claim, what they need, what they cost at each scale, what is finished of them."""
-    from spacedkd.cli import terminal
     from spacedkd.paper import report
     from spacedkd.paper.reproduce import listed
 
-    console.print(terminal.shown(report.listing_table(listed(store, recipe, root))))
+    console.print(rich_table(report.listing_table(listed(store, recipe, root))))
 
 
 def _show_plan(found: Reproduction, jobs: int | None) -> None:
     """What the runs will take and what is finished; a few steps of every arm are measured."""
-    from spacedkd.cli import terminal
     from spacedkd.comparison import scheduler
     from spacedkd.comparison.forecast import forecast_jobs
     from spacedkd.report import tables
@@ -332,5 +330,5 @@ def _show_plan(found: Reproduction, jobs: int | None) -> None:
     found.check_data()
     planned, _ = scheduler.shared([job for job in every if job.label in left], found.store.library)
     forecast = forecast_jobs(planned, at_once)
-    console.print(*(terminal.shown(table) for table in tables.of_comparison(forecast)))
+    console.print(*(rich_table(table) for table in tables.of_comparison(forecast)))
     say_left(forecast)

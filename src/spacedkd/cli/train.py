@@ -38,6 +38,7 @@ from spacedkd.cli.overrides import changed
 from spacedkd.cli.progress import count_progress, jobs_progress, run_progress
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.config.recipes import of_quirks
+from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import check_between, unknown
 from spacedkd.runtime.machine import check_count
 
@@ -119,7 +120,6 @@ def extended(spec: RunSpec, run: Path, library: Library) -> RunSpec:
 
 def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
     """What the run will take, and what is left of it; nothing is trained."""
-    from spacedkd.cli import terminal
     from spacedkd.report import tables
     from spacedkd.runs.folder import RunFolder
     from spacedkd.training.forecast import forecast
@@ -127,39 +127,38 @@ def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
     if not resume:
         RunFolder(folder).check_free()
     found = forecast(spec, folder)
-    console.print(*(terminal.shown(make(found)) for make in (tables.of_roles, tables.of_run_forecast)))
+    console.print(*(rich_table(make(found)) for make in (tables.of_roles, tables.of_run_forecast)))
     say(f"Nothing was trained. The run's folder: {folder}")
 
 
 def say_planned(plan: ResolvedRun, done: int) -> None:
     """What will be done, before it is, and how many turns of it are."""
-    from spacedkd.report.formatting import count, counted
+    from spacedkd.report.formatting import count, plural
 
     roles = ", ".join(f"{role} {count(number)}" for role, number in plan.updates(len(plan.turns)).items())
-    epochs = f"{counted(plan.spec.epochs, 'epoch')} of {counted(plan.data.count, 'image')}"
-    steps = counted(plan.steps_per_epoch, "step")
+    epochs = f"{plural(plan.spec.epochs, 'epoch')} of {plural(plan.data.count, 'image')}"
+    steps = plural(plan.steps_per_epoch, "step")
     going_on = f" Going on after turn {count(done)}." if done else ""
-    say(f"{counted(len(plan.turns), 'turn')} ({roles}): {epochs}, {steps} each.{going_on}")
+    say(f"{plural(len(plan.turns), 'turn')} ({roles}): {epochs}, {steps} each.{going_on}")
 
 
 def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:
     """The same of a comparison."""
-    from spacedkd.report.formatting import counted, listed, plain
+    from spacedkd.report.formatting import join_words, plain, plural
 
     *shorter, longest = sorted({spec.epochs for spec in arms.values()})
-    epochs = listed([*map(plain, shorter), counted(longest, "epoch")])
-    of_each = f"{counted(len(arms), 'arm')} of {counted(seeds, 'seed')} each, {epochs}"
-    say(f"{counted(len(arms) * seeds, 'run')}: {of_each}; --plan says what they take.")
+    epochs = join_words([*map(plain, shorter), plural(longest, "epoch")])
+    of_each = f"{plural(len(arms), 'arm')} of {plural(seeds, 'seed')} each, {epochs}"
+    say(f"{plural(len(arms) * seeds, 'run')}: {of_each}; --plan says what they take.")
 
 
 def show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, jobs: int | None, sharing: bool) -> None:
     """What every arm will take, and what is left; nothing is trained."""
-    from spacedkd.cli import terminal
     from spacedkd.comparison.forecast import forecast_comparison
     from spacedkd.report import tables
 
     found = forecast_comparison(arms, out, seeds=seeds, jobs=jobs, sharing=sharing)
-    console.print(*(terminal.shown(table) for table in tables.of_comparison(found)))
+    console.print(*(rich_table(table) for table in tables.of_comparison(found)))
     runs, finished = found.runs, sum(run.finished for run in found.runs)
     say(f"Nothing was trained. {finished} of {len(runs)} runs in {out} are finished.")
     say_left(found)
@@ -234,7 +233,7 @@ def train(
         given_to = (spec, RunFolder(folder), resume is not None, Objects(), callback, library, restart, stop)
         before = None if extend is None else RunFolder(extend)
         found = loop.train_run(*given_to, before, planned=say_planned)
-    console.print(terminal.shown(tables.of_run(found)))
+    console.print(rich_table(tables.of_run(found)))
     best = f", of its best epoch ({found.plan['best']['epoch']:g}): {folder}/best" if "best" in found.plan else ""
     say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student{best}")
 
@@ -361,12 +360,11 @@ def report(
 
 def _show(found: dict[str, Any], page: Path, numbers: Path, commands: Sequence[Command], unfinished: int = 0) -> None:
     """A comparison as a page and as tables."""
-    from spacedkd.cli import terminal
     from spacedkd.report import tables
     from spacedkd.report.page import write_page
 
     write_page(page, found, unfinished, commands)
-    console.print(*(terminal.shown(table) for table in tables.comparison_tables(found)))
+    console.print(*(rich_table(table) for table in tables.comparison_tables(found)))
     say(f"Numbers: {numbers}", f"Report:  {page}")
 
 

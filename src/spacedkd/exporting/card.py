@@ -19,7 +19,7 @@ from spacedkd.data.transforms import named
 from spacedkd.exporting import onnx
 from spacedkd.models.student_config import prepares_images
 from spacedkd.report.findings import network_name
-from spacedkd.report.formatting import count, duration, listed, percent
+from spacedkd.report.formatting import count, duration, join_words, percent
 from spacedkd.report.markdown import code, escaped, fenced
 from spacedkd.runs.result import Run
 from spacedkd.runtime.errors import printable
@@ -161,7 +161,7 @@ def _scaled(spec: RunSpec) -> str:
 def how_to_train(run: Run) -> str:
     """The last part of a card."""
     spec = run.spec
-    places = listed([code(place) for place in local_places(spec)] or [""])
+    places = join_words([code(place) for place in local_places(spec)] or [""])
     needs = f" It names places on its author's machine, which are others on yours: {places}." if places else ""
     return (
         f"## Train it again\n\n`spec.json` says everything that decides the numbers.\n\n{_command(spec)}\n\n"
@@ -406,6 +406,6 @@ def _classes(subject: Subject) -> str:
     if not names:
         return ""
     more = f", the first {_SHOWN_CLASSES} of which are" if len(names) > _SHOWN_CLASSES else ""
-    listed = json.dumps(names[:_SHOWN_CLASSES], ensure_ascii=False)
+    join_words = json.dumps(names[:_SHOWN_CLASSES], ensure_ascii=False)
     said = f"{len(names)}, in the order of the logits (`label_names` in config.json){more}"
-    return f"## Classes\n\n{said}:\n\n{fenced(listed)}"
+    return f"## Classes\n\n{said}:\n\n{fenced(join_words)}"

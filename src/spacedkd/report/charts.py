@@ -7,7 +7,7 @@ from itertools import count, pairwise
 from typing import NamedTuple, TypeVar
 
 from spacedkd.report.formatting import DASH, Found, Write, bounds, decimals, percent, percent_tick, tick
-from spacedkd.report.markup import Markup, join, numbers, pixels, tag
+from spacedkd.report.html import Markup, join, numbers, pixels, tag
 
 # Where a value lands in a picture: scales, ticks, the frame of a panel, and the marks that several pictures share.
 

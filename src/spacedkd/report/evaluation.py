@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spacedkd.report import Arm
+from spacedkd.report.arms import Arm
 from spacedkd.report.charts import Panel, domain, rounded
 from spacedkd.report.findings import how, verdict
 from spacedkd.report.formatting import (
@@ -14,13 +14,13 @@ from spacedkd.report.formatting import (
     Found,
     bounds,
     count,
+    decimals_for,
     percent,
     percent_tick,
     plain,
     points,
-    three_digits,
 )
-from spacedkd.report.markup import Markup, Sections, folded, grid, html_table, join, note, numbers, tag
+from spacedkd.report.html import Markup, Sections, folded, grid, html_table, join, note, numbers, tag
 from spacedkd.report.table import Cell, Column, Table
 
 # Measured numbers, all arms side by side: tables with a line for each number, pictures of how accuracy falls.
@@ -43,7 +43,7 @@ class Measure:
         """A value with as many decimals as give the number `near` three digits; percent always with one."""
         if self.unit == "percent":
             return percent(value)
-        return count(value) if abs(near) >= 1000 else f"{value:.{three_digits(near)}f}".replace("-", MINUS)
+        return count(value) if abs(near) >= 1000 else f"{value:.{decimals_for(near)}f}".replace("-", MINUS)
 
     def signed(self, value: float, near: float) -> str:
         if self.unit == "percent":

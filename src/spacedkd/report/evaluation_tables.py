@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spacedkd.evaluation.document import metrics, of_student, usual
 from spacedkd.report.formatting import Found, estimate, percent
-from spacedkd.report.table import LEAST_NAME, Table, grouped, in_words
+from spacedkd.report.table import LEAST_NAME, Table, group_rows, text_table
 
 SUMMARY = {
     "accuracy/top1": "top-1",
@@ -56,7 +56,7 @@ def _accuracy(found: Found, calibration: bool) -> Iterator[Table]:
     words = ", ".join(f"{name} {percent(share)}" for share, name in hardest)
     columns = ("head", "top-1", "top-5", "NLL", "ECE", "as the deepest head")
     caption = "; ".join([*agreement, f"hardest classes: {words}"])
-    yield in_words("the student on the test images", columns, rows, caption)
+    yield text_table("the student on the test images", columns, rows, caption)
     if calibration:
         yield _reliability(student)
 
@@ -69,7 +69,7 @@ def _top1(models: Found) -> Table:
         [model, part, *(percent(found[head]["top1"]) if head in found else "" for head in heads)]
         for model, part, found in parts
     ]
-    return in_words("accuracy in percent", ("model", "images", *heads), rows, left=2)
+    return text_table("accuracy in percent", ("model", "images", *heads), rows, left=2)
 
 
 def _reliability(student: Found) -> Table:
@@ -79,7 +79,7 @@ def _reliability(student: Found) -> Table:
         rows.append([f"{low} to {high}", str(one["images"]), *means])
     columns = ("confidence", "images", "mean confidence", "accuracy")
     caption = f"{student['bins']} bins of equal width; ECE is the mean gap, weighted by images"
-    return in_words("reliability of the deepest head", columns, rows, caption)
+    return text_table("reliability of the deepest head", columns, rows, caption)
 
 
 def _corruptions(found: Found) -> Table:
@@ -92,7 +92,7 @@ def _corruptions(found: Found) -> Table:
     columns = ("corruption", *(f"severity {severity}" for severity in severities), "mean")
     enlarged = f"images were enlarged {found['enlarged']}x while they were corrupted, then brought back"
     caption = enlarged if found["enlarged"] > 1 else ""
-    return in_words("accuracy on corrupted images, percent", columns, rows, caption)
+    return text_table("accuracy on corrupted images, percent", columns, rows, caption)
 
 
 def _adversarial(found: Found) -> Table:
@@ -104,7 +104,7 @@ def _adversarial(found: Found) -> Table:
         rows.append([_settings([one["attack"] for one in by_epsilon.values()]), percent(found["clean"]), *values])
     columns = ("attack", "0", *(f"{epsilon:g}" for epsilon in epsilons))
     caption = "columns: epsilon, the most any pixel is changed by, of 0 to 255; deepest head"
-    return in_words("accuracy under attack, percent", columns, rows, caption)
+    return text_table("accuracy under attack, percent", columns, rows, caption)
 
 
 def _settings(attacks: list[Found]) -> str:
@@ -122,7 +122,7 @@ def _weight_noise(found: Found) -> Table:
     ]
     title = f"with noise on the weights, {found['images']} training images"
     caption = f"means of {found['draws']} draws ± half their 95 % interval; relative to each tensor's root mean square"
-    return in_words(title, ("noise", "level", "loss", "accuracy, percent"), rows, caption)
+    return text_table(title, ("noise", "level", "loss", "accuracy, percent"), rows, caption)
 
 
 def _loss(found: Found | None) -> str:
@@ -142,7 +142,7 @@ def _curvature(found: Found) -> Table:
     ]
     title = f"curvature, {found['images']} training images"
     caption = f"standard error of a trace, residual of the eigenvalue; BatchNorm: {found['batchnorm']}"
-    return in_words(title, ("what", "value", "error", "products", "stopped"), rows, caption)
+    return text_table(title, ("what", "value", "error", "products", "stopped"), rows, caption)
 
 
 def line(found: Found) -> str:
@@ -170,4 +170,4 @@ def of_many(everything: Mapping[Path, Found]) -> Table:
         notes.append("* measured with other settings or images, so not to be compared")
     named = ("run", *(SUMMARY[key] for key in settings))
     caption = "; ".join(notes)
-    return in_words("the students, deepest head", named, grouped(lines), caption, least_width=LEAST_NAME)
+    return text_table("the students, deepest head", named, group_rows(lines), caption, least_width=LEAST_NAME)

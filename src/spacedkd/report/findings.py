@@ -4,19 +4,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from spacedkd.config.spec import NetworkSpec, RunSpec
-from spacedkd.report import Arm
+from spacedkd.report.arms import Arm
 from spacedkd.report.formatting import (
     TIMES,
     Found,
     count,
-    counted,
     duration,
     estimate,
-    listed,
+    interval_and_p,
+    join_words,
+    plural,
     points,
     ratio,
-    spread,
-    with_p,
+    value_range,
 )
 
 SECOND_HALF = (
@@ -69,7 +69,7 @@ def finding(pair: str, difference: Found | None) -> str:
     gain = f"{pair}: {points(difference['mean'])} points"
     if judged is None:
         return f"{gain} on the only seed they share; one seed gives no interval, so this may be chance."
-    return f"{gain} (95 % interval {with_p(difference)}, {counted(difference['n'], 'seed')}): {judged}."
+    return f"{gain} (95 % interval {interval_and_p(difference)}, {plural(difference['n'], 'seed')}): {judged}."
 
 
 def headline(arms: Sequence[Arm], against: str) -> str:
@@ -96,7 +96,7 @@ def headline(arms: Sequence[Arm], against: str) -> str:
 def reached(arm: Arm) -> str:
     """How good the roles of an arm became, student first."""
     student, leader, seeds = arm.first.roles[-1], arm.first.leader, len(arm.runs)
-    epochs = counted(arm.first.spec.epochs, "epoch")
+    epochs = plural(arm.first.spec.epochs, "epoch")
     mean = f", mean over {seeds} seeds" if seeds > 1 else ""
     said = f"The {student} reached {estimate(arm.numbers['last'])} % on the test images after {epochs}{mean}"
     led = arm.numbers["leader"]
@@ -108,12 +108,12 @@ def facts(arm: Arm) -> Iterator[str]:
     run, spec, cost = arm.first, arm.first.spec, arm.numbers["cost"]
     yield f"Method: {how(arm.numbers)}."
     if run.leader is not None and run.interval:
-        others = listed([f"the {role}" for role in run.roles[1:]])
-        yield f"Turns: the {run.leader} learns {counted(run.interval, 'step')}, then {others} the same ones, and so on."
+        others = join_words([f"the {role}" for role in run.roles[1:]])
+        yield f"Turns: the {run.leader} learns {plural(run.interval, 'step')}, then {others} the same ones, and so on."
     rate = f"{spec.optimizer.name}, learning rate {spec.optimizer.lr:g} ({spec.rate.shape})"
-    yield f"Updates: {rate}, batches of {count(spec.batch_size)}, {counted(run.steps_per_epoch, 'step')} an epoch."
+    yield f"Updates: {rate}, batches of {count(spec.batch_size)}, {plural(run.steps_per_epoch, 'step')} an epoch."
     images = count(cost["forward_images"])
-    yield f"Cost: {counted(cost['updates'], 'update')}, {images} images seen, {duration(cost['seconds'])}."
+    yield f"Cost: {plural(cost['updates'], 'update')}, {images} images seen, {duration(cost['seconds'])}."
 
 
 def caution(differences: Sequence[Found | None]) -> str | None:
@@ -129,22 +129,22 @@ def caution(differences: Sequence[Found | None]) -> str | None:
 def setting(arms: Sequence[Arm]) -> str:
     """What was compared, in one sentence."""
     specs = [arm.first.spec for arm in arms]
-    data = listed(_distinct([data_name(spec) for spec in specs]))
-    networks = listed(_distinct([_networks(arm) for arm in arms]))
-    seeds, epochs = spread([len(arm.runs) for arm in arms]), spread([spec.epochs for spec in specs])
+    data = join_words(_distinct([data_name(spec) for spec in specs]))
+    networks = join_words(_distinct([_networks(arm) for arm in arms]))
+    seeds, epochs = value_range([len(arm.runs) for arm in arms]), value_range([spec.epochs for spec in specs])
     each = f"{'each with' if len(arms) > 1 else 'with'} {seeds} {'seed' if seeds == '1' else 'seeds'}"
     if len(arms) == len(arms[0].runs) == 1:
         each = f"with seed {specs[0].seed}"
-    what = f"{counted(len(arms), 'arm')} trained {networks}" if len(arms) > 1 else f"{networks} was trained"
+    what = f"{plural(len(arms), 'arm')} trained {networks}" if len(arms) > 1 else f"{networks} was trained"
     return f"{what} on {data} for {epochs} {'epoch' if epochs == '1' else 'epochs'}, {each}."
 
 
 def title(arms: Sequence[Arm]) -> str:
     specs = [arm.first.spec for arm in arms]
     networks = _distinct([spec.network.name for spec in specs])
-    data = listed(_distinct([_source(spec) for spec in specs]))
-    subject = networks[0] if len(networks) == 1 else counted(len(networks), "network")
-    return f"{subject} on {data}" + (f": {counted(len(arms), 'arm')} compared" if len(arms) > 1 else "")
+    data = join_words(_distinct([_source(spec) for spec in specs]))
+    subject = networks[0] if len(networks) == 1 else plural(len(networks), "network")
+    return f"{subject} on {data}" + (f": {plural(len(arms), 'arm')} compared" if len(arms) > 1 else "")
 
 
 def data_name(spec: RunSpec) -> str:
@@ -177,7 +177,7 @@ def extra_cost(arms: Sequence[Arm], against: str) -> str:
             dearer.setdefault(ratio(arm.numbers["cost"]["updates"] / base), []).append(arm.label)
     if not dearer:
         return f"No arm took more updates than {against}." if len(arms) > 1 else ""
-    took = listed([f"{_few(labels)} took {times}{TIMES} the updates" for times, labels in dearer.items()])
+    took = join_words([f"{_few(labels)} took {times}{TIMES} the updates" for times, labels in dearer.items()])
     return f"{took} of {against}; compare at equal cost with --equal-cost."
 
 
@@ -190,12 +190,12 @@ def environments(arms: Sequence[Arm]) -> list[str]:
             found.setdefault(words, []).append(arm.label)
     if len(found) == 1:
         return [f"Environment of every run: {next(iter(found))}."]
-    return [f"Environment of {listed(_distinct(labels))}: {words}." for words, labels in found.items()]
+    return [f"Environment of {join_words(_distinct(labels))}: {words}." for words, labels in found.items()]
 
 
 def _few(labels: Sequence[str]) -> str:
     """Names while they can be read in one breath; the list below the headline has them all."""
-    return listed(labels) if len(labels) < 4 else counted(len(labels), "arm")
+    return join_words(labels) if len(labels) < 4 else plural(len(labels), "arm")
 
 
 def _networks(arm: Arm) -> str:

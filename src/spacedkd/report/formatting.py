@@ -73,7 +73,7 @@ def bare_p(p: float) -> str:
     return p_value(p).removeprefix("p ").removeprefix("= ")
 
 
-def with_p(difference: Found) -> str:
+def interval_and_p(difference: Found) -> str:
     """The interval of a difference in points, and the p of its test where there is one."""
     p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
     return f"{points(difference['low'])} to {points(difference['high'])}{p}"
@@ -88,10 +88,10 @@ def count(value: float) -> str:
     return f"{round(value):,}".replace(",", THIN_SPACE).replace("-", MINUS)
 
 
-def three_digits(near: float) -> int:
+def decimals_for(near: float) -> int:
     """How many decimals give a number three digits.
 
-    >>> [three_digits(number) for number in (153.0, 31.1, 0.32, 0.0181, 0)]
+    >>> [decimals_for(number) for number in (153.0, 31.1, 0.32, 0.0181, 0)]
     [0, 1, 3, 4, 3]
     """
     return max(0, 2 - math.floor(math.log10(abs(near)))) if near else 3
@@ -133,29 +133,29 @@ def ratio(value: float) -> str:
     return f"{value:.1f}" if value >= 0.095 else f"{value:.2g}"
 
 
-def counted(number: float, noun: str) -> str:
+def plural(number: float, noun: str) -> str:
     """A number of things.
 
-    >>> counted(1, "seed"), counted(3, "seed")
+    >>> plural(1, "seed"), plural(3, "seed")
     ('1 seed', '3 seeds')
     """
     return f"{plain(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def spread(values: Sequence[float], write: Write = plain) -> str:
+def value_range(values: Sequence[float], write: Write = plain) -> str:
     """Where values lie: the one they share, or the lowest and the highest.
 
-    >>> spread([2, 2]), spread([3, 1, 2])
+    >>> value_range([2, 2]), value_range([3, 1, 2])
     ('2', '1 to 3')
     """
     low, high = write(min(values)), write(max(values))
     return low if low == high else f"{low} to {high}"
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Words as a sentence lists them.
 
-    >>> listed(["a", "b", "c"])
+    >>> join_words(["a", "b", "c"])
     'a, b and c'
     """
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -5,10 +5,11 @@ from itertools import compress, pairwise, product
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
-from spacedkd.report import Arm, findings
+from spacedkd.report import findings
+from spacedkd.report.arms import Arm
 from spacedkd.report.charts import Panel, Tick, can_be_told_apart, domain, rounded
-from spacedkd.report.formatting import DASH, bounds, counted, estimate, percent
-from spacedkd.report.markup import Markup, grid, join, numbers
+from spacedkd.report.formatting import DASH, bounds, estimate, percent, plural
+from spacedkd.report.html import Markup, grid, join, numbers
 from spacedkd.schedule import Duration, Spaced
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ def typed(arm: Arm) -> str:
     if asked.unit == "ep":
         return f"{asked.amount:g}"
     if asked.unit == "st":
-        return counted(asked.amount, "step")
+        return plural(asked.amount, "step")
     return "offline" if asked.amount == 100 else f"{asked.amount:g} %"
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spacedkd.report import Arm, colours
+from spacedkd.report.arms import Arm, role_colours
 from spacedkd.report.charts import Axis, Line, chart
 from spacedkd.report.findings import leader_name
 from spacedkd.report.formatting import decimals, percent, points
-from spacedkd.report.markup import MANY, SHOWN, Markup, Titled, tag
+from spacedkd.report.html import MANY, SHOWN, Markup, Titled, tag
 from spacedkd.report.plots import mean_curve
 from spacedkd.runs.journal import Curve
 
@@ -126,7 +126,7 @@ def loss_charts(arms: Sequence[Arm]) -> list[Titled]:
 def roles_chart(arm: Arm) -> Markup:
     """The accuracy of all roles of an arm."""
     lines = []
-    for role, class_ in reversed(colours(arm.first.roles).items()):
+    for role, class_ in reversed(role_colours(arm.first.roles).items()):
         by_seed = [[(x, 100 * y) for x, y in run.curves[role].items()] for run in arm.runs if role in run.curves]
         mean = [*mean_curve([dict(curve) for curve in by_seed]).items()]
         if mean:
@@ -137,7 +137,7 @@ def roles_chart(arm: Arm) -> Markup:
 
 def role_losses(arm: Arm) -> list[Titled]:
     """A picture for each term of the loss, with all roles that have it."""
-    class_of_role, found = colours(arm.first.roles), dict[str, list[Line]]()
+    class_of_role, found = role_colours(arm.first.roles), dict[str, list[Line]]()
     for role, term, curve in _mean_losses(arm):
         class_ = class_of_role[role]
         found.setdefault(term, []).append(Line(role, f"role-{class_}", class_, curve))

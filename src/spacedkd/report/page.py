@@ -5,22 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from spacedkd.config.serialization import to_json
-from spacedkd.report import (
-    Arm,
-    all_colours,
-    findings,
-    intervals,
-    markup,
-    overlays,
-    plots,
-    read_arms,
-    schedules,
-    spacing,
-    tables,
-)
+from spacedkd.report import findings, html, intervals, overlays, plots, schedules, spacing, tables
+from spacedkd.report.arms import Arm, read_arms, role_legend
 from spacedkd.report.evaluation import evaluation_sections
-from spacedkd.report.formatting import Found, count, counted, duration, estimate, plain, spread
-from spacedkd.report.markup import (
+from spacedkd.report.formatting import Found, count, duration, estimate, plain, plural, value_range
+from spacedkd.report.html import (
     MANY,
     Markup,
     folded,
@@ -59,7 +48,7 @@ def making(arms: Sequence[Arm], measured: str, commands: Sequence[Command]) -> I
         paired = "; differences are paired by seed, over the seeds that both arms have; p is of the paired t-test"
         said += f"{paired if len(arms) > 1 else ''}."
     yield from map(note, (said, *findings.environments(arms)))
-    yield from folded_if_many(arms, f"The specs of {counted(len(arms), 'arm')}", *map(_spec, arms))
+    yield from folded_if_many(arms, f"The specs of {plural(len(arms), 'arm')}", *map(_spec, arms))
 
 
 def _command(one: Command) -> Markup:
@@ -100,7 +89,7 @@ def render_one(comparison: Found, arm: Arm, left_out: Sequence[str], commands: S
     }
     facts = tag("ul", *(tag("li", one) for one in findings.facts(arm)))
     outcome = [paragraph(findings.reached(arm)), facts, *left_out]
-    return markup.document(
+    return html.document(
         f"{arm.label}: {findings.title([arm])}",
         typed_by(commands),
         findings.setting([arm]),
@@ -114,7 +103,7 @@ def _curves_of_one(arm: Arm) -> Markup:
     caption = "Accuracy on the test images, deepest head. Epochs are each role's own."
     if len(arm.runs) > 1:
         caption += " Thick: mean over seeds; thin: each seed."
-    keys = legend(all_colours([arm]), "all")
+    keys = legend(role_legend([arm]), "all")
     return grid([("Learning curves", "", join(keys, overlays.roles_chart(arm)))], caption, wide=True)
 
 
@@ -134,7 +123,7 @@ def _reached(arm: Arm) -> Table:
                 scores = [run.accuracy[role][part][head] for run in arm.runs]
                 last, best = ([score[name] for score in scores] for name in ("last", "best"))
                 epochs = sorted({score["best_epoch"] for score in scores})
-                at = f"{'epoch' if len(epochs) == 1 else 'epochs'} {spread(epochs)}"
+                at = f"{'epoch' if len(epochs) == 1 else 'epochs'} {value_range(epochs)}"
                 rows.append([Cell(role), Cell(head), Cell(part), _mean(last, True), _mean(best, below=at)])
     titles = ("Role", "Head", "Images", "Last epoch", "Best epoch")
     return Table("", [Column(title, None) for title in titles], rows, name="Accuracy")
@@ -149,7 +138,7 @@ def _mean(values: Sequence[float], strong: bool = False, below: str | None = Non
 
 def _losses(arm: Arm) -> Iterator[Markup]:
     if charts := overlays.role_losses(arm):
-        yield legend(all_colours([arm]), "all")
+        yield legend(role_legend([arm]), "all")
         yield grid(charts, findings.losses(len(arm.runs) > 1))
 
 
@@ -157,7 +146,7 @@ def _costs_of_one(arm: Arm) -> Iterator[Markup]:
     cost, several = arm.numbers["cost"], len(arm.runs) > 1
     who = "A run took, in the mean over seeds," if several else "It took"
     yield paragraph(
-        f"{who} {counted(cost['updates'], 'update')} in {duration(cost['seconds'])}: {count(cost['forward_passes'])} "
+        f"{who} {plural(cost['updates'], 'update')} in {duration(cost['seconds'])}: {count(cost['forward_passes'])} "
         f"forward and {count(cost['backward_passes'])} backward passes of whole batches, "
         f"{count(cost['forward_images'])} images seen."
     )
@@ -200,7 +189,7 @@ def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0, commands
         **evaluation_sections(comparison, arms),
         "making": ("How this was made", making(arms, comparison["measured"], commands)),
     }
-    return markup.document(
+    return html.document(
         findings.title(arms),
         typed_by(commands),
         findings.setting(arms),
@@ -243,13 +232,13 @@ def _left_out(comparison: Found, unfinished: int) -> Iterator[str]:
         )
         yield html_table(tables.failed(comparison))
     if unfinished:
-        yield note(f"{counted(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out.")
+        yield note(f"{plural(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out.")
 
 
 def _findings(arms: Sequence[Arm], against: str) -> Iterator[str]:
     others = [arm for arm in arms if arm.label != against]
     lines = [spacing.found_of(f"{arm.label} vs {against}", arm.numbers["difference"]) for arm in others]
-    yield from folded_if_many(arms, f"{counted(len(others), 'arm')} against {against}, one by one", tag("ul", *lines))
+    yield from folded_if_many(arms, f"{plural(len(others), 'arm')} against {against}, one by one", tag("ul", *lines))
     yield note(findings.caution([arm.numbers["difference"] for arm in arms]))
 
 
@@ -277,7 +266,7 @@ def _results(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
     yield note(said + findings.best_epoch(comparison["best_chosen_on"]))
     numbers, reached = html_table(tables.results(comparison)), plots.accuracies(arms, against)
     gained = _gains(arms, against, findings.REFERENCE) if comparison["spacing"] else Markup()
-    if len(arms) > markup.MANY:
+    if len(arms) > html.MANY:
         yield reached
         yield folded(f"All numbers, and differences against {against}", numbers, gained)
     else:
@@ -298,7 +287,7 @@ def _curves(arms: Sequence[Arm], against: str) -> Iterator[str]:
         caption = ""
     caption += "Thick: mean over seeds, with its last value; thin: each seed."
     yield folded(
-        "Each arm with its roles and seeds", legend(all_colours(arms), "all"), grid(plots.curves(arms), caption)
+        "Each arm with its roles and seeds", legend(role_legend(arms), "all"), grid(plots.curves(arms), caption)
     )
     if charts := overlays.loss_charts(arms):
         yield tag("h3", "Losses")

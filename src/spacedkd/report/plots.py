@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from spacedkd.report import Arm, colours
+from spacedkd.report.arms import Arm, role_colours
 from spacedkd.report.charts import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
 from spacedkd.report.findings import how
 from spacedkd.report.formatting import DASH, Found, Write, bounds, estimate, percent, percent_tick, plain, points
-from spacedkd.report.markup import Markup, Titled, numbers, tag
+from spacedkd.report.html import Markup, Titled, numbers, tag
 from spacedkd.runs.journal import Curve
 
 MOST_POINTS = 160
@@ -24,7 +24,7 @@ def curves(arms: Sequence[Arm]) -> list[Titled]:
 
 def _curves_of(arm: Arm, area: Panel) -> Markup:
     thin, thick, ends = [], [], []
-    class_of = colours(arm.first.roles)
+    class_of = role_colours(arm.first.roles)
     for role in reversed(arm.first.roles):  # the dashed leader lies over the student, so that equal curves both show
         by_seed = [run.curves[role] for run in arm.runs if role in run.curves]
         if len(by_seed) > 1:

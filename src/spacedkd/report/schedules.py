@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import with_extensions
-from spacedkd.report import Arm, all_colours, colours
+from spacedkd.report.arms import Arm, role_colours, role_legend
 from spacedkd.report.charts import Panel, Point, label, tick_values, ticks
-from spacedkd.report.formatting import DASH, count, counted, listed, plain
-from spacedkd.report.markup import Markup, Titled, folded, grid, html_table, legend, note, tag
+from spacedkd.report.formatting import DASH, count, join_words, plain, plural
+from spacedkd.report.html import Markup, Titled, folded, grid, html_table, legend, note, tag
 from spacedkd.report.table import Cell, Column, Table
 from spacedkd.runs.result import Run
 from spacedkd.schedule import NamedSchedule, Schedule, Spaced, Window, iter_turns, steps_of
@@ -59,8 +59,8 @@ class Timetable:
     def titles(self) -> tuple[str, str]:
         """The arms and what they share; the other way round where they are too many for a title."""
         if len(self.arms) < 4:
-            return listed(self.labels), self.words
-        return f"{self.words}, {counted(len(self.arms), 'arm')}", listed(self.labels)
+            return join_words(self.labels), self.words
+        return f"{self.words}, {plural(len(self.arms), 'arm')}", join_words(self.labels)
 
 
 def is_drawn(arm: Arm) -> bool:
@@ -74,7 +74,7 @@ def section(arms: Sequence[Arm]) -> Iterator[Markup]:
     """The pictures of all schedules, and what they are in steps."""
     known = [arm for arm in arms if is_drawn(arm)]
     if known:
-        yield legend(all_colours(arms), "band")
+        yield legend(role_legend(arms), "band")
         caption = (
             "Each line is a stretch of turns in which one role learns: time runs to the right, the data upwards, and a "
             "second line at the same height replays the same batches. In a two-coloured band turns alternate too "
@@ -84,7 +84,7 @@ def section(arms: Sequence[Arm]) -> Iterator[Markup]:
         yield grid(pictures(found), caption)
         yield folded("The schedules in steps", html_table(_in_steps(found)))
     if own := [arm.label for arm in arms if arm not in known]:
-        yield note(f"Not drawn: {listed(own)}. A report runs no code, and a schedule of one's own is code.")
+        yield note(f"Not drawn: {join_words(own)}. A report runs no code, and a schedule of one's own is code.")
 
 
 def _in_steps(tables: Sequence[Timetable]) -> Table:
@@ -94,7 +94,7 @@ def _in_steps(tables: Sequence[Timetable]) -> Table:
         run, several = table.run, len(table.run.roles) > 1
         interval = count(run.interval) if several and run.interval is not None else DASH
         steps = (run.steps_per_epoch, run.total_steps, len(run.roles) * run.total_steps)
-        rows.append([listed(table.labels), table.words, interval, *map(count, steps)])
+        rows.append([join_words(table.labels), table.words, interval, *map(count, steps)])
     return Table("", [Column(title, None) for title in titles], [[*map(Cell, row)] for row in rows], name="Schedules")
 
 
@@ -162,7 +162,7 @@ def _picture(table: Timetable, alike: Sequence[Timetable]) -> Markup:
         paths.append(_enlarged(table, table.schedule, panel))
     who = " then ".join(run.roles) if len(run.roles) > 1 else f"{run.roles[0]} alone"
     length = f"{plain(run.total_steps / per_epoch)} epochs"
-    return panel.draw(f"Turns of {listed(table.labels)}: {who}, {table.words}, {length}.", frame, *paths)
+    return panel.draw(f"Turns of {join_words(table.labels)}: {who}, {table.words}, {length}.", frame, *paths)
 
 
 def _drawn(table: Timetable, panel: Panel, steps: int) -> tuple[list[Stroke], list[Markup]]:
@@ -176,7 +176,7 @@ def _drawn(table: Timetable, panel: Panel, steps: int) -> tuple[list[Stroke], li
     for one in sorted(drawn, key=lambda one: not one.merged):
         groups.setdefault((one.merged, one.role), []).append(one)
     bands = [found[0] for (merged, _), found in groups.items() if merged]
-    class_of, paths = colours(table.run.roles), []
+    class_of, paths = role_colours(table.run.roles), []
     for place, found in enumerate(groups.values()):
         lines = "".join(panel.path(one.points) for one in found)
         width = LINE + 4 * sum(_coincide(found[0], later, finest) for later in bands[place + 1 :])
@@ -199,6 +199,6 @@ def _enlarged(table: Timetable, schedule: Spaced, panel: Panel) -> Markup:
         (0, len(table.run.roles) * steps), (0, steps), panel.width, panel.height,
         left + 8, panel.width - right + 8, top + 20, panel.height - bottom + 7,
     )  # fmt: skip
-    words = f"first {counted(math.ceil(steps / steps_of(schedule.interval)), 'interval')}"
+    words = f"first {plural(math.ceil(steps / steps_of(schedule.interval)), 'interval')}"
     box = tag("rect", class_="inset", x=left, y=top, width=right - left, height=bottom - top, rx=3)
     return tag("g", box, label(words, left + 7, top + 14), *_drawn(table, inner, steps)[1])

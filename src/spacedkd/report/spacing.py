@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from spacedkd.report import Arm, overlays, plots, tables
 from spacedkd.report import findings as words
-from spacedkd.report.formatting import TIMES, Found, counted, listed, ratio
-from spacedkd.report.markup import MANY, Markup, folded_if_many, grid, html_table, join, legend, marked, note, tag
+from spacedkd.report import overlays, plots, tables
+from spacedkd.report.arms import Arm
+from spacedkd.report.formatting import TIMES, Found, join_words, plural, ratio
+from spacedkd.report.html import MANY, Markup, folded_if_many, grid, html_table, join, legend, marked, note, tag
 
 
 def gains(pairs: Sequence[Found], arms: Sequence[Arm]) -> Markup:
@@ -22,7 +23,7 @@ def gains(pairs: Sequence[Found], arms: Sequence[Arm]) -> Markup:
 def findings(pairs: Sequence[Found]) -> Iterator[str]:
     """A line for each pair."""
     lines = [found_of(f"{pair['spaced']} vs {pair['unspaced']}", pair["difference"]) for pair in pairs]
-    yield from folded_if_many(pairs, f"{counted(len(pairs), 'pair')}, one by one", tag("ul", *lines))
+    yield from folded_if_many(pairs, f"{plural(len(pairs), 'pair')}, one by one", tag("ul", *lines))
 
 
 def found_of(pair: str, difference: Found | None) -> Markup:
@@ -70,7 +71,7 @@ def headline(pairs: Sequence[Found]) -> str:
         return _of_one(pairs[0])
     better, worse, unclear, unknown = (_named(pairs, word) for word in ("better", "worse", "no clear difference", None))
     several = len({pair["method"] for pair in pairs}) == len(pairs)
-    of = f"Of {counted(len(pairs), 'method' if several else 'spaced arm')}"
+    of = f"Of {plural(len(pairs), 'method' if several else 'spaced arm')}"
     if len(unknown) == len(pairs):
         return f"{of}, none shares two seeds with its unspaced form, so none is called better or worse."
     if len(unclear) == len(pairs):
@@ -79,7 +80,7 @@ def headline(pairs: Sequence[Found]) -> str:
     if unclear:
         parts.append(f"{len(unclear)} showed no clear difference")
     if unknown:
-        parts.append(f"no interval can be given for {listed(unknown)}")
+        parts.append(f"no interval can be given for {join_words(unknown)}")
     return "; ".join(parts) + "."
 
 
@@ -98,8 +99,8 @@ def cost(pairs: Sequence[Found]) -> str:
     for pair in pairs:
         by_ratio.setdefault(ratio(pair["cost_ratio"]["updates"]), []).append(pair["name"])
     same = by_ratio.pop("1.0", [])
-    parts = [f"{listed(same) if len(same) < 4 else len(same)} took as many"] if same else []
-    parts += [f"{listed(names)} took {times}{TIMES} as many" for times, names in by_ratio.items()]
+    parts = [f"{join_words(same) if len(same) < 4 else len(same)} took as many"] if same else []
+    parts += [f"{join_words(names)} took {times}{TIMES} as many" for times, names in by_ratio.items()]
     parts[0] += " updates as unspaced"
     return f"Spaced, {'; '.join(parts)}."
 
@@ -111,8 +112,8 @@ def one_role(pairs: Sequence[Found]) -> str | None:
         return None
     have = "has" if len(names) == 1 else "have"
     return (
-        f"Unspaced, {listed(names)} {have} one role only: there the difference is that of spacing and of the second "
-        "role together."
+        f"Unspaced, {join_words(names)} {have} one role only: there the difference is that of spacing and of the "
+        "second role together."
     )
 
 
@@ -122,7 +123,7 @@ def caution(pairs: Sequence[Found]) -> str | None:
     if warning is None or not (_named(pairs, "better") or _named(pairs, "worse")):
         return warning
     left = [pair["name"] for pair in pairs if pair["p_holm"] is not None and pair["p_holm"] < 0.05]
-    for_whom = listed(left) if left else "none"
+    for_whom = join_words(left) if left else "none"
     return f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for {for_whom}."
 
 
@@ -131,4 +132,4 @@ def _named(pairs: Sequence[Found], judged: str | None) -> list[str]:
 
 
 def _did(names: Sequence[str], what: str) -> str:
-    return f"{len(names)} {what} ({listed(names)})" if names else f"none {what}"
+    return f"{len(names)} {what} ({join_words(names)})" if names else f"none {what}"

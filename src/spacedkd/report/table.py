@@ -26,7 +26,7 @@ class Cell:
     """there is no number, only a word in its place"""
 
     @property
-    def in_short(self) -> str:
+    def in_terminal(self) -> str:
         return self.text if self.short is None else self.short
 
 
@@ -54,7 +54,7 @@ class Table:
     """numbers are never broken into lines, however narrow the terminal"""
 
 
-def in_words(
+def text_table(
     title: str,
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -75,10 +75,10 @@ def in_words(
     )
 
 
-def grouped(lines: Iterable[tuple[str, Sequence[str]]]) -> list[list[str]]:
+def group_rows(lines: Iterable[tuple[str, Sequence[str]]]) -> list[list[str]]:
     """Each line under the name of its group, which has a line to itself.
 
-    >>> grouped([("a", ["one", "1"]), ("a", ["two", "2"]), ("", ["three", "3"])])
+    >>> group_rows([("a", ["one", "1"]), ("a", ["two", "2"]), ("", ["three", "3"])])
     [['a', ''], ['  one', '1'], ['  two', '2'], ['three', '3']]
     """
     rows: list[list[str]] = []

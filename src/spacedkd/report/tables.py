@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spacedkd.report.formatting import amount, count, duration
-from spacedkd.report.table import Table, in_words
+from spacedkd.report.table import Table, text_table
 
 if TYPE_CHECKING:
     from spacedkd.comparison.forecast import ComparisonForecast
     from spacedkd.training.forecast import Forecast
 from spacedkd.report.findings import how, leader_name, only_shared, verdict
-from spacedkd.report.formatting import DASH, TIMES, Found, bare_p, counted, estimate, percent, points, ratio, with_p
+from spacedkd.report.formatting import (
+    DASH,
+    TIMES,
+    Found,
+    bare_p,
+    estimate,
+    interval_and_p,
+    percent,
+    plural,
+    points,
+    ratio,
+)
 from spacedkd.report.table import LEAST_NAME, Cell, Column
 from spacedkd.runs.result import Run
 
@@ -30,7 +41,7 @@ def of_roles(found: Forecast) -> Table:
         ("time of a step", *(duration(step.seconds) for step in steps)),
         ("time of an evaluation", *(duration(step.evaluation_seconds) for step in steps)),
     ]
-    return in_words("each role", ("", *(role.role for role in found.roles)), rows)
+    return text_table("each role", ("", *(role.role for role in found.roles)), rows)
 
 
 def _passes(counts: Mapping[str, int]) -> str:
@@ -74,7 +85,7 @@ def of_run_forecast(found: Forecast) -> Table:
     ]
     processes = found.spec.engine.processes
     caption = f"FLOPs and memory are those of each of {processes} processes" if processes > 1 else ""
-    return in_words("the whole run", ("what", "how much"), rows, caption, left=2)
+    return text_table("the whole run", ("what", "how much"), rows, caption, left=2)
 
 
 def _time(found: Forecast) -> str:
@@ -112,8 +123,8 @@ def of_comparison(found: ComparisonForecast) -> list[Table]:
     if any(run.follows for runs in found.arms.values() for run in runs):
         what += "; turns of a teacher that another run trains count as done"
     return [
-        in_words("all runs of each arm", names, done, what, unbroken=True),
-        in_words("what they take", others, takes, caption, unbroken=True),
+        text_table("all runs of each arm", names, done, what, unbroken=True),
+        text_table("what they take", others, takes, caption, unbroken=True),
     ]
 
 
@@ -151,7 +162,7 @@ def results(comparison: Found) -> Table:
     head = f"vs {against}" if fits else "difference"
     compared = [Column(f"Difference vs {against}, points", head), Column(None, "p")] if several else []
     *fewer, most = sorted({arm["last"]["n"] for arm in arms})
-    seeds = " or ".join([*map(str, fewer), counted(most, "seed")])
+    seeds = " or ".join([*map(str, fewer), plural(most, "seed")])
     rows = []
     for arm in arms:
         absent = "reference" if arm["label"] == against else "no shared seed"
@@ -192,8 +203,8 @@ def sharing(comparison: Found, before: str = "") -> str:
     """What arms saved by sharing a teacher, where they did."""
 
     def passes(kind: str) -> float:
-        counted = ((arm.get(kind) or arm["cost"], len(arm["runs"])) for arm in comparison["arms"])
-        return float(sum(runs * (cost["forward_passes"] + 2 * cost["backward_passes"]) for cost, runs in counted))
+        costs = ((arm.get(kind) or arm["cost"], len(arm["runs"])) for arm in comparison["arms"])
+        return float(sum(runs * (cost["forward_passes"] + 2 * cost["backward_passes"]) for cost, runs in costs))
 
     part = passes("computed") / passes("cost")
     if part == 1:
@@ -282,7 +293,7 @@ def of_run(run: Run) -> Table:
         for head, score in heads.items()
     ]
     columns = ("role", "head", "images", "last epoch", f"best epoch (chosen on {run.best_chosen_on})")
-    return in_words("accuracy in percent", columns, rows, left=3)
+    return text_table("accuracy in percent", columns, rows, left=3)
 
 
 def _arm(arm: Found) -> Cell:
@@ -304,7 +315,7 @@ def _difference(difference: Found | None, absent: str = "no shared seed") -> Cel
     if judged is None:
         return Cell(mean, strong=True, below="1 shared seed: no interval")
     short = estimate(difference, points)
-    return Cell(mean, short=short, strong=True, verdict=judged, below=with_p(difference))
+    return Cell(mean, short=short, strong=True, verdict=judged, below=interval_and_p(difference))
 
 
 def _p(difference: Found | None) -> Cell:

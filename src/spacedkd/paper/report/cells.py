@@ -5,7 +5,7 @@ from string import ascii_lowercase
 from typing import NamedTuple
 
 from spacedkd.report.findings import verdict
-from spacedkd.report.formatting import MINUS, PLUS_MINUS, Found, bounds, three_digits
+from spacedkd.report.formatting import MINUS, PLUS_MINUS, Found, bounds, decimals_for
 
 Key = tuple[str, str]
 """row and column"""
@@ -51,7 +51,7 @@ def unit(cell: Found) -> Unit:
     if cell["unit"] == "percent":
         return Unit(100, PAPER_DIGITS)
     near = [abs(value) for value in (_mean(cell), cell["paper"]) if value is not None]
-    return Unit(1, three_digits(max(near, default=0)))
+    return Unit(1, decimals_for(max(near, default=0)))
 
 
 def difference_unit(cell: Found) -> Unit:
@@ -60,7 +60,7 @@ def difference_unit(cell: Found) -> Unit:
     if cell["unit"] == "percent" or not found:
         return of
     largest = max(abs(value) for value in (found["mean"], *bounds(found)))
-    return Unit(of.factor, max(of.digits, three_digits(largest))) if largest else of
+    return Unit(of.factor, max(of.digits, decimals_for(largest))) if largest else of
 
 
 def in_points(cell: Found) -> str:

@@ -24,8 +24,8 @@ from spacedkd.paper.report.cells import (
 )
 from spacedkd.paper.report.findings import VERDICTS, has_optimum, optimum, tally
 from spacedkd.report.charts import Panel, Point, Tick, can_be_told_apart, domain, dot, label, rounded, ticks
-from spacedkd.report.formatting import Found, Write, bounds, listed, percent_tick, plain, tick
-from spacedkd.report.markup import Markup, grid, join, legend, note, tag
+from spacedkd.report.formatting import Found, Write, bounds, join_words, percent_tick, plain, tick
+from spacedkd.report.html import Markup, grid, join, legend, note, tag
 from spacedkd.report.plots import GAINS, Row, Writing, forest
 
 # Where the paper's numbers are drawn beside ours, which are of other networks and data, and where columns lie.
@@ -298,7 +298,7 @@ def _over_an_axis(found: Found, lines: Sequence[Line]) -> Iterator[Markup]:
         caption += " Where every column has a reference of its own, each is moved by itself and has no axis."
     off = [column for column in found["columns"] if column not in found["axis"]["values"]]
     if off:
-        caption += f" Not on the axis, but in the table: {listed(off)}."
+        caption += f" Not on the axis, but in the table: {join_words(off)}."
     pictures = [(line.row, line.said, line.draw()) for line in lines]
     yield grid([*all_rows(found), *pictures], f"{caption} Every panel has its own height.")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spacedkd.paper.report.cells import compared
-from spacedkd.report.formatting import DASH, MINUS, PLUS_MINUS, Found, count, counted, duration, listed, spread
+from spacedkd.report.formatting import DASH, MINUS, PLUS_MINUS, Found, count, duration, join_words, plural, value_range
 
 SMALLER = "smaller than the paper's"
 VERDICTS = ("agrees", "disagrees", SMALLER, "cannot tell")
@@ -30,9 +30,9 @@ def tally(verdict: Found) -> str:
     >>> tally({"agrees": 1, "disagrees": 2, "smaller than the paper's": 0, "cannot tell": 0})
     '1 agrees, 2 disagree, 0 cannot tell'
     """
-    plural = {"agrees": "agree", "disagrees": "disagree"}
-    counted = [word for word in VERDICTS if verdict[word] or word != SMALLER]
-    return ", ".join(f"{verdict[word]} {plural.get(word, word) if verdict[word] != 1 else word}" for word in counted)
+    plurals = {"agrees": "agree", "disagrees": "disagree"}
+    words = [word for word in VERDICTS if verdict[word] or word != SMALLER]
+    return ", ".join(f"{verdict[word]} {plurals.get(word, word) if verdict[word] != 1 else word}" for word in words)
 
 
 def seeds(found: Found) -> str:
@@ -40,7 +40,7 @@ def seeds(found: Found) -> str:
     numbers = [cell["estimate"]["n"] for cell in found["cells"] if cell["estimate"]]
     if not numbers:
         return "no finished seed"
-    return f"{spread(numbers)} {'seed' if max(numbers) == 1 else 'seeds'}"
+    return f"{value_range(numbers)} {'seed' if max(numbers) == 1 else 'seeds'}"
 
 
 def averaged(found: Found) -> str:
@@ -74,7 +74,7 @@ def unfinished(found: Found) -> str | None:
     number = found.get("missing")
     if not number:
         return None
-    said = f"{counted(number, 'run')} {'is' if number == 1 else 'are'} not finished"
+    said = f"{plural(number, 'run')} {'is' if number == 1 else 'are'} not finished"
     return f"{said}: cells without them are empty, or of fewer seeds."
 
 
@@ -84,7 +84,7 @@ def cost(found: Found) -> str | None:
     if not of:
         return None
     shared = f", {count(of['shared'])} of them from a teacher that another run had trained" if of["shared"] else ""
-    said = f"{counted(of['runs'], 'run')}{shared}; {duration(3600 * of['hours'])} by the clock"
+    said = f"{plural(of['runs'], 'run')}{shared}; {duration(3600 * of['hours'])} by the clock"
     return f"{said}, {count(of['updates'])} optimizer updates." if of.get("updates") is not None else f"{said}."
 
 
@@ -95,7 +95,7 @@ def origin(found: Found) -> str:
         return f"Made on {found['date']}. Machine: {found['machine']}. Versions: {versions}."
     finished = sorted({int(seed) for cell in found["cells"] for seed in cell["values"]})
     which = "seeds" if len(finished) > 1 else "seed"
-    seeds = f"{which} {listed([str(seed) for seed in finished])}" if finished else "no finished seed"
+    seeds = f"{which} {join_words([str(seed) for seed in finished])}" if finished else "no finished seed"
     return (
         f"Made on {found['date']} with the {found['recipe']} recipe, {seeds}, at the {scale(found)}. "
         f"Machine: {found['machine']}. Versions: {versions}."
@@ -145,7 +145,7 @@ def overall(all_found: Sequence[Found]) -> str:
     tables = f"{len(all_found)} of the paper's tables and figures"
     if not any(total.values()):
         return f"{tables}. No effect is judged."
-    return f"{tables}, {counted(sum(total.values()), 'effect')} compared: {tally(total)}."
+    return f"{tables}, {plural(sum(total.values()), 'effect')} compared: {tally(total)}."
 
 
 SUMMARIES = (
@@ -175,7 +175,7 @@ def summary_lines(found: Found) -> list[list[Told]]:
             low, high = one["ours"]["low"], one["ours"]["high"]
             half = "" if low is None else f" {PLUS_MINUS} {50 * (high - low):.2f}"
             mine = Told(_points(100 * one["ours"]["mean"]) + half, one["our_row"] or "")
-            theirs = Told(_points(one["printed_finished"]), f"{one['finished']} of {counted(one['rows'], 'row')}")
+            theirs = Told(_points(one["printed_finished"]), f"{one['finished']} of {plural(one['rows'], 'row')}")
         printed = Told(_points(one["printed"]), one["printed_row"] or "")
         judged = Told(one["verdict"] or DASH, one["why"])
         lines.append([Told(one["statement"]), Told(_points(one["stated"])), printed, theirs, mine, judged])

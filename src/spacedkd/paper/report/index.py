@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from spacedkd.paper.report import findings
 from spacedkd.report.formatting import Found
+from spacedkd.report.html import Markup, document, note, paragraph, tag
 from spacedkd.report.markdown import escaped, grid
-from spacedkd.report.markup import Markup, document, note, paragraph, tag
 from spacedkd.runtime.files import write_text
 
 TITLE = "The paper's claims, reproduced"

@@ -8,8 +8,8 @@ from urllib.parse import quote
 from spacedkd.paper.report import findings, tables
 from spacedkd.paper.report.cells import compared, footnotes, has_paper
 from spacedkd.paper.report.figures import figure
-from spacedkd.report.formatting import Found, listed
-from spacedkd.report.markup import Markup, document, folded, folded_if_many, html_table, note, paragraph, tag
+from spacedkd.report.formatting import Found, join_words
+from spacedkd.report.html import Markup, document, folded, folded_if_many, html_table, note, paragraph, tag
 from spacedkd.runtime.files import Folder, write_text
 
 STYLE = """
@@ -107,7 +107,7 @@ def _pictures(found: Found, folder: Path) -> Iterator[str]:
         image = tag("img", src=f"data:{MIME[Path(name).suffix.lower()]};base64,{data}", alt=name)
         yield tag("figure", image, tag("figcaption", Path(name).stem))
     if missing:
-        yield note(f"Not beside the results: {listed(missing)}.")
+        yield note(f"Not beside the results: {join_words(missing)}.")
 
 
 def _lost(found: Found) -> Iterator[str]:

@@ -30,9 +30,9 @@ from spacedkd.paper.report.findings import (
     summary_lines,
     unfinished,
 )
-from spacedkd.report.formatting import DASH, PLUS_MINUS, Found, bare_p, counted
-from spacedkd.report.markup import Markup, join, tag
-from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, grouped, in_words
+from spacedkd.report.formatting import DASH, PLUS_MINUS, Found, bare_p, plural
+from spacedkd.report.html import Markup, join, tag
+from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, group_rows, text_table
 
 
 def layout(found: Found) -> Table:
@@ -162,9 +162,9 @@ def result_tables(found: Found) -> list[Table]:
     said = f"{measured(found)}; {averaged(found)}; differences paired by seed"
     caption = ". ".join(part.removesuffix(".") for part in (said, few_seeds(found), unfinished(found)) if part)
     title = f"{found['title']} ({found['reference']})"
-    shown = in_words(title, columns, grouped(lines), caption, least_width=LEAST_NAME, unbroken=True)
+    shown = text_table(title, columns, group_rows(lines), caption, least_width=LEAST_NAME, unbroken=True)
     stated = [[*map(str, line)] for line in summary_lines(found)]
-    summary = [in_words("what the text says of all of them", SUMMARY_HEADS, stated)] if stated else []
+    summary = [text_table("what the text says of all of them", SUMMARY_HEADS, stated)] if stated else []
     lost = {"diverged": diverged, "failed": failed}
     return [shown, *summary, *(table(found) for name, table in lost.items() if found.get(name))]
 
@@ -185,7 +185,7 @@ def listing_table(rows: Sequence[Found]) -> Table:
     for row in rows:
         shared = f" ({row['shared']} shared)" if row["shared"] else ""
         costs = ", ".join(f"{scale} {cost}" for scale, cost in row["cost"].items())
-        takes = f"{counted(row['runs'], 'run')}{shared}: {costs}"
+        takes = f"{plural(row['runs'], 'run')}{shared}: {costs}"
         about = "; ".join(filter(None, (row["networks"], row["data"])))
         finished = f"finished: {row['finished']}" if row["finished"] else ""
         lines.append([row["name"], "\n".join(filter(None, (row["claim"], about, takes, finished)))])
@@ -195,4 +195,4 @@ def listing_table(rows: Sequence[Found]) -> Table:
         "cores, at the paper's scale for one large GPU; --plan measures"
     )
     widest = max((len(row["name"]) for row in rows), default=None)
-    return in_words("tables and figures of the paper", columns, lines, caption, left=2, least_width=widest)
+    return text_table("tables and figures of the paper", columns, lines, caption, left=2, least_width=widest)

@@ -5,7 +5,7 @@
 import math
 from collections.abc import Sequence
 
-from spacedkd.report.formatting import MINUS, PLUS_MINUS, Found, counted, listed, spread
+from spacedkd.report.formatting import MINUS, PLUS_MINUS, Found, join_words, plural, value_range
 
 CHANCE = 0.05
 """clear cases up to this part are no more than chance would give"""
@@ -63,7 +63,7 @@ def interval_name(setting: Found, interval: int) -> str:
     """
     if interval == setting["steps"]:
         return "offline"
-    return counted(interval * setting["batch_size"] / setting["samples"], "epoch")
+    return plural(interval * setting["batch_size"] / setting["samples"], "epoch")
 
 
 def signed_percent(part: float) -> str:
@@ -102,7 +102,7 @@ def share(part: float) -> str:
 
 def shares(every: Sequence[Found], name: str) -> str:
     """From the smallest to the largest part of this name."""
-    return spread([one[name] for one in every], share)
+    return value_range([one[name] for one in every], share)
 
 
 def verdicts(found: Found, name: str) -> list[Found]:
@@ -166,7 +166,7 @@ def why(found: Found) -> str:
     if not every:
         return ""
     gap, bend = ([one[name] for one in every] for name in ("gap_target", "bend_target"))
-    with_gap, with_bend = (spread(values, lambda r: f"{r:.2f}".replace("-", MINUS)) for values in (gap, bend))
+    with_gap, with_bend = (value_range(values, lambda r: f"{r:.2f}".replace("-", MINUS)) for values in (gap, bend))
     said = (
         f"The signed sum is above zero in {shares(every, 'signed_positive')} % of runs and times near convergence. "
         f"With the targets, what is left of the teacher's error has a correlation of {with_gap}, and tr ∇²f one of "
@@ -210,6 +210,6 @@ def ends(found: Found) -> list[str]:
             kind = ("larger" if change["mean"] > 0 else "smaller") if clear else "not clearly different"
             name = interval_name(one["setting"], interval["interval"])
             groups[kind].append(f"{name} ({signed_percent(change['mean'])})")
-        said = "; ".join(f"{kind} for {listed(names)}" for kind, names in groups.items() if names)
+        said = "; ".join(f"{kind} for {join_words(names)}" for kind, names in groups.items() if names)
         sentences.append(f"{one['setting']['name']}: against online KD the trace at the end is {said}.")
     return sentences

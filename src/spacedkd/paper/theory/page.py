@@ -6,7 +6,7 @@ from pathlib import Path
 from spacedkd.paper.theory import findings as words
 from spacedkd.paper.theory import plots
 from spacedkd.report.formatting import PLUS_MINUS, Found, count
-from spacedkd.report.markup import Markup, Titled, document, grid, legend, note, paragraph, tag
+from spacedkd.report.html import Markup, Titled, document, grid, legend, note, paragraph, tag
 from spacedkd.runtime.files import write_text
 
 STYLE = """

@@ -7,7 +7,7 @@ from itertools import pairwise
 from spacedkd.paper.theory.findings import STATEMENTS, interval_name, share, signed_percent
 from spacedkd.report.charts import Panel, Point, Tick, label, rounded, thinned, ticks
 from spacedkd.report.formatting import Found
-from spacedkd.report.markup import Markup, join, tag
+from spacedkd.report.html import Markup, join, tag
 
 MOST_POINTS = 130
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
