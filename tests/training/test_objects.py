@@ -393,7 +393,7 @@ def test_a_learning_rate_of_ones_own(tmp_path: Path) -> None:
         ({"lr": lambda step: math.nan if step == 7 else 0.1}, "lr(7) is nan"),
         ({"lr": lambda step: "0.1"}, "lr(0) is '0.1'"),
         ({"lr": lambda step: -1.0}, "lr(0) is -1.0"),
-        ({"optimizer": lambda named: "adam"}, "must give a torch.optim.Optimizer for named parameters, got 'adam'"),
+        ({"optimizer": lambda named: "adam"}, "must return a torch.optim.Optimizer for named parameters, got 'adam'"),
         (
             {"optimizer": lambda named: torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)},
             "got one of others or none",

@@ -1,7 +1,8 @@
-"""Lightning Fabric, imported in half the time where torchmetrics is installed too, and without its observer.
+"""Lightning Fabric, imported in half the time where torchmetrics is installed, and without its process observer.
 
-Fabric compares torchmetrics' version as it is imported, and does so by importing torchmetrics, which imports
-transformers and scipy.signal where they are there: two seconds, in every process, for a number that is in its metadata.
+All of Fabric is imported here, because it is slow to import. To compare torchmetrics' version Fabric imports
+torchmetrics, which imports transformers and scipy.signal if they are installed: two seconds in every process, for a
+number that is in the package's metadata.
 """
 
 import sys
@@ -12,23 +13,23 @@ from types import ModuleType
 
 
 @contextmanager
-def _version_alone(package: str) -> Iterator[None]:
-    """Whoever imports this package meanwhile gets its version and nothing else, unless somebody has imported it."""
+def _stub_module(package: str) -> Iterator[None]:
+    """Let imports of a package find a stub with its `__version__` only, unless the package is imported already."""
     try:
-        stand_in = ModuleType(package)
-        stand_in.__version__ = version(package)  # type: ignore[attr-defined]
+        stub = ModuleType(package)
+        stub.__version__ = version(package)  # type: ignore[attr-defined]
     except PackageNotFoundError:
         yield
         return
-    found = sys.modules.setdefault(package, stand_in)
+    module = sys.modules.setdefault(package, stub)
     try:
         yield
     finally:
-        if found is stand_in:
+        if module is stub:
             del sys.modules[package]
 
 
-with _version_alone("torchmetrics"):
+with _stub_module("torchmetrics"):
     from lightning_fabric import Fabric as Fabric
     from lightning_fabric.plugins.precision.double import DoublePrecision as DoublePrecision
     from lightning_fabric.strategies.ddp import DDPStrategy as DDPStrategy
@@ -39,12 +40,13 @@ with _version_alone("torchmetrics"):
 
 
 def disable_child_observer(fabric: Fabric) -> None:
-    """From now on Fabric does not look whether the processes that it has started live.
+    """Keep Fabric from watching the processes that it has started.
 
-    It looks every five seconds, and once one has ended with an error it kills all with SIGKILL: also a first rank that
-    is about to say what happened, or to save.
+    Its observer looks at them every five seconds. Once one has ended with an error it kills all with SIGKILL, also a
+    first rank that is about to report the error, or to save. `distributed.watch_ranks` takes its place.
     """
     launcher = fabric.strategy.launcher
     if isinstance(launcher, _SubprocessScriptLauncher):
+        # The observer holds this list: it gets an empty one, and the launcher a copy.
         observed, launcher.procs = launcher.procs, [*launcher.procs]
         observed.clear()

@@ -1,4 +1,7 @@
-"""One model that learns: its weights, its optimizer, and the update; and who learns in a loop of your own."""
+"""A model that learns: its weights, its optimizer, and the update that every training step comes down to.
+
+`Learner.update` is the update of a run. `learning` is for a training loop of your own: it says which model learns now.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,18 +18,17 @@ from spacedkd.training.distributed import uses_fsdp
 from spacedkd.training.fabric import Fabric
 from spacedkd.training.optimizers import make_optimizer
 
-# One model that learns: its weights, its optimizer, and the update; and who learns in a loop of your own.
-
 Losses = Mapping[str, Tensor]
+"""losses by name, each a tensor with one number"""
 
 
 class MicroBatch(NamedTuple):
-    """What one part of an update's batch, mostly all of it, gives."""
+    """A part of an update's batch; without gradient accumulation the only one, the whole batch."""
 
     compute_losses: Callable[[], Losses]
-    """the losses for the weights as they are"""
+    """the losses of these images, for the weights as they are when it is called"""
     weight: float = 1.0
-    """what they count for"""
+    """the share of the whole batch's loss"""
 
 
 class Learner:
@@ -40,123 +42,134 @@ class Learner:
         make: MakeOptimizer | None = None,
         own_lr: bool = False,
     ) -> None:
-        """With `own_lr` the rates the optimizer was made with count, and the run's rate is a factor on them."""
+        """Make the model's optimizer, from the spec or by calling `make`.
+
+        With `own_lr` the optimizer's parameter groups keep the learning rates they were made with, and the rate given
+        to an update scales them; without it all groups get that rate.
+        """
         self.fabric = fabric
         self.module = model
+        """the plain module, without wrappers for devices and precision"""
         self.model: Any = fabric.setup_module(model)
-        """as it is called while it learns"""
+        """the module to call while it learns"""
         self.frozen: nn.Module = device.unwrap_ddp(fabric, self.model, model)
-        """as it is called while it stands still"""
+        """the module to call while it is frozen"""
         self.optimizer = make_optimizer(model, optimizer, make)
-        self._step: Any = fabric.setup_optimizers(self.optimizer)
-        self._rates = [group["lr"] / optimizer.lr for group in self.optimizer.param_groups] if own_lr else None
+        self._fabric_optimizer: Any = fabric.setup_optimizers(self.optimizer)
+        self._lr_scales = [group["lr"] / optimizer.lr for group in self.optimizer.param_groups] if own_lr else None
         self.clip = optimizer.clip
-        self.needs_closure = not _needs_gradients_alone(self.optimizer)
+        self.needs_closure = not _needs_gradients_only(self.optimizer)
+        """whether the optimizer may compute the losses again after it has moved the weights (SAM, LBFGS)"""
         if self.needs_closure and uses_fsdp(fabric):
-            raise UserError("strategy fsdp needs an optimizer of torch's or timm's that asks for losses once.")
-
-    def update(self, parts: Sequence[MicroBatch], lr: float) -> Losses:
-        """One step down the sum of the losses; gives the losses it had before. What has no gradient does not move.
-
-        An optimizer that asks for them again after it has moved the weights (SAM, LBFGS) gets them anew.
-        """
-        losses = self._backward(parts)
-        self._assign(lr)
-        if self.needs_closure:
-            self._step.step(self._closure(losses, parts))
-        else:
-            self._step.step()
-        return losses
-
-    def _assign(self, lr: float) -> None:
-        for place, group in enumerate(self.optimizer.param_groups):
-            group["lr"] = lr if self._rates is None else lr * self._rates[place]
+            raise UserError("strategy fsdp needs an optimizer of torch's or timm's that computes the losses once.")
 
     @property
     def lr(self) -> float:
         """The learning rate of the last update."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def _backward(self, parts: Sequence[MicroBatch]) -> Losses:
-        """Gradients of the losses, in place of those that were there."""
-        self._step.zero_grad(set_to_none=True)
-        found = []
-        for part in parts:
-            with self.fabric.no_backward_sync(self.model, enabled=part is not parts[-1]):  # processes meet once
-                losses = part.compute_losses()
-                shared = losses if part.weight == 1 else {name: loss * part.weight for name, loss in losses.items()}
-                self.fabric.backward(_sum(shared))
-            found.append(losses)
-        losses = found[0] if len(parts) == 1 else _mean(found, [part.weight for part in parts])
+    def update(self, micro_batches: Sequence[MicroBatch], lr: float) -> Losses:
+        """Take one optimizer step on the sum of the losses, and return the losses from before the step.
+
+        Parameters that got no gradient do not move.
+        """
+        losses = self._backward(micro_batches)
+        self._set_lr(lr)
+        if self.needs_closure:
+            self._fabric_optimizer.step(self._closure(losses, micro_batches))
+        else:
+            self._fabric_optimizer.step()
+        return losses
+
+    def _backward(self, micro_batches: Sequence[MicroBatch]) -> Losses:
+        """Replace the gradients by those of the summed losses, and return the losses of the whole batch."""
+        self._fabric_optimizer.zero_grad(set_to_none=True)
+        losses: list[Losses] = []
+        for micro_batch in micro_batches:
+            is_last = micro_batch is micro_batches[-1]
+            with self.fabric.no_backward_sync(self.model, enabled=not is_last):  # ranks average gradients once, at last
+                losses.append(micro_batch.compute_losses())
+                self.fabric.backward(_weighted_sum(losses[-1], micro_batch.weight))
         if self.clip is not None:
-            self.fabric.clip_gradients(self.model, self._step, max_norm=self.clip, error_if_nonfinite=False)
+            self.fabric.clip_gradients(self.model, self._fabric_optimizer, max_norm=self.clip, error_if_nonfinite=False)
         if self.needs_closure:
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
-                    parameter.grad = parameter.grad.contiguous()  # which torch's LBFGS takes for granted
-        return losses
+                    parameter.grad = parameter.grad.contiguous()  # torch's LBFGS views gradients as flat vectors
+        return losses[0] if len(losses) == 1 else _mean(losses, [micro_batch.weight for micro_batch in micro_batches])
 
-    def _closure(self, losses: Losses, parts: Sequence[MicroBatch]) -> Callable[[], Tensor]:
-        """The losses once more; asked before anything has changed, they are those known already."""
+    def _set_lr(self, lr: float) -> None:
+        for number, group in enumerate(self.optimizer.param_groups):
+            group["lr"] = lr if self._lr_scales is None else lr * self._lr_scales[number]
+
+    def _closure(self, losses: Losses, micro_batches: Sequence[MicroBatch]) -> Callable[[], Tensor]:
+        """Return a function that computes losses and gradients for an optimizer, as torch's optimizers expect it.
+
+        The first call, made while weights and gradients are still those that `losses` were computed with, costs nothing.
+        """
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        known = [parameter.detach().clone() for parameter in parameters]
-        gradients = [_version(parameter.grad) for parameter in parameters]
-        asked = False
+        weights_before = [parameter.detach().clone() for parameter in parameters]
+        gradients_before = [_gradient_version(parameter) for parameter in parameters]
+        called = False
 
-        def unchanged() -> bool:
-            same = gradients == [_version(parameter.grad) for parameter in parameters]
-            return same and all(torch.equal(one, before) for one, before in zip(parameters, known, strict=True))
+        def is_unchanged() -> bool:
+            same_gradients = gradients_before == [_gradient_version(parameter) for parameter in parameters]
+            return same_gradients and all(map(torch.equal, parameters, weights_before))
 
         def closure() -> Tensor:
-            nonlocal asked
-            first, asked = not asked, True
+            nonlocal called
+            is_first, called = not called, True
             with torch.enable_grad():
-                found = losses if first and unchanged() else self._backward(parts)
-            return _sum(found).detach()
+                current = losses if is_first and is_unchanged() else self._backward(micro_batches)
+            return _weighted_sum(current).detach()
 
         return closure
 
     def zero_gradient_step(self, lr: float) -> None:
-        """A step with zero gradients: weight decay and momentum move what should stand still.
+        """Take a step with zero gradients, in which weight decay and momentum move a model that should be frozen.
 
-        One optimizer over two networks does this to whichever is not learning; the paper's transformer code has one.
+        A single optimizer over two networks does this to the one that does not learn. The paper's transformer code has
+        such an optimizer.
         """
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
-        self._assign(lr)
-        self._step.step()
-        self._step.zero_grad(set_to_none=True)
+        self._set_lr(lr)
+        self._fabric_optimizer.step()
+        self._fabric_optimizer.zero_grad(set_to_none=True)
 
 
-def _version(gradient: Tensor | None) -> tuple[int, int] | None:
-    """Differs as soon as a gradient is written to or replaced."""
-    return None if gradient is None else (id(gradient), gradient._version)
+def _weighted_sum(losses: Losses, weight: float = 1.0) -> Tensor:
+    # Each loss is multiplied before the sum, and none by one: another order would change the last bits of gradients.
+    values = losses.values() if weight == 1 else (loss * weight for loss in losses.values())
+    return torch.stack([*values]).sum()
 
 
-def _sum(losses: Losses) -> Tensor:
-    return torch.stack(list(losses.values())).sum()
+def _mean(losses: Sequence[Losses], weights: Sequence[float]) -> Losses:
+    """Return the losses of a whole batch from those of its micro-batches."""
+    means: dict[str, Tensor] = {}
+    for micro_batch, weight in zip(losses, weights, strict=True):
+        for name, loss in micro_batch.items():
+            means[name] = means.get(name, 0) + loss.detach() * (weight / sum(weights))
+    return means
 
 
-def _mean(found: Sequence[Losses], shares: Sequence[float]) -> Losses:
-    """The losses of a whole batch from those of its parts."""
-    whole: dict[str, Tensor] = {}
-    for losses, share in zip(found, shares, strict=True):
-        for name, loss in losses.items():
-            whole[name] = whole.get(name, 0) + loss.detach() * (share / sum(shares))
-    return whole
+def _gradient_version(parameter: Tensor) -> tuple[int, int] | None:
+    """Return a value that changes when the parameter's gradient is replaced or written to."""
+    return None if parameter.grad is None else (id(parameter.grad), parameter.grad._version)
 
 
-def _needs_gradients_alone(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer never asks for the losses. That is known of torch's and timm's; others may."""
-    ours = type(optimizer).__module__.startswith(("torch.optim", "timm.optim"))
-    return ours and not isinstance(optimizer, torch.optim.LBFGS)
+def _needs_gradients_only(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether an optimizer never computes losses itself. That is certain for torch's and timm's alone."""
+    is_builtin = type(optimizer).__module__.startswith(("torch.optim", "timm.optim"))
+    return is_builtin and not isinstance(optimizer, torch.optim.LBFGS)
 
 
 def set_mode(model: nn.Module, training: bool) -> None:
-    """`model.train(training)`, which online happens at every turn, without torch's checks of every attribute set.
+    """Do `model.train(training)` faster, because online distillation switches modes at every turn.
 
-    A part with a `train` of its own, say one that keeps its BatchNorm frozen, is asked for it.
+    `nn.Module.__setattr__` checks every attribute that is set; writing to `__dict__` skips that. A model with a part
+    that overrides `train`, say to keep its BatchNorm frozen, is switched with `model.train`.
     """
     parts = [*model.modules()]
     if any(type(part).train is not nn.Module.train for part in parts):
@@ -168,10 +181,10 @@ def set_mode(model: nn.Module, training: bool) -> None:
 
 @contextmanager
 def learning(models: Mapping[str, nn.Module], role: str) -> Iterator[nn.Module]:
-    """The role's model trains while this lasts, every other one stands still; afterwards all are as they were.
+    """Let the role's model learn and freeze every other model; afterwards all are as they were before.
 
-    To stand still is to be in evaluation mode, so that BatchNorm's statistics stay and dropout does nothing, and to get
-    no gradients. Gives the model that learns.
+    A frozen model is in evaluation mode, so that BatchNorm's statistics stay and dropout does nothing, and gets no
+    gradients. Yields the model that learns; a role that is not among the models is refused.
 
     >>> models = {"teacher": nn.BatchNorm1d(2), "student": nn.BatchNorm1d(2)}
     >>> with learning(models, "student") as student:
@@ -184,19 +197,16 @@ def learning(models: Mapping[str, nn.Module], role: str) -> Iterator[nn.Module]:
         raise unknown("role", role, models)
     modes = [(module, module.training) for model in models.values() for module in model.modules()]
     gradients = [(weight, weight.requires_grad) for model in models.values() for weight in model.parameters()]
-    own = {id(weight) for weight in models[role].parameters()}  # whatever else it shares with others learns too
+    own = {id(weight) for weight in models[role].parameters()}  # weights shared with other models learn too
     try:
         for model in models.values():
             model.eval()
         models[role].train()
-        for weight, wanted in gradients:
-            weight.requires_grad_(wanted and id(weight) in own)
+        for weight, requires_grad in gradients:
+            weight.requires_grad_(requires_grad and id(weight) in own)
         yield models[role]
     finally:
         for module, mode in modes:
             module.training = mode
-        for weight, wanted in gradients:
-            weight.requires_grad_(wanted)
-
-
-# What an update is computed from: all of its batch, or several parts of it whose gradients are accumulated.
+        for weight, requires_grad in gradients:
+            weight.requires_grad_(requires_grad)
