@@ -105,7 +105,7 @@ class Learner:
     def _closure(self, losses: Losses, micro_batches: Sequence[MicroBatch]) -> Callable[[], Tensor]:
         """Return a function that computes losses and gradients for an optimizer, as torch's optimizers expect it.
 
-        The first call, made while weights and gradients are still those that `losses` were computed with, costs nothing.
+        The first call, made while weights and gradients are those that gave `losses`, computes nothing.
         """
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         weights_before = [parameter.detach().clone() for parameter in parameters]
