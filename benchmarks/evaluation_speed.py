@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from benchmarks.timing import fastest
 from spacedkd import Batch, Classifier, Images
-from spacedkd.data.stream import in_order
+from spacedkd.data.stream import evaluation_batches
 from spacedkd.evaluation.accuracy import correct
 from spacedkd.evaluation.adversarial import perturb
 from spacedkd.evaluation.corruptions import CorruptedImages, corruptions
@@ -62,7 +62,7 @@ def corrupted_images(count: int) -> None:
             return (one.to(torch.device("cpu"), True) for one in kept.batches(name, severity, BATCH))
 
         def shown() -> Iterator[Batch]:
-            return (one.to(torch.device("cpu"), True) for one in in_order(images, BATCH))
+            return (one.to(torch.device("cpu"), True) for one in evaluation_batches(images, BATCH))
 
         def again() -> None:
             store = CorruptedImages(images, Path(folder))
@@ -79,15 +79,15 @@ def corrupted_images(count: int) -> None:
 
 def attacks() -> None:
     images, model = pictures(BATCH), network()
-    pixels = images.fitted(torch.arange(BATCH)).to(memory_format=torch.channels_last)
+    pixels = images.resized(torch.arange(BATCH)).to(memory_format=torch.channels_last)
     ten = attack("bim", 8)
 
     def ours() -> None:
-        perturb(model, images.normalised, pixels, images.labels, ten)
+        perturb(model, images.normalise, pixels, images.labels, ten)
 
     def bare() -> None:
         for _ in range(ten.steps):
-            shown: Tensor = images.normalised(pixels).requires_grad_()
+            shown: Tensor = images.normalise(pixels).requires_grad_()
             loss = F.cross_entropy(model(shown)[0].logits, images.labels)
             torch.autograd.grad(loss, shown)
 

@@ -64,7 +64,7 @@ def loop_overhead() -> None:
             F.cross_entropy(model(images), batch.labels).backward()
             optimizer.step()
         with torch.no_grad():
-            model.eval()(data.test.labelled(torch.arange(len(data.test)))[0])
+            model.eval()(data.test.inputs_and_labels(torch.arange(len(data.test)))[0])
 
     short, short_bare, long, long_bare = fastest(
         *(partial(action, epochs) for epochs in (2, 10) for action in (ours, bare)), repeats=5

@@ -36,7 +36,7 @@ from spacedkd.config.recipes import RECIPES, SETTINGS, of_quirks, recipe, with_s
 from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import from_json, to_json
 from spacedkd.data.inputs import DataInfo
-from spacedkd.data.sources import fill_in
+from spacedkd.data.sources import resolve_data
 from spacedkd.methods import build_method
 from spacedkd.models.factory import build_network
 from spacedkd.runtime.documents import read_journal
@@ -218,7 +218,7 @@ def test_what_the_quirks_do() -> None:
     assert cnn.schedule == Spaced("1.5ep", tail="drop")
     assert own.schedule == ReleasedSelfKD("4ep", looks=True)
     assert build_method(own.method) == SelfKD(variant="live", skip_deepest_exit_features=True, exits_run_along=True)
-    assert fill_in(own.data).augmentation == "self-cifar"
+    assert resolve_data(own.data).augmentation == "self-cifar"
     assert vit.method.options["logit_loss"] == "kl-over-classes"
     assert vit.schedule == Spaced("1.5ep+", tail="drop")
     assert {spec.same_init for spec in (cnn, vit)} == {False}
@@ -463,7 +463,7 @@ def test_other_data_gets_the_augmentation_the_papers_code_has_for_it(
     """PAPER_VS_CODE.md, section 4.1."""
     if data[0].isdigit():
         data = _arrays(tmp_path / "own.npz", *(int(side) for side in data.split("x")))
-    found = fill_in(to_spec(parse(["--recipe", name, "--data", data])).data)
+    found = resolve_data(to_spec(parse(["--recipe", name, "--data", data])).data)
     assert found.augmentation == augmentation
     if augmentation == "tiny-imagenet":
         assert found.augment is not None

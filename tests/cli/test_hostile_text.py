@@ -16,11 +16,11 @@ from spacedkd.cli import main, progress
 from spacedkd.cli.progress import RoleBars, Watched, jobs_progress, say, work_progress
 from spacedkd.cli.stops import say_error
 from spacedkd.comparison.results import compare
-from spacedkd.data.parallel import notify
 from spacedkd.report.tables import comparison_tables
 from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import printable
 from spacedkd.runtime.files import HOST
+from spacedkd.runtime.processes import print_notice
 from spacedkd.training.callbacks import Event
 from tests.report.fake_runs import FakeArm, write_runs
 
@@ -39,7 +39,7 @@ def test_escapes_are_shown_and_other_text_stays() -> None:
     assert is_clean(printable(EVIL))
 
 
-@pytest.mark.parametrize("speak", [say, say_error, notify])
+@pytest.mark.parametrize("speak", [say, say_error, print_notice])
 def test_lines(speak: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
     speak(f"first {EVIL} last")
     out, err = capsys.readouterr()

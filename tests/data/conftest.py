@@ -23,8 +23,7 @@ def pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where pixels are kept, with few images counting as many."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(pixel_cache, "MANY", 4)
-    monkeypatch.setattr(pixel_cache, "MANY", 4)
-    pixel_cache._say_once.cache_clear()
+    pixel_cache._print_once.cache_clear()
     return tmp_path / "cache" / "spacedkd" / "pixels"
 
 
@@ -32,11 +31,11 @@ def pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images were decoded, each time that some were."""
     counts: list[int] = []
-    whole = pixel_cache._decoded
+    whole = pixel_cache._decode_all
 
     def counted(stored: Any, *args: Any, **options: Any) -> Any:
         counts.append(len(stored))
         return whole(stored, *args, **options)
 
-    monkeypatch.setattr(pixel_cache, "_decoded", counted)
+    monkeypatch.setattr(pixel_cache, "_decode_all", counted)
     return counts

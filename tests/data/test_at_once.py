@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from spacedkd import DataSpec, UserError
 from spacedkd.data import parallel, pixel_cache
-from spacedkd.data.decoding import Stored
+from spacedkd.data.decoding import ImageColumn
 from spacedkd.data.sources import load
 from tests.data.on_disk import class_folders, picture
 
@@ -27,7 +27,7 @@ def _work(places: range) -> dict[int, str]:
 
 @pytest.mark.parametrize("count", [1, 64, 1000])
 def test_processes_do_everything_once(count: int) -> None:
-    found = parallel.in_processes(_work, count, "", 3)
+    found = parallel.map_in_processes(_work, count, "", 3)
     assert sorted(found) == [*range(3, count, 100)]
     assert str(os.getpid()) not in found.values()
 
@@ -35,11 +35,11 @@ def test_processes_do_everything_once(count: int) -> None:
 def test_an_exception_in_a_process_is_raised_here() -> None:
     def differ(places: range) -> dict[int, str]:
         if 200 in places:
-            raise pixel_cache.SizesDiffer
+            raise pixel_cache.MixedSizesError
         return {}
 
-    with pytest.raises(pixel_cache.SizesDiffer):
-        parallel.in_processes(differ, 1000, "", 2)
+    with pytest.raises(pixel_cache.MixedSizesError):
+        parallel.map_in_processes(differ, 1000, "", 2)
     assert not multiprocessing.active_children()
 
 
@@ -49,19 +49,19 @@ def test_a_process_that_is_killed_is_one_line() -> None:
         return {}
 
     with pytest.raises(UserError, match="A process that read images was killed"):
-        parallel.in_processes(die, 1000, "", 2)
+        parallel.map_in_processes(die, 1000, "", 2)
 
 
 def _load_and_tell(place: str, end: Any) -> None:
     counts: list[int] = []
-    whole = pixel_cache._decoded
+    whole = pixel_cache._decode_all
 
     def slow(stored: Any, *args: Any, **options: Any) -> Any:
         counts.append(len(stored))
         time.sleep(0.3)
         return whole(stored, *args, **options)
 
-    pixel_cache._decoded = slow
+    pixel_cache._decode_all = slow
     end.send((len(load(DataSpec(place)).train), counts))
 
 
@@ -101,13 +101,13 @@ def test_waiting_is_said(tmp_path: Path, pixels: Path, capsys: pytest.CaptureFix
 
 
 def _read_slowly(place: str) -> None:
-    read = Stored.read
+    read = ImageColumn.read
 
-    def slow(stored: Stored, place: int) -> bytes:
+    def slow(stored: ImageColumn, place: int) -> bytes:
         time.sleep(0.2)
         return read(stored, place)
 
-    Stored.read = slow  # type: ignore[assignment, method-assign]
+    ImageColumn.read = slow  # type: ignore[assignment, method-assign]
     load(DataSpec(place, augmentation="small", image_size=12))
 
 

@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 from spacedkd import AugmentSpec, Images
 from spacedkd.data import transforms
 from spacedkd.data.images import to_bytes, to_image
-from spacedkd.data.transforms import AUGMENTATIONS, ImageByImage, apply, draw, generators_kept, seed_generators
+from spacedkd.data.transforms import AUGMENTATIONS, ImageByImage, apply, draw, preserve_generators, seed_generators
 from spacedkd.runtime.seeds import seed_for
 from tests.data.on_disk import picture
 
@@ -37,7 +37,7 @@ def kept(name: str, size: int, images: list[Image.Image]) -> Images:
 
 
 def varied(name: str, size: int, images: list[Image.Image], seed: int = 5) -> Tensor:
-    augmentation = transforms.build(name, AUGMENTATIONS[name].augment, size)
+    augmentation = transforms.build_augmentation(name, AUGMENTATIONS[name].augment, size)
     rows = torch.arange(len(images))
     return augmentation.train(kept(name, size, images), rows, rows, seed)
 
@@ -60,7 +60,7 @@ def test_evaluation_is_the_one_of_the_papers_code(
 ) -> None:
     images = [picture(number, *stored) for number in range(3)]
     expected = torch.stack([T.Compose(transform)(image) for image in images])
-    got = kept(name, size, images).shown(torch.arange(3))
+    got = kept(name, size, images).inputs(torch.arange(3))
     assert got.dtype == torch.float32
     assert torch.allclose(got, expected, atol=2e-6)
 
@@ -71,7 +71,7 @@ def test_evaluation_is_the_one_of_the_papers_code(
 def test_batch_wise_ones_have_the_listed_changes(name: str, augment: AugmentSpec) -> None:
     images = [picture(number, 64) for number in range(6)]
     whole = kept(name, 64, images)
-    expected = whole.normalised(apply(whole.pixels, draw(augment, 6, 5)))
+    expected = whole.normalise(apply(whole.pixels, draw(augment, 6, 5)))
     assert torch.equal(varied(name, 64, images), expected)
 
 
@@ -99,7 +99,7 @@ def test_both_ways_of_computing_have_one_distribution(crop: int, rotate: float) 
     ours = apply(image.expand(count, 1, side, side), draw(AugmentSpec(crop, True, rotate), count, 1))
     steps = [v2.RandomCrop(side, crop or None), v2.RandomHorizontalFlip(), v2.RandomRotation(rotate)]
     chain = v2.Compose(steps)
-    with generators_kept():
+    with preserve_generators():
         seed_generators(2)
         theirs = torch.stack([chain(image) for _ in range(count)])
     for row, column in ((0, 0), (5, 5), (6, 11), (11, 3), (2, 8)):
@@ -111,7 +111,7 @@ def test_both_ways_of_computing_have_one_distribution(crop: int, rotate: float) 
 
 def image_by_image(transform: Callable[[Image.Image], Tensor], images: list[Image.Image], seed: int = 5) -> Tensor:
     results = []
-    with generators_kept():
+    with preserve_generators():
         for place, image in enumerate(images):
             seed_generators(seed_for(seed, place))
             results.append(transform(image))

@@ -14,7 +14,7 @@ from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream
 from spacedkd.data.images import Encoded, Images
 from spacedkd.data.sources import load
 from spacedkd.data.splits import RunData
-from spacedkd.data.stream import View, batches, in_order
+from spacedkd.data.stream import View, batches, evaluation_batches
 from tests.data.on_disk import class_folders, parquet
 
 KINDS = {
@@ -98,7 +98,7 @@ def test_nobody_elses_random_numbers_are_touched(data: RunData) -> None:
 
 
 def test_evaluation_is_the_same_with_workers(data: RunData) -> None:
-    alone, shared = (list(in_order(data.test, 10, workers)) for workers in (0, 2))
+    alone, shared = (list(evaluation_batches(data.test, 10, workers)) for workers in (0, 2))
     assert [bits(batch) for batch in alone] == [bits(batch) for batch in shared]
     assert torch.cat([batch.indices for batch in alone]).tolist() == list(range(24))
 
@@ -115,4 +115,4 @@ def test_memory_and_disk_give_the_same_bits(tmp_path: Path, augmentation: str) -
         kept = [replace(d.train, mean=(0.5,) * 3, std=(0.2,) * 3) for d in (memory, disk)]
         one, other = (TrainingStream(images, 8, 0, memory.augmentation).batch(3) for images in kept)
         assert bits(one) == bits(other)
-        assert torch.equal(memory.test.fitted(torch.arange(8)), disk.test.fitted(torch.arange(8)))
+        assert torch.equal(memory.test.resized(torch.arange(8)), disk.test.resized(torch.arange(8)))

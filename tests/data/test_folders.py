@@ -12,7 +12,7 @@ from PIL import Image
 
 from spacedkd import DataSpec, UserError
 from spacedkd.data.images import Encoded, Images
-from spacedkd.data.sources import fill_in, load
+from spacedkd.data.sources import load, resolve_data
 from tests.data.on_disk import class_folders, picture, tiny_imagenet, write
 
 
@@ -30,18 +30,18 @@ def test_a_folder_of_small_pictures_lives_in_memory(tmp_path: Path) -> None:
 
 
 def test_what_suits_it_is_seen_from_its_images(tmp_path: Path) -> None:
-    small = fill_in(DataSpec(str(class_folders(tmp_path / "small", sizes=(16,)))))
+    small = resolve_data(DataSpec(str(class_folders(tmp_path / "small", sizes=(16,)))))
     assert (small.augmentation, small.image_size, small.augment.crop, small.augment.flip) == ("small", 16, 2, True)
-    photographs = fill_in(DataSpec(str(class_folders(tmp_path / "large", sizes=(120, 100)))))
+    photographs = resolve_data(DataSpec(str(class_folders(tmp_path / "large", sizes=(120, 100)))))
     assert (photographs.augmentation, photographs.image_size, photographs.augment) == ("imagenet", 224, None)
-    assert fill_in(photographs) == photographs
+    assert resolve_data(photographs) == photographs
 
 
 def test_photographs_of_differing_sizes_stay_encoded(tmp_path: Path) -> None:
     data = load(DataSpec(str(class_folders(tmp_path, sizes=(120, 100))), image_size=32))
     assert isinstance(data.train, Encoded)
     assert data.train.shape == (3, 32, 32)
-    assert data.train.shown(torch.arange(3)).shape == (3, 3, 32, 32)
+    assert data.train.inputs(torch.arange(3)).shape == (3, 3, 32, 32)
 
 
 @pytest.mark.parametrize("name", ["val", "valid", "validation", "test"])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import Batch
-from spacedkd.data.inputs import call, count, to_device
+from spacedkd.data.inputs import call, row_count, to_device
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def test_networks_are_called_as_their_inputs_say() -> None:
     x, weight = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
     assert [float(call(Sum(), given)) for given in (x, (x,), (x, weight))] == [3, 3, 703]
     assert float(call(Sum(), {"weight": weight, "x": x})) == 703
-    assert [count(given) for given in (x, (x, weight), {"x": x})] == [2, 2, 2]
+    assert [row_count(given) for given in (x, (x, weight), {"x": x})] == [2, 2, 2]
 
 
 def test_channels_come_last_for_images_alone() -> None:

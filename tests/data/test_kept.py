@@ -36,7 +36,7 @@ PLACES: dict[str, Callable[[Path], Path]] = {
 
 def bits(data: RunData) -> list[bytes]:
     batches = [data.stream(4, 7).batch(step) for step in range(6)]
-    shown = data.test.shown(torch.arange(len(data.test)))
+    shown = data.test.inputs(torch.arange(len(data.test)))
     return [part.numpy().tobytes() for part in (shown, *(part for batch in batches for part in batch[:3]))]
 
 
@@ -51,7 +51,6 @@ def test_the_same_bits_with_and_without(
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     without = load(spec)
     assert len(reads) == 4
-    monkeypatch.setattr(pixel_cache, "MANY", 1000)
     monkeypatch.setattr(pixel_cache, "MANY", 1000)
     in_one_process = load(spec)
     assert isinstance(again.train, Images)

@@ -39,7 +39,7 @@ class Seen:
 def test_a_folder_is_walked_once_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DataSpec(str(class_folders(tmp_path, count=4)))
     seen, library = Seen(monkeypatch), Library()
-    filled = library.filled(spec)
+    filled = library.resolve(spec)
     first = library.load(filled)
     once = ["train/cat", "train/dog", "val/cat", "val/dog"]
     assert sorted(seen.walked) == once
@@ -50,7 +50,7 @@ def test_a_folder_is_walked_once_and_read_once(tmp_path: Path, monkeypatch: pyte
         replace(spec, mixup=0.3, drop_last=True),
         replace(filled, augment=AugmentSpec(3)),
     ):
-        library.load(library.filled(varied))
+        library.load(library.resolve(varied))
     assert (sorted(seen.walked), seen.decoded) == (once, 16)
     library.load(replace(spec, train_limit=4))
     assert (sorted(seen.walked), seen.decoded) == (once, 16 + 4 + 8)
@@ -69,7 +69,7 @@ def test_what_is_kept_does_not_change_what_is_given(tmp_path: Path) -> None:
         DataSpec(place, augmentation="self-cifar"),
         DataSpec(place),
     ):
-        assert library.filled(varied) == Library().filled(varied)
+        assert library.resolve(varied) == Library().resolve(varied)
         one, other = (data.stream(4, 0).batch(3) for data in (library.load(varied), load(varied)))
         assert torch.equal(one.inputs, other.inputs)
         assert torch.equal(one.labels, other.labels)
@@ -81,9 +81,9 @@ def test_two_data_sets_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(found: Any, spec: DataSpec, limit: int) -> splits.RunData:
         made.append(spec.train_limit)
-        return splits.read_parts(found, spec, limit)
+        return splits.load_splits(found, spec, limit)
 
-    monkeypatch.setattr(sources, "read_parts", counted)
+    monkeypatch.setattr(sources, "load_splits", counted)
     library = Library()
     for limit in (10, 20, 10, 30, 10, 20):
         library.load(DataSpec(train_limit=limit))

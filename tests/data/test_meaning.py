@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, DataSpec, UserError
-from spacedkd.data.sources import SOURCES, fill_in, load, source_of
+from spacedkd.data.sources import SOURCES, load, resolve_data, source_of
 from tests.data.on_disk import class_folders, hub_table, parquet, tiny_imagenet
 
 
@@ -34,10 +34,13 @@ def test_a_name_means_the_same_said_or_left_open(tmp_path: Path) -> None:
         (npz, "small", AugmentSpec(crop=2, flip=True)),
         (arrays(tmp_path / "photographs.npz", 120), "imagenet", None),
     ):
-        left_open, said = fill_in(DataSpec(place)), fill_in(DataSpec(place, augmentation=name))
+        left_open, said = resolve_data(DataSpec(place)), resolve_data(DataSpec(place, augmentation=name))
         assert left_open == said
         assert (said.augmentation, said.augment) == (name, changes)
-        smaller = fill_in(DataSpec(place, image_size=8)), fill_in(DataSpec(place, augmentation=name, image_size=8))
+        smaller = (
+            resolve_data(DataSpec(place, image_size=8)),
+            resolve_data(DataSpec(place, augmentation=name, image_size=8)),
+        )
         assert smaller[0] == smaller[1]
 
 
@@ -45,7 +48,7 @@ def test_arrays_get_what_files_of_the_same_pictures_get(tmp_path: Path) -> None:
     for side in (24, 120):
         files, table = (str(make(tmp_path / f"{kind}{side}", side)) for kind, make in (("f", _folder), ("t", _table)))
         pixels = arrays(tmp_path / f"{side}.npz", side)
-        filled = [fill_in(DataSpec(place)) for place in (files, table, pixels)]
+        filled = [resolve_data(DataSpec(place)) for place in (files, table, pixels)]
         assert len({one.augmentation for one in filled}) == 1
         assert len({one.augment for one in filled}) == 1
     wide = load(DataSpec(arrays(tmp_path / "wide.npz", 120), augmentation="plain"))
@@ -57,7 +60,7 @@ def test_arrays_that_are_no_photographs_are_varied_like_small_pictures(tmp_path:
     pixels = np.random.default_rng(0).integers(0, 256, (4, 120, 124, channels), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_train=pixels, y_train=[0, 1] * 2, x_test=pixels, y_test=[0, 1] * 2)
     spec = DataSpec(str(tmp_path / "x.npz"))
-    assert fill_in(spec).augmentation == "small"
+    assert resolve_data(spec).augmentation == "small"
     assert load(spec).train.shape == (channels, 120, 124)
     with pytest.raises(UserError, match="leave out data.image_size, and give data.augmentation='small', plain or none"):
         load(DataSpec(spec.source, augmentation="imagenet"))
@@ -76,27 +79,27 @@ def _table(place: Path, side: int) -> Path:
 
 def test_plain_is_what_was_asked_and_nothing_else(tmp_path: Path) -> None:
     for place in (str(class_folders(tmp_path, count=8, sizes=(16,))), "digits", arrays(tmp_path / "x.npz")):
-        assert fill_in(DataSpec(place, augmentation="plain")).augment == AugmentSpec()
+        assert resolve_data(DataSpec(place, augmentation="plain")).augment == AugmentSpec()
         data = load(DataSpec(place, augmentation="plain"))
         batch = data.stream(4, 0).batch(1)
-        assert torch.equal(batch.inputs, data.train.shown(batch.indices))
+        assert torch.equal(batch.inputs, data.train.inputs(batch.indices))
         asked = DataSpec(place, AugmentSpec(2), augmentation="plain")
-        assert fill_in(asked).augment == AugmentSpec(2)
+        assert resolve_data(asked).augment == AugmentSpec(2)
         varied = load(asked).stream(4, 0).batch(1)
-        assert not torch.equal(varied.inputs, data.train.shown(varied.indices))
+        assert not torch.equal(varied.inputs, data.train.inputs(varied.indices))
 
 
 def test_small_crops_by_an_eighth_wherever_it_is_asked_for(tmp_path: Path) -> None:
-    assert fill_in(DataSpec("digits", augmentation="small")).augment == AugmentSpec(1, True)
-    assert fill_in(DataSpec(arrays(tmp_path / "x.npz", 40), augmentation="small")).augment == AugmentSpec(5, True)
-    assert fill_in(DataSpec("tiny-imagenet", augmentation="small")).augment == AugmentSpec(8, True)
-    photographs = fill_in(DataSpec(str(class_folders(tmp_path / "l", sizes=(120,))), augmentation="small"))
+    assert resolve_data(DataSpec("digits", augmentation="small")).augment == AugmentSpec(1, True)
+    assert resolve_data(DataSpec(arrays(tmp_path / "x.npz", 40), augmentation="small")).augment == AugmentSpec(5, True)
+    assert resolve_data(DataSpec("tiny-imagenet", augmentation="small")).augment == AugmentSpec(8, True)
+    photographs = resolve_data(DataSpec(str(class_folders(tmp_path / "l", sizes=(120,))), augmentation="small"))
     assert (photographs.augment, photographs.image_size) == (AugmentSpec(28, True), 224)
 
 
 def test_a_fixed_augmentation_stays_fixed_in_a_complete_spec(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Augmentation none is fixed"):
-        fill_in(DataSpec(str(class_folders(tmp_path)), AugmentSpec(4), augmentation="none", image_size=12))
+        resolve_data(DataSpec(str(class_folders(tmp_path)), AugmentSpec(4), augmentation="none", image_size=12))
 
 
 VALUES: dict[str, Any] = {
@@ -138,7 +141,7 @@ def test_what_cannot_matter_is_refused_by_name(source: str) -> None:
     for name, value in VALUES.items():
         if name not in READ[source]:
             with pytest.raises(UserError, match=f"^{name} does not matter for {source}, it is for .*: leave it out"):
-                fill_in(DataSpec(source, **{name: value}))
+                resolve_data(DataSpec(source, **{name: value}))
 
 
 def test_what_cannot_matter_for_a_place_is_refused_too(tmp_path: Path) -> None:
@@ -153,7 +156,7 @@ def test_what_cannot_matter_for_a_place_is_refused_too(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=f"{name} does not matter for"):
             load(spec)
-    assert fill_in(DataSpec("digits", root="data")) == fill_in(DataSpec("digits"))  # as it is by default
+    assert resolve_data(DataSpec("digits", root="data")) == resolve_data(DataSpec("digits"))  # as it is by default
 
 
 def test_nobody_is_tested_on_what_it_learned(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from spacedkd import DataSpec, MethodSpec, UserError, train
 from spacedkd.data.folders import read_class_list
 from spacedkd.data.images import Encoded
-from spacedkd.data.sources import fill_in, load
+from spacedkd.data.sources import load, resolve_data
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.data.on_disk import SHARED, class_folders, needs_shared
 
@@ -21,9 +21,9 @@ from tests.data.on_disk import SHARED, class_folders, needs_shared
 @needs_shared
 def test_cifar100_is_the_real_one() -> None:
     with pytest.raises(UserError, match="fine_label, coarse_label.: say which with data.label_column"):
-        fill_in(DataSpec(str(SHARED / "cifar100")))
+        resolve_data(DataSpec(str(SHARED / "cifar100")))
     spec = DataSpec(str(SHARED / "cifar100"), label_column="fine_label", train_limit=5000)
-    assert fill_in(spec).image_size == 32
+    assert resolve_data(spec).image_size == 32
     data = load(spec)
     assert data.train.labels.bincount().tolist() == [50] * 100
     assert data.test.labels.bincount().tolist() == [100] * 100
@@ -88,7 +88,7 @@ def test_images_can_move_to_a_device_where_that_helps(tmp_path: Path) -> None:
 
 def test_cifar100_by_name_from_the_hubs_parquet_files_in_the_root() -> None:
     by_name = DataSpec("cifar100", root=str(SHARED), class_limit=25, image_size=16)
-    assert fill_in(by_name).augmentation == "cifar"
+    assert resolve_data(by_name).augmentation == "cifar"
     data = load(by_name)
     assert data.train.labels.bincount().tolist() == [500] * 25
     assert data.test.labels.bincount().tolist() == [100] * 25

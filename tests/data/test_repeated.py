@@ -16,7 +16,7 @@ from spacedkd.cli import main
 from spacedkd.data import pixel_cache
 from spacedkd.data.images import Encoded, Images
 from spacedkd.data.sources import load
-from spacedkd.data.splits import of_datasets
+from spacedkd.data.splits import from_datasets
 from tests.conftest import TINY
 from tests.data.on_disk import class_folders, picture, write
 
@@ -46,7 +46,7 @@ def test_bytes_on_disk_are_counted_and_remembered(
     data = load(spec, memory_limit=1)
     assert isinstance(data.train, Encoded)
     assert data.repeated == {"test": 3}
-    monkeypatch.setattr(pixel_cache, "_decoded", None)  # nothing is read a second time
+    monkeypatch.setattr(pixel_cache, "_decode_all", None)  # nothing is read a second time
     assert load(spec, memory_limit=1).repeated == {"test": 3}
     for verdict in (tmp_path / "cache/spacedkd/checked").glob("*.json"):
         verdict.write_text(json.dumps({k: v for k, v in json.loads(verdict.read_text()).items() if k != "digests"}))
@@ -103,10 +103,10 @@ def test_images_that_differ_in_one_pixel_are_different(tmp_path: Path) -> None:
 def test_subsets_of_one_dataset(capsys: pytest.CaptureFixture[str]) -> None:
     whole = TensorDataset(torch.randn(40, 3), torch.arange(40) % 2)
     inner = Subset(whole, range(10, 40))
-    assert of_datasets((Subset(whole, range(30)), Subset(inner, range(18, 30)))).repeated == {"test": 2}
+    assert from_datasets((Subset(whole, range(30)), Subset(inner, range(18, 30)))).repeated == {"test": 2}
     assert "2 of 12 test images" in capsys.readouterr().err
-    assert of_datasets((Subset(whole, range(20)), Subset(whole, range(20, 40)))).repeated == {"test": 0}
-    assert of_datasets((whole, TensorDataset(*whole.tensors))).repeated == {"test": None}
+    assert from_datasets((Subset(whole, range(20)), Subset(whole, range(20, 40)))).repeated == {"test": 0}
+    assert from_datasets((whole, TensorDataset(*whole.tensors))).repeated == {"test": None}
     assert capsys.readouterr().err == ""
 
 

@@ -13,8 +13,8 @@ from torchvision import datasets as torchvision_sets
 
 from spacedkd import AugmentSpec, DataSpec, UserError
 from spacedkd.data.arrays import from_arrays
-from spacedkd.data.sources import fill_in, load
-from spacedkd.data.splits import RunData, read_parts
+from spacedkd.data.sources import load, resolve_data
+from spacedkd.data.splits import RunData, load_splits
 from tests.data.on_disk import cifar
 
 
@@ -30,7 +30,7 @@ def arrays(**changes: Any) -> dict[str, np.ndarray]:
 
 
 def splits_of(**changes: Any) -> RunData:
-    return read_parts(from_arrays(arrays(**changes)), DataSpec("x.npz", AugmentSpec(), augmentation="plain"))
+    return load_splits(from_arrays(arrays(**changes)), DataSpec("x.npz", AugmentSpec(), augmentation="plain"))
 
 
 def test_digits_are_the_real_ones() -> None:
@@ -69,7 +69,7 @@ def test_a_holdout_is_kept_aside_and_the_same_for_all() -> None:
     assert torch.equal(split.holdout.pixels, again.holdout.pixels)
     joined = torch.cat([split.train.pixels, split.holdout.pixels]).flatten(1)
     assert torch.equal(joined.sum(1).sort().values, whole.train.pixels.flatten(1).sum(1).sort().values)
-    assert split.evaluated().keys() == {"test", "holdout"}
+    assert split.evaluated_splits().keys() == {"test", "holdout"}
 
 
 def test_labels_of_any_kind_are_numbered_and_the_numbering_is_kept() -> None:
@@ -91,28 +91,32 @@ def test_arrays_are_resized_and_coloured_on_request(tmp_path: Path) -> None:
     assert load(DataSpec("digits", image_size=16)).train.pixels.shape == (899, 1, 16, 16)
     coloured = load(DataSpec("digits", augmentation="vit", image_size=24, train_limit=20))
     assert coloured.train.shape == (3, 24, 24)
-    assert coloured.train.shown(torch.arange(2)).shape == (2, 3, 24, 24)
+    assert coloured.train.inputs(torch.arange(2)).shape == (2, 3, 24, 24)
     many = splits_of(x_train=np.zeros((30, 6, 5, 4), np.uint8), x_test=np.zeros((12, 6, 5, 4), np.uint8))
     assert many.train.shape == (4, 6, 5)
 
 
 def test_what_a_spec_leaves_open_is_filled_in() -> None:
-    assert fill_in(DataSpec("cifar100")) == DataSpec("cifar100", AugmentSpec(4, True, 15), augmentation="cifar")
-    assert fill_in(DataSpec("cifar100", AugmentSpec(2))) == DataSpec("cifar100", AugmentSpec(2), augmentation="cifar")
-    assert fill_in(DataSpec("cifar100", augmentation="vit")) == DataSpec("cifar100", augmentation="vit", image_size=224)
-    assert fill_in(DataSpec("cifar100", augmentation="vit", image_size=64)).image_size == 64
-    assert fill_in(DataSpec("tiny-imagenet")).image_size == 64
-    assert fill_in(DataSpec("imagenet-1k", AugmentSpec(2))).augmentation == "plain"
+    assert resolve_data(DataSpec("cifar100")) == DataSpec("cifar100", AugmentSpec(4, True, 15), augmentation="cifar")
+    assert resolve_data(DataSpec("cifar100", AugmentSpec(2))) == DataSpec(
+        "cifar100", AugmentSpec(2), augmentation="cifar"
+    )
+    assert resolve_data(DataSpec("cifar100", augmentation="vit")) == DataSpec(
+        "cifar100", augmentation="vit", image_size=224
+    )
+    assert resolve_data(DataSpec("cifar100", augmentation="vit", image_size=64)).image_size == 64
+    assert resolve_data(DataSpec("tiny-imagenet")).image_size == 64
+    assert resolve_data(DataSpec("imagenet-1k", AugmentSpec(2))).augmentation == "plain"
     for spec in (
         DataSpec("digits"),
         DataSpec("cifar10", augmentation="self-cifar"),
         DataSpec("tiny-imagenet", augmentation="none"),
     ):
-        assert fill_in(fill_in(spec)) == fill_in(spec)
+        assert resolve_data(resolve_data(spec)) == resolve_data(spec)
     with pytest.raises(UserError, match="Augmentation vit is fixed: leave out data.augment.crop"):
-        fill_in(DataSpec("cifar100", AugmentSpec(4), augmentation="vit"))
+        resolve_data(DataSpec("cifar100", AugmentSpec(4), augmentation="vit"))
     with pytest.raises(UserError, match="Unknown augmentation 'vti'. Did you mean 'vit'"):
-        fill_in(DataSpec("cifar100", augmentation="vti"))
+        resolve_data(DataSpec("cifar100", augmentation="vti"))
     with pytest.raises(UserError, match="image_size must be from 1"):
         DataSpec("cifar100", image_size=-3)
 

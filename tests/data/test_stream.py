@@ -12,7 +12,7 @@ import torch
 
 from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream, UserError
 from spacedkd.data.sources import load
-from spacedkd.data.stream import ORDERS_KEPT, View, batches, in_order
+from spacedkd.data.stream import ORDERS_KEPT, View, batches, evaluation_batches
 
 AUGMENT = AugmentSpec(crop=1, flip=True, rotate=15)
 
@@ -85,7 +85,7 @@ def test_labels_and_indices_belong_to_the_images() -> None:
     plain = TrainingStream(load(DataSpec("digits", train_limit=100)).train, 16, seed=0)
     batch = plain.batch(2)
     assert torch.equal(batch.labels, plain.images.labels[batch.indices])
-    assert torch.equal(batch.inputs, plain.images.shown(batch.indices))
+    assert torch.equal(batch.inputs, plain.images.inputs(batch.indices))
 
 
 def test_nothing_grows_with_the_number_of_steps_asked() -> None:
@@ -97,14 +97,14 @@ def test_nothing_grows_with_the_number_of_steps_asked() -> None:
 
 def test_training_images_are_normalised() -> None:
     train = load(DataSpec("digits")).train
-    values = train.normalised(train.pixels)
+    values = train.normalise(train.pixels)
     assert values.mean().abs() < 1e-5
     assert (values.std() - 1).abs() < 1e-3
 
 
 def test_evaluation_sees_every_image_once_in_order() -> None:
     test = load(DataSpec("digits")).test
-    seen = list(in_order(test, 100))
+    seen = list(evaluation_batches(test, 100))
     assert torch.cat([batch.indices for batch in seen]).tolist() == list(range(898))
     assert torch.equal(torch.cat([batch.labels for batch in seen]), test.labels)
 

@@ -38,7 +38,7 @@ def network() -> nn.Module:
     train = load(DataSpec("digits")).train
     for _ in range(40):
         optimizer.zero_grad()
-        F.cross_entropy(small(train.shown(torch.arange(len(train.labels)))), train.labels).backward()
+        F.cross_entropy(small(train.inputs(torch.arange(len(train.labels)))), train.labels).backward()
         optimizer.step()
     return small.eval().requires_grad_(False)
 
@@ -60,7 +60,7 @@ def predict(network: nn.Module) -> Predict:
 
 def some(count: int = 100, batch: int = 50) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     for rows in torch.arange(count).split(batch):
-        yield DIGITS.fitted(rows), DIGITS.labels[rows], rows
+        yield DIGITS.resized(rows), DIGITS.labels[rows], rows
 
 
 PIXELS, CLASSES, ROWS = next(some(60, 60))

@@ -16,7 +16,7 @@ from torch import Tensor
 from spacedkd.config.spec import DataSpec
 from spacedkd.data.images import Images
 from spacedkd.data.sources import load
-from spacedkd.data.stream import in_order
+from spacedkd.data.stream import evaluation_batches
 from spacedkd.evaluation import corruptions as corrupted
 from spacedkd.evaluation.corruptions import CorruptedImages, corrupt, corruptions, enlargement, seeded
 from spacedkd.evaluation.settings import CORRUPTIONS as NAMES
@@ -110,7 +110,7 @@ def test_kept_on_disk_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again.make(["contrast", "fog"], [1, 5])
     (batch,) = again.batches("fog", 5, 10)
     expected = np.stack([corrupt(image, "fog", 5, k) for k, image in enumerate(images().pixels.numpy())])
-    assert torch.equal(batch.inputs, images().normalised(torch.from_numpy(expected)))
+    assert torch.equal(batch.inputs, images().normalise(torch.from_numpy(expected)))
     assert torch.equal(batch.labels, images().labels)
 
 
@@ -156,10 +156,10 @@ def test_other_bits_are_another_data_set(tmp_path: Path) -> None:
 class Deadly(Images):
     """Images that end every process but the first one."""
 
-    def fitted(self, rows: Tensor) -> Tensor:
+    def resized(self, rows: Tensor) -> Tensor:
         if multiprocessing.parent_process() is not None:
             os._exit(9)
-        return super().fitted(rows)
+        return super().resized(rows)
 
 
 def test_a_process_that_is_killed_is_one_clear_line(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_accuracy_of_every_corruption_and_their_mean(tmp_path: Path) -> None:
     found = corruptions(
         always_seven,
         ["final"],
-        in_order(digits, 8),
+        evaluation_batches(digits, 8),
         lambda name, severity: store.batches(name, severity, 8),
         names,
         severities,

@@ -24,7 +24,7 @@ from spacedkd import DataSpec, Duration, RunSpec, UserError, export, load_studen
 from spacedkd.cli import main
 from spacedkd.data import sources
 from spacedkd.data.images import to_bytes
-from spacedkd.data.transforms import named
+from spacedkd.data.transforms import get_augmentation
 from spacedkd.exporting import export as asked
 from spacedkd.exporting import onnx
 from spacedkd.exporting.card import Subject, data_name, dataset_on_hub, local_places, model_card
@@ -84,7 +84,7 @@ def test_the_card_says_what_was_measured(trained: Path, exported: Path) -> None:
 
 def load(trained: Path) -> Any:
     """All training pixels in 0 .. 1, rows of RGB: pictures as a network is shown them."""
-    fit = named("small").fit(12)
+    fit = get_augmentation("small").fit(12)
     files = sorted((trained / "pictures/train").glob("*/*.png"))
     return np.concatenate([np.asarray(fit(Image.open(file))) / 255 for file in files])
 
@@ -136,7 +136,7 @@ def test_timm_prepares_images_as_they_were_measured(augmentation: str, size: int
     described = timm_preprocessing(data, RunSpec().network, (size, size))
     prepare = create_transform((3, size, size), mean=(0, 0, 0), std=(1, 1, 1), **described)
     image = picture(7, 90, 70)
-    ours = to_bytes(named(augmentation).fit(size)(image))
+    ours = to_bytes(get_augmentation(augmentation).fit(size)(image))
     assert torch.equal((255 * prepare(image)).round().to(torch.uint8), ours)
 
 
@@ -242,8 +242,8 @@ def test_what_data_is_called() -> None:
         "teacher_path": "/mnt/t",
     }
     assert dataset_on_hub("cifar100") == "uoft-cs/cifar100"
-    named = RunSpec(data=DataSpec("owner/photos:small"))
-    assert (data_name(named), dataset_on_hub("owner/photos:small")) == ("owner/photos:small", "owner/photos")
+    spec = RunSpec(data=DataSpec("owner/photos:small"))
+    assert (data_name(spec), dataset_on_hub("owner/photos:small")) == ("owner/photos:small", "owner/photos")
     assert dataset_on_hub("data/photos") is None
 
 

@@ -63,11 +63,11 @@ VIT = {"embed_dim": 24, "depth": 2}
 )
 def test_a_saved_network_opens_in_timm(tmp_path: Path, spec: NetworkSpec) -> None:
     images = load(DataSpec("digits")).train
-    shown = DataInfo(images.shown(torch.arange(2)), images.classes, (images.mean, images.std))
+    shown = DataInfo(images.inputs(torch.arange(2)), images.classes, (images.mean, images.std))
     network = build_network(spec, shown, seed=0).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     save_student(network, spec, shown, tmp_path / "student")
     opened = timm.create_model(f"local-dir:{tmp_path}/student", pretrained=True).eval()
-    sample = images.shown(torch.arange(4))
+    sample = images.inputs(torch.arange(4))
     config = timm.data.resolve_model_data_config(opened)
     size = tuple(config["input_size"][1:])
     asked = spec.options.get("input_size", 8)

@@ -255,7 +255,7 @@ def test_a_recorded_run_says_what_its_own_teacher_said(tmp_path: Path, tiny: Run
     train(replace(tiny, schedule=Spaced("1.5ep"), record=(Spaced("1.5ep"), Spaced("2st"))), run)
     own = load_run(run, accelerator="cpu")
     layout = torch.channels_last if own.channels_last else torch.contiguous_format
-    images = own.data.shown.sample.contiguous(memory_format=layout)
+    images = own.data.info.sample.contiguous(memory_format=layout)
     for interval, step, updates in (("1.5ep", 0, 7), ("1.5ep", 7, 14), (2, 3, 4), (2, 14, 15)):
         teacher = SnapshotTeacher(run, interval).to(memory_format=layout).seek(step)  # type: ignore[call-overload]
         assert teacher.updates == updates

@@ -30,7 +30,7 @@ from spacedkd import (
 )
 from spacedkd.cli import main
 from spacedkd.data.dataset import Items
-from spacedkd.data.splits import of_datasets
+from spacedkd.data.splits import from_datasets
 from spacedkd.training import setup
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_in_parts, train_until
@@ -233,7 +233,7 @@ def test_nan_in_the_items_a_network_is_tried_on_is_named(tmp_path: Path) -> None
 def test_nan_in_a_held_out_item_is_named_by_its_row_in_the_training_data(tmp_path: Path) -> None:
     data = (Some(), Some(seed=1))
     spec = replace(TINY, data=DataSpec(holdout=0.5), network=NetworkSpec(), method="none")
-    holdout = of_datasets(data, holdout=0.5).holdout
+    holdout = from_datasets(data, holdout=0.5).holdout
     assert isinstance(holdout, Items)
     row = int(holdout.rows[-1])
     data[0].x[row, 3] = math.nan

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from spacedkd import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec, UserError, load_student, train
 from spacedkd.config.objects import Objects
-from spacedkd.data.splits import of_datasets
+from spacedkd.data.splits import from_datasets
 from spacedkd.training.trained_models import load_run
 from tests.conftest import TINY, tensors
 
@@ -61,7 +61,7 @@ def test_no_bit_of_float64_data_is_lost_in_64_true(tmp_path: Path) -> None:
     run = train(spec, tmp_path / "run", data=data, network=linear)
     student = load_student(run.folder, linear)
     with torch.random.fork_rng():
-        stream = of_datasets(data).stream(spec.batch_size, spec.seed)
+        stream = from_datasets(data).stream(spec.batch_size, spec.seed)
     first = train(
         replace(spec, epochs=0.4, optimizer=replace(plain, lr=0.0)), tmp_path / "0", data=data, network=linear
     )
@@ -83,7 +83,7 @@ def test_a_student_of_64_true_opens_with_the_bits_of_the_run(tmp_path: Path, own
     train(spec, tmp_path / "run", **given)
     student = load_student(tmp_path / "run", given.get("network"))
     saved = load_run(tmp_path / "run", objects=Objects(**given))
-    shown, _ = saved.data.test.labelled(torch.arange(20))
+    shown, _ = saved.data.test.inputs_and_labels(torch.arange(20))
     with torch.no_grad():
         logits = saved.module(shown.double())[0].logits  # type: ignore[union-attr]
         assert torch.equal(student(shown.double()), logits)  # type: ignore[union-attr]

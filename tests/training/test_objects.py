@@ -135,7 +135,7 @@ def test_a_network_of_ones_own_is_trained_resumed_saved_and_measured(tmp_path: P
     assert spec.network.name == "tests.training.test_objects:small"
     assert spec.objects["network"] == {"name": "tests.training.test_objects:small", "digest": digest(small)}
     saved = load_run(tmp_path / "whole", objects=Objects(network=small))
-    images = saved.data.test.shown(torch.arange(898))
+    images = saved.data.test.inputs(torch.arange(898))
     student = load_student(tmp_path / "whole", network=small)
     with torch.no_grad():
         said = student(images)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from spacedkd import Turn, load_student, train
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
-from spacedkd.data.stream import in_order
+from spacedkd.data.stream import evaluation_batches
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.training.setup import Setup
 from tests.conftest import assert_same_bits, of_model
@@ -157,7 +157,7 @@ def test_a_student_with_a_distillation_token_is_evaluated_by_both_heads(tmp_path
     spec = to_spec(parse(f"{DATA} --recipe official-vit {VIT} --interval 1ep".split()))
     run = train(spec, tmp_path / "run")
     test = ready(spec).data.test
-    (batch,) = in_order(test, len(test))
+    (batch,) = evaluation_batches(test, len(test))
     opened: Any = load_student(tmp_path / "run")
     with torch.no_grad():
         tokens = opened.forward_features(batch.inputs)

@@ -130,6 +130,6 @@ def test_students_opened_with_timm_score_as_the_run_recorded(
         scales = "input_size" in network.options
         assert abs(right - round(accuracy * len(images))) <= (len(images) // 20 if scales else 0), name
         if not scales:
-            torch.testing.assert_close(shown, test.shown(rows), rtol=0, atol=1e-5)
+            torch.testing.assert_close(shown, test.inputs(rows), rtol=0, atol=1e-5)
         about = json.loads((tmp_path / "run" / name / "config.json").read_text())["pretrained_cfg"]
         assert not about.keys() & {"tag", "license", "origin_url", "paper_ids", "test_input_size", "test_crop_pct"}

@@ -67,7 +67,7 @@ def of_the_saved_student(folder: Path, spec: RunSpec) -> float:
     student = timm.create_model(f"local-dir:{folder}/student", pretrained=True).eval()
     test = load(spec.data).test
     with torch.no_grad():
-        return float((student(test.normalised(test.pixels)).argmax(1) == test.labels).float().mean())
+        return float((student(test.normalise(test.pixels)).argmax(1) == test.labels).float().mean())
 
 
 def test_the_saved_student_has_the_accuracy_the_result_says(tmp_path: Path, tiny_with: Make) -> None:

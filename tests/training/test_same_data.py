@@ -17,9 +17,9 @@ from torch.utils.data import TensorDataset
 
 from spacedkd import DataSpec, RunSpec, Spaced, UserError, train
 from spacedkd.data import digest
-from spacedkd.data.digest import difference
+from spacedkd.data.digest import describe_difference
 from spacedkd.data.sources import load
-from spacedkd.data.splits import of_datasets
+from spacedkd.data.splits import from_datasets
 from spacedkd.training import trained_models
 from tests.conftest import TINY
 from tests.data.on_disk import class_folders, hub_table, picture, write
@@ -157,15 +157,21 @@ def test_arrays_and_tables_are_known_too(tmp_path: Path) -> None:
     other = pixels.copy()
     other[7, 3, 3, 1] = 1
     first, again = load(arrays()).digest, load(arrays()).digest
-    assert difference(first, again) is None
-    assert difference(first, load(arrays(other)).digest) == "its training images have other contents"
-    assert difference(first, load(arrays(labels=labels[::-1])).digest) == "its training images have other labels"
-    first = load(table([1, 2, 3, 4], [0, 1, 0, 1])).digest
-    assert difference(first, load(table([1, 2, 3, 4], [0, 1, 1, 0])).digest) == "its training images have other labels"
+    assert describe_difference(first, again) is None
+    assert describe_difference(first, load(arrays(other)).digest) == "its training images have other contents"
     assert (
-        difference(first, load(table([1, 2, 3, 5], [0, 1, 0, 1])).digest) == "its training images have other contents"
+        describe_difference(first, load(arrays(labels=labels[::-1])).digest) == "its training images have other labels"
     )
-    assert difference(first, load(table([1, 2], [0, 1])).digest) == "it had 4 training images, and has 2"
+    first = load(table([1, 2, 3, 4], [0, 1, 0, 1])).digest
+    assert (
+        describe_difference(first, load(table([1, 2, 3, 4], [0, 1, 1, 0])).digest)
+        == "its training images have other labels"
+    )
+    assert (
+        describe_difference(first, load(table([1, 2, 3, 5], [0, 1, 0, 1])).digest)
+        == "its training images have other contents"
+    )
+    assert describe_difference(first, load(table([1, 2], [0, 1])).digest) == "it had 4 training images, and has 2"
 
 
 def test_files_that_cells_of_a_table_name_are_known_by_their_sizes(
@@ -181,9 +187,12 @@ def test_files_that_cells_of_a_table_name_are_known_by_their_sizes(
     for file in files:
         held = file.read_bytes()
         file.write_bytes(held + b"more")
-        assert difference(first, load(DataSpec(str(tmp_path))).digest) == "its training images have other contents"
+        assert (
+            describe_difference(first, load(DataSpec(str(tmp_path))).digest)
+            == "its training images have other contents"
+        )
         file.write_bytes(held)
-    assert difference(first, load(DataSpec(str(tmp_path))).digest) is None
+    assert describe_difference(first, load(DataSpec(str(tmp_path))).digest) is None
 
 
 def test_datasets_given_as_objects_are_known_by_their_labels() -> None:
@@ -191,9 +200,9 @@ def test_datasets_given_as_objects_are_known_by_their_labels() -> None:
         parts = (TensorDataset(torch.zeros(8, 1, 8, 8), torch.tensor(labels)) for _ in range(2))
         return next(parts), next(parts)
 
-    one, other = of_datasets(pair([0, 1] * 4)), of_datasets(pair([1, 0] * 4))
-    assert difference(one.digest, of_datasets(pair([0, 1] * 4)).digest) is None
-    assert difference(one.digest, other.digest) == "its training images have other labels"
+    one, other = from_datasets(pair([0, 1] * 4)), from_datasets(pair([1, 0] * 4))
+    assert describe_difference(one.digest, from_datasets(pair([0, 1] * 4)).digest) is None
+    assert describe_difference(one.digest, other.digest) == "its training images have other labels"
 
 
 def test_a_run_in_parts_sees_the_same_data(tmp_path: Path, tiny: RunSpec) -> None:

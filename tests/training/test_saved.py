@@ -12,7 +12,7 @@ import timm
 import torch
 
 from spacedkd import NetworkSpec, RunSpec, train
-from spacedkd.data.stream import in_order
+from spacedkd.data.stream import evaluation_batches
 from spacedkd.evaluation.accuracy import correct
 from spacedkd.runs.tensor_file import digest
 from spacedkd.runtime.errors import UserError
@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_student_is_the_one_that_was_saved(run: Path) -> None:
     saved = load_run(run)
-    images = saved.data.test.shown(torch.arange(6))
+    images = saved.data.test.inputs(torch.arange(6))
     student = timm.create_model(f"local-dir:{run}/student", pretrained=True).eval()
     with torch.no_grad():
         expected = student(images)
@@ -44,7 +44,7 @@ def test_the_teacher_and_the_average_come_along(run: Path) -> None:
     assert saved.student == "student"
     result = json.loads((run / "result.json").read_text())
     for model in saved.models:
-        batches = in_order(saved.data.test, 256)
+        batches = evaluation_batches(saved.data.test, 256)
         counts = correct(saved.predict(model), saved.head_names(model), batches)
         last = result["accuracy"][model]["test"]["final"]["last"]
         assert int(counts["final"]) / len(saved.data.test.labels) == last, model
@@ -56,7 +56,7 @@ def test_early_exits_are_measured_too_and_left_out_where_only_the_deepest_counts
     train(tiny_with("self-kd"), tmp_path / "run")
     saved = load_run(tmp_path / "run")
     assert saved.head_names() == ("final", "stage3", "stage2", "stage1")
-    images = saved.data.test.shown(torch.arange(6))
+    images = saved.data.test.inputs(torch.arange(6))
     with torch.no_grad():
         (deepest,) = saved.predict_deepest()(images)
         torch.testing.assert_close(deepest.logits, saved.predict()(images)[0].logits)
@@ -69,7 +69,7 @@ def test_every_precision_measures_what_training_measured(precision: str, tiny: R
     saved = load_run(tmp_path / "run")
     assert saved.origin["precision"] == precision
     for model in ("teacher", "student", "average"):
-        counts = correct(saved.predict(model), saved.head_names(model), in_order(saved.data.test, 256))
+        counts = correct(saved.predict(model), saved.head_names(model), evaluation_batches(saved.data.test, 256))
         last = result.accuracy[model]["test"]["final"]["last"]
         assert int(counts["final"]) / len(saved.data.test.labels) == last, model
 
@@ -91,7 +91,7 @@ def test_equal_weights_have_equal_names(run: Path) -> None:
 
 def test_weights_of_a_run_folder_fit_a_network_of_the_same_kind(run: Path, tiny: RunSpec) -> None:
     saved = load_network(replace(tiny.network, weights=str(run)), tiny.data)
-    images = saved.data.test.shown(torch.arange(6))
+    images = saved.data.test.inputs(torch.arange(6))
     with torch.no_grad():
         torch.testing.assert_close(saved.predict()(images)[0].logits, load_run(run).predict()(images)[0].logits)
     with pytest.raises(UserError, match="those of another network"):
@@ -105,7 +105,7 @@ def test_a_network_sees_images_as_in_its_own_training(run: Path, tiny: RunSpec) 
     assert here.data.train.mean != there.data.train.mean
     rows = torch.arange(20)
     with torch.no_grad():
-        one, other = (saved.predict()(saved.data.test.shown(rows))[0].logits for saved in (here, there))
+        one, other = (saved.predict()(saved.data.test.inputs(rows))[0].logits for saved in (here, there))
     torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 

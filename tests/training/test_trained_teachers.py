@@ -177,7 +177,7 @@ def test_a_fixed_teacher_sees_images_as_in_its_own_training(tmp_path: Path, tiny
         data = DataSpec("digits", train_limit=limit)
         run = ready(replace(tiny, data=data, method=FIXED, teacher=teacher))
         run.models["teacher"].eval()
-        both.append(run.models["teacher"](run.data.test.shown(torch.arange(20)))[0].logits)
+        both.append(run.models["teacher"](run.data.test.inputs(torch.arange(20)))[0].logits)
     assert run.data.train.mean != load(tiny.data).train.mean
     torch.testing.assert_close(both[0], both[1], atol=1e-4, rtol=1e-4)
 

@@ -34,9 +34,9 @@ def data(pattern: str) -> Table:
 
 def augmentations(pattern: str) -> Table:
     """how training images can be varied"""
-    from spacedkd.data.transforms import AUGMENTATIONS, BY_DATA
+    from spacedkd.data.transforms import AUGMENTATIONS, DATA_DEPENDENT
 
-    rows = [*((name, entry.about) for name, entry in AUGMENTATIONS.items()), *BY_DATA.items()]
+    rows = [*((name, entry.about) for name, entry in AUGMENTATIONS.items()), *DATA_DEPENDENT.items()]
     return _table("--augment", "what is done to training images", rows=rows)
 
 

@@ -285,9 +285,9 @@ def _varied(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     if not given:
         return spec
     AugmentSpec(**given)  # a bad number is refused before any data is looked for
-    from spacedkd.data.sources import fill_in
+    from spacedkd.data.sources import resolve_data
 
-    augment = replace(fill_in(spec.data).augment or AugmentSpec(), **given)
+    augment = replace(resolve_data(spec.data).augment or AugmentSpec(), **given)
     return replace(spec, data=replace(spec.data, augment=augment))
 
 

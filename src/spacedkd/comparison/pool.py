@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from spacedkd.comparison.teacher_sharing import Job, keep_diverged, keep_failed, next_jobs
 from spacedkd.config.objects import Objects
-from spacedkd.data.parallel import notify
 from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import (
@@ -23,6 +22,7 @@ from spacedkd.runtime.errors import (
     first_line,
 )
 from spacedkd.runtime.files import resolved
+from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
 from spacedkd.training.callbacks import Event
 from spacedkd.training.loop import train_run
@@ -99,7 +99,7 @@ def train_all(
                 if isinstance(failed[number], RunFailed):
                     keep_failed(job, error)
                 mends = isinstance(failed[number], SnapshotsGone)
-                notify(f"{failed[number]} {'The teacher is trained again.' if mends else 'The others go on.'}")
+                print_notice(f"{failed[number]} {'The teacher is trained again.' if mends else 'The others go on.'}")
         for number, moment in pool.news():
             callback(jobs[number], moment)
             if moment.waiting and jobs[number].spec.teacher_path in lost:

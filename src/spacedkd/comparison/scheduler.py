@@ -30,12 +30,12 @@ from spacedkd.comparison.teacher_sharing import (
 from spacedkd.config.registry import check_installed
 from spacedkd.config.resolve import method_and_schedule, resolve, resolve_spec
 from spacedkd.config.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
-from spacedkd.data.parallel import notify
 from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import Moved, SnapshotsGone, UserError, install_command, unknown
 from spacedkd.runtime.files import Folder, make_durable, naming, resolved
 from spacedkd.runtime.machine import free_memory, numbers_of
+from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, never_stop
 from spacedkd.training.setup import build_models, one_thread
 
@@ -54,7 +54,7 @@ def as_memory_allows(at_once: int, held: int) -> int:
     if not needed or not free or at_once * needed <= free:
         return at_once
     fit = max(1, free // needed)
-    notify(
+    print_notice(
         f"Only {fit} of {at_once} runs at once: each takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of "
         f"memory are free. --jobs {at_once} tries all the same."
     )

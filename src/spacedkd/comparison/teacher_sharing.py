@@ -13,11 +13,11 @@ from torch import nn
 from spacedkd.config.resolve import ResolvedRun, method_and_schedule
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec, read_spec
-from spacedkd.data.parallel import notify
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.documents import read_json, read_small_json
 from spacedkd.runtime.errors import Diverged, Moved, RunFailed, SnapshotsGone, UserError
 from spacedkd.runtime.files import Folder, resolved, write_json
+from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Offline, Schedule
 from spacedkd.timeline import updates_seen
 from spacedkd.trajectory.recording import file_of, path_file, place_of, settings, to_record
@@ -209,7 +209,7 @@ def begun_again(job: Job) -> Job:
 
 def without_teacher(job: Job) -> Job:
     """Return a job that followed another run, from its beginning, following nobody; what it has learned is removed."""
-    notify(f"{job.name} begins again: what it followed in {job.spec.teacher_path} is gone.")
+    print_notice(f"{job.name} begins again: what it followed in {job.spec.teacher_path} is gone.")
     with RunFolder(job.folder).lock():
         pass  # nobody trains it now
     Folder(job.folder.parent).remove_tree(job.folder)

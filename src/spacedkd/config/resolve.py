@@ -17,7 +17,7 @@ from spacedkd import learning_rate
 from spacedkd.config.objects import Objects
 from spacedkd.config.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec, with_extensions
 from spacedkd.data.sources import Library
-from spacedkd.data.splits import RunData, of_datasets
+from spacedkd.data.splits import RunData, from_datasets
 from spacedkd.data.stream import Stream, View
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import METHODS, build_method, describe
@@ -131,7 +131,7 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
         spec,
         network=factory.with_converted_options(spec.network, objects.network),
         teacher=teacher,
-        data=spec.data if is_user_code(spec.data.source) else (library or Library()).filled(spec.data),
+        data=spec.data if is_user_code(spec.data.source) else (library or Library()).resolve(spec.data),
         method=describe(method),
         schedule=schedule,
         teacher_path=None if spec.teacher_path is None else str(resolved(Path(spec.teacher_path))),
@@ -216,11 +216,11 @@ def load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     if not is_user_code(spec.data.source):
         return library.load(spec.data)
     pair = _called("Data", spec.data.source, load_object(spec.data.source)) if objects.data is None else objects.data
-    data = of_datasets(pair, objects.collate, spec.data.holdout)
+    data = from_datasets(pair, objects.collate, spec.data.holdout)
     if data.names:
         return data
-    network = factory.build_network(spec.network, data.shown, spec.seed, objects.network)
-    return data.with_classes(class_count(network, data.shown.sample))
+    network = factory.build_network(spec.network, data.info, spec.seed, objects.network)
+    return data.with_classes(class_count(network, data.info.sample))
 
 
 def stream_of(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:

@@ -10,7 +10,7 @@ import numpy as np
 
 from spacedkd.config.spec import DataSpec
 from spacedkd.data.decoding import check_fits, open_ordinary
-from spacedkd.data.raw_dataset import Part, RawDataset
+from spacedkd.data.raw_dataset import RawDataset, RawSplit
 from spacedkd.runtime.errors import UserError
 
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
@@ -25,7 +25,10 @@ def digits(spec: DataSpec) -> RawDataset:
     images, labels = table[:, :-1], table[:, -1]
     pixels = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
     return RawDataset(
-        "digits", Part("training", pixels[::2], labels[::2]), Part("test", pixels[1::2], labels[1::2]), "0123456789"
+        "digits",
+        RawSplit("training", pixels[::2], labels[::2]),
+        RawSplit("test", pixels[1::2], labels[1::2]),
+        "0123456789",
     )
 
 
@@ -83,7 +86,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], place: str = "the arrays") -> 
     return RawDataset(place, train, test)
 
 
-def _array_part(arrays: Mapping[str, np.ndarray], part: str, called: str) -> Part:
+def _array_part(arrays: Mapping[str, np.ndarray], part: str, called: str) -> RawSplit:
     pixels, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
     if pixels.ndim not in (3, 4) or pixels.dtype != np.uint8:
         raise UserError(
@@ -97,4 +100,4 @@ def _array_part(arrays: Mapping[str, np.ndarray], part: str, called: str) -> Par
         raise UserError(f"y_{part} must be one label for each image, got shape {labels.shape}.")
     if len(pixels) != len(labels):
         raise UserError(f"x_{part} has {len(pixels)} images but y_{part} has {len(labels)} labels; they must pair up.")
-    return Part(called, pixels[..., None] if pixels.ndim == 3 else pixels, labels)
+    return RawSplit(called, pixels[..., None] if pixels.ndim == 3 else pixels, labels)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from spacedkd.data.dataset import Collate, MapStyle, check_map_style, drawn, seed_collate
 from spacedkd.data.stream import Order
-from spacedkd.data.transforms import generators_kept
+from spacedkd.data.transforms import preserve_generators
 from spacedkd.runtime.errors import UserError, format_value, whole_number
 from spacedkd.runtime.seeds import seed_for
 
@@ -181,7 +181,7 @@ class SeededDataset(Dataset[Any]):
                     f"A SeededDataset is asked for (row, seed), got {format_value(draw)}: give the DataLoader "
                     "batch_sampler=SeededBatchSampler(...)."
                 )
-        with generators_kept():
+        with preserve_generators():
             items = Drawn(drawn(self.dataset, draws))
         items.seed = draws[0][1]
         return items
@@ -196,7 +196,7 @@ class SeededCollate:
     def __call__(self, items: list[Any]) -> Any:
         if not isinstance(items, Drawn):
             raise UserError("SeededCollate puts items of a SeededDataset together: give the DataLoader one of them.")
-        with generators_kept():
+        with preserve_generators():
             seed_collate(items.seed)
             return self.collate(items)
 

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from spacedkd.config.serialization import qualified_name
 from spacedkd.data.inputs import Inputs, first_not_finite, tensors
-from spacedkd.data.transforms import generators_kept, seed_generators
+from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.user_code import note_place
@@ -62,7 +62,7 @@ class Items:
     def subset(self, rows: Tensor) -> Items:
         return replace(self, rows=self.rows[rows])
 
-    def labelled(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+    def inputs_and_labels(self, rows: Tensor) -> tuple[Inputs, Tensor]:
         """What a network is evaluated on, and the labels."""
         chosen = self.rows[rows].tolist()
         return self.batch(chosen, [seed_for(0, "evaluation", row) for row in chosen], "in evaluation")
@@ -70,13 +70,13 @@ class Items:
     def first_not_finite(self) -> int | None:
         """Return the dataset row of the first item that holds NaN or infinity in evaluation; None if all are finite."""
         for places in torch.arange(len(self)).split(256):
-            if (place := first_not_finite(self.labelled(places)[0])) is not None:
+            if (place := first_not_finite(self.inputs_and_labels(places)[0])) is not None:
                 return int(self.rows[places[place]])
         return None
 
     def batch(self, rows: Sequence[int], seeds: Sequence[int], when: str) -> tuple[Inputs, Tensor]:
         """The items of some rows of the dataset, each drawn with its own seed."""
-        with generators_kept():
+        with preserve_generators():
             items = drawn(self.dataset, zip(rows, seeds, strict=True), partial(_item, when=when))
             seed_collate(seeds[0])
             collated = _collated(items, rows, when) if self.collate is None else _called(self.collate, items, when)

@@ -68,7 +68,7 @@ class BadImage(Exception):
 
 
 @dataclass(frozen=True)
-class Stored:
+class ImageColumn:
     """Encoded images, none of them read yet: some rows of an Arrow column, which a million of them need.
 
     A cell is the path of a file; in a table it holds bytes, or has the hub's form {bytes, path}.
@@ -84,7 +84,7 @@ class Stored:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, places: Tensor) -> Stored:
+    def __getitem__(self, places: Tensor) -> ImageColumn:
         return replace(self, rows=self.rows[places])
 
     def read(self, place: int) -> bytes:
@@ -189,7 +189,7 @@ def _orientation(image: Image.Image) -> int:
     return 1
 
 
-def first_size(stored: Stored) -> tuple[int, int] | None:
+def first_size(stored: ImageColumn) -> tuple[int, int] | None:
     """Width and height of the first image that can be read; None if none can."""
     for place in range(len(stored)):
         with suppress(BadImage):

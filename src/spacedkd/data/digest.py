@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from spacedkd.data.dataset import Items
-from spacedkd.data.decoding import BadImage, Stored
+from spacedkd.data.decoding import BadImage, ImageColumn
 from spacedkd.data.images import Encoded, Images
-from spacedkd.data.raw_dataset import Part, RawDataset
+from spacedkd.data.raw_dataset import RawDataset, RawSplit
 from spacedkd.runtime.seeds import seed_for
 
 SAMPLE = 256
@@ -34,18 +34,18 @@ Digest = Mapping[str, Mapping[str, int | str]]
 _SAID = {"names": "names, or another order", "labels": "labels", "contents": "contents"}
 
 
-def of_found(found: RawDataset) -> Digest:
+def digest_dataset(found: RawDataset) -> Digest:
     """Of everything that was found, whichever part of it is used."""
     parts = {"training": found.train} | ({} if found.test is None else {"test": found.test})
     return {name: _of_part(part, found.place) for name, part in parts.items()}
 
 
-def of_items(train: Items, test: Items) -> Digest:
+def digest_items(train: Items, test: Items) -> Digest:
     """Of what can be known of somebody's own datasets: how many items, and the labels of a few."""
     return {name: _of_items(items) for name, items in (("training", train), ("test", test))}
 
 
-def difference(before: Digest, now: Digest) -> str | None:
+def describe_difference(before: Digest, now: Digest) -> str | None:
     """What has changed first, in words."""
     for part in {**before, **now}:
         then, here = before.get(part), now.get(part)
@@ -59,7 +59,7 @@ def difference(before: Digest, now: Digest) -> str | None:
     return None
 
 
-def repeated(train: Images | Encoded | Items, part: Images | Encoded | Items) -> int | None:
+def count_repeated(train: Images | Encoded | Items, part: Images | Encoded | Items) -> int | None:
     """Count the images of a part that are training images as well; None where that is not known.
 
     Images in memory are the same if all pixels are; where a part stays encoded, if all bytes are. Nothing is decoded
@@ -104,7 +104,7 @@ def _underlying(items: Items) -> tuple[object, Sequence[int]]:
     return dataset, rows
 
 
-def _of_part(part: Part, place: str) -> dict[str, int | str]:
+def _of_part(part: RawSplit, place: str) -> dict[str, int | str]:
     labels = part.labels.tolist()
     found: dict[str, int | str] = {"images": len(labels), "labels": _digest_of(labels)}
     rows = random.Random(seed_for(0, "contents")).sample(range(len(labels)), min(SAMPLE, len(labels)))
@@ -116,7 +116,7 @@ def _of_part(part: Part, place: str) -> dict[str, int | str]:
     return {**found, "names": _digest_of(names), "contents": contents}
 
 
-def _names_and_sizes(stored: Stored, place: str) -> tuple[list[str], np.ndarray]:
+def _names_and_sizes(stored: ImageColumn, place: str) -> tuple[list[str], np.ndarray]:
     """Of all images; files by their names within the data set, so that it may be moved."""
     column = stored.column
     if stored.table is None:
@@ -142,7 +142,7 @@ def _size(path: str) -> int:
         return -1
 
 
-def _contents(stored: Stored, row: int) -> bytes:
+def _contents(stored: ImageColumn, row: int) -> bytes:
     try:
         return sha256(stored.read(row)).digest()
     except BadImage:
@@ -150,7 +150,7 @@ def _contents(stored: Stored, row: int) -> bytes:
 
 
 def _of_items(items: Items) -> dict[str, int | str]:
-    _, labels = items.labelled(torch.linspace(0, len(items) - 1, min(FEW, len(items))).long())
+    _, labels = items.inputs_and_labels(torch.linspace(0, len(items) - 1, min(FEW, len(items))).long())
     whole = labels if labels.ndim == 1 else labels.argmax(1)
     return {"images": len(items), "labels": _digest_of(whole.tolist())}
 

@@ -14,8 +14,8 @@ from PIL import Image
 from torchvision import datasets as torchvision_sets
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data.decoding import Stored, open_ordinary, read_text
-from spacedkd.data.raw_dataset import TEST, TRAIN, Part, RawDataset, choose, refuse_unread
+from spacedkd.data.decoding import ImageColumn, open_ordinary, read_text
+from spacedkd.data.raw_dataset import TEST, TRAIN, RawDataset, RawSplit, choose_splits, refuse_unread
 from spacedkd.runtime.errors import UserError, first_line, pluralize
 
 # Which files lie below a folder, without ever walking in circles or through a folder that holds no images.
@@ -127,7 +127,9 @@ def cifar(spec: DataSpec) -> RawDataset:
             f"or a parquet copy as {spec.root}/{spec.source}/*.parquet, or name the folder that holds it with --root."
         ) from None
     trained, tested = (np.array(part.targets, dtype=np.int64) for part in (train, test))
-    return RawDataset(folder, Part("training", train.data, trained), Part("test", test.data, tested), train.classes)
+    return RawDataset(
+        folder, RawSplit("training", train.data, trained), RawSplit("test", test.data, tested), train.classes
+    )
 
 
 def class_folders(spec: DataSpec) -> RawDataset:
@@ -140,7 +142,7 @@ def class_folders(spec: DataSpec) -> RawDataset:
         names = _class_names(place, spec)
         whole = _part(place, place.name, names, read)
         return RawDataset(str(place), whole, None, names, read.notes())
-    train, test = choose(str(place), parts, spec)
+    train, test = choose_splits(str(place), parts, spec)
     names = _class_names(place / train, spec)
     if test is not None and spec.class_list is None:
         _check_same_classes(place, (train, names), (test, _class_names(place / test, spec)))
@@ -214,7 +216,7 @@ def _check_same_classes(place: Path, one: tuple[str, Sequence[str]], other: tupl
             )
 
 
-def _part(folder: Path, name: str, classes: Sequence[str], read: _Files) -> Part:
+def _part(folder: Path, name: str, classes: Sequence[str], read: _Files) -> RawSplit:
     pairs: list[tuple[str, str]] = []
     for one in classes:
         if not (folder / one).is_dir():
@@ -254,14 +256,14 @@ def _files_of_wnid(place: Path, wnid: str, read: _Files) -> Sequence[str]:
     return files
 
 
-def _listed(name: str, pairs: Sequence[tuple[str, str]], classes: Sequence[str]) -> Part:
+def _listed(name: str, pairs: Sequence[tuple[str, str]], classes: Sequence[str]) -> RawSplit:
     number = {class_name: place for place, class_name in enumerate(classes)}
     labels = np.array([number[class_name] for _, class_name in pairs], dtype=np.int64)
     try:
         paths = pa.array([path for path, _ in pairs], pa.string())
     except UnicodeEncodeError as error:
         raise UserError(f"The file name {error.object!a} is not UTF-8: rename it.") from None
-    return Part(name, Stored(paths, torch.arange(len(pairs))), labels)
+    return RawSplit(name, ImageColumn(paths, torch.arange(len(pairs))), labels)
 
 
 _IMAGENET = (("imagenet", "imagenet-1k"), "train", "train/WNID and val/WNID folders")

@@ -97,21 +97,21 @@ class ImageSet(ABC):
         """Whether showing a batch is one look-up, so that workers would only cost time."""
         return self.fit is None
 
-    def fitted(self, rows: Tensor) -> Tensor:
+    def resized(self, rows: Tensor) -> Tensor:
         """uint8 [B, C, H, W] in the size a network sees."""
         assert self.fit is not None
         return torch.stack([to_bytes(self.fit(self.open(row))) for row in rows.tolist()])
 
-    def normalised(self, pixels: Tensor) -> Tensor:
+    def normalise(self, pixels: Tensor) -> Tensor:
         return normalise(pixels, self.mean, self.std)
 
-    def shown(self, rows: Tensor) -> Tensor:
+    def inputs(self, rows: Tensor) -> Tensor:
         """float32 [B, C, H, W], normalised: what a network is evaluated on."""
-        return self.normalised(self.fitted(rows))
+        return self.normalise(self.resized(rows))
 
-    def labelled(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def inputs_and_labels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """What a network is evaluated on, and the labels."""
-        return self.shown(rows), self.labels[rows.to(self.labels.device)]
+        return self.inputs(rows), self.labels[rows.to(self.labels.device)]
 
 
 class Images(ImageSet):
@@ -127,8 +127,8 @@ class Images(ImageSet):
     def open(self, row: int) -> Image.Image:
         return to_image(self.pixels[row].cpu())
 
-    def fitted(self, rows: Tensor) -> Tensor:
-        return self.pixels[rows.to(self.pixels.device)] if self.fit is None else super().fitted(rows)
+    def resized(self, rows: Tensor) -> Tensor:
+        return self.pixels[rows.to(self.pixels.device)] if self.fit is None else super().resized(rows)
 
     def to(self, device: torch.device) -> Self:
         return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device))

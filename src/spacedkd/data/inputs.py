@@ -31,7 +31,7 @@ def tensors(inputs: Inputs) -> Iterable[Tensor]:
     return inputs.values() if isinstance(inputs, Mapping) else inputs
 
 
-def count(inputs: Inputs) -> int:
+def row_count(inputs: Inputs) -> int:
     """How many rows there are.
 
     >>> count({"tokens": torch.zeros(3, 7), "mask": torch.ones(3, 7)})
@@ -58,7 +58,7 @@ def first_not_finite(inputs: Inputs) -> int | None:
     return min(rows, default=None)
 
 
-def each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
+def map_tensors(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
     """The same inputs with every tensor changed."""
     if isinstance(inputs, Tensor):
         return change(inputs)
@@ -75,12 +75,12 @@ def to_device(inputs: Inputs, device: torch.device, channels_last: bool = False)
         layout = torch.channels_last if channels_last and image else torch.contiguous_format
         return tensor.to(device, memory_format=layout, non_blocking=True)
 
-    return each(inputs, moved)
+    return map_tensors(inputs, moved)
 
 
-def in_dtype(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+def cast_floats(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     """Floating-point tensors in another precision; whole numbers, such as tokens, stay what they are."""
-    return each(inputs, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+    return map_tensors(inputs, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def call(network: nn.Module, inputs: Inputs) -> Any:

@@ -7,12 +7,11 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
-from spacedkd.runtime import processes as started
-from spacedkd.runtime.errors import UserError, printable
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import as_child
 
 CHUNK = 64
@@ -35,10 +34,12 @@ class News:
         now = time.monotonic()
         if now - self.told >= NEWS_SECONDS:
             self.told = now
-            notify(f"{self.title}: {min(self.done * CHUNK, self.count)} of {self.count}, {now - self.started:.0f} s")
+            print_notice(
+                f"{self.title}: {min(self.done * CHUNK, self.count)} of {self.count}, {now - self.started:.0f} s"
+            )
 
 
-def in_threads(work: Work, count: int, title: str, threads: int) -> dict[int, str]:
+def map_in_threads(work: Work, count: int, title: str, threads: int) -> dict[int, str]:
     """Do `work` for 0 .. count-1, for what spends its time outside of Python; the first exception ends it."""
     found: dict[int, str] = {}
     news = News(title, count)
@@ -63,7 +64,7 @@ def can_fork() -> bool:
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
-def in_processes(work: Work, count: int, title: str, processes: int) -> dict[int, str]:
+def map_in_processes(work: Work, count: int, title: str, processes: int) -> dict[int, str]:
     """Do `work` for 0 .. count-1 in copies of this process, which share no memory but what was mapped to be shared."""
     found: dict[int, str] = {}
     context, news = multiprocessing.get_context("fork"), News(title, count)
@@ -121,12 +122,5 @@ def _chunks(count: int) -> list[range]:
     return [range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
 
 
-def cores() -> int:
+def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def notify(line: str) -> None:
-    """One line on the terminal; of several processes on a machine, one speaks for all, and helpers are silent."""
-    if started.rank() == 0 and multiprocessing.parent_process() is None:
-        with suppress(OSError):  # of a terminal that was closed: what is going on goes on
-            print(printable(line), file=sys.stderr, flush=True)

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import torch
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data.decoding import Stored, check_fits
+from spacedkd.data.decoding import ImageColumn, check_fits
 from spacedkd.data.hub import asked_briefly
-from spacedkd.data.parallel import notify
-from spacedkd.data.raw_dataset import TEST, TRAIN, Part, RawDataset, choose
+from spacedkd.data.raw_dataset import TEST, TRAIN, RawDataset, RawSplit, choose_splits
 from spacedkd.runtime.errors import UserError, first_line, unknown
+from spacedkd.runtime.processes import print_notice
 
 IN_MEMORY = 4 << 30
 """parquet files of more bytes are turned into a memory-mapped table by `datasets`"""
@@ -95,7 +95,7 @@ def hub(spec: DataSpec) -> RawDataset:
     import datasets
 
     name, _, configuration = spec.source.partition(":")
-    notify(f"Asking the Hugging Face hub for {spec.source}.")
+    print_notice(f"Asking the Hugging Face hub for {spec.source}.")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it repeats itself before it gives up
     try:
         with asked_briefly(name):
@@ -118,19 +118,19 @@ def _of_dataset(part: Any) -> Table:
 
 
 def _found(place: str, parts: Mapping[str, Any], read: Callable[[Any], Table], spec: DataSpec) -> RawDataset:
-    train, test = choose(place, parts, spec)
+    train, test = choose_splits(place, parts, spec)
     tables = {name: read(parts[name]) for name in (train, test) if name}
     schema = tables[train][0].schema
     image, label = _image_and_label(place, schema, spec)
 
-    def part(name: str) -> Part:
+    def part(name: str) -> RawSplit:
         columns, files = tables[name]
         for column in (image, label):
             if column not in columns.column_names:
                 raise UserError(f"{place}: the part {name} has no column {column}, which {train} has.")
         called = f"{place}, part {name}"
-        stored = Stored(_plain(columns[image]), torch.arange(len(columns)), called, files)
-        return Part(called, stored, _labels(columns[label], called))
+        stored = ImageColumn(_plain(columns[image]), torch.arange(len(columns)), called, files)
+        return RawSplit(called, stored, _labels(columns[label], called))
 
     return RawDataset(place, part(train), part(test) if test else None, _class_labels(schema).get(label))
 

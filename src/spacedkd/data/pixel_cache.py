@@ -21,14 +21,15 @@ from PIL import Image
 from torch import Tensor
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data.decoding import DIGEST_BYTES, BadImage, Stored, decode, digest_of_bytes, first_size
+from spacedkd.data.decoding import DIGEST_BYTES, BadImage, ImageColumn, decode, digest_of_bytes, first_size
 from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
-from spacedkd.data.parallel import can_fork, cores, in_processes, in_threads, notify
-from spacedkd.data.raw_dataset import Part
-from spacedkd.data.transforms import named
+from spacedkd.data.parallel import available_cores, can_fork, map_in_processes, map_in_threads
+from spacedkd.data.raw_dataset import RawSplit
+from spacedkd.data.transforms import get_augmentation
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import CannotRead, UserError, first_line
 from spacedkd.runtime.files import cache_folder, read_ordinary, remove_leftovers, write_json, write_whole
+from spacedkd.runtime.processes import print_notice
 
 # Decoded pixels on disk: one process decodes them, and all that come later map the same memory.
 
@@ -45,7 +46,9 @@ Fill = Callable[[np.ndarray], Reasons]
 """puts images into an array of zeros that other processes can write to as well"""
 
 
-def filled(stored: Stored, fit: Fit | None, shape: tuple[int, int, int, int], fill: Fill) -> tuple[Tensor, Reasons]:
+def cached_pixels(
+    stored: ImageColumn, fit: Fit | None, shape: tuple[int, int, int, int], fill: Fill
+) -> tuple[Tensor, Reasons]:
     """The pixels of some images, from the disk where they are kept; else `fill` makes them, and they are kept."""
     stamp = stored.stamp() if len(stored) >= MANY else None
     if stamp is None:
@@ -53,10 +56,10 @@ def filled(stored: Stored, fit: Fit | None, shape: tuple[int, int, int, int], fi
     decided_by = f"2 {PIL.__version__} {stamp} {fit} {shape}".encode()
     path = cache_folder("pixels") / f"{sha256(decided_by + stored.rows.numpy().tobytes()).hexdigest()[:32]}.npy"
     try:
-        return _kept(path, shape) or _kept_by_one(path, shape, fill)
+        return _load_cached(path, shape) or _decode_once(path, shape, fill)
     except (OSError, NotImplementedError) as error:  # the latter where there are no locks
         why = getattr(error, "strerror", None) or first_line(error)
-        _say_once(f"Decoded images are not kept in {path.parent} ({why}): every start reads them anew.")
+        _print_once(f"Decoded images are not kept in {path.parent} ({why}): every start reads them anew.")
         return _in_memory(shape, fill)
 
 
@@ -67,19 +70,19 @@ def _in_memory(shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
     return torch.from_numpy(pixels), bad
 
 
-def _kept_by_one(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
+def _decode_once(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_suffix(".lock"))  # which a kill releases
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        notify("Another process is reading these images: waiting for it.")
+        print_notice("Another process is reading these images: waiting for it.")
         lock.acquire()
     try:
-        found = _kept(path, shape)
+        found = _load_cached(path, shape)
         if found is None:
-            _make(path, shape, fill)
-            found = _kept(path, shape)
+            _write_cache(path, shape, fill)
+            found = _load_cached(path, shape)
     finally:
         lock.release()
     if found is None:
@@ -87,7 +90,7 @@ def _kept_by_one(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor
     return found
 
 
-def _make(path: Path, shape: tuple[int, ...], fill: Fill) -> None:
+def _write_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> None:
     needed = int(np.prod(shape))
     remove_leftovers(path.parent)
     _make_room(path.parent, needed)
@@ -97,11 +100,11 @@ def _make(path: Path, shape: tuple[int, ...], fill: Fill) -> None:
             with unfinished.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, unfinished.stat().st_size)
         bad = fill(pixels)
-        about = record_of(pixels, bad)
+        about = pixel_record(pixels, bad)
     write_json(path.with_suffix(".json"), about)
 
 
-def record_of(pixels: np.ndarray, bad: Reasons | None = None) -> dict[str, Any]:
+def pixel_record(pixels: np.ndarray, bad: Reasons | None = None) -> dict[str, Any]:
     """What is written beside pixels, last of all."""
     reasons = {str(place): reason for place, reason in (bad or {}).items()}
     return {"checksum": _checksum_of_cache(pixels), "bad": reasons, "bad_checksum": _checksum_of(reasons)}
@@ -129,9 +132,9 @@ def _make_room(folder: Path, needed: int) -> None:
         raise OSError(f"they need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
 
 
-def _kept(path: Path, shape: tuple[int, ...]) -> tuple[Tensor, Reasons] | None:
+def _load_cached(path: Path, shape: tuple[int, ...]) -> tuple[Tensor, Reasons] | None:
     """What is on the disk, if it is whole."""
-    found = whole(path, shape)
+    found = load_pixels(path, shape)
     if found is None:
         return None
     with suppress(OSError):
@@ -140,7 +143,7 @@ def _kept(path: Path, shape: tuple[int, ...]) -> tuple[Tensor, Reasons] | None:
     return torch.from_numpy(pixels), reasons
 
 
-def whole(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, Reasons] | None:
+def load_pixels(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, Reasons] | None:
     """Pixels that were recorded, mapped; None, and a line, if they are damaged, or if there are none."""
     record = path.with_suffix(".json")
     if not (path.is_file() and record.is_file()):
@@ -148,19 +151,23 @@ def whole(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, Reasons] | No
     try:
         about = read_json(record)
         pixels: np.ndarray = np.load(path, mmap_mode="c")  # copy on write: nobody can change what others see
-        if pixels.shape == shape and pixels.dtype == np.uint8 and about == record_of(pixels, reasons := about["bad"]):
+        if (
+            pixels.shape == shape
+            and pixels.dtype == np.uint8
+            and about == pixel_record(pixels, reasons := about["bad"])
+        ):
             return pixels, {int(place): str(reason) for place, reason in reasons.items()}
     except (PermissionError, CannotRead):
         raise
     except Exception:  # whatever is wrong with it: numpy and json have many kinds of errors for that
         pass
-    notify(f"{path} is damaged: it is made anew.")
+    print_notice(f"{path} is damaged: it is made anew.")
     return None
 
 
 @cache
-def _say_once(line: str) -> None:
-    notify(line)
+def _print_once(line: str) -> None:
+    print_notice(line)
 
 
 # Read all images with all cores: into memory where they fit, else only to see whether they can be read.
@@ -168,11 +175,11 @@ def _say_once(line: str) -> None:
 SMALL_BYTES = 8192
 
 
-class SizesDiffer(Exception):
+class MixedSizesError(Exception):
     """The images do not fit into one array."""
 
 
-def into_memory(stored: Stored, fit: Fit | None, limit: int) -> tuple[Tensor, Reasons] | None:
+def decode_into_memory(stored: ImageColumn, fit: Fit | None, limit: int) -> tuple[Tensor, Reasons] | None:
     """uint8 [N, 3, H, W], zeros where an image cannot be read; None if there are too many or their sizes differ."""
     width, height = (fit.size, fit.size) if fit is not None else first_size(stored) or (1, 1)
     if len(stored) * 3 * height * width > limit:
@@ -182,18 +189,18 @@ def into_memory(stored: Stored, fit: Fit | None, limit: int) -> tuple[Tensor, Re
         def put(place: int, data: bytes, image: Image.Image) -> None:
             image = image if fit is None else fit(image)
             if image.size != (width, height):
-                raise SizesDiffer
+                raise MixedSizesError
             pixels[place] = to_bytes(image).numpy()
 
-        return _decoded(stored, "Reading images, once", put)
+        return _decode_all(stored, "Reading images, once", put)
 
     try:
-        return filled(stored, fit, (len(stored), 3, height, width), fill)
-    except SizesDiffer:
+        return cached_pixels(stored, fit, (len(stored), 3, height, width), fill)
+    except MixedSizesError:
         return None
 
 
-def checked(stored: Stored) -> tuple[Reasons, np.ndarray | None]:
+def check_images(stored: ImageColumn) -> tuple[Reasons, np.ndarray | None]:
     """Which images cannot be read, and a digest of the bytes of each. Both are remembered until a file changes.
 
     A verdict that was remembered before there were digests has none.
@@ -209,7 +216,7 @@ def checked(stored: Stored) -> tuple[Reasons, np.ndarray | None]:
     def note(place: int, data: bytes, image: Image.Image) -> None:
         shared[place] = digest_of_bytes(data)
 
-    bad = _decoded(stored, "Checking images, once", note, smaller=True)
+    bad = _decode_all(stored, "Checking images, once", note, smaller=True)
     if key:
         with suppress(OSError):  # a home that cannot be written to costs the check again, nothing else
             memory.parent.mkdir(parents=True, exist_ok=True)
@@ -236,7 +243,7 @@ def _remembered(memory: Path, key: str, count: int) -> tuple[Reasons, np.ndarray
                 return reasons, np.frombuffer(digests, f"V{DIGEST_BYTES}")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
-    notify(f"{memory} is damaged: images are checked anew.")
+    print_notice(f"{memory} is damaged: images are checked anew.")
     return None
 
 
@@ -244,8 +251,8 @@ def _checksum(key: str, reasons: Mapping[str, str]) -> str:
     return sha256(f"{key} {json.dumps(reasons, sort_keys=True)}".encode()).hexdigest()[:16]
 
 
-def _decoded(
-    stored: Stored, title: str, use: Callable[[int, bytes, Image.Image], None], smaller: bool = False
+def _decode_all(
+    stored: ImageColumn, title: str, use: Callable[[int, bytes, Image.Image], None], smaller: bool = False
 ) -> Reasons:
     """Every image is used, with its place and its bytes; those that cannot be read are given back with the reason."""
 
@@ -261,16 +268,16 @@ def _decoded(
                 use(place, data, image)
         return bad
 
-    if len(stored) >= MANY and cores() > 1 and can_fork():
-        return in_processes(read, len(stored), title, cores())
-    return in_threads(read, len(stored), title, _few_threads(stored))
+    if len(stored) >= MANY and available_cores() > 1 and can_fork():
+        return map_in_processes(read, len(stored), title, available_cores())
+    return map_in_threads(read, len(stored), title, _few_threads(stored))
 
 
-def _few_threads(stored: Stored) -> int:
+def _few_threads(stored: ImageColumn) -> int:
     """One for small images: they spend their time in Python, where threads only wait for each other."""
     for place in range(len(stored)):
         with suppress(BadImage):
-            return cores() if len(stored.read(place)) > SMALL_BYTES else 1
+            return available_cores() if len(stored.read(place)) > SMALL_BYTES else 1
     return 1
 
 
@@ -278,22 +285,22 @@ MEMORY_LIMIT = 4 << 30
 """a part of more decoded bytes is decoded while training"""
 
 
-def keep(
-    part: Part, rows: Tensor, labels: Tensor, spec: DataSpec, memory_limit: int
+def load_images(
+    part: RawSplit, rows: Tensor, labels: Tensor, spec: DataSpec, memory_limit: int
 ) -> tuple[Images | Encoded, str | None]:
     """The images at `rows` of a part in the form a filled-in spec wants, and a line on those left out.
 
     They still lack the names of the classes, and what normalises them.
     """
-    chosen = named(spec.augmentation or "")
+    chosen = get_augmentation(spec.augmentation or "")
     fit = None if spec.image_size is None else chosen.fit(spec.image_size)
     first, later = (fit, None) if chosen.fits_first else (None, fit)
     if isinstance(part.images, np.ndarray):
         pixels = _pixels(part.name, part.images[rows.numpy()], chosen.colour, fit, chosen.fits_first)
         return Images(pixels, labels[rows], (), (), (), later), None
     stored = part.images[rows]
-    read = into_memory(stored, first, memory_limit)
-    bad, digests = checked(stored) if read is None else (read[1], None)
+    read = decode_into_memory(stored, first, memory_limit)
+    bad, digests = check_images(stored) if read is None else (read[1], None)
     note = _left_out(stored, bad, spec.skip_bad)
     good = torch.tensor([place for place in range(len(rows)) if place not in bad], dtype=torch.int64)
     if len(good) == 0:
@@ -304,16 +311,16 @@ def keep(
     return Images(read[0][good] if bad else read[0], labels[rows[good]], (), (), (), later), note
 
 
-def with_digests(images: Images | Encoded, part: Part, rows: Tensor) -> Images | Encoded:
+def add_digests(images: Images | Encoded, part: RawSplit, rows: Tensor) -> Images | Encoded:
     """Return what `keep` gave for `rows` with a digest of the bytes of each image, also where it is in memory."""
     if isinstance(images, Encoded) or isinstance(part.images, np.ndarray):
         return images
-    bad, digests = checked(part.images[rows])
+    bad, digests = check_images(part.images[rows])
     good = [place for place in range(len(rows)) if place not in bad]
     return images if digests is None or len(good) != len(images) else replace(images, digests=digests[good])
 
 
-def _left_out(stored: Stored, bad: Reasons, skip: bool) -> str | None:
+def _left_out(stored: ImageColumn, bad: Reasons, skip: bool) -> str | None:
     if not bad:
         return None
     first = min(bad)
@@ -344,5 +351,5 @@ def _pixels(name: str, array: np.ndarray, colour: bool, fit: Fit | None, fits_fi
             fitted[row] = to_bytes(fit(to_image(pixels[row])))
         return {}
 
-    in_threads(some, len(pixels), "Resizing images", cores())
+    map_in_threads(some, len(pixels), "Resizing images", available_cores())
     return fitted

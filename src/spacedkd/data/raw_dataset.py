@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data.decoding import Stored
+from spacedkd.data.decoding import ImageColumn
 from spacedkd.runtime.errors import UserError, unknown
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation", "eval", "dev")
 
 
-class Part(NamedTuple):
+class RawSplit(NamedTuple):
     """N images with their labels."""
 
     name: str
-    images: np.ndarray | Stored  # an array is uint8 [N, H, W, C]
+    images: np.ndarray | ImageColumn  # an array is uint8 [N, H, W, C]
     labels: np.ndarray  # [N] whole numbers or text
 
 
@@ -27,8 +27,8 @@ class RawDataset(NamedTuple):
     """All of a data set."""
 
     place: str
-    train: Part
-    test: Part | None
+    train: RawSplit
+    test: RawSplit | None
     names: Sequence[str] | None = None
     """what the labels 0, 1, ... are called, where the data says so"""
     notes: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ def refuse_unread(spec: DataSpec, read: Collection[str]) -> None:
             raise UserError(f"{name} does not matter for {spec.source}, it is for {what}: leave it out.")
 
 
-def choose(place: str, parts: Collection[str], spec: DataSpec) -> tuple[str, str | None]:
+def choose_splits(place: str, parts: Collection[str], spec: DataSpec) -> tuple[str, str | None]:
     """The names of the part to train on and of the part to test on, if there is one."""
     for name in (spec.train_split, spec.test_split):
         if name is not None and name not in parts:
@@ -86,7 +86,7 @@ def _the_one_to_train_on(place: str, parts: Collection[str]) -> str:
     )
 
 
-def check_test_part(found: RawDataset, spec: DataSpec) -> None:
+def check_test_split(found: RawDataset, spec: DataSpec) -> None:
     """A part to test on must be there, or asked for, but not both."""
     if found.test is None and spec.test_part is None:
         raise UserError(
@@ -112,7 +112,7 @@ class Classes(NamedTuple):
             raise UserError(f"class_limit must be from 2 to {len(self.names)}, the classes there are; got {limit}.")
         return Classes(self.names[:limit], self.labels[:limit], self.note)
 
-    def number(self, part: Part) -> Tensor:
+    def number(self, part: RawSplit) -> Tensor:
         """The labels of a part as numbers, [N] int64."""
         _check(part)
         known = np.array(self.labels)
@@ -145,7 +145,7 @@ def classes_of(found: RawDataset) -> Classes:
     return Classes(tuple(declared[label] if named else str(label) for label in labels), tuple(labels), note)
 
 
-def _check(part: Part) -> None:
+def _check(part: RawSplit) -> None:
     if len(part.labels) == 0:
         raise UserError(f"The data set has no {part.name} images.")
     if part.labels.dtype.kind not in "iuU":

@@ -13,12 +13,12 @@ from spacedkd.config.spec import DataSpec, named_source
 from spacedkd.data import arrays, folders, hub, parquet, transforms
 from spacedkd.data.decoding import first_size
 from spacedkd.data.folders import refuse_system
-from spacedkd.data.parallel import notify
 from spacedkd.data.pixel_cache import MEMORY_LIMIT
 from spacedkd.data.raw_dataset import RawDataset, refuse_unread
-from spacedkd.data.splits import RunData, read_parts
+from spacedkd.data.splits import RunData, load_splits
 from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.runtime.machine import check_pixels
+from spacedkd.runtime.processes import print_notice
 
 SMALL = 96
 """photographs are larger than this, and want another augmentation than small pictures"""
@@ -136,13 +136,13 @@ class Library:
         self._read: dict[Hashable, RunData] = {}
         self._told: set[str] = set()
 
-    def filled(self, spec: DataSpec) -> DataSpec:
+    def resolve(self, spec: DataSpec) -> DataSpec:
         """The spec with the augmentation, its changes and the image size that suit its data, where it names none."""
         spec = replace(spec, source=named_source(spec.source))
         source = self._source(spec.source)
         refuse_unread(spec, source.reads)
-        full = self._filled(spec, source)
-        chosen = transforms.named(full.augmentation or "")
+        full = self._resolve(spec, source)
+        chosen = transforms.get_augmentation(full.augmentation or "")
         if full.augment != chosen.augment and not chosen.varies:
             raise UserError(
                 f"Augmentation {full.augmentation} is fixed: leave out --crop, --flip and --rotate, or use "
@@ -152,11 +152,11 @@ class Library:
 
     def load(self, spec: DataSpec) -> RunData:
         """The data set a spec asks for, with every image checked; what a user should know is told."""
-        spec = self.filled(spec)
+        spec = self.resolve(spec)
         data = _recent(self._read, _kept_by(spec), lambda: self._kept(spec)).as_asked(spec)
         for line in data.repetitions:
             if line not in self._told:
-                notify(line)
+                print_notice(line)
                 self._told.add(line)
         return data
 
@@ -165,17 +165,19 @@ class Library:
         return _recent(self._found, _found_by(spec), lambda: self._source(spec.source).find(spec))
 
     def _kept(self, spec: DataSpec) -> RunData:
-        kept = read_parts(self.find(spec), spec, self.memory_limit)
+        kept = load_splits(self.find(spec), spec, self.memory_limit)
         for line in kept.notes:
-            notify(line)
+            print_notice(line)
         return kept
 
-    def _filled(self, spec: DataSpec, source: Source) -> DataSpec:
+    def _resolve(self, spec: DataSpec, source: Source) -> DataSpec:
         if spec.image_size is not None:
             check_pixels("image_size", spec.image_size, spec.image_size)
-        by_data = spec.augmentation is None or spec.augmentation in transforms.BY_DATA
+        by_data = spec.augmentation is None or spec.augmentation in transforms.DATA_DEPENDENT
         complete = not by_data and spec.image_size is not None
-        if complete and (spec.augment is not None or transforms.named(spec.augmentation or "").augment is None):
+        if complete and (
+            spec.augment is not None or transforms.get_augmentation(spec.augmentation or "").augment is None
+        ):
             return spec  # without a look at the images
         suits, side, arrays = source.suits, None, False
         if suits is None:  # small pictures are varied at their own size; photographs get what is usual for ImageNet
@@ -185,11 +187,11 @@ class Library:
             suits, side = ("small", min(size)) if small else ("imagenet", None)
             if by_data and spec.augmentation is not None and _could_be_photographs(found):
                 suits = transforms.PAPER_SIZES.get(size, suits)
-        usual = transforms.named(suits)
+        usual = transforms.get_augmentation(suits)
         own = None if arrays else side or usual.size  # arrays have one shape already, which they keep
         suited = suits if spec.augment is None or usual.varies else "plain"
-        name = transforms.of_the_paper(spec.augmentation, suited) or suited
-        chosen = transforms.named(name)
+        name = transforms.resolve_paper_name(spec.augmentation, suited) or suited
+        chosen = transforms.get_augmentation(name)
         changes = spec.augment or chosen.augment
         if spec.augment is None and chosen.augment is not None and chosen.crops_an_eighth:
             changes = replace(chosen.augment, crop=(own or min(_size(self.find(spec)))) // 8)
@@ -197,9 +199,9 @@ class Library:
         return replace(spec, augmentation=name, augment=changes, image_size=seen)
 
 
-def fill_in(spec: DataSpec) -> DataSpec:
+def resolve_data(spec: DataSpec) -> DataSpec:
     """`Library.filled` for one spec."""
-    return Library().filled(spec)
+    return Library().resolve(spec)
 
 
 def load(spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:

@@ -14,15 +14,15 @@ from torch.utils.data import Subset
 from spacedkd.config.spec import DataSpec
 from spacedkd.data import transforms
 from spacedkd.data.dataset import Collate, Items, check_map_style, form_of
-from spacedkd.data.digest import Digest, of_found, of_items, repeated
+from spacedkd.data.digest import Digest, count_repeated, digest_dataset, digest_items
 from spacedkd.data.images import Encoded, Images, ImageSet
 from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, tensors
-from spacedkd.data.parallel import notify
-from spacedkd.data.pixel_cache import MEMORY_LIMIT, keep, with_digests
-from spacedkd.data.raw_dataset import RawDataset, check_test_part, classes_of
+from spacedkd.data.pixel_cache import MEMORY_LIMIT, add_digests, load_images
+from spacedkd.data.raw_dataset import RawDataset, check_test_split, classes_of
 from spacedkd.data.stream import DatasetStream, Stream, TrainingStream
 from spacedkd.data.transforms import Augmentation, BatchWise, Mix
 from spacedkd.runtime.errors import UserError, pluralize
+from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.seeds import seed_for
 
 
@@ -49,15 +49,15 @@ class RunData:
     """how many images of each part that is evaluated are training images as well; None where that is not known"""
 
     @cached_property
-    def shown(self) -> DataInfo:
+    def info(self) -> DataInfo:
         """What a network is built for."""
         if isinstance(self.train, Items):
-            return DataInfo(self.test.labelled(torch.arange(2) % len(self.test))[0], self.names)
-        return DataInfo(self.train.shown(torch.arange(2)), self.names, (self.train.mean, self.train.std))
+            return DataInfo(self.test.inputs_and_labels(torch.arange(2) % len(self.test))[0], self.names)
+        return DataInfo(self.train.inputs(torch.arange(2)), self.names, (self.train.mean, self.train.std))
 
     def samples(self) -> list[Inputs]:
         """Two inputs of those to train on and two of those to test on, nothing varied."""
-        return [part.labelled(torch.arange(2) % len(part))[0] for part in (self.train, self.test)]
+        return [part.inputs_and_labels(torch.arange(2) % len(part))[0] for part in (self.train, self.test)]
 
     @property
     def mixed(self) -> bool:
@@ -96,7 +96,7 @@ class RunData:
     def as_asked(self, spec: DataSpec) -> RunData:
         """Images with the holdout, the augmentation and the mixing of a filled-in spec."""
         assert isinstance(self.train, ImageSet)
-        augmentation = transforms.build(spec.augmentation or "", spec.augment, self.train.shape[1])
+        augmentation = transforms.build_augmentation(spec.augmentation or "", spec.augment, self.train.shape[1])
         mix = Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None
         return replace(self, augmentation=augmentation, mix=mix).with_holdout(spec.holdout)
 
@@ -113,14 +113,16 @@ class RunData:
 
     def with_repeated(self) -> RunData:
         """With the number of images of each evaluated part that are training images as well."""
-        return replace(self, repeated={name: repeated(self.train, part) for name, part in self.evaluated().items()})
+        return replace(
+            self, repeated={name: count_repeated(self.train, part) for name, part in self.evaluated_splits().items()}
+        )
 
     @property
     def repetitions(self) -> tuple[str, ...]:
         """A line for each evaluated part with training images in it."""
         return tuple(
-            f"{count} of {len(self.evaluated()[name])} {name} images are training images as well: accuracy on them "
-            "says little of new images. Remove them from one of the parts."
+            f"{count} of {len(self.evaluated_splits()[name])} {name} images are training images as well: accuracy on "
+            "them says little about new images. Remove them from one of the two splits."
             for name, count in self.repeated.items()
             if count
         )
@@ -129,62 +131,62 @@ class RunData:
         """Items for a network that tells so many classes apart, which have numbers for names; labels are checked."""
         if self.names and len(self.names) != count:
             raise UserError(f"The network tells {count} classes apart, and the dataset has {len(self.names)} of them.")
-        parts: dict[str, Any] = {"train": self.train} | self.evaluated()
+        parts: dict[str, Any] = {"train": self.train} | self.evaluated_splits()
         checked = {name: replace(part, classes=count) for name, part in parts.items()}
         return replace(self, names=self.names or tuple(str(number) for number in range(count)), **checked)
 
-    def evaluated(self) -> dict[str, Images | Encoded | Items]:
+    def evaluated_splits(self) -> dict[str, Images | Encoded | Items]:
         """The parts accuracy is measured on: test, and holdout if one was asked for."""
         return {"test": self.test} | ({} if self.holdout is None else {"holdout": self.holdout})
 
     def describe(self) -> dict[str, Any]:
         """As JSON: classes with their numbers and labels, how many items there are, what was noted, a digest."""
-        names = self.shown.classes
+        names = self.info.classes
         pairs = zip(names, self.labels or range(len(names)), strict=True)
         return {
             "classes": [{"number": n, "name": name, "label": label} for n, (name, label) in enumerate(pairs)],
-            "items": {name: len(part) for name, part in ({"train": self.train} | self.evaluated()).items()},
+            "items": {name: len(part) for name, part in ({"train": self.train} | self.evaluated_splits()).items()},
             "notes": [*self.notes, *self.repetitions],
             "digest": self.digest,
             "repeated": {name: count for name, count in self.repeated.items() if count is not None},
         }
 
 
-def of_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> RunData:
+def from_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> RunData:
     """A pair (train, test) of map-style datasets, checked; a holdout is shown as the first one's transforms make it."""
-    train, test, names = checked_pair(pair, collate)
-    data = RunData(train, test, names=names, digest=of_items(train, test)).with_repeated().with_holdout(holdout)
+    train, test, names = check_pair(pair, collate)
+    data = RunData(train, test, names=names, digest=digest_items(train, test)).with_repeated().with_holdout(holdout)
     for line in data.repetitions:
-        notify(line)
+        print_notice(line)
     return data
 
 
-def read_parts(found: RawDataset, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
+def load_splits(found: RawDataset, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
     """What was found, cut into parts and kept as a filled-in spec asks for; nothing is varied yet."""
-    check_test_part(found, spec)
+    check_test_split(found, spec)
     every = classes_of(found)
     labels = test_labels = every.number(found.train)
     rows = torch.arange(len(labels))
     if spec.test_part is not None:
-        rows, test_rows = tested(labels, spec.test_part, every.names)
+        rows, test_rows = split_off_test(labels, spec.test_part, every.names)
     if found.test is not None:
         test_labels = every.number(found.test)
         test_rows = torch.arange(len(test_labels))
     classes = every.first(spec.class_limit)
     rows, test_rows = rows[labels[rows] < len(classes.names)], test_rows[test_labels[test_rows] < len(classes.names)]
-    rows = rows[evenly(labels[rows], spec.train_limit, len(classes.names))]
-    train, note = keep(found.train, rows, labels, spec, memory_limit)
-    test, test_note = keep(found.test or found.train, test_rows, test_labels, spec, memory_limit)
+    rows = rows[evenly_by_class(labels[rows], spec.train_limit, len(classes.names))]
+    train, note = load_images(found.train, rows, labels, spec, memory_limit)
+    test, test_note = load_images(found.test or found.train, test_rows, test_labels, spec, memory_limit)
     if type(train) is not type(test):  # pixels cannot be compared with bytes: bytes with bytes
-        train, test = with_digests(train, found.train, rows), with_digests(test, found.test or found.train, test_rows)
-    mean, std = transforms.named(spec.augmentation or "").constants or measured(train)
+        train, test = add_digests(train, found.train, rows), add_digests(test, found.test or found.train, test_rows)
+    mean, std = transforms.get_augmentation(spec.augmentation or "").constants or measure_normalisation(train)
     known: Any = {"classes": classes.names, "mean": mean, "std": std}
     notes = tuple(line for line in (*found.notes, classes.note, note, test_note) if line)
     ready = replace(train, **known), replace(test, **known)
-    return RunData(*ready, None, classes.names, classes.labels, notes, digest=of_found(found)).with_repeated()
+    return RunData(*ready, None, classes.names, classes.labels, notes, digest=digest_dataset(found)).with_repeated()
 
 
-def measured(images: Images | Encoded) -> Normalisation:
+def measure_normalisation(images: Images | Encoded) -> Normalisation:
     """Mean and deviation of each channel, of pixels in 0 .. 1; ImageNet's, where all would have to be decoded."""
     if isinstance(images, Encoded):
         return transforms.IMAGENET
@@ -197,7 +199,7 @@ def measured(images: Images | Encoded) -> Normalisation:
     return tuple(mean.tolist()), tuple(std.clamp(min=1 / 255).tolist())
 
 
-def evenly(labels: Tensor, limit: int | None, classes: int) -> Tensor:
+def evenly_by_class(labels: Tensor, limit: int | None, classes: int) -> Tensor:
     """The rows of the first `limit` images, counted round the classes; all rows without a limit."""
     if limit is None:
         return torch.arange(len(labels))
@@ -214,7 +216,7 @@ def _earlier_of_same_class(labels: Tensor) -> Tensor:
     return torch.empty_like(labels).scatter_(0, order, torch.arange(len(labels)) - starts)
 
 
-def tested(labels: Tensor, part: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+def split_off_test(labels: Tensor, part: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Rows to train on and rows to test on, with this part of every class; a class that has too few is named."""
     order = _shuffled(len(labels), "test part")
     earlier = torch.empty_like(labels).scatter_(0, order, _earlier_of_same_class(labels[order]))
@@ -242,7 +244,7 @@ TRIED = 8
 """items that are asked for twice before a run begins"""
 
 
-def checked_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Items, tuple[str, ...]]:
+def check_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Items, tuple[str, ...]]:
     """The items to train on and to test on, and the names of their classes where the datasets say so."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise UserError(f"data must be a pair of torch datasets, (train, test); got {form_of(pair)}.")
@@ -277,7 +279,7 @@ def _first_that_differs(names: Sequence[str], others: Sequence[str]) -> str:
 def _check_repeats(what: str, part: Items) -> None:
     """A dataset with a generator of its own cannot be seeded, so its replays would differ."""
     rows = torch.linspace(0, len(part) - 1, min(TRIED, len(part))).long()
-    (once, labels), (again, others) = (part.labelled(rows) for _ in range(2))
+    (once, labels), (again, others) = (part.inputs_and_labels(rows) for _ in range(2))
     for one, other in zip((*tensors(once), labels), (*tensors(again), others), strict=True):
         if one.shape != other.shape or not ((one == other) | ((one != one) & (other != other))).all():
             raise UserError(

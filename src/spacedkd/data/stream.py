@@ -23,7 +23,7 @@ from spacedkd.config.spec import AugmentSpec
 from spacedkd.data.dataset import Collate, Items, MapStyle, check_map_style
 from spacedkd.data.images import Images as Images
 from spacedkd.data.images import ImageSet
-from spacedkd.data.inputs import Inputs, each, to_device
+from spacedkd.data.inputs import Inputs, map_tensors, to_device
 from spacedkd.data.transforms import Augmentation, BatchWise, Mix
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.seeds import seed_for
@@ -36,7 +36,7 @@ ORDERS_KEPT = 8
 """epochs whose order is remembered: enough for several roles at different places, whatever the interval"""
 
 
-def too_small(smallest: int, items: str, batch_size: int, ranks: int, least: int = 2) -> UserError:
+def last_batch_error(smallest: int, items: str, batch_size: int, ranks: int, least: int = 2) -> UserError:
     """What is wrong with a last batch of so few items."""
     return UserError(
         f"The last batch of an epoch has {smallest} {items.removesuffix('s')}(s) for {ranks} device(s), and "
@@ -66,7 +66,7 @@ class Order:
             )
         smallest = self.size(self.steps_per_epoch - 1)
         if smallest < least * ranks:
-            raise too_small(smallest, items, batch_size, ranks, least)
+            raise last_batch_error(smallest, items, batch_size, ranks, least)
 
     @staticmethod
     @lru_cache(maxsize=ORDERS_KEPT)
@@ -111,7 +111,10 @@ class Batch(NamedTuple):
 
     def _cut(self, number: int, count: int) -> Batch:
         rows = slice(len(self.labels) * number // count, len(self.labels) * (number + 1) // count)
-        inputs, others = each(self.inputs, lambda one: one[rows]), (other._cut(number, count) for other in self.others)
+        inputs, others = (
+            map_tensors(self.inputs, lambda one: one[rows]),
+            (other._cut(number, count) for other in self.others),
+        )
         return Batch(inputs, self.labels[rows], self.indices[rows], tuple(others))
 
 
@@ -148,7 +151,7 @@ class Shuffled(Order, ABC):
         """Inputs and labels of this rank: of the global batch, which consists of `rows`, the places that are `mine`."""
 
 
-def smoothed(labels: Tensor, classes: int, smoothing: float) -> Tensor:
+def smooth_labels(labels: Tensor, classes: int, smoothing: float) -> Tensor:
     """Labels [B] or [B, C] moved towards the uniform distribution; as they are without smoothing."""
     if smoothing == 0:
         return labels
@@ -183,7 +186,7 @@ class TrainingStream(Shuffled):
             inputs, labels = self.augmentation.train(self.images, rows, mine, seed), self._labels(rows[mine])
         else:
             inputs, labels = self._mixed(self.mix, rows, mine, seed, seed_for(self.seed, "mix", step))
-        return inputs, smoothed(labels, len(self.images.classes), self.label_smoothing)
+        return inputs, smooth_labels(labels, len(self.images.classes), self.label_smoothing)
 
     def _mixed(self, mix: Mix, rows: Tensor, mine: Tensor, seed: int, mix_seed: int) -> tuple[Tensor, Tensor]:
         mixing = mix.draw(len(rows), *self.images.shape[1:], seed=mix_seed)
@@ -220,7 +223,7 @@ def batches(stream: Stream, turns: Iterable[Sequence[View]], workers: int = 0) -
     return _prepared(stream.batch, turns, workers)
 
 
-def in_order(part: ImageSet | Items, batch_size: int, workers: int = 0) -> Iterator[Batch]:
+def evaluation_batches(part: ImageSet | Items, batch_size: int, workers: int = 0) -> Iterator[Batch]:
     """Every item once, nothing left to chance, for evaluation; `workers` are asked only where showing takes time."""
     places = torch.arange(len(part)).split(batch_size)
     every = ([(number,)] for number in range(len(places)))
@@ -228,7 +231,7 @@ def in_order(part: ImageSet | Items, batch_size: int, workers: int = 0) -> Itera
 
 
 def _unvaried(part: ImageSet | Items, places: Sequence[Tensor], number: int) -> Batch:
-    return Batch(*part.labelled(places[number]), places[number])
+    return Batch(*part.inputs_and_labels(places[number]), places[number])
 
 
 def _prepared(
@@ -252,7 +255,7 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def lost_worker(error: Exception) -> UserError | None:
+def lost_worker_error(error: Exception) -> UserError | None:
     """Return what to raise in place of torch's words for a worker that was killed; None for any other error."""
     ended = re.match(r"DataLoader worker \(pid.*?\) (?:is|was|exited) .*?(?=\. |$)", first_line(error))
     return None if ended is None else _lost(f": {ended[0].removesuffix('.')}")
@@ -319,4 +322,4 @@ class DatasetStream(Shuffled):
         classes = labels.shape[1] if labels.ndim == 2 else self.items.classes
         if classes is None and self.label_smoothing:
             raise UserError("Label smoothing needs to know how many classes there are: give classes=COUNT.")
-        return inputs, smoothed(labels, classes or 0, self.label_smoothing)
+        return inputs, smooth_labels(labels, classes or 0, self.label_smoothing)

@@ -218,7 +218,7 @@ class BatchWise:
         What a place gets depends on the seed and the place alone.
         """
         changes = draw(self.augment, len(rows), seed).rows(places)
-        return images.normalised(apply(images.fitted(rows[places]), changes))
+        return images.normalise(apply(images.resized(rows[places]), changes))
 
 
 Transform = Callable[[Image.Image], Tensor]
@@ -234,11 +234,11 @@ class ImageByImage:
 
     def train(self, images: ImageSet, rows: Tensor, places: Tensor, seed: int) -> Tensor:
         transform = _transform(self.name, self.size)
-        constants, torch_alone = named(self.name).constants, named(self.name).torch_alone
+        constants, torch_alone = get_augmentation(self.name).constants, get_augmentation(self.name).torch_alone
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in constants or ())
         # One by one into where they belong: a large tensor for each image and each step takes as long as decoding.
         varied = torch.empty(len(places), 3, self.size, self.size)
-        with generators_kept():
+        with preserve_generators():
             for into, place, row in zip(varied, places.tolist(), rows[places].tolist(), strict=True):
                 seed_generators(seed_for(seed, place), torch_alone)
                 image = transform(images.open(row))
@@ -267,7 +267,7 @@ def seed_generators(seed: int, torch_alone: bool = False) -> None:
 
 
 @contextmanager
-def generators_kept() -> Iterator[None]:
+def preserve_generators() -> Iterator[None]:
     """Whatever is drawn inside, everybody else's random numbers stay what they would have been."""
     states = random.getstate(), np.random.get_state()
     try:
@@ -325,7 +325,7 @@ def _posterize(image: Image.Image, bits: int, **options: object) -> Image.Image:
     return ImageOps.posterize(image, bits) if bits > 0 else image.point(lambda level: 0)
 
 
-class Named(NamedTuple):
+class NamedAugmentation(NamedTuple):
     """An augmentation by name; it has either batch-wise changes or a transform of single images."""
 
     about: str
@@ -357,21 +357,21 @@ class Named(NamedTuple):
         return self.transform is not None or self.constants is not None
 
 
-_PHOTOGRAPHS = Named("of 224 px", constants=IMAGENET, size=224, fits_first=False, varies=False)
+_PHOTOGRAPHS = NamedAugmentation("of 224 px", constants=IMAGENET, size=224, fits_first=False, varies=False)
 AUGMENTATIONS = {
-    "plain": Named("--crop, --flip and --rotate as asked, and nothing else", AugmentSpec()),
-    "none": Named("images as they are", AugmentSpec(), varies=False),
-    "small": Named("crop by an eighth of the side, mirror", AugmentSpec(flip=True), crops_an_eighth=True),
-    "digits": Named("crop by 1, rotate by 10", AugmentSpec(crop=1, rotate=10)),
-    "cifar": Named("crop by 4, mirror, rotate by 15", AugmentSpec(4, True, 15), constants=CIFAR100),
-    "tiny-imagenet": Named("64 px, crop by 4, mirror", AugmentSpec(4, True), constants=IMAGENET, size=64),
+    "plain": NamedAugmentation("--crop, --flip and --rotate as asked, and nothing else", AugmentSpec()),
+    "none": NamedAugmentation("images as they are", AugmentSpec(), varies=False),
+    "small": NamedAugmentation("crop by an eighth of the side, mirror", AugmentSpec(flip=True), crops_an_eighth=True),
+    "digits": NamedAugmentation("crop by 1, rotate by 10", AugmentSpec(crop=1, rotate=10)),
+    "cifar": NamedAugmentation("crop by 4, mirror, rotate by 15", AugmentSpec(4, True, 15), constants=CIFAR100),
+    "tiny-imagenet": NamedAugmentation("64 px, crop by 4, mirror", AugmentSpec(4, True), constants=IMAGENET, size=64),
     "imagenet": _PHOTOGRAPHS._replace(
         about="224 px, random resized crop, mirror, rotate by 15; evaluated on the middle of 256",
         transform=_imagenet,
         shorter=256 / 224,
         torch_alone=True,
     ),
-    "self-cifar": Named(
+    "self-cifar": NamedAugmentation(
         "crop by 4 with gray, mirror, AutoAugment, Cutout 16", transform=_self_cifar, constants=CIFAR10, varies=False
     ),
     "vit": _PHOTOGRAPHS._replace(
@@ -382,7 +382,7 @@ AUGMENTATIONS = {
 }
 
 
-BY_DATA = {
+DATA_DEPENDENT = {
     "paper": "what the paper's code has for the data: cifar for photographs of 32 px, tiny-imagenet of 64, imagenet",
     "paper-self": "what its self KD has: self-cifar in place of cifar, else the same",
 }
@@ -391,22 +391,22 @@ PAPER_SIZES = {(32, 32): "cifar", (64, 64): "tiny-imagenet"}
 """the paper's small photographs, which a file or a folder is known by"""
 
 
-def of_the_paper(name: str | None, suits: str) -> str | None:
+def resolve_paper_name(name: str | None, suits: str) -> str | None:
     """The augmentation that a name of `BY_DATA` stands for where the data is of the kind of `suits`; else the name."""
-    if name not in BY_DATA:
+    if name not in DATA_DEPENDENT:
         return name
     return "self-cifar" if name == "paper-self" and suits == "cifar" else suits
 
 
-def named(name: str) -> Named:
+def get_augmentation(name: str) -> NamedAugmentation:
     """The augmentation of that name."""
     if name not in AUGMENTATIONS:
-        raise unknown("augmentation", name, [*AUGMENTATIONS, *BY_DATA])
+        raise unknown("augmentation", name, [*AUGMENTATIONS, *DATA_DEPENDENT])
     return AUGMENTATIONS[name]
 
 
-def build(name: str, augment: AugmentSpec | None, size: int) -> Augmentation:
+def build_augmentation(name: str, augment: AugmentSpec | None, size: int) -> Augmentation:
     """An augmentation that makes images of this size."""
-    if named(name).transform is not None:
+    if get_augmentation(name).transform is not None:
         return ImageByImage(name, size)
     return BatchWise(augment or AugmentSpec())

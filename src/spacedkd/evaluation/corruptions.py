@@ -28,8 +28,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from spacedkd.data.images import ImageSet, to_image
-from spacedkd.data.parallel import cores
-from spacedkd.data.pixel_cache import record_of, whole
+from spacedkd.data.parallel import available_cores
+from spacedkd.data.pixel_cache import load_pixels, pixel_record
 from spacedkd.data.stream import Batch
 from spacedkd.evaluation.accuracy import NotFinite, Predict, correct
 from spacedkd.evaluation.frozen import Advance, interruptions_go_to
@@ -158,7 +158,7 @@ def write_grid(path: Path, images: ImageSet, names: Sequence[str] = (), severiti
     names, severities = names or CORRUPTIONS, severities or SEVERITIES
     check_corruptions(names, severities)
     check_channels(images.shape[0])
-    clean = images.fitted(torch.tensor([0]))[0].cpu().numpy()
+    clean = images.resized(torch.tensor([0]))[0].cpu().numpy()
     wide, high = (1 + len(severities)) * (TILE + GAP) + 3 * GAP, LABEL + TILE + 2 * GAP
     lines = -(-len(names) // ACROSS)
     picture = Image.new("RGB", (ACROSS * wide, lines * high + GAP), "white")
@@ -190,7 +190,7 @@ def fingerprint(images: ImageSet) -> str:
     """Names the corrupted images that these images give."""
     digest = sha256(f"1 {version('imagecorruptions-imaug')} {len(images.labels)} {images.shape}".encode())
     for rows in torch.arange(len(images.labels)).split(CHUNK):
-        digest.update(images.fitted(rows).cpu().contiguous().numpy().tobytes())
+        digest.update(images.resized(rows).cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:32]
 
 
@@ -214,7 +214,7 @@ class CorruptedImages:
     def _map(self, path: Path) -> np.ndarray | None:
         if path not in self._maps:
             try:
-                found = whole(path, (len(self.images.labels), *self.images.shape))
+                found = load_pixels(path, (len(self.images.labels), *self.images.shape))
             except OSError as error:
                 raise self._refused(error) from None
             if found is None:
@@ -235,14 +235,14 @@ class CorruptedImages:
         """Make what is not there yet, with all cores unless told otherwise; `advance` is told of images."""
         todo, count = self.missing(names, severities), len(self.images.labels)
         self._check_room(len(todo))
-        with _workers(self.images, processes or (1 if len(todo) * count < SERIAL else cores())) as work:
+        with _workers(self.images, processes or (1 if len(todo) * count < SERIAL else available_cores())) as work:
             for name, severity in todo:
                 with write_whole(self.path(name, severity)) as unfinished:
                     np.lib.format.open_memmap(unfinished, "w+", np.uint8, (count, *self.images.shape)).flush()
                     chunks = [(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
                     for done in work([(unfinished, name, severity, *chunk) for chunk in chunks]):
                         advance(done)
-                    record = record_of(np.load(unfinished, mmap_mode="r"))
+                    record = pixel_record(np.load(unfinished, mmap_mode="r"))
                 write_json(self.path(name, severity).with_suffix(".json"), record)
 
     def _check_room(self, files: int) -> None:
@@ -266,7 +266,7 @@ class CorruptedImages:
             raise UserError(f"{self.path(name, severity)} is gone or damaged. The same command makes it anew.")
         for rows in torch.arange(len(self.images.labels)).split(batch_size):
             shown = torch.from_numpy(np.array(pixels[int(rows[0]) : int(rows[-1]) + 1]))
-            yield Batch(self.images.normalised(shown), self.images.labels.cpu()[rows], rows)
+            yield Batch(self.images.normalise(shown), self.images.labels.cpu()[rows], rows)
 
 
 @contextmanager
@@ -311,7 +311,7 @@ def _work(job: Job) -> int:
 
 
 def _corrupt(images: ImageSet, path: Path, name: str, severity: int, start: int, stop: int) -> int:
-    clean = images.fitted(torch.arange(start, stop)).cpu().numpy()
+    clean = images.resized(torch.arange(start, stop)).cpu().numpy()
     kept = np.lib.format.open_memmap(path, "r+")
     for place, image in enumerate(clean, start):
         kept[place] = corrupt(image, name, severity, place)

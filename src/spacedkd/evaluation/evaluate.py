@@ -14,8 +14,8 @@ from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import check_folder
 from spacedkd.data.dataset import Items
 from spacedkd.data.images import Encoded, Images
-from spacedkd.data.splits import evenly
-from spacedkd.data.stream import Batch, in_order
+from spacedkd.data.splits import evenly_by_class
+from spacedkd.data.stream import Batch, evaluation_batches
 from spacedkd.evaluation import accuracy, adversarial, corruptions, curvature, document, weight_noise
 from spacedkd.evaluation.corruptions import CorruptedImages
 from spacedkd.evaluation.frozen import Advance, Batches
@@ -68,7 +68,7 @@ def measure(folder: Path, saved: TrainedModels, plan: EvaluationSpec, progress: 
         instruments["corruptions"] = partial(_corruptions, of_images(test, "Corruptions"), *given)
     if plan.attacks:
         instruments["adversarial"] = partial(_adversarial, of_images(test, "Attacks"), *given)
-    if (plan.flatness or plan.hessian) and not isinstance(saved.data.shown.sample, Tensor):
+    if (plan.flatness or plan.hessian) and not isinstance(saved.data.info.sample, Tensor):
         raise UserError("Flatness and curvature are measured where a network's input is one tensor: leave them out.")
     if plan.flatness:
         instruments["weight_noise"] = partial(_weight_noise, _training(saved, plan, NOISE_IMAGES), *given)
@@ -92,7 +92,7 @@ def of_images(part: Part, what: str) -> Images | Encoded:
 
 
 def _accuracy(saved: TrainedModels, plan: EvaluationSpec, progress: Progress) -> dict[str, Any]:
-    parts, classes = saved.data.evaluated(), saved.data.shown.classes
+    parts, classes = saved.data.evaluated_splits(), saved.data.info.classes
     total = len(saved.models) * sum(len(part) for part in parts.values())
     with progress("accuracy", total) as advance:
 
@@ -138,12 +138,12 @@ def _adversarial(
     def batches() -> Iterator[adversarial.Pixels]:
         for rows in torch.arange(len(test.labels)).split(plan.batch_size):
             layout = torch.channels_last if saved.channels_last else torch.contiguous_format
-            pixels = test.fitted(rows).to(saved.device, memory_format=layout)
+            pixels = test.resized(rows).to(saved.device, memory_format=layout)
             yield pixels, test.labels[rows].to(saved.device), rows
 
     with progress("adversarial", adversarial.passes(plan.attacks) * len(test.labels)) as advance:
         predict = saved.predict_deepest()
-        return adversarial.adversarial(predict, test.normalised, batches(), plan.attacks, advance=advance)
+        return adversarial.adversarial(predict, test.normalise, batches(), plan.attacks, advance=advance)
 
 
 def _weight_noise(
@@ -174,7 +174,7 @@ def _curvature(train: Batches, saved: TrainedModels, plan: EvaluationSpec, progr
 
 def _training(saved: TrainedModels, plan: EvaluationSpec, usual: int) -> Batches:
     """Passes over the training images as they are, not varied; left open, at least one of each class is among them."""
-    usual = max(usual, len(saved.data.shown.classes))
+    usual = max(usual, len(saved.data.info.classes))
     train = _some(saved, saved.data.train, "train_images", usual if plan.train_images is None else plan.train_images)
     return lambda: ((cast(Tensor, batch.inputs), batch.labels) for batch in _shown(saved, train, plan))
 
@@ -182,7 +182,7 @@ def _training(saved: TrainedModels, plan: EvaluationSpec, usual: int) -> Batches
 def _shown(
     saved: TrainedModels, images: Part, plan: EvaluationSpec, advance: Advance = lambda _: None
 ) -> Iterator[Batch]:
-    for batch in in_order(images, plan.batch_size, plan.workers):
+    for batch in evaluation_batches(images, plan.batch_size, plan.workers):
         yield saved.to_device(batch)
         advance(len(batch.labels))
 
@@ -191,9 +191,9 @@ def _some(saved: TrainedModels, images: Part, name: str, limit: int | None) -> P
     """At most `limit` images, evenly from all classes; of somebody's own dataset, evenly from beginning to end."""
     if limit is None or limit >= len(images):
         return images
-    classes = len(saved.data.shown.classes)
+    classes = len(saved.data.info.classes)
     if limit < classes:
         raise UserError(f"{name} must be at least {classes}, one image of each class; got {limit}.")
     if isinstance(images, Items):
         return images.subset(torch.arange(limit) * len(images) // limit)
-    return images.subset(evenly(images.labels, limit, classes))
+    return images.subset(evenly_by_class(images.labels, limit, classes))

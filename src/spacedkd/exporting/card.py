@@ -15,7 +15,7 @@ import yaml
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import OURS, RunSpec, describe_schedule
 from spacedkd.data import hub
-from spacedkd.data.transforms import named
+from spacedkd.data.transforms import get_augmentation
 from spacedkd.exporting import onnx
 from spacedkd.models.student_config import prepares_images
 from spacedkd.report.findings import network_name
@@ -148,7 +148,7 @@ def _kind(about: Mapping[str, Any]) -> str:
 def _scaled(spec: RunSpec) -> str:
     if spec.data.image_size is None or not spec.data.augmentation:
         return ""
-    fit = named(spec.data.augmentation).fit(spec.data.image_size)
+    fit = get_augmentation(spec.data.augmentation).fit(spec.data.image_size)
     if fit.shorter is None:
         return ", both sides scaled (bilinear)"
     to = "" if fit.shorter == fit.size else f" to {fit.shorter}"
@@ -267,12 +267,12 @@ def metadata(subject: Subject) -> dict[str, Any]:
     """What the hub reads of a card."""
     spec, dataset = subject.spec, dataset_on_hub(subject.spec.data.source)
     taught = [] if spec.method.name == "none" else ["knowledge-distillation", spec.method.name.replace(":", ".")]
-    named: dict[str, Any] = {} if subject.license is None else {"license": subject.license}
-    named["library_name"] = "timm" if subject.is_timm else "spacedkd"
-    named["pipeline_tag"] = "image-classification"
-    named["tags"] = ["image-classification", *(["timm"] if subject.is_timm else []), "spacedkd", *taught]
-    named |= {} if dataset is None else {"datasets": [dataset]}
-    named["metrics"] = ["accuracy"]
+    fields: dict[str, Any] = {} if subject.license is None else {"license": subject.license}
+    fields["library_name"] = "timm" if subject.is_timm else "spacedkd"
+    fields["pipeline_tag"] = "image-classification"
+    fields["tags"] = ["image-classification", *(["timm"] if subject.is_timm else []), "spacedkd", *taught]
+    fields |= {} if dataset is None else {"datasets": [dataset]}
+    fields["metrics"] = ["accuracy"]
     metric = {
         "type": "accuracy",
         "value": round(subject.accuracy, 6),
@@ -284,7 +284,7 @@ def metadata(subject: Subject) -> dict[str, Any]:
         "dataset": {"type": dataset or data_name(spec), "name": data_name(spec), "split": "test"},
         "metrics": [metric],
     }
-    return named | {"model-index": [{"name": subject.name, "results": [result]}]}
+    return fields | {"model-index": [{"name": subject.name, "results": [result]}]}
 
 
 def _title(subject: Subject) -> str:

@@ -158,7 +158,7 @@ def _shape(spec: RunSpec, about: Mapping[str, Any]) -> tuple[int, ...]:
     """Of one input: as timm's description says it, else as the data shows it."""
     if about.get("input_size"):
         return tuple(about["input_size"])
-    sample = sources.load(spec.data).shown.sample if prepares_images(spec.data) else None
+    sample = sources.load(spec.data).info.sample if prepares_images(spec.data) else None
     if not isinstance(sample, Tensor):
         raise UserError(
             "--onnx must know the shape of what the network is shown, which neither config.json nor the data says."

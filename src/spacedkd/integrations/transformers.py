@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from spacedkd.data.stream import smoothed
+from spacedkd.data.stream import smooth_labels
 from spacedkd.methods.losses import LOGIT_LOSSES, alike, cross_entropy
 from spacedkd.runtime.errors import UserError, check_between, format_value, install_command, unknown
 from spacedkd.trajectory.snapshot_teacher import SnapshotTeacher
@@ -139,7 +139,7 @@ class DistillationMixin:
         z, y = student[kept].float(), labels[kept]
         if not len(y):
             return 0 * student.sum()  # where the mean of nothing would be no number
-        loss = cross_entropy(z, smoothed(y, z.shape[1], self.args.label_smoothing_factor))
+        loss = cross_entropy(z, smooth_labels(y, z.shape[1], self.args.label_smoothing_factor))
         if self._taught is not None:
             _, taught = alike(student, self._taught, "logits")
             apart = self._apart(z, taught[kept].float(), self.temperature)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from spacedkd.config.serialization import by_signature, qualified_name
 from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.inputs import DataInfo
-from spacedkd.data.transforms import generators_kept, seed_generators
+from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.models import small_resnet
 from spacedkd.models.classifier import eval_mode
 from spacedkd.models.preprocessing import (
@@ -71,7 +71,7 @@ _networks_made: WeakSet[nn.Module] = WeakSet()
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Random weights drawn inside come from this seed; the surrounding random state is left alone."""
-    with generators_kept():
+    with preserve_generators():
         seed_generators(seed)
         yield
 

@@ -10,7 +10,7 @@ from timm.layers import PatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd.data.inputs import Inputs, Normalisation, call, in_dtype, tensors
+from spacedkd.data.inputs import Inputs, Normalisation, call, cast_floats, tensors
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.machine import check_pixels
 
@@ -48,7 +48,7 @@ class CastToWeights:
     """Floating-point inputs in the type of the network's weights, whichever that is when it is called."""
 
     def __call__(self, inputs: AnyInputs, network: nn.Module) -> AnyInputs:
-        return in_dtype(inputs, _weight_dtype(network))  # type: ignore[return-value]  # which has the same form
+        return cast_floats(inputs, _weight_dtype(network))  # type: ignore[return-value]  # which has the same form
 
 
 def _weight_dtype(network: nn.Module) -> torch.dtype:

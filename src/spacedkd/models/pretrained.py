@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from spacedkd.config.spec import NetworkSpec
-from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, call, count, first_not_finite
+from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, call, first_not_finite, row_count
 from spacedkd.models.classifier import Classifier, eval_mode, logits_and_features
 from spacedkd.models.preprocessing import Renormalise, add_preprocessing, cast_where_needed, preprocess
 from spacedkd.models.student_config import read_config
@@ -25,7 +25,7 @@ from spacedkd.runtime.user_code import failed, is_user_code
 
 def check_network(network: nn.Module, name: str, shown: DataInfo) -> None:
     """Show a network two items, so that a misfit shows before training and not in it."""
-    several, what = count(shown.sample), _describe_shapes(shown.sample)
+    several, what = row_count(shown.sample), _describe_shapes(shown.sample)
     cast_where_needed(network, shown.sample)
     try:
         with eval_mode(network):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.config.spec import DataSpec, NetworkSpec
-from spacedkd.data.transforms import named
+from spacedkd.data.transforms import get_augmentation
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.user_code import is_user_code, marked
@@ -81,7 +81,7 @@ def timm_preprocessing(data: DataSpec, network: NetworkSpec, size: Sequence[int]
     """
     if not prepares_images(data):
         return {}
-    fit = None if data.image_size is None else named(data.augmentation or "").fit(data.image_size)
+    fit = None if data.image_size is None else get_augmentation(data.augmentation or "").fit(data.image_size)
     scales = network.options.get("input_size") is not None and not is_user_code(network.name)
     squashes = size[0] != size[1] or (fit is not None and fit.shorter is None)
     return {

@@ -1,8 +1,11 @@
 """How this process was started: alone, or as one of several of a run, by torchrun, by SLURM or by the first of them."""
 
+import multiprocessing
 import os
+import sys
+from contextlib import suppress
 
-from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.errors import UserError, printable
 
 
 def rank() -> int:
@@ -62,3 +65,10 @@ def _in_slurm() -> bool:
 def _by_srun() -> bool:
     """A batch script has the same variables as what srun starts, except for the step."""
     return _in_slurm() and "SLURM_STEP_ID" in os.environ
+
+
+def print_notice(line: str) -> None:
+    """Print a line to stderr; only the first process of a run prints it, and none of its worker processes."""
+    if rank() == 0 and multiprocessing.parent_process() is None:
+        with suppress(OSError):  # the terminal was closed: the run continues without it
+            print(printable(line), file=sys.stderr, flush=True)

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.config.spec import EngineSpec, RunSpec
-from spacedkd.data.inputs import Inputs, in_dtype
-from spacedkd.data.transforms import generators_kept, seed_generators
+from spacedkd.data.inputs import Inputs, cast_floats
+from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.processes import check_processes
 from spacedkd.runtime.signals import STARTED_BY, end_with_first_rank
@@ -111,7 +111,7 @@ def setup_frozen(fabric: Fabric, model: nn.Module) -> nn.Module:
 
     def in_precision(*views: Inputs, **kwargs: Any) -> Any:
         with fabric.autocast():
-            output = forward(*(in_dtype(inputs, exact) for inputs in views), **kwargs)
+            output = forward(*(cast_floats(inputs, exact) for inputs in views), **kwargs)
         return tuple(p._replace(logits=p.logits.to(exact), features=p.features.to(exact)) for p in output)
 
     model.forward = in_precision
@@ -219,9 +219,9 @@ def largest_output_pixels(model: nn.Module, parts: Sequence[nn.Conv2d], samples:
         tried.get_submodule(name).register_forward_hook(look)
     kind = next(tried.parameters()).dtype
     try:
-        with generators_kept(), torch.no_grad():
+        with preserve_generators(), torch.no_grad():
             for inputs in samples:
-                tried(in_dtype(inputs, kind))
+                tried(cast_floats(inputs, kind))
     except Exception:  # a model that is called in another way: nobody knows what its layers are shown
         return torch.inf
     return max(found)

@@ -203,7 +203,7 @@ def run(setup: Setup, folder: RunFolder, seconds: float) -> Trial:
         parameters={name: sum(p.numel() for p in module.parameters()) for name, module in setup.modules().items()},
         memory=memory_of(setup, activations),
         checkpoint_bytes=_size(folder.checkpoint),
-        students_bytes=_size(folder.student) * (2 if "holdout" in setup.data.evaluated() else 1)
+        students_bytes=_size(folder.student) * (2 if "holdout" in setup.data.evaluated_splits() else 1)
         + _size(folder.average),
         other_bytes=_size(folder.spec) + _size(folder.classes) + _size(folder.result),
         loss_bytes=_mean_length(lines, "loss"),
@@ -275,13 +275,13 @@ def cost_of(
 def _evaluation_seconds(turn: Turn, setup: Setup, recorder: Recorder) -> float:
     """What the role's evaluation takes: measured on a few batches of each part, and so much more for each other one."""
     batch = max(256, setup.plan.spec.batch_size) * setup.fabric.world_size
-    whole = [-(-len(part) // batch) for part in setup.data.evaluated().values()]
+    whole = [-(-len(part) // batch) for part in setup.data.evaluated_splits().values()]
     learner = setup.learner(turn.role)
 
     def some(batches: int) -> float:
         parts = {
             name: part.subset(torch.arange(min(len(part), batches * batch)))
-            for name, part in setup.data.evaluated().items()
+            for name, part in setup.data.evaluated_splits().items()
         }
         short = replace(setup, data=replace(setup.data, **parts))  # type: ignore[arg-type]
         return _timed(setup, lambda: recorder.accuracy(turn, measure(short, learner.model, learner.module), turn.role))

@@ -16,10 +16,10 @@ from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from spacedkd.config.registry import LOGGERS, check_installed
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec
-from spacedkd.data.parallel import notify
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError, first_line
 from spacedkd.runtime.files import Folder, write_json
+from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.user_code import failed
 
 # Loggers: who is told what is written into a run's journal, while it is written.
@@ -132,7 +132,7 @@ class Loggers:
             yield
         except Exception as error:
             del self._told[name]
-            notify(
+            print_notice(
                 f"Logging to {name} failed ({type(error).__name__}: {first_line(error)}). The run goes on without it."
             )
 

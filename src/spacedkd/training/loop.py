@@ -13,7 +13,7 @@ from spacedkd.config.objects import Objects
 from spacedkd.config.resolve import ResolvedRun, resolve, resolve_spec
 from spacedkd.config.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
-from spacedkd.data.stream import Batch, batches, lost_worker
+from spacedkd.data.stream import Batch, batches, lost_worker_error
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.base import Method
 from spacedkd.runs.folder import RunFolder
@@ -176,7 +176,7 @@ def _blaming(setup: Setup, recorder: Recorder, moments: Iterator[Event]) -> Iter
             with user_code(when):
                 moment = next(moments, None)
         except (MemoryError, RuntimeError) as error:
-            if (lost := lost_worker(error)) is not None:
+            if (lost := lost_worker_error(error)) is not None:
                 raise lost from error
             if not is_out_of_memory(error):
                 raise

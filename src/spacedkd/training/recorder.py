@@ -300,7 +300,7 @@ class Recorder:
                 "learners": {role: plan.method.learners[role] for role in plan.roles},
                 "steps_per_epoch": plan.steps_per_epoch,
                 "total_steps": plan.total_steps,
-                "test_images": len(plan.data.evaluated()["test"]),
+                "test_images": len(plan.data.evaluated_splits()["test"]),
                 **self._best.summary(),
             }
             if setup.followed and not plan.spec.engine.pipeline:

@@ -14,11 +14,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from spacedkd.config.resolve import ResolvedRun, stream_of
 from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.dataset import Items
-from spacedkd.data.digest import difference
+from spacedkd.data.digest import describe_difference
 from spacedkd.data.images import Encoded, Images
-from spacedkd.data.parallel import notify
 from spacedkd.data.splits import RunData
-from spacedkd.data.stream import Stream, in_order, too_small
+from spacedkd.data.stream import Stream, evaluation_batches, last_batch_error
 from spacedkd.evaluation.accuracy import NotFinite, check_finite, count
 from spacedkd.methods.base import Ingredients
 from spacedkd.models import factory
@@ -26,6 +25,7 @@ from spacedkd.models.pretrained import check_trained, ema_update, keep_normalisa
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError
+from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.user_code import is_user_code, user_code
 from spacedkd.training import device
@@ -65,7 +65,7 @@ def check_same_data(folder: RunFolder, data: RunData, who: str = "", begins_agai
         return
     if not begins_again:
         raise UserError(f"{who}The data of {folder.path} {changed}. {_WAY_OUT}")
-    notify(f"The data of {folder.path} {changed}. It begins again with the data as it is now.")
+    print_notice(f"The data of {folder.path} {changed}. It begins again with the data as it is now.")
 
 
 def _change(folder: RunFolder, data: RunData) -> str | None:
@@ -76,7 +76,7 @@ def _change(folder: RunFolder, data: RunData) -> str | None:
     digest = before.get("digest")
     counts = {part: {"images": count} for part, count in before["items"].items()} if digest is None else digest
     found = {part: {"images": count} for part, count in now["items"].items()} if digest is None else data.digest
-    changed = difference(counts, found)
+    changed = describe_difference(counts, found)
     return None if changed is None else f"has changed since it began: {changed}"
 
 
@@ -106,7 +106,7 @@ class Networks:
         like: str | None = None,
         spec: NetworkSpec | None = None,
     ) -> nn.Module:
-        run, shown, roles = self.plan.spec, self.plan.data.shown, self.plan.method.roles
+        run, shown, roles = self.plan.spec, self.plan.data.info, self.plan.method.roles
         if spec is None:
             spec = self.plan.network(like or role)
             self.teacher_was_asked_for |= (like or role) != roles[-1]
@@ -139,8 +139,8 @@ def build_models(plan: ResolvedRun) -> dict[str, nn.Module]:
     networks, data = Networks(plan), plan.data
     ingredients = Ingredients(
         networks,
-        sample=data.shown.sample,
-        classes=len(data.shown.classes),
+        sample=data.info.sample,
+        classes=len(data.info.classes),
         images=data.count,
         batch_size=plan.spec.batch_size,
         mixed=data.mixed,
@@ -171,7 +171,7 @@ def _check_last_batch(plan: ResolvedRun, models: dict[str, nn.Module]) -> None:
     parts = (part for model in models.values() for part in model.modules())
     least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts) else 1
     if smallest < least * ranks and least > 1:
-        raise too_small(smallest, "items", plan.spec.batch_size, ranks)
+        raise last_batch_error(smallest, "items", plan.spec.batch_size, ranks)
     if smallest < least * ranks * cut:
         norm = ", two for BatchNorm" if least > 1 else ""
         way_out = "--drop-last True or fewer parts" if plan.spec.batch_size >= least * ranks * cut else "fewer parts"
@@ -363,10 +363,12 @@ def measure(setup: Setup, model: nn.Module, module: nn.Module, name: str | None 
         device.broadcast_buffers(module)
     heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
     scores, wrong = {}, {}
-    for part, items in setup.data.evaluated().items():
+    for part, items in setup.data.evaluated_splits().items():
         rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
         mine = items if fabric.world_size == 1 else items.subset(rows)
-        shown = in_order(mine, _batch_size(spec.batch_size, len(items), fabric.world_size), spec.engine.workers)
+        shown = evaluation_batches(
+            mine, _batch_size(spec.batch_size, len(items), fabric.world_size), spec.engine.workers
+        )
         moved = (batch.to(fabric.device, setup.channels_last) for batch in shown)
         names, counts = count(model, heads, moved)
         right, undefined = fabric.all_reduce(counts, reduce_op="sum").tolist()  # type: ignore[union-attr]
@@ -375,7 +377,7 @@ def measure(setup: Setup, model: nn.Module, module: nn.Module, name: str | None 
     module.train(was_training)
     if name is not None:
         for part, undefined in wrong.items():
-            _check_defined(setup.data.evaluated()[part], part, undefined, name)
+            _check_defined(setup.data.evaluated_splits()[part], part, undefined, name)
     return scores
 
 

@@ -47,7 +47,7 @@ def student_digests(plan: ResolvedRun, folder: RunFolder) -> dict[str, str]:
 def save_student(plan: ResolvedRun, network: nn.Module, place: Path, within: Folder) -> None:
     """The student's network, as it is at some time of the run."""
     with within.write_folder(place) as unfinished, system_errors():
-        student_io.save_student(network, plan.network(plan.roles[-1]), plan.data.shown, unfinished, data=plan.spec.data)
+        student_io.save_student(network, plan.network(plan.roles[-1]), plan.data.info, unfinished, data=plan.spec.data)
 
 
 def restore_students(plan: ResolvedRun, folder: RunFolder) -> bool:
@@ -121,7 +121,7 @@ class BestStudent:
             )
 
     def _line(self) -> Mapping[str, Any] | None:
-        if JUDGE not in self._setup.data.evaluated():
+        if JUDGE not in self._setup.data.evaluated_splits():
             return None
         return best_journal_entry(self._folder.path, self._setup.plan.roles[-1])
 

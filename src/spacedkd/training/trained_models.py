@@ -15,8 +15,7 @@ from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, read_spec
 from spacedkd.data import sources
-from spacedkd.data.inputs import Inputs, in_dtype
-from spacedkd.data.parallel import notify
+from spacedkd.data.inputs import Inputs, cast_floats
 from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Batch
 from spacedkd.evaluation.accuracy import Predict
@@ -27,6 +26,7 @@ from spacedkd.runs import checkpoint, tensor_file
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.machine import check_threads
+from spacedkd.runtime.processes import print_notice
 from spacedkd.training.device import patch_strided_convolutions, supports_channels_last
 from spacedkd.training.setup import build_models, check_same_data
 
@@ -70,7 +70,7 @@ class TrainedModels:
 
         def say(inputs: Inputs) -> Sequence[Prediction]:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
-                found: Sequence[Prediction] = module(in_dtype(inputs, whole))
+                found: Sequence[Prediction] = module(cast_floats(inputs, whole))
             return [one._replace(logits=one.logits.float(), features=one.features.float()) for one in found]
 
         return say
@@ -139,7 +139,7 @@ def load_run(
     if found.why and folder.finished():
         raise UserError(f"{found.why} Make it again from the one before it with: spacedkd train --resume {path}")
     if found.why:
-        notify(f"{found.why} The one before it is measured, which is of turn {found.position.turns}.")
+        print_notice(f"{found.why} The one before it is measured, which is of turn {found.position.turns}.")
     learners = {*plan.method.learners.values()}
     for name, model in models.items():  # before the weights come: those of 64-true do not fit into float32
         model.to(_kept_in(plan.spec.precision, name in learners))
@@ -165,7 +165,7 @@ def load_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto"
 
     It sees images normalised as in its own training, where that is known.
     """
-    data = sources.fill_in(data)
+    data = sources.resolve_data(data)
     parts = sources.load(data)
     if not network.pretrained and timm.is_model(network.name):
         published = timm.get_pretrained_cfg(network.name)
@@ -173,8 +173,8 @@ def load_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto"
             raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
         check_published(network.name, len(parts.names))
         network = replace(network, options={**network.options, "pretrained": True})
-    built = factory.build_network(network, parts.shown, seed=0)
-    keep_normalisation(built, network, parts.shown.normalisation)
+    built = factory.build_network(network, parts.info, seed=0)
+    keep_normalisation(built, network, parts.info.normalisation)
     origin = {"network": to_json(network), "weights": network.weights or "timm's own", "data": to_json(data)}
     return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
 

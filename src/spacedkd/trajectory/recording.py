@@ -98,7 +98,7 @@ def settings(plan: ResolvedRun, role: str, models: Mapping[str, nn.Module]) -> d
         "trained teacher": [digest(models[name].state_dict()) for name in plan.method.frozen] if listens else None,
         "updates left out": spec.on_nonfinite if spec.on_nonfinite != "stop" else None,
         "parts of a batch": spec.accumulate if spec.accumulate > 1 else None,
-        "dropout masks": masks if draws(models[learners[role]], plan.data.shown.sample) else None,
+        "dropout masks": masks if draws(models[learners[role]], plan.data.info.sample) else None,
     }
     if role != roles[0]:  # those before it decide, too
         found["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay, *plan.led]

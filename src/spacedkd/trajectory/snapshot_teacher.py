@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from spacedkd.config.resolve import resolve
 from spacedkd.config.spec import OptimizerSpec, RateSpec, check_folder, read_spec
-from spacedkd.data.parallel import notify
 from spacedkd.runs.tensor_file import Damaged
 from spacedkd.runtime.errors import UserError, check_between, pluralize
+from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Duration, Schedule
 from spacedkd.timeline import TeacherUpdates
 from spacedkd.training.setup import build_models
@@ -235,7 +235,7 @@ class SnapshotTeacher(nn.Module):
         end = time.monotonic() + self.wait
         yield
         if self.wait:
-            notify(f"waiting for {self.folder} to leave {what}, {self.wait:g} s at the most")
+            print_notice(f"waiting for {self.folder} to leave {what}, {self.wait:g} s at the most")
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(POLL_SECONDS, left))
             yield
