@@ -32,7 +32,7 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.training.device import supports_channels_last
 from spacedkd.training.loop import learn
 from spacedkd.training.recorder import Recorder
-from spacedkd.training.setup import set_up
+from spacedkd.training.state import build_state
 
 CLASSES = 20
 NEVER = Duration(100, "%")
@@ -85,7 +85,7 @@ class Ours:
     def __init__(self, case: Case, data: Path, interval: int) -> None:
         self.steps = case.steps
         spec = case.spec(data, Spaced(Duration(interval, "st")))
-        setup = set_up(resolve(spec))
+        setup = build_state(resolve(spec))
         self.stack = ExitStack()
         place = self.stack.enter_context(tempfile.TemporaryDirectory())
         recorder = Recorder(setup, RunFolder(Path(place) / "run"))

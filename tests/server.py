@@ -2,8 +2,8 @@
 
 from spacedkd.comparison import local_pool as local_pool
 from spacedkd.config.resolve import resolve
-from spacedkd.training.setup import set_up
+from spacedkd.training.state import build_state
 from tests.faults import killing as killing
 from tests.faults.kinds import SHORT
 
-set_up(resolve(SHORT))
+build_state(resolve(SHORT))

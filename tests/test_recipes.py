@@ -41,7 +41,7 @@ from spacedkd.methods import build_method
 from spacedkd.models.factory import build_network
 from spacedkd.runtime.documents import read_journal
 from spacedkd.schedule import ReleasedSelfKD
-from spacedkd.training.setup import build_models
+from spacedkd.training.build import build_models
 from tests.conftest import assert_same_bits
 from tests.docs.blocks import ROOT
 
@@ -173,7 +173,7 @@ def algorithm_2(steps: int, interval: int) -> list[tuple[str, int]]:
 def test_the_last_block_of_a_recipe_after_the_paper_is_a_choice(name: str) -> None:
     words = f"{' '.join(TINY)} --recipe {name} --interval 4st --augment none --image-size 32 --warmup 0ep"
     text, printed = (
-        [*resolve(to_spec(parse(f"{words} {choice}".split()))).turns.after(0)] for choice in ("", "--tail drop")
+        [*resolve(to_spec(parse(f"{words} {choice}".split()))).timeline.after(0)] for choice in ("", "--tail drop")
     )
     assert printed == algorithm_2(10, 4)
     assert text == [*algorithm_2(10, 4), ("student", 8), ("student", 9)]
@@ -275,7 +275,7 @@ def test_a_replay_has_the_learning_rate_of_the_teachers_epoch() -> None:
     def rate(epoch: int) -> float:
         return 5e-7 + 2.4975e-5 * epoch if epoch < 20 else 5e-6 + 4.95e-4 * (1 + math.cos(math.pi * epoch / 300)) / 2
 
-    seen = [*plan.turns.after(0)]
+    seen = [*plan.timeline.after(0)]
     assert seen[: 3 * interval] == [
         *(Turn("teacher", step) for step in range(interval)),
         *(Turn("student", step) for step in range(interval)),
@@ -566,13 +566,13 @@ TINY = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --threads 1 --p
 def test_unspaced_self_kd_is_one_joint_update_for_each_batch(name: str, words: str) -> None:
     """The paper's Algorithm 3: no batch is lost, and none is learned twice."""
     plan = resolve(to_spec(parse([*TINY, "--recipe", name, *words.split()])))
-    assert [*plan.turns.after(0)] == [("student", step) for step in range(10)]
+    assert [*plan.timeline.after(0)] == [("student", step) for step in range(10)]
     assert plan.spec.method.options["skip_deepest_exit_features"] == (name == "official-self")
 
 
 def test_two_updates_for_each_batch_of_self_kd_can_still_be_asked_for() -> None:
     words = [*TINY, "--recipe", "paper-self", "--interval", "online", "--set", "method.variant=live"]
-    turns = [*resolve(to_spec(parse(words))).turns.after(0)]
+    turns = [*resolve(to_spec(parse(words))).timeline.after(0)]
     assert turns == [(role, step) for step in range(10) for role in ("teacher", "student")]
 
 

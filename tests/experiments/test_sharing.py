@@ -28,7 +28,7 @@ from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.files import write_json
 from spacedkd.runtime.signals import Stopped
-from spacedkd.training.setup import build_models
+from spacedkd.training.build import build_models
 from spacedkd.trajectory.replay import _passed_record, read_passed
 from tests.conftest import TINY, of_model
 

@@ -29,7 +29,7 @@ SECONDS = 300
 """after which a run is taken to hang"""
 MOMENTS = {
     "update": ("spacedkd.training.learner", "Learner.update"),
-    "evaluation": ("spacedkd.training.setup", "measure"),
+    "evaluation": ("spacedkd.training.evaluate", "evaluate_model"),
     "save": ("spacedkd.training.recorder", "Recorder.save"),
     "finish": ("spacedkd.training.recorder", "Recorder.finish"),
     "hand over": ("spacedkd.trajectory.replay", "RecordedPath.load"),

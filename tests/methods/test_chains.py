@@ -92,7 +92,7 @@ def test_chains_of_any_length() -> None:
 
 def test_generations_start_from_weights_of_their_own(tiny: RunSpec) -> None:
     setup = ready(replace(tiny, method=MethodSpec("ban")))
-    firsts = [setup.learner(role).module.network.fc.weight for role in setup.plan.method.roles]  # type: ignore[union-attr]
+    firsts = [setup.learner(role).module.network.fc.weight for role in setup.run.method.roles]  # type: ignore[union-attr]
     assert not any(torch.equal(one, other) for one, other in itertools.pairwise(firsts))
 
 
@@ -120,10 +120,10 @@ def test_an_early_stopped_teacher_has_no_more_turns_but_its_whole_course_of_the_
     rate = RateSpec("multistep", milestones=(Duration(50, "%"),))
     spec = replace(tiny, method=MethodSpec("eskd", {"teacher_for": "40%"}), schedule=Spaced("4st"), rate=rate)
     plan = resolve(spec)
-    turns = [*plan.turns.after(0)]
+    turns = [*plan.timeline.after(0)]
     assert [turn.step for turn in turns if turn.role == "teacher"] == [0, 1, 2, 3, 4, 5]
     assert [turn.step for turn in turns if turn.role == "student"] == [*range(15)]
-    assert len(turns) == len(plan.turns) == 21
+    assert len(turns) == len(plan.timeline) == 21
     assert [plan.lr(Turn("teacher", step)) for step in range(6)] == pytest.approx([0.02] * 3 + [0.002] * 3)
     assert [plan.lr(Turn("student", step)) for step in range(15)] == pytest.approx([0.02] * 7 + [0.002] * 8)
 

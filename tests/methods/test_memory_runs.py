@@ -79,7 +79,7 @@ def test_a_teacher_that_remembers_does_not_depend_on_the_interval(tmp_path: Path
 def test_peers_start_apart(tiny_with: Make) -> None:
     for method in ("dml", "kdcl", "tsb-like"):
         setup = ready(tiny_with(method, {"peers": 3}))
-        stems = [setup.modules()[role].state_dict()["network.conv1.weight"] for role in setup.plan.method.roles]
+        stems = [setup.modules()[role].state_dict()["network.conv1.weight"] for role in setup.run.method.roles]
         assert not any(torch.equal(stems[i], stems[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 
 

@@ -44,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_names_of_roles_do_not_matter(name: str) -> None:
     spec = replace(TINY, method=MethodSpec(name, CASES[name]), schedule=Spaced("3st"), epochs=1.6)
     other = ready(replace(spec, method=MethodSpec()), Objects(method=renamed(METHODS[name])(**CASES[name])))
-    assert (other.plan.method.roles[0], other.plan.method.roles[-1]) == ("mentor", "pupil")
+    assert (other.run.method.roles[0], other.run.method.roles[-1]) == ("mentor", "pupil")
     setup = ready(spec)
     roles = [[moment.role for moment in turn_by_turn(one)] for one in (setup, other)]
     assert roles[1] == [NAMES.get(role, role) for role in roles[0]]

@@ -11,7 +11,7 @@ import timm
 import torch
 
 from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, train
-from spacedkd.training.setup import Setup
+from spacedkd.training.state import TrainingState
 from tests.conftest import TINY
 from tests.training.stepping import moved, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts
@@ -41,11 +41,11 @@ def check_whole_run(folder: Path, spec: RunSpec) -> None:
 SPACED = Spaced("1.5ep")
 
 
-def turns(setup: Setup) -> Iterator[tuple[str, int, set[str]]]:
+def turns(setup: TrainingState) -> Iterator[tuple[str, int, set[str]]]:
     """Role and step of every turn of a run, and what it moved: model/key of weights and buffers."""
     before = state(setup)
     for moment in turn_by_turn(setup):
         after = state(setup)
-        step = round(moment.epoch * setup.plan.steps_per_epoch) - 1
+        step = round(moment.epoch * setup.run.steps_per_epoch) - 1
         yield moment.role, step, {name for name in moved(before, after) if "/optimizer/" not in name}
         before = after

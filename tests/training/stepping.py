@@ -13,19 +13,19 @@ from spacedkd.config.resolve import resolve
 from spacedkd.runs.folder import RunFolder
 from spacedkd.training.loop import learn
 from spacedkd.training.recorder import Recorder
-from spacedkd.training.setup import Setup, set_up
+from spacedkd.training.state import TrainingState, build_state
 
 
-def ready(spec: RunSpec, objects: Objects | None = None) -> Setup:
-    return set_up(resolve(spec, objects))
+def ready(spec: RunSpec, objects: Objects | None = None) -> TrainingState:
+    return build_state(resolve(spec, objects))
 
 
-def turn_by_turn(setup: Setup) -> Iterator[Event]:
+def turn_by_turn(setup: TrainingState) -> Iterator[Event]:
     """Every turn of the run; between two of them the models can be looked at."""
     return learn(setup, Recorder(setup, RunFolder(Path("nowhere"))))
 
 
-def state(setup: Setup) -> dict[str, Tensor]:
+def state(setup: TrainingState) -> dict[str, Tensor]:
     """Copies of everything all models and optimizers hold, by model/key."""
     found = {
         f"{name}/{key}": value for name, module in setup.modules().items() for key, value in module.state_dict().items()

@@ -14,7 +14,7 @@ from spacedkd import MethodSpec, OptimizerSpec, RunSpec, Spaced, UserError, fore
 from spacedkd.cli import main
 from spacedkd.config.resolve import resolve, stream_of
 from spacedkd.config.serialization import to_json
-from spacedkd.training.setup import build_models
+from spacedkd.training.build import build_models
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.runs_on_two import APART, SPLITTABLE, splittable
 from tests.training.stopping import train_in_parts

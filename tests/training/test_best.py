@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-import spacedkd.training.setup as setup
 from spacedkd import Event, RunSpec, Spaced, UserError, load_student, read_run, train
 from spacedkd.cli import main
-from spacedkd.training.setup import Scores
+from spacedkd.training.evaluate import Scores, evaluate_role
+from spacedkd.training.state import TrainingState
 from tests.conftest import TINY, assert_same_bits
 from tests.training.stopping import assert_same_run, train_in_parts
 
@@ -28,15 +28,15 @@ SCORES = [0.2, 0.5, 0.5, 0.4]
 @pytest.fixture
 def scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The student's scores are those written above, by the number of its updates."""
-    real = setup.measured
+    real = evaluate_role
 
-    def measured(ready: setup.Setup, role: str, at_end: bool) -> list[tuple[str, Scores]]:
+    def measured(ready: TrainingState, role: str, at_end: bool) -> list[tuple[str, Scores]]:
         updates = int(ready.learner(role).module.network.bn1.num_batches_tracked)  # type: ignore[union-attr, arg-type]
         epoch = updates // 4
         fixed = {"test": {"final": epoch / 10}, "holdout": {"final": SCORES[epoch - 1]}}
         return [(name, fixed if name == "student" else found) for name, found in real(ready, role, at_end)]
 
-    monkeypatch.setattr("spacedkd.training.loop.measured", measured)
+    monkeypatch.setattr("spacedkd.training.loop.evaluate_role", measured)
 
 
 def weights_at(spec: RunSpec, folder: Path, turn: int) -> dict[str, Tensor]:

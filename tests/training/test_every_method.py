@@ -87,10 +87,10 @@ def test_who_is_frozen_stands_still(tiny: RunSpec, name: str) -> None:
         after = state(setup)
         begins, role = moment.role != role, moment.role
         models = {key.partition("/")[0] for key in moved(before, after)}
-        learner = setup.plan.method.learners[role]
+        learner = setup.run.method.learners[role]
         assert learner in models
         assert not models & (setup.learners.keys() - {learner})
-        if role == setup.plan.method.roles[-1] and not begins:
+        if role == setup.run.method.roles[-1] and not begins:
             assert models == {learner}
         before = after
 
@@ -101,9 +101,9 @@ def losses_of_replay(spec: RunSpec, frozen: str = "") -> list[dict[str, float]]:
     A copy is made at the hand-over itself, so its weights are drawn anew after the student's first turn.
     """
     setup, found = ready(spec), []
-    student = setup.plan.roles[-1]
+    student = setup.run.roles[-1]
     draws = torch.Generator().manual_seed(0)
-    turns = [role for role, _ in setup.plan.turns.after(0)]
+    turns = [role for role, _ in setup.run.timeline.after(0)]
     begins = turns.index(student)
     for moment in turn_by_turn(setup):
         if moment.role == student:

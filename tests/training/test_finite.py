@@ -31,7 +31,7 @@ from spacedkd import (
 from spacedkd.cli import main
 from spacedkd.data.dataset import Items
 from spacedkd.data.splits import from_datasets
-from spacedkd.training import setup
+from spacedkd.training import state
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_in_parts, train_until
 
@@ -102,7 +102,7 @@ def test_an_average_that_overflows_is_noticed(tmp_path: Path, tiny_with: Make, m
         if step == 6:
             next(average.buffers()).fill_(float("nan"))
 
-    monkeypatch.setattr(setup, "update_average", spoil)
+    monkeypatch.setattr(state, "update_average", spoil)
     with pytest.raises(Diverged, match="the average's weights are not finite at step 7"):
         train(tiny_with("none", ema=0.9), tmp_path / "run")
 

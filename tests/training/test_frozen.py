@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from spacedkd import NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, learning
+from spacedkd.training.evaluate import evaluate_model
 from spacedkd.training.learner import set_mode
-from spacedkd.training.setup import measure
 from tests.training.stepping import moved, ready, state, turn_by_turn
 
 ADAMW = OptimizerSpec("adamw", lr=1e-3, weight_decay=0.05)
@@ -40,7 +40,7 @@ def test_evaluation_moves_nothing(tiny_with: Make) -> None:
     setup.begin("teacher")
     before = state(setup)
     for role in ("teacher", "student"):
-        measure(setup, setup.models[role], setup.modules()[role])
+        evaluate_model(setup, setup.models[role], setup.modules()[role])
     assert not moved(before, state(setup))
     assert setup.models["teacher"].training
     assert not setup.models["student"].training

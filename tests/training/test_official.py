@@ -18,7 +18,7 @@ from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
 from spacedkd.data.stream import evaluation_batches
 from spacedkd.runtime.seeds import seed_for
-from spacedkd.training.setup import Setup
+from spacedkd.training.state import TrainingState
 from tests.conftest import assert_same_bits, of_model
 from tests.training.stepping import ready, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts
@@ -33,14 +33,14 @@ CNN = "--width 4 --set network.layers=[1,1,1,1]"
 STEPS, PER_EPOCH = 10, 5
 
 
-def by_command(words: str) -> tuple[Setup, dict[str, Any]]:
+def by_command(words: str) -> tuple[TrainingState, dict[str, Any]]:
     """A run of an official recipe, and copies of its networks before the first step."""
     setup = ready(to_spec(parse(f"{DATA} {words}".split())))
-    assert (setup.plan.total_steps, setup.plan.steps_per_epoch) == (STEPS, PER_EPOCH)
+    assert (setup.run.total_steps, setup.run.steps_per_epoch) == (STEPS, PER_EPOCH)
     return setup, deepcopy(setup.modules())
 
 
-def assert_same(setup: Setup, networks: dict[str, Any], atol: float) -> None:
+def assert_same(setup: TrainingState, networks: dict[str, Any], atol: float) -> None:
     for name, module in setup.modules().items():
         for key, value in module.state_dict().items():
             torch.testing.assert_close(networks[name].state_dict()[key], value, rtol=0, atol=atol, msg=f"{name} {key}")
@@ -88,7 +88,7 @@ def seeded(*word: str | int) -> None:
     torch.manual_seed(seed_for(0, "masks", *word, 0))
 
 
-def vit_online(setup: Setup, networks: dict[str, Any]) -> None:
+def vit_online(setup: TrainingState, networks: dict[str, Any]) -> None:
     teacher, student = networks["teacher"].train(), networks["student"].train()
     optimizer = adamw(student, teacher)
     for number in range(STEPS):
@@ -99,7 +99,7 @@ def vit_online(setup: Setup, networks: dict[str, Any]) -> None:
         step(optimizer, vit_loss(student, batch, taught.logits) + own, rate(number // PER_EPOCH))
 
 
-def vit_spaced(setup: Setup, networks: dict[str, Any]) -> None:
+def vit_spaced(setup: TrainingState, networks: dict[str, Any]) -> None:
     """At 0.5 epochs of 5 steps a replay follows every third step, and the tenth is never taught."""
     teacher, student = networks["teacher"].train(), networks["student"].train()
     optimizer, counter, taught_steps = adamw(student, teacher), 0, 0
@@ -112,7 +112,7 @@ def vit_spaced(setup: Setup, networks: dict[str, Any]) -> None:
         if counter < 0.5 * PER_EPOCH:
             continue
         for _ in range(counter):
-            (view,) = setup.plan.views(Turn("student", taught_steps))
+            (view,) = setup.run.views(Turn("student", taught_steps))
             replayed = setup.stream.batch(*view)
             seeded("student", taught_steps)
             with torch.no_grad():
@@ -123,7 +123,7 @@ def vit_spaced(setup: Setup, networks: dict[str, Any]) -> None:
     assert taught_steps == 9
 
 
-def vit_offline(setup: Setup, networks: dict[str, Any]) -> None:
+def vit_offline(setup: TrainingState, networks: dict[str, Any]) -> None:
     teacher, student = networks["teacher"].train(), networks["student"].train()
     optimizer = adamw(teacher)
     for number in range(STEPS):
@@ -176,7 +176,7 @@ def cnn_loss(said: Any, taught: Any, labels: Tensor) -> Tensor:
     return 0.7 * F.cross_entropy(said.logits, labels) + 0.3 * logit + 0.03 * feature
 
 
-def cnn(setup: Setup, networks: dict[str, Any], interval: int) -> None:
+def cnn(setup: TrainingState, networks: dict[str, Any], interval: int) -> None:
     """One forward pass of the teacher for each batch; online it teaches, in the other modes a later one does."""
     teacher, student = networks["teacher"].train(), networks["student"].train()
     optimizers = [

@@ -24,7 +24,7 @@ from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import to_json
 from spacedkd.training.learner import Learner, MicroBatch
 from spacedkd.training.optimizers import make_optimizer
-from spacedkd.training.setup import update_average
+from spacedkd.training.state import update_average
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.training.stepping import ready
 from tests.training.stopping import train_in_parts
@@ -81,15 +81,15 @@ def test_a_frozen_teacher_in_train_mode_updates_its_statistics(tmp_path: Path, t
 
 def test_the_follower_may_go_first(tiny_with: Make) -> None:
     plan = resolve(tiny_with(follower_first=True, schedule=Online()))
-    assert [f"{turn.role[0]}{turn.step}" for turn in plan.turns.after(0)][:4] == ["s0", "t0", "s1", "t1"]
+    assert [f"{turn.role[0]}{turn.step}" for turn in plan.timeline.after(0)][:4] == ["s0", "t0", "s1", "t1"]
 
 
 def test_a_redrawn_replay_shows_the_student_other_batches(tmp_path: Path, tiny_with: Make) -> None:
     spec = tiny_with(redraw_replay=True, schedule=Spaced("5st"))
     setup = ready(spec)
     seen: dict[str, list[list[int]]] = {"teacher": [], "student": []}
-    for turn in setup.plan.turns.after(0):
-        (view,) = setup.plan.views(turn)
+    for turn in setup.run.timeline.after(0):
+        (view,) = setup.run.views(turn)
         seen[turn.role].append(setup.stream.batch(*view).indices.tolist())
     assert seen["teacher"] != seen["student"]
     for epoch in range(3):
@@ -164,8 +164,8 @@ def test_64_true_computes_losses_in_float64(tiny_with: Make, smoothing: float) -
     setup = ready(tiny_with("kd", {"feature_weight": 0}, precision="64-true", label_smoothing=smoothing))
     setup.begin("student")
     batch, models = setup.stream.batch(0), setup.modules()
-    found = setup.plan.method.losses(
-        "student", setup.models, batch, setup.plan.progress(Turn("student", 0), lambda rows: rows)
+    found = setup.run.method.losses(
+        "student", setup.models, batch, setup.run.progress(Turn("student", 0), lambda rows: rows)
     )
     networks = {role: deepcopy(models[role].network).double() for role in ("teacher", "student")}
     networks["teacher"].eval()

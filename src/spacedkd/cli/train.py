@@ -135,11 +135,11 @@ def say_planned(plan: ResolvedRun, done: int) -> None:
     """What will be done, before it is, and how many turns of it are."""
     from spacedkd.report.formatting import count, plural
 
-    roles = ", ".join(f"{role} {count(number)}" for role, number in plan.updates(len(plan.turns)).items())
+    roles = ", ".join(f"{role} {count(number)}" for role, number in plan.updates(len(plan.timeline)).items())
     epochs = f"{plural(plan.spec.epochs, 'epoch')} of {plural(plan.data.count, 'image')}"
     steps = plural(plan.steps_per_epoch, "step")
     going_on = f" Going on after turn {count(done)}." if done else ""
-    say(f"{plural(len(plan.turns), 'turn')} ({roles}): {epochs}, {steps} each.{going_on}")
+    say(f"{plural(len(plan.timeline), 'turn')} ({roles}): {epochs}, {steps} each.{going_on}")
 
 
 def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:

@@ -37,7 +37,7 @@ from spacedkd.runtime.files import Folder, make_durable, naming, resolved
 from spacedkd.runtime.machine import free_memory, numbers_of
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, never_stop
-from spacedkd.training.setup import build_models, one_thread
+from spacedkd.training.build import build_models, one_thread
 
 # How many runs fit into the memory of this machine.
 

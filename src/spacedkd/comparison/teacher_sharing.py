@@ -133,7 +133,7 @@ def teacher_of(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> Teacher | 
     except UserError:
         return None
     written = [to_json(every) for every in (spec.evaluate_every, spec.log_every, spec.save_every)]
-    needed = updates_seen(plan.turns.after(0), roles[0], by=roles[1]) if len(roles) > 1 else set()
+    needed = updates_seen(plan.timeline.after(0), roles[0], by=roles[1]) if len(roles) > 1 else set()
     weights = models[plan.method.learners[roles[0]]].state_dict().values()
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
     return Teacher(plan, json.dumps([decides, written]), frozenset(needed), size)

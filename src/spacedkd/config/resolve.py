@@ -54,7 +54,7 @@ class ResolvedRun:
     roles: Sequence[str]
     """who learns, from the one that leads to the one that is saved; all of the method's unless the spec says `only`"""
     data: RunData
-    turns: Timeline
+    timeline: Timeline
     steps_per_epoch: int
     total_steps: int
     every: Every
@@ -86,7 +86,7 @@ class ResolvedRun:
 
     def updates(self, turns: int) -> Counter[str]:
         """How many updates each role has made after so many turns."""
-        return Counter(turn.role for turn in islice(self.turns.after(0), turns))
+        return Counter(turn.role for turn in islice(self.timeline.after(0), turns))
 
     def logs(self, turn: Turn) -> bool:
         """Whether losses are written down after a turn: also where all is saved, so that nothing diverged is."""
@@ -104,7 +104,7 @@ class ResolvedRun:
         return turn.step == self.last_step[turn.role]
 
     def progress(self, turn: Turn, gather: Callable[[Tensor], Tensor], part: int = 0) -> Progress:
-        is_replay = partial(self.turns.is_replay, turn)
+        is_replay = partial(self.timeline.is_replay, turn)
         return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, part, is_replay)
 
     def views(self, turn: Turn) -> Sequence[View]:

@@ -15,31 +15,31 @@ from spacedkd.timeline import dropout_key
 from spacedkd.training import device
 from spacedkd.training.cost import Cost
 from spacedkd.training.learner import Losses, MicroBatch
-from spacedkd.training.setup import Setup
+from spacedkd.training.state import TrainingState
 
 
 class MicroBatches:
     """The parts of a turn's batch, each with its losses, seeded."""
 
-    def __init__(self, setup: Setup, cost: Cost) -> None:
-        self._setup, self._cost = setup, cost
-        self._gather = partial(device.gather_rows, setup.fabric)
+    def __init__(self, state: TrainingState, cost: Cost) -> None:
+        self._state, self._cost = state, cost
+        self._gather = partial(device.gather_rows, state.fabric)
 
     def split(self, turn: Turn, batch: Batch) -> list[MicroBatch]:
-        setup, count = self._setup, self._setup.plan.spec.accumulate
-        here, size = batch.to(setup.fabric.device, setup.channels_last), setup.stream.size(turn.step)
+        state, count = self._state, self._state.run.spec.accumulate
+        here, size = batch.to(state.fabric.device, state.channels_last), state.stream.size(turn.step)
         # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
-        shares = ((part, len(part.labels) * setup.fabric.world_size / size) for part in here.parts(count))
+        shares = ((part, len(part.labels) * state.fabric.world_size / size) for part in here.parts(count))
         return [
             MicroBatch(partial(self._losses, turn, part, number), share) for number, (part, share) in enumerate(shares)
         ]
 
     def _losses(self, turn: Turn, batch: Batch, part: int) -> Losses:
-        setup, plan, fabric = self._setup, self._setup.plan, self._setup.fabric
+        state, plan, fabric = self._state, self._state.run, self._state.fabric
         masks: list[str | int] = [*dropout_key(turn, plan.spec.frozen_mode), fabric.global_rank]
         device.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, *([part] if part else [])))
-        self._cost.set_part(setup.stream.size(turn.step), part, plan.spec.accumulate)
-        losses = plan.method.losses(turn.role, setup.models, batch, plan.progress(turn, self._gather, part))
+        self._cost.set_part(state.stream.size(turn.step), part, plan.spec.accumulate)
+        losses = plan.method.losses(turn.role, state.models, batch, plan.progress(turn, self._gather, part))
         _check_losses(losses, plan.spec.method.name, turn)
         return losses
 

@@ -130,9 +130,9 @@ class Events:
 
     def __init__(self, plan: ResolvedRun, position: Position, followed: Container[str] = ()) -> None:
         """Roles that are `followed` learn elsewhere, and take no time here."""
-        self._plan, self._position, self._ends = plan, position, plan.turns.ends()
+        self._plan, self._position, self._ends = plan, position, plan.timeline.ends()
         done = plan.updates(position.turns)
-        left = {role: count - done[role] for role, count in plan.turns.counts().items() if role not in followed}
+        left = {role: count - done[role] for role, count in plan.timeline.counts().items() if role not in followed}
         self.speed = Speed(left)
 
     def __call__(self, role: str, step: int, accuracy: float | None = None, waiting: str = "", *facts: Any) -> Event:
@@ -140,5 +140,5 @@ class Events:
         if waiting:
             self.speed.waited()
         plan = self._plan
-        where = (self._position.turns, len(plan.turns), role, step / plan.steps_per_epoch, accuracy, waiting)
+        where = (self._position.turns, len(plan.timeline), role, step / plan.steps_per_epoch, accuracy, waiting)
         return Event(*where, step, self._ends[role], plan.total_steps / plan.steps_per_epoch, *facts)

@@ -15,7 +15,7 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import fits
 from spacedkd.runtime.errors import UserError, pluralize
 from spacedkd.schedule import Ahead, Spaced
-from spacedkd.training.setup import check_same_data
+from spacedkd.training.state import check_same_data
 from spacedkd.training.students import WEIGHTS, best_is_saved, best_journal_entry
 
 
@@ -109,21 +109,21 @@ def _newest(folder: RunFolder) -> checkpoint.CheckpointFile:
 
 
 def _same_turns(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
-    first = (islice(plan.turns.after(0), count) for plan in (old, new))
-    return len(new.turns) > count and all(one == other for one, other in zip(*first, strict=True))
+    first = (islice(plan.timeline.after(0), count) for plan in (old, new))
+    return len(new.timeline) > count and all(one == other for one, other in zip(*first, strict=True))
 
 
 def _same_rates(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
     """Whether all that a turn depends on is the same until then: its learning rate, what it sees, and its losses."""
     if new.method.depends_on_length:
         return False
-    first = islice(old.turns.after(0), count)
+    first = islice(old.timeline.after(0), count)
     return all(old.lr(turn) == new.lr(turn) and old.views(turn) == new.views(turn) for turn in first)
 
 
 def _check_ended(old: ResolvedRun, turns: int, folder: RunFolder, epochs: float) -> None:
     """Refuse a run whose schedule cannot begin anew where it is."""
-    if turns < len(old.turns):
+    if turns < len(old.timeline):
         raise UserError(
             f"--extend: {folder.path} was stopped within turns that a run of {pluralize(epochs, 'epoch')} does not "
             f"have. Finish it first: spacedkd train --resume {folder.path}"

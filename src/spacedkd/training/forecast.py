@@ -32,10 +32,12 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.documents import parse_json, read_lines
 from spacedkd.schedule import Turn
 from spacedkd.timeline import Timeline
+from spacedkd.training.build import build_models
 from spacedkd.training.cost import Cost
+from spacedkd.training.evaluate import evaluate_model
 from spacedkd.training.loop import learn
 from spacedkd.training.recorder import Recorder
-from spacedkd.training.setup import Setup, build_models, measure, set_up
+from spacedkd.training.state import TrainingState, build_state
 from spacedkd.trajectory import recording
 from spacedkd.trajectory.matching import find_paths
 from spacedkd.trajectory.replay import check_recorded
@@ -58,15 +60,15 @@ class Memory:
     """the most that was allocated on the GPU, if there is one"""
 
 
-def memory_of(setup: Setup, activations: int) -> Memory:
+def memory_of(state: TrainingState, activations: int) -> Memory:
     """What there is now, after steps of every role that keep at most so many bytes of activations."""
-    modules = setup.modules().values()
+    modules = state.modules().values()
     weights = {storage_of(t): _bytes(t) for module in modules for t in module.state_dict().values()}
     gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
     slots = [
-        slot for one in setup.learners.values() for state in one.optimizer.state.values() for slot in state.values()
+        slot for one in state.learners.values() for state in one.optimizer.state.values() for slot in state.values()
     ]
-    device = setup.fabric.device
+    device = state.fabric.device
     return Memory(
         weights=sum(weights.values()),
         gradients=sum(map(_bytes, gradients)),
@@ -189,21 +191,21 @@ class _AllInOne:
     def __exit__(self, *error: object) -> None: ...
 
 
-def run(setup: Setup, folder: RunFolder, seconds: float) -> Trial:
+def run(state: TrainingState, folder: RunFolder, seconds: float) -> Trial:
     """Let every role take real steps for about so many seconds, in a folder that will be thrown away."""
-    recorder = Recorder(setup, folder)
+    recorder = Recorder(state, folder)
     with recorder.opened():
-        steps = {role: _steps_of(role, setup, recorder, seconds) for role in setup.plan.last_step}
-        save_seconds = _timed(setup, recorder.save)
-        finish_seconds = _timed(setup, recorder.finish)
+        steps = {role: _steps_of(role, state, recorder, seconds) for role in state.run.last_step}
+        save_seconds = _timed(state, recorder.save)
+        finish_seconds = _timed(state, recorder.finish)
     activations = max(step.activations for step in steps.values())
-    lines = [*read_lines(folder.journal)] if setup.fabric.is_global_zero else []
+    lines = [*read_lines(folder.journal)] if state.fabric.is_global_zero else []
     return Trial(
         steps=steps,
-        parameters={name: sum(p.numel() for p in module.parameters()) for name, module in setup.modules().items()},
-        memory=memory_of(setup, activations),
+        parameters={name: sum(p.numel() for p in module.parameters()) for name, module in state.modules().items()},
+        memory=memory_of(state, activations),
         checkpoint_bytes=_size(folder.checkpoint),
-        students_bytes=_size(folder.student) * (2 if "holdout" in setup.data.evaluated_splits() else 1)
+        students_bytes=_size(folder.student) * (2 if "holdout" in state.data.evaluated_splits() else 1)
         + _size(folder.average),
         other_bytes=_size(folder.spec) + _size(folder.classes) + _size(folder.result),
         loss_bytes=_mean_length(lines, "loss"),
@@ -213,22 +215,22 @@ def run(setup: Setup, folder: RunFolder, seconds: float) -> Trial:
     )
 
 
-def _steps_of(role: str, setup: Setup, recorder: Recorder, seconds: float) -> Step:
+def _steps_of(role: str, state: TrainingState, recorder: Recorder, seconds: float) -> Step:
     """The role's first turns: one that warms up, one that is looked into, then as many as there is time for."""
-    plan, cost = setup.plan, recorder.cost
-    planned = islice((turn for turn in plan.turns.after(0) if turn.role == role), MOST_TIMED + 2)
+    plan, cost = state.run, recorder.cost
+    planned = islice((turn for turn in plan.timeline.after(0) if turn.role == role), MOST_TIMED + 2)
     few = [*islice(cycle(planned), MOST_TIMED + 2)]
     never = plan.total_steps + 1
     alone = replace(
-        plan, turns=Timeline(plan.method.roles, few, [role]), every=Every(never, never, never), last_step={role: -1}
+        plan, timeline=Timeline(plan.method.roles, few, [role]), every=Every(never, never, never), last_step={role: -1}
     )
     recorder.position.turns = 0
-    moments = learn(replace(setup, plan=alone), recorder)
+    moments = learn(replace(state, run=alone), recorder)
 
     def counted(turn: Turn) -> dict[str, int]:
         before = Counter(cost.counts.get(role, {}))
         next(moments)
-        size = setup.stream.size(turn.step)
+        size = state.stream.size(turn.step)
         more = {name: count - before[name] for name, count in cost.counts[role].items()}
         return {name: count // size if name.endswith("images") else count for name, count in more.items()}
 
@@ -237,69 +239,71 @@ def _steps_of(role: str, setup: Setup, recorder: Recorder, seconds: float) -> St
     counter.mod_tracker = _AllInOne()  # type: ignore[assignment]
     with kept_for_backward(plan.spec.accumulate > 1) as kept, counter as flops:
         later = counted(few[1])
-    times = [_timed(setup, lambda: next(moments)) for _ in range(LEAST_TIMED)]
+    times = [_timed(state, lambda: next(moments)) for _ in range(LEAST_TIMED)]
     affordable = min(MOST_TIMED, int(seconds / statistics.median(times)))
-    for _ in range(LEAST_TIMED, setup.fabric.broadcast(affordable)):  # ranks must take equally many
-        times.append(_timed(setup, lambda: next(moments)))
-    own = {storage_of(tensor) for model in setup.models.values() for tensor in model.state_dict().values()}
+    for _ in range(LEAST_TIMED, state.fabric.broadcast(affordable)):  # ranks must take equally many
+        times.append(_timed(state, lambda: next(moments)))
+    own = {storage_of(tensor) for model in state.models.values() for tensor in model.state_dict().values()}
     return Step(
         seconds=statistics.median(times),
         flops=flops.get_total_flops(),
         activations=sum(size for place, size in kept.items() if place not in own),
         first=first,
         later=later,
-        evaluation_seconds=_evaluation_seconds(few[0], setup, recorder),
+        evaluation_seconds=_evaluation_seconds(few[0], state, recorder),
     )
 
 
 def cost_of(
-    setup: Setup, steps: Mapping[str, Step], turns: Mapping[str, int], images: Mapping[str, int]
+    state: TrainingState, steps: Mapping[str, Step], turns: Mapping[str, int], images: Mapping[str, int]
 ) -> dict[str, Any]:
     """What the run's own counter will have counted at its end, after so many turns and images of each role."""
-    cost, plan = Cost({}), setup.plan
+    cost, plan = Cost({}), state.run
     for role, taken in steps.items():
-        first = setup.stream.size(next(turn.step for turn in plan.turns.after(0) if turn.role == role))
+        first = state.stream.size(next(turn.step for turn in plan.timeline.after(0) if turn.role == role))
         cost.counts[role] = Counter()
         later = (taken.later, turns[role] - 1, images[role] - first)
         for counts, times, seen in ((taken.first, 1, first), later):
             for name, count in counts.items():
                 cost.counts[role][name] += count * (seen if name.endswith("images") else times)
-    looks = [look for look in plan.turns.forward_only.values() if look.role in steps]
+    looks = [look for look in plan.timeline.forward_only.values() if look.role in steps]
     for role, step in looks:
         for name, count in steps[role].later.items():
             if " forward " in name:
-                cost.counts[role][name] += count * (setup.stream.size(step) if name.endswith("images") else 1)
+                cost.counts[role][name] += count * (state.stream.size(step) if name.endswith("images") else 1)
     return cost.summary()
 
 
-def _evaluation_seconds(turn: Turn, setup: Setup, recorder: Recorder) -> float:
+def _evaluation_seconds(turn: Turn, state: TrainingState, recorder: Recorder) -> float:
     """What the role's evaluation takes: measured on a few batches of each part, and so much more for each other one."""
-    batch = max(256, setup.plan.spec.batch_size) * setup.fabric.world_size
-    whole = [-(-len(part) // batch) for part in setup.data.evaluated_splits().values()]
-    learner = setup.learner(turn.role)
+    batch = max(256, state.run.spec.batch_size) * state.fabric.world_size
+    whole = [-(-len(part) // batch) for part in state.data.evaluated_splits().values()]
+    learner = state.learner(turn.role)
 
     def some(batches: int) -> float:
         parts = {
             name: part.subset(torch.arange(min(len(part), batches * batch)))
-            for name, part in setup.data.evaluated_splits().items()
+            for name, part in state.data.evaluated_splits().items()
         }
-        short = replace(setup, data=replace(setup.data, **parts))  # type: ignore[arg-type]
-        return _timed(setup, lambda: recorder.accuracy(turn, measure(short, learner.model, learner.module), turn.role))
+        short = replace(state, data=replace(state.data, **parts))  # type: ignore[arg-type]
+        return _timed(
+            state, lambda: recorder.accuracy(turn, evaluate_model(short, learner.model, learner.module), turn.role)
+        )
 
     some(1)  # warms up
     one, few = some(1), some(FEW_BATCHES)
     counts = [sum(min(batches, count) for count in whole) for batches in (1, FEW_BATCHES)]
     each = max(0.0, few - one) / max(1, counts[1] - counts[0])
-    models = 2 if setup.average is not None and turn.role == setup.plan.roles[-1] else 1
+    models = 2 if state.average is not None and turn.role == state.run.roles[-1] else 1
     return models * (few + each * (sum(whole) - counts[1]))
 
 
-def _timed(setup: Setup, action: Callable[[], object]) -> float:
+def _timed(state: TrainingState, action: Callable[[], object]) -> float:
     """The seconds an action takes, with all that a GPU was asked to do."""
 
     def now() -> float:
-        if setup.fabric.device.type == "cuda":
-            torch.cuda.synchronize(setup.fabric.device)
+        if state.fabric.device.type == "cuda":
+            torch.cuda.synchronize(state.fabric.device)
         return time.perf_counter()
 
     start = now()
@@ -436,12 +440,12 @@ def forecasts(
     asked = resolve(runs[0][0], objects, library)
     for role in asked.roles[:-1] if asked.spec.engine.pipeline else recording.leaders(asked):
         recording.check_path(asked, role)
-    setup = set_up(replace(asked, spec=replace(asked.spec, record=(), teacher_path=None)))
+    state = build_state(replace(asked, spec=replace(asked.spec, record=(), teacher_path=None)))
     start = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as place:
-        tried = run(setup, RunFolder(Path(place) / "run"), seconds)
+        tried = run(state, RunFolder(Path(place) / "run"), seconds)
     plans = [replace(asked, spec=resolve_spec(spec, objects, library)) for spec, _ in runs]
-    return [_forecast(setup, plan, tried, start, run[1]) for plan, run in zip(plans, runs, strict=True)]
+    return [_forecast(state, plan, tried, start, run[1]) for plan, run in zip(plans, runs, strict=True)]
 
 
 def _check(spec: RunSpec, folder: RunFolder | None, objects: Objects, library: Library) -> None:
@@ -465,35 +469,37 @@ class _Walked:
     saves: int = 0
 
 
-def _walk(setup: Setup, done: int) -> _Walked:
+def _walk(state: TrainingState, done: int) -> _Walked:
     """The turns that are left when so many are done."""
-    found, plan = _Walked(), setup.plan
-    for turn in plan.turns.after(done):
+    found, plan = _Walked(), state.run
+    for turn in plan.timeline.after(done):
         found.turns[turn.role] += 1
-        found.images[turn.role] += setup.stream.size(turn.step)
+        found.images[turn.role] += state.stream.size(turn.step)
         found.evaluations[turn.role] += plan.evaluates(turn)
         found.losses += plan.logs(turn)
         found.saves += plan.saves(turn)
     if found.turns:
         found.saves += not plan.saves(turn)  # at the end
-        found.evaluations[plan.roles[-1]] += setup.moves_student(turn.role)
+        found.evaluations[plan.roles[-1]] += state.moves_student(turn.role)
     return found
 
 
-def _forecast(setup: Setup, plan: ResolvedRun, tried: Trial, start: float, folder: RunFolder | None) -> Forecast:
+def _forecast(
+    state: TrainingState, plan: ResolvedRun, tried: Trial, start: float, folder: RunFolder | None
+) -> Forecast:
     finished, learners = folder is not None and folder.finished(), plan.method.learners
     begun = folder is not None and checkpoint.generations(folder.checkpoint)
     first = plan.spec.extends[-1].turn if plan.spec.extends else 0
     done = checkpoint.newest(folder.checkpoint).position.turns if folder is not None and begun else first
-    whole, left = _walk(setup, 0), _walk(setup, done)
+    whole, left = _walk(state, 0), _walk(state, done)
     for role in _followed(plan):  # it learns elsewhere
         left.turns[role] = left.evaluations[role] = 0
-    averaged = whole.evaluations[plan.roles[-1]] if setup.average is not None else 0
+    averaged = whole.evaluations[plan.roles[-1]] if state.average is not None else 0
     measured = whole.evaluations.total() + averaged
     lines = whole.losses * tried.loss_bytes + measured * tried.accuracy_bytes
     recorded = sum(
         len(recording.to_record(plan, role))
-        * sum(t.nbytes for t in setup.modules()[learners[role]].state_dict().values())
+        * sum(t.nbytes for t in state.modules()[learners[role]].state_dict().values())
         for role in recording.leaders(plan)
         if plan.spec.record
     )
@@ -503,11 +509,11 @@ def _forecast(setup: Setup, plan: ResolvedRun, tried: Trial, start: float, folde
         for role, step in tried.steps.items()
     )
     return Forecast(
-        spec=setup.plan.spec,
-        turns=len(plan.turns),
+        spec=state.run.spec,
+        turns=len(plan.timeline),
         turns_left=left.turns.total(),
         roles=tuple(roles),
-        cost=cost_of(setup, tried.steps, whole.turns, whole.images),
+        cost=cost_of(state, tried.steps, whole.turns, whole.images),
         parameters=tried.parameters,
         memory=tried.memory,
         disk=disk,

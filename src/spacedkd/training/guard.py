@@ -20,7 +20,7 @@ from spacedkd.runs.checkpoint import Position
 from spacedkd.runtime.errors import Diverged
 from spacedkd.schedule import Turn
 from spacedkd.training.learner import Losses
-from spacedkd.training.setup import Setup
+from spacedkd.training.state import TrainingState
 
 HUGE = 1000
 """an option of a method that is no smaller is likelier to be the cause than the learning rate"""
@@ -33,15 +33,15 @@ Undo = Callable[[Losses], str]
 class Guard:
     """Looks at the losses and weights of a run; all processes come to the same verdict."""
 
-    def __init__(self, setup: Setup, position: Position) -> None:
-        self.setup, self._position = setup, position
+    def __init__(self, state: TrainingState, position: Position) -> None:
+        self.state, self._position = state, position
         self._finite_until = position.turns
-        self._watched = {name: _watched(module) for name, module in setup.modules().items()}
+        self._watched = {name: _watched(module) for name, module in state.modules().items()}
 
     def check_losses(self, turn: Turn, values: Mapping[str, float]) -> None:
         """Refuse losses, as they are about to be written down, that are no finite numbers."""
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
-        if self._agreed(torch.tensor([float(bool(wrong))], device=self.setup.fabric.device))[0]:
+        if self._agreed(torch.tensor([float(bool(wrong))], device=self.state.fabric.device))[0]:
             what = f"the {turn.role}'s loss{f' ({wrong[0]})' if wrong and len(values) > 1 else ''}"
             raise self._diverged(what, turn.role, turn.step)
         self._finite_until = self._position.turns
@@ -49,11 +49,11 @@ class Guard:
     def check_weights(self, turn: Turn) -> None:
         """Refuse to go on, and to save, with any model that is not finite."""
         names = [*self._watched]
-        device = self.setup.fabric.device
+        device = self.state.fabric.device
         flags = self._agreed(torch.stack([_is_wrong(_tensors(self._watched[name]), device) for name in names]))
         wrong = [name for name, flag in zip(names, flags, strict=True) if flag]
         if wrong:
-            learners = self.setup.plan.method.learners
+            learners = self.state.run.method.learners
             roles = [role for role in (turn.role, *learners) if learners[role] in wrong]
             raise self._diverged(f"the {wrong[0]}'s weights", (*roles, turn.role)[0], turn.step)
 
@@ -65,7 +65,7 @@ class Guard:
         except NotFinite as error:
             if error.item is None:
                 self.check_weights(turn)
-            advice = "" if error.item is not None else f" {way_out(self.setup.plan.spec)}"
+            advice = "" if error.item is not None else f" {way_out(self.state.run.spec)}"
             line = f"Training diverged: at step {turn.step} it cannot be evaluated. {error}{advice}"
             raise Diverged(f"{line} What was saved before is as it was.", turn.role, turn.step) from None
 
@@ -73,7 +73,7 @@ class Guard:
         verb = "are" if what.endswith("weights") else "is"
         item = self._item_not_finite()
         if item is None:
-            line = f"Training diverged: {what} {verb} not finite at step {step}. {way_out(self.setup.plan.spec)}"
+            line = f"Training diverged: {what} {verb} not finite at step {step}. {way_out(self.state.run.spec)}"
         else:
             line = (
                 f"Item {item} of the training data holds NaN or infinity, so that {what} {verb} not finite at step "
@@ -86,31 +86,31 @@ class Guard:
 
         Only a user's dataset can have one: pixels are bytes. Batches are drawn once more, so nothing need be kept.
         """
-        setup, plan = self.setup, self.setup.plan
-        items = setup.data.train
+        state, plan = self.state, self.state.run
+        items = state.data.train
         if not isinstance(items, Items):
             return None
         begin = max(self._finite_until, self._position.turns - MOST_TURNS)
         row = -1
-        for turn in islice(plan.turns.after(begin), self._position.turns - begin):
-            for view in plan.views(turn) if turn.role not in setup.followed and row < 0 else ():
-                batch = setup.stream.batch(*view)
+        for turn in islice(plan.timeline.after(begin), self._position.turns - begin):
+            for view in plan.views(turn) if turn.role not in state.followed and row < 0 else ():
+                batch = state.stream.batch(*view)
                 if (place := first_not_finite(batch.inputs)) is not None and batch.indices is not None:
                     row = int(items.rows[batch.indices[place]])
-        (found,) = setup.fabric.all_reduce(torch.tensor([row], device=setup.fabric.device), reduce_op="max")
+        (found,) = state.fabric.all_reduce(torch.tensor([row], device=state.fabric.device), reduce_op="max")
         return None if found < 0 else int(found)
 
     def _agreed(self, flags: Tensor) -> list[float]:
-        summed: Tensor = self.setup.fabric.all_reduce(flags.float(), reduce_op="sum")  # type: ignore[assignment]
+        summed: Tensor = self.state.fabric.all_reduce(flags.float(), reduce_op="sum")  # type: ignore[assignment]
         return summed.tolist()
 
     def before(self, role: str) -> Undo:
         """Remember everything an update of the role may move, if such updates are to be skipped."""
-        if self.setup.plan.spec.on_nonfinite == "stop":
+        if self.state.run.spec.on_nonfinite == "stop":
             return lambda losses: ""  # costs nothing
-        learner, device = self.setup.learner(role), self.setup.fabric.device
-        others = {name for name, one in self.setup.learners.items() if one is not learner}
-        modules = self.setup.modules()
+        learner, device = self.state.learner(role), self.state.fabric.device
+        others = {name for name, one in self.state.learners.items() if one is not learner}
+        modules = self.state.modules()
         states = [_State(module, parameters=name not in others) for name, module in modules.items()]
         optimizer = _OptimizerState(learner.optimizer)
 

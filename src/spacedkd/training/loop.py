@@ -25,11 +25,12 @@ from spacedkd.schedule import Turn
 from spacedkd.training.accumulation import MicroBatches
 from spacedkd.training.callbacks import Callback, Event, Events, LossValues
 from spacedkd.training.distributed import CollectiveStop, watch_ranks
+from spacedkd.training.evaluate import evaluate_role
 from spacedkd.training.extension import check_extended_run_given, extend_spec
 from spacedkd.training.guard import Guard
 from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
 from spacedkd.training.recorder import Beginning, Planned, Recorder
-from spacedkd.training.setup import Setup, check_same_data, measured, set_up
+from spacedkd.training.state import TrainingState, build_state, check_same_data
 from spacedkd.training.students import restore_students
 from spacedkd.trajectory import replay
 from spacedkd.trajectory.pipeline import check_pipeline, forget_teacher, teacher_process
@@ -140,28 +141,28 @@ def _train(
     plan: ResolvedRun, folder: RunFolder, callback: Callback, stop: Stop, begins: Beginning, loggers: Loggers
 ) -> Run:
     for waiting in replay.wait_for_begin(plan):
-        callback(Event(0, len(plan.turns), "", 0.0, None, waiting))
+        callback(Event(0, len(plan.timeline), "", 0.0, None, waiting))
         if stop():
-            raise Stopped(folder.path, 0, len(plan.turns))
-    setup = set_up(plan)
-    recorder = Recorder(setup, folder, loggers)
-    with watch_ranks(setup.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
+            raise Stopped(folder.path, 0, len(plan.timeline))
+    state = build_state(plan)
+    recorder = Recorder(state, folder, loggers)
+    with watch_ranks(state.fabric, f"spacedkd train --resume {folder.path}"), recorder.opened(begins):
         begins.planned(plan, recorder.position.turns)
-        with CollectiveStop(setup.fabric, stop) as stops:
-            for moment in _blaming(setup, recorder, learn(setup, recorder, stops)):
+        with CollectiveStop(state.fabric, stop) as stops:
+            for moment in _blaming(state, recorder, learn(state, recorder, stops)):
                 recorder.beats(moment)
                 callback(moment)
         done = recorder.position.turns
-        if done == len(plan.turns):
+        if done == len(plan.timeline):
             recorder.finish()
         else:
             recorder.rest()
-    if done < len(plan.turns):
-        raise Stopped(folder.path, done, len(plan.turns))
+    if done < len(plan.timeline):
+        raise Stopped(folder.path, done, len(plan.timeline))
     return read_run(folder.path)
 
 
-def _blaming(setup: Setup, recorder: Recorder, moments: Iterator[Event]) -> Iterator[Event]:
+def _blaming(state: TrainingState, recorder: Recorder, moments: Iterator[Event]) -> Iterator[Event]:
     """Take the turns; what user code raises in one is said in one line, and so is that memory is short.
 
     Whoever is told of a moment raises outside, and is left alone.
@@ -180,7 +181,7 @@ def _blaming(setup: Setup, recorder: Recorder, moments: Iterator[Event]) -> Iter
                 raise lost from error
             if not is_out_of_memory(error):
                 raise
-            raise out_of_memory(error, when(), setup.plan.spec.batch_size) from error
+            raise out_of_memory(error, when(), state.run.spec.batch_size) from error
         if moment is None:
             return
         yield moment
@@ -191,24 +192,26 @@ def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects, stop: Sto
     train_run(spec, folder, True, objects, lambda moment: None, stop=stop)
 
 
-def learn(setup: Setup, recorder: Recorder, stops: CollectiveStop | None = None) -> Iterator[Event]:
+def learn(state: TrainingState, recorder: Recorder, stops: CollectiveStop | None = None) -> Iterator[Event]:
     """Take the turns that are left, one after the other, or those until it is to stop."""
-    plan = setup.plan
-    here = (turn for turn in plan.turns.after(recorder.position.turns) if turn.role not in setup.followed)
-    views = (plan.views(one) for turn in here for one in (plan.turns.forward_only.get(turn), turn) if one is not None)
+    plan = state.run
+    here = (turn for turn in plan.timeline.after(recorder.position.turns) if turn.role not in state.followed)
+    views = (
+        plan.views(one) for turn in here for one in (plan.timeline.forward_only.get(turn), turn) if one is not None
+    )
     with closing(
-        batches(setup.stream, views, plan.spec.engine.workers)
+        batches(state.stream, views, plan.spec.engine.workers)
     ) as seen:  # workers end with it, also by an error
-        yield from _learn(setup, recorder, stops or CollectiveStop(setup.fabric, never_stop), seen)
+        yield from _learn(state, recorder, stops or CollectiveStop(state.fabric, never_stop), seen)
 
 
-def _learn(setup: Setup, recorder: Recorder, stops: CollectiveStop, seen: Iterator[Batch]) -> Iterator[Event]:
-    plan, position = setup.plan, recorder.position
-    moment, parts = Events(plan, position, setup.followed), MicroBatches(setup, recorder.cost).split
-    learning, watch, rest = None, Guard(setup, position), (position.turns, position.role)
-    for turn in plan.turns.after(position.turns):
+def _learn(state: TrainingState, recorder: Recorder, stops: CollectiveStop, seen: Iterator[Batch]) -> Iterator[Event]:
+    plan, position = state.run, recorder.position
+    moment, parts = Events(plan, position, state.followed), MicroBatches(state, recorder.cost).split
+    learning, watch, rest = None, Guard(state, position), (position.turns, position.role)
+    for turn in plan.timeline.after(position.turns):
         role, step = recorder.turn = turn
-        if role in setup.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it
+        if role in state.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it
             position.turns += 1
             recorder.following.pass_by(position.turns, turn)
             learning = position.role = role
@@ -220,24 +223,24 @@ def _learn(setup: Setup, recorder: Recorder, stops: CollectiveStop, seen: Iterat
                 if stops.poll_waiting():
                     position.turns, position.role = rest  # what has passed by is not caught up with
                     return
-            setup.begin(role)
+            state.begin(role)
             if role != position.role:  # equal when a stretch of turns is resumed in its middle
-                plan.method.on_block_start(role, setup.models)
-                setup.share_frozen(position.role)
+                plan.method.on_block_start(role, state.models)
+                state.share_frozen(position.role)
             learning = position.role = role
 
         moment.speed.begin()
-        if (look := plan.turns.forward_only.get(turn)) is not None:
-            with recorder.cost.count_passes(look.role, setup.stream.size(look.step)), torch.no_grad():
+        if (look := plan.timeline.forward_only.get(turn)) is not None:
+            with recorder.cost.count_passes(look.role, state.stream.size(look.step)), torch.no_grad():
                 for part in parts(look, next(seen)):
                     part.compute_losses()
-        batch, lr, size = parts(turn, next(seen)), plan.lr(turn), setup.stream.size(step)
+        batch, lr, size = parts(turn, next(seen)), plan.lr(turn), state.stream.size(step)
         undo = watch.before(role)
         with recorder.cost.count_update(role, plan.method.learners[role], size):
-            found = setup.learner(role).update(batch, lr)
+            found = state.learner(role).update(batch, lr)
             left_out = undo(found)
             if not left_out:
-                setup.move_along(role, step, lr)
+                state.move_along(role, step, lr)
         position.turns += 1
 
         accuracy, stop, values = None, stops.poll(), LossValues(found)
@@ -248,10 +251,10 @@ def _learn(setup: Setup, recorder: Recorder, stops: CollectiveStop, seen: Iterat
         if left_out:
             recorder.skipped(turn, left_out)
         elif logs:
-            recorder.loss(turn, setup.learner(role).lr, values, pace)
+            recorder.loss(turn, state.learner(role).lr, values, pace)
         if plan.evaluates(turn):
             with watch.evaluating(turn):
-                for name, scores in measured(setup, role, at_end=position.turns == len(plan.turns)):
+                for name, scores in evaluate_role(state, role, at_end=position.turns == len(plan.timeline)):
                     recorder.accuracy(turn, scores, name)
                     accuracy = scores["test"]["final"] if name == role else accuracy
         if recorder.leaves_behind(turn) or stop:
@@ -261,7 +264,7 @@ def _learn(setup: Setup, recorder: Recorder, stops: CollectiveStop, seen: Iterat
             recorder.save()
         rest = (position.turns, position.role)
         left = moment.speed.ended(role)
-        yield moment(role, step + 1, accuracy, "", values, setup.learner(role).lr, pace, left)
+        yield moment(role, step + 1, accuracy, "", values, state.learner(role).lr, pace, left)
         if stop:
             return
     for waiting in recorder.following.catch_up(stops.all_ready):
@@ -272,5 +275,5 @@ def _learn(setup: Setup, recorder: Recorder, stops: CollectiveStop, seen: Iterat
     for waiting in recorder.following.wait_for_costs():
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
     watch.check_weights(Turn(plan.roles[-1], plan.last_step[plan.roles[-1]]))
-    if learning in setup.followed:
+    if learning in state.followed:
         yield moment(learning, plan.total_steps, recorder.following.accuracy.get(learning))

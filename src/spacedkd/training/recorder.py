@@ -23,11 +23,12 @@ from spacedkd.training.callbacks import Event
 from spacedkd.training.cost import Cost
 from spacedkd.training.device import describe_machine
 from spacedkd.training.distributed import check_shared_storage, uses_fsdp
+from spacedkd.training.evaluate import Scores
 from spacedkd.training.extension import copy_start, restore_start
 from spacedkd.training.guard import skipped
 from spacedkd.training.heartbeat import Heartbeat
 from spacedkd.training.loggers import Loggers
-from spacedkd.training.setup import Scores, Setup
+from spacedkd.training.state import TrainingState
 from spacedkd.training.students import BestStudent, build_saved_models, save_students, student_digests
 from spacedkd.trajectory.recording import Entry, Recording
 from spacedkd.trajectory.replay import Following
@@ -50,13 +51,13 @@ class Beginning(NamedTuple):
     planned: Planned = lambda plan, done: None
     """called once the folder is held"""
 
-    def take(self, folder: RunFolder, setup: Setup, following: Following) -> bool:
+    def take(self, folder: RunFolder, state: TrainingState, following: Following) -> bool:
         """Make the folder this run's, which is held; says whether it is the first to be there."""
-        spec = setup.plan.spec
+        spec = state.run.spec
         is_new = not folder.spec.exists()
         if is_new:
             if self.extend is not None:
-                copy_start(self.extend, folder, setup.plan)
+                copy_start(self.extend, folder, state.run)
             folder.create(spec)
         elif self.new:
             folder.check_free()
@@ -70,9 +71,9 @@ class Beginning(NamedTuple):
             folder.begin_again()
         folder.handle.remove(folder.failed)  # it is tried again
         following.go_on(folder)
-        write_json(folder.classes, setup.plan.data.describe(), folder.handle)
+        write_json(folder.classes, state.run.data.describe(), folder.handle)
         if checkpoint.generations(folder.checkpoint):
-            checkpoint.promote_newest(folder.checkpoint, folder.journal, setup.modules(), folder.handle)
+            checkpoint.promote_newest(folder.checkpoint, folder.journal, state.modules(), folder.handle)
         elif folder.first_checkpoint.exists():
             restore_start(folder)
         return is_new
@@ -120,37 +121,37 @@ class Background:
 class Recorder:
     """The folder, the journal, the position and the cost of a run; of several processes the first one writes."""
 
-    def __init__(self, setup: Setup, folder: RunFolder, loggers: Loggers | None = None) -> None:
-        self.setup, self.folder = setup, folder
+    def __init__(self, state: TrainingState, folder: RunFolder, loggers: Loggers | None = None) -> None:
+        self.state, self.folder = state, folder
         self._beat, self._loggers = Heartbeat(folder.handle), loggers or Loggers()
         self.position = Position()
         self.turn: Turn | None = None
         """the turn that is taken now, or was taken last"""
-        self.cost = Cost(setup.modules())
+        self.cost = Cost(state.modules())
         self._journal: Journal | None = None
         self._saved = -1
         self._passed: Mapping[str, int] = {}
-        recorded = {role: one for role, one in setup.paths.items() if setup.plan.spec.record and role in setup.learning}
-        self._recording = Recording(folder.handle, setup.plan, setup.modules(), recorded)
-        self.following = Following(setup.plan, setup.modules(), setup.followed, self._keep)
-        self._best = BestStudent(setup, folder)
+        recorded = {role: one for role, one in state.paths.items() if state.run.spec.record and role in state.learning}
+        self._recording = Recording(folder.handle, state.run, state.modules(), recorded)
+        self.following = Following(state.run, state.modules(), state.followed, self._keep)
+        self._best = BestStudent(state, folder)
         self._saving = Background()
         self._started = time.monotonic()
 
     @contextmanager
     def opened(self, begins: Beginning | None = None) -> Iterator[None]:
         """Hold the folder, with the run taken up where it was left, or from its beginning."""
-        plan, fabric = self.setup.plan, self.setup.fabric
+        plan, fabric = self.state.run, self.state.fabric
         with ExitStack() as stack:
             is_new = False
             if fabric.is_global_zero:
                 stack.enter_context(self.folder.lock())  # before anything is written: others may begin here as well
-                is_new = (begins or Beginning()).take(self.folder, self.setup, self.following)
+                is_new = (begins or Beginning()).take(self.folder, self.state, self.following)
             fabric.barrier()
             check_shared_storage(fabric, self.folder.spec)
             latest, first = self.folder.checkpoint, self.folder.first_checkpoint
             if (start := latest if latest.exists() else first).exists():  # everything as it was when it was saved
-                names = (plan.spec.fingerprints(), self.setup.modules(), self._optimizers())
+                names = (plan.spec.fingerprints(), self.state.modules(), self._optimizers())
                 self.position = checkpoint.load(start, *names)
                 self.cost.counts = {role: Counter(counts) for role, counts in self.position.cost.items()}
             before: list[Entry] = []
@@ -184,9 +185,9 @@ class Recorder:
         if self._journal is None:
             yield
             return
-        left, plan = self._logged(), self.setup.plan
+        left, plan = self._logged(), self.state.run
         logged = self._loggers.open(self.folder.path, plan.spec, plan.roles[-1], left, before[len(left) :])
-        with self._beat.beating(self.position.turns, len(plan.turns), plan.roles), logged:
+        with self._beat.beating(self.position.turns, len(plan.timeline), plan.roles), logged:
             yield
 
     def beats(self, moment: Event) -> None:
@@ -204,14 +205,14 @@ class Recorder:
     def save(self) -> None:
         """Make everything up to this turn safe: it is copied now, and written while training goes on."""
         self._saving.wait()
-        fingerprint = self.setup.plan.spec.fingerprint()
+        fingerprint = self.state.run.spec.fingerprint()
         if self._journal is not None:
             self.position.journal_bytes = self._journal.length()
             self.position.journal_digest, self.position.best_digest = self._journal.digest(), self._best.digest
             self.position.seconds = time.monotonic() - self._started
             self.position.cost = {role: dict(counts) for role, counts in self.cost.counts.items()}
             self._passed = self.following.passed()
-        models, optimizers, writes = self.setup.modules(), self._optimizers(), self._journal is not None
+        models, optimizers, writes = self.state.modules(), self._optimizers(), self._journal is not None
         saved = (self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes, self._write_beside)
         checkpoint.save(*saved, self.folder.handle)
         self._saved = self.position.turns
@@ -230,17 +231,17 @@ class Recorder:
 
     def _whole_modules(self) -> dict[str, nn.Module]:
         """The models as one process can have them; those that are spread over several come from what was saved."""
-        plan, modules = self.setup.plan, self.setup.modules()
-        if not uses_fsdp(self.setup.fabric):
+        plan, modules = self.state.run, self.state.modules()
+        if not uses_fsdp(self.state.fabric):
             return modules
         built = build_saved_models(plan)
-        names = [plan.student] if self.setup.average is None else [plan.student, "average"]
+        names = [plan.student] if self.state.average is None else [plan.student, "average"]
         found = {name: built[name].to(next(modules[name].parameters()).dtype) for name in names}
         checkpoint.load(self.folder.checkpoint, plan.spec.fingerprints(), found, {})
         return found
 
     def _optimizers(self) -> dict[str, Any]:
-        return {name: learner.optimizer for name, learner in self.setup.learners.items()}
+        return {name: learner.optimizer for name, learner in self.state.learners.items()}
 
     def loss(self, turn: Turn, lr: float, losses: Mapping[str, float], pace: float | None = None) -> None:
         """Write losses down; the pace, images a second, is for loggers alone."""
@@ -260,7 +261,7 @@ class Recorder:
             self._keep({"event": event, **when, **found}, pace)
 
     def _epoch(self, turn: Turn) -> float:
-        return (turn.step + 1) / self.setup.plan.steps_per_epoch
+        return (turn.step + 1) / self.state.run.steps_per_epoch
 
     def _keep(self, entry: Entry, pace: float | None = None) -> None:
         if self._journal is not None:
@@ -270,7 +271,7 @@ class Recorder:
 
     def leaves_behind(self, turn: Turn) -> bool:
         """Whether others will read, from the folder, what there is after a turn."""
-        return self.setup.plan.saves(turn) or self._recording.wants(turn) or self._best.pending
+        return self.state.run.saves(turn) or self._recording.wants(turn) or self._best.pending
 
     def updated(self, turn: Turn) -> None:
         """Leave the role's path behind, where it is recorded, and the student, where it is the best so far."""
@@ -283,15 +284,15 @@ class Recorder:
         """Save a run that is to stop here; all processes leave it together."""
         if self._saved != self.position.turns:
             self.save()
-        self.setup.fabric.barrier()
+        self.state.fabric.barrier()
 
     def finish(self) -> None:
         """Save the student, and last of all the result."""
-        setup, plan = self.setup, self.setup.plan
+        state, plan = self.state, self.state.run
         if self._saved != self.position.turns:
             self.save()
         self._saving.wait()
-        if setup.fabric.is_global_zero:
+        if state.fabric.is_global_zero:
             assert self._journal is not None
             self._journal.check_whole()
             save_students(plan, self.folder, self._whole_modules())
@@ -303,15 +304,15 @@ class Recorder:
                 "test_images": len(plan.data.evaluated_splits()["test"]),
                 **self._best.summary(),
             }
-            if setup.followed and not plan.spec.engine.pipeline:
+            if state.followed and not plan.spec.engine.pipeline:
                 facts["computed_here"] = self.cost.summary()
             if plan.spec.on_nonfinite == "skip":
                 facts["skipped_updates"] = skipped(read_journal(self.folder.journal, self.folder.handle))
-            machine = describe_machine(setup.fabric, plan.spec)
+            machine = describe_machine(state.fabric, plan.spec)
             cost = self.cost.summary(self.following.costs())
             self._beat.remove()
             ended = result(self.folder.path, cost, self.position.seconds, facts, machine)
             best = {"best": self._best.digest} if "best" in facts else {}
             ended["digests"] = {"journal": self._journal.digest(), **student_digests(plan, self.folder), **best}
             write_json(self.folder.result, ended, self.folder.handle)
-        setup.fabric.barrier()
+        state.fabric.barrier()

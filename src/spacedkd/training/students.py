@@ -19,8 +19,10 @@ from spacedkd.runs.tensor_file import system_errors, whole
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import Folder, write_json
+from spacedkd.training.build import build_models
 from spacedkd.training.distributed import uses_fsdp
-from spacedkd.training.setup import Scores, Setup, build_models
+from spacedkd.training.evaluate import Scores
+from spacedkd.training.state import TrainingState
 
 # A student's folder, as a run leaves it at its end, or as it is made again when it was lost.
 
@@ -56,7 +58,7 @@ def restore_students(plan: ResolvedRun, folder: RunFolder) -> bool:
     The journal must be what was written until then; what somebody has added to it is cut off.
     """
     found = checkpoint.newest(folder.checkpoint, folder.journal)
-    if found.position.turns != len(plan.turns):
+    if found.position.turns != len(plan.timeline):
         return False
     models = build_saved_models(plan)
     exact = torch.float64 if plan.spec.precision == "64-true" else torch.float32
@@ -88,8 +90,8 @@ class BestStudent:
     it once more.
     """
 
-    def __init__(self, setup: Setup, folder: RunFolder) -> None:
-        self._setup, self._folder = setup, folder
+    def __init__(self, state: TrainingState, folder: RunFolder) -> None:
+        self._state, self._folder = state, folder
         self._measured = folder.best / "measured.json"
         self._score = -math.inf
         self.digest = ""
@@ -101,11 +103,11 @@ class BestStudent:
 
         A `best/` that is not the one of the checkpoint is refused, unless the run will write it again.
         """
-        found = self._line() if self._setup.fabric.is_global_zero else None
+        found = self._line() if self._state.fabric.is_global_zero else None
         if found is not None:
             self._check(found, position)
         score = -math.inf if found is None else found["accuracy"][JUDGE][HEAD]
-        self._score = float(self._setup.fabric.broadcast(score))
+        self._score = float(self._state.fabric.broadcast(score))
 
     def _check(self, line: Mapping[str, Any], position: Position) -> None:
         """Refuse a `best/` that the run did not write: until the checkpoint it is that of this line of the journal."""
@@ -121,13 +123,13 @@ class BestStudent:
             )
 
     def _line(self) -> Mapping[str, Any] | None:
-        if JUDGE not in self._setup.data.evaluated_splits():
+        if JUDGE not in self._state.data.evaluated_splits():
             return None
-        return best_journal_entry(self._folder.path, self._setup.plan.roles[-1])
+        return best_journal_entry(self._folder.path, self._state.run.roles[-1])
 
     def observe(self, role: str, turns: int, epoch: float, scores: Scores) -> None:
         """How good a role was after so many turns; only the student on held-out images counts."""
-        if role == self._setup.plan.roles[-1] and JUDGE in scores and scores[JUDGE][HEAD] > self._score:
+        if role == self._state.run.roles[-1] and JUDGE in scores and scores[JUDGE][HEAD] > self._score:
             self._score = scores[JUDGE][HEAD]
             self._pending = {"chosen_on": JUDGE, "turn": turns, "epoch": epoch, "accuracy": _deepest(scores)}
 
@@ -141,16 +143,16 @@ class BestStudent:
         if self._pending is None:
             return
         network, due, self._pending = self._network(), self._pending, None
-        if self._setup.fabric.is_global_zero:
+        if self._state.fabric.is_global_zero:
             self._folder.handle.remove(self._measured, durable=True)
-            save_student(self._setup.plan, network, self._folder.best, self._folder.handle)
+            save_student(self._state.run, network, self._folder.best, self._folder.handle)
             self.digest = self._folder.handle.digest(self._folder.best / WEIGHTS)
             write_json(self._measured, due, self._folder.handle)
 
     def _network(self) -> nn.Module:
         """The student as one process can have it."""
-        plan, fabric = self._setup.plan, self._setup.fabric
-        module = self._setup.modules()[plan.student]
+        plan, fabric = self._state.run, self._state.fabric
+        module = self._state.modules()[plan.student]
         if uses_fsdp(fabric):
             kind = next(module.parameters()).dtype
             state = {name: whole(one, keep=fabric.is_global_zero) for name, one in module.state_dict().items()}

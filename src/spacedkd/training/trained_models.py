@@ -27,8 +27,9 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.machine import check_threads
 from spacedkd.runtime.processes import print_notice
+from spacedkd.training.build import build_models
 from spacedkd.training.device import patch_strided_convolutions, supports_channels_last
-from spacedkd.training.setup import build_models, check_same_data
+from spacedkd.training.state import check_same_data
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,8 @@ def load_run(
         "fingerprint": spec.fingerprint(),
         "checkpoint": "last",
         "turns": position.turns,
-        "of_turns": len(plan.turns),
-        "epochs": spec.epochs if position.turns == len(plan.turns) else None,
+        "of_turns": len(plan.timeline),
+        "epochs": spec.epochs if position.turns == len(plan.timeline) else None,
         "data": to_json(plan.spec.data),
     }
     ready = {name: models[name] for name in measured}

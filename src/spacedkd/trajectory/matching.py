@@ -53,7 +53,7 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
 
 def _check_versions(plan: ResolvedRun, path: RecordedPath, role: str) -> None:
     behind = [*plan.roles[plan.roles.index(role) + 1 :], None][0]
-    needed = {plan.stops[role]} | (updates_seen(plan.turns.after(0), role, by=behind) if behind else set())
+    needed = {plan.stops[role]} | (updates_seen(plan.timeline.after(0), role, by=behind) if behind else set())
     missing = sorted(needed - {*path.recorded})
     if missing:
         some = ", ".join(map(str, path.recorded[:6])) + (", ..." if len(path.recorded) > 6 else "")

@@ -57,7 +57,7 @@ def check_path(plan: ResolvedRun, role: str) -> None:
         )
     if spec.engine.strategy == "fsdp":
         raise UserError("A path is of whole networks, which --strategy fsdp does not keep: leave one of them out.")
-    steps = [turn.step for turn in plan.turns.after(0) if turn.role == role]
+    steps = [turn.step for turn in plan.timeline.after(0) if turn.role == role]
     if steps != [*range(plan.stops[role])]:
         raise UserError(f"In this schedule the {role} does not learn every step in order, so its path is no other's.")
 

@@ -18,7 +18,7 @@ from spacedkd.runtime.errors import UserError, check_between, pluralize
 from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Duration, Schedule
 from spacedkd.timeline import TeacherUpdates
-from spacedkd.training.setup import build_models
+from spacedkd.training.build import build_models
 from spacedkd.training.trained_models import Logits
 from spacedkd.trajectory import formats
 from spacedkd.trajectory.formats import Recorded, Source

@@ -1,8 +1,6 @@
 """A plan's models on its devices: who can learn, who stands still, what moves along, how good they are."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -12,23 +10,17 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spacedkd.config.resolve import ResolvedRun, stream_of
-from spacedkd.config.spec import NetworkSpec
-from spacedkd.data.dataset import Items
 from spacedkd.data.digest import describe_difference
-from spacedkd.data.images import Encoded, Images
 from spacedkd.data.splits import RunData
-from spacedkd.data.stream import Stream, evaluation_batches, last_batch_error
-from spacedkd.evaluation.accuracy import NotFinite, check_finite, count
-from spacedkd.methods.base import Ingredients
-from spacedkd.models import factory
-from spacedkd.models.pretrained import check_trained, ema_update, keep_normalisation
+from spacedkd.data.stream import Stream
+from spacedkd.models.pretrained import ema_update
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError
 from spacedkd.runtime.processes import print_notice
-from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.user_code import is_user_code, user_code
 from spacedkd.training import device
+from spacedkd.training.build import build_models
 from spacedkd.training.device import compile_blocks, patch_strided_convolutions, supports_channels_last
 from spacedkd.training.distributed import synchronize_batch_norm, uses_fsdp
 from spacedkd.training.fabric import Fabric
@@ -90,116 +82,14 @@ def _other_classes(trained: list[Any], found: list[Any]) -> str:
 # A plan's models, built.
 
 
-class Networks:
-    """Makes the network of any role: the last role has the student's own, all others the teacher's if there is one."""
-
-    def __init__(self, plan: ResolvedRun) -> None:
-        self.plan = plan
-        self.teacher_was_asked_for = False
-
-    def __call__(
-        self,
-        role: str,
-        *,
-        fresh: bool = False,
-        frozen: bool = False,
-        like: str | None = None,
-        spec: NetworkSpec | None = None,
-    ) -> nn.Module:
-        run, shown, roles = self.plan.spec, self.plan.data.info, self.plan.method.roles
-        if spec is None:
-            spec = self.plan.network(like or role)
-            self.teacher_was_asked_for |= (like or role) != roles[-1]
-            make = self.plan.objects.teacher if spec is run.teacher else self.plan.objects.network
-        else:
-            make = None
-        seed = self._seed(role, fresh)
-        if not frozen:
-            chain = (*self.plan.method.frozen, *roles)
-            trained = role in (chain[0], chain[-1])
-            return factory.build_network(spec if trained else spec.untrained(), shown, seed, make)
-        check_trained(spec, len(shown.classes))
-        teacher = factory.build_network(spec, shown, seed, make)
-        keep_normalisation(teacher, spec, shown.normalisation)
-        return teacher
-
-    def _seed(self, role: str, fresh: bool) -> int:
-        # A trained teacher may come from a run with this seed, so a student that is to differ must not start as it did.
-        run = self.plan.spec
-        trained = (run.teacher or run.network).pretrained
-        is_student = role == self.plan.method.roles[-1]
-        differs = fresh or not run.same_init
-        same = not differs or (is_student and not trained)
-        return seed_for(run.seed, "weights") if same else seed_for(run.seed, "weights", role)
-
-
-@user_code()
-def build_models(plan: ResolvedRun) -> dict[str, nn.Module]:
-    """Every model of the plan's method, by name."""
-    networks, data = Networks(plan), plan.data
-    ingredients = Ingredients(
-        networks,
-        sample=data.info.sample,
-        classes=len(data.info.classes),
-        images=data.count,
-        batch_size=plan.spec.batch_size,
-        mixed=data.mixed,
-        micro_batches=plan.spec.accumulate,
-    )
-    with factory.seeded(seed_for(plan.spec.seed, "extra modules")):
-        models = plan.method.models(ingredients)
-    for role, learner in plan.method.learners.items():
-        if not isinstance(models.get(learner), nn.Module):
-            raise UserError(f"Method {plan.spec.method.name} has no model {learner!r}, which its {role} would update.")
-    if plan.spec.ema is not None and "average" in models:
-        raise UserError("--ema keeps a model called 'average', and the method has one of that name: rename it.")
-    if plan.spec.teacher is not None and not networks.teacher_was_asked_for:
-        raise UserError(
-            f"--teacher {plan.spec.teacher.name} does not matter: method {plan.spec.method.name} as asked for has no "
-            "teacher network. Leave it out, or use --method kd."
-        )
-    _check_last_batch(plan, models)
-    left_out = {learner for role, learner in plan.method.learners.items() if role not in plan.roles}
-    kept = {plan.method.learners[role] for role in plan.roles}
-    return {name: model for name, model in models.items() if name in kept or name not in left_out}
-
-
-def _check_last_batch(plan: ResolvedRun, models: dict[str, nn.Module]) -> None:
-    """Refuse a last batch that is too small for BatchNorm, where there is one, or for the parts it is computed in."""
-    ranks, cut = plan.spec.engine.processes, plan.spec.accumulate
-    smallest = stream_of(plan.spec, plan.data, 0, ranks).size(plan.steps_per_epoch - 1)
-    parts = (part for model in models.values() for part in model.modules())
-    least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts) else 1
-    if smallest < least * ranks and least > 1:
-        raise last_batch_error(smallest, "items", plan.spec.batch_size, ranks)
-    if smallest < least * ranks * cut:
-        norm = ", two for BatchNorm" if least > 1 else ""
-        way_out = "--drop-last True or fewer parts" if plan.spec.batch_size >= least * ranks * cut else "fewer parts"
-        raise UserError(
-            f"The last batch of an epoch has {smallest} images for {ranks * cut} parts (--accumulate {cut} on {ranks} "
-            f"device(s)), and each needs one{norm}: use {way_out}."
-        )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For work that is too small to be shared: threads that wait for each other on busy cores take 36 times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 # A plan's models on its devices: who can learn, who stands still, what moves along, how good they are.
 
 
 @dataclass(frozen=True)
-class Setup:
+class TrainingState:
     """What the loop works with."""
 
-    plan: ResolvedRun
+    run: ResolvedRun
     fabric: Fabric
     data: RunData
     stream: Stream
@@ -217,10 +107,10 @@ class Setup:
     @property
     def learning(self) -> Sequence[str]:
         """The roles that learn here."""
-        return [role for role in self.plan.roles if role not in self.followed]
+        return [role for role in self.run.roles if role not in self.followed]
 
     def learner(self, role: str) -> Learner:
-        return self.learners[self.plan.method.learners[role]]
+        return self.learners[self.run.method.learners[role]]
 
     def modules(self) -> dict[str, nn.Module]:
         """The models as they are saved: without what devices and precision wrap around them."""
@@ -228,7 +118,7 @@ class Setup:
 
     def begin(self, role: str) -> None:
         """From here on the role's model learns and every other one stands still."""
-        learner, mode = self.learner(role), self.plan.spec.frozen_mode
+        learner, mode = self.learner(role), self.run.spec.frozen_mode
         for name, one in self.learners.items():
             self.models[name] = one.model if one is learner else one.frozen
         for model in self.models.values():
@@ -240,9 +130,9 @@ class Setup:
 
     def moves_student(self, role: str) -> bool:
         """Whether turns of another role than the student's may move the student's model, too."""
-        spec, shared = self.plan.spec, self.plan.method.learners[role] == self.plan.student
+        spec, shared = self.run.spec, self.run.method.learners[role] == self.run.student
         may_move = shared or spec.optimizer.moves_frozen or spec.frozen_mode == "train"
-        return role != self.plan.roles[-1] and may_move
+        return role != self.run.roles[-1] and may_move
 
     def share_frozen(self, before: str) -> None:
         """Give all ranks the first one's BatchNorm statistics of what has just stopped learning, and of copies.
@@ -251,19 +141,19 @@ class Setup:
         """
         if self.fabric.world_size == 1:
             return
-        stopped = self.plan.method.learners.get(before)
+        stopped = self.run.method.learners.get(before)
         for name, module in self.modules().items():
             if name == stopped or (name not in self.learners and any(True for _ in module.parameters())):
                 device.broadcast_buffers(module)
 
     def move_along(self, role: str, step: int, lr: float) -> None:
         """Move what an update moves besides the role's model: the student's average and, by a quirk, all others."""
-        learner, spec = self.learner(role), self.plan.spec
+        learner, spec = self.learner(role), self.run.spec
         if spec.optimizer.moves_frozen:
             for other in self.learners.values():
                 if other is not learner:
                     other.zero_gradient_step(lr)
-        if self.average is not None and role == self.plan.roles[-1]:
+        if self.average is not None and role == self.run.roles[-1]:
             assert spec.ema is not None
             update_average(self.average, learner.module, spec.ema, step)
 
@@ -276,7 +166,7 @@ def _keep_statistics(model: nn.Module, keeps: bool) -> None:
 
 
 @user_code()
-def set_up(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -> Setup:
+def build_state(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -> TrainingState:
     """The plan's models on its devices; nothing is written yet."""
     models = build_models(plan) if models is None else models
     spec, method = plan.spec, plan.method
@@ -318,7 +208,7 @@ def set_up(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -> Set
     if spec.engine.compile:
         compile_blocks(models.values(), fabric.device)
     stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
-    return Setup(plan, fabric, data, stream, ready, learners, paths, followed, channels_last, average)
+    return TrainingState(plan, fabric, data, stream, ready, learners, paths, followed, channels_last, average)
 
 
 def update_average(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:
@@ -328,75 +218,3 @@ def update_average(average: nn.Module, module: nn.Module, decay: float, step: in
     are averaged like the weights they belong to.
     """
     ema_update(average, module, min(decay, (1 + step) / (10 + step)))
-
-
-Scores = dict[str, dict[str, float]]
-"""part of the data -> head -> accuracy"""
-
-
-def measured(setup: Setup, role: str, at_end: bool) -> Iterator[tuple[str, Scores]]:
-    """How good a role is after its turn, and what else there is to measure then, by name.
-
-    After the student's turn that is its moving average; after the last one of the run the student, if that turn was
-    another role's and may have moved it: what is reported are the weights that are saved.
-    """
-    learner, student = setup.learner(role), setup.plan.roles[-1]
-    scores = measure(setup, learner.frozen, learner.module, role)
-    yield role, scores
-    if setup.average is not None and role == student:
-        yield "average", measure(setup, setup.average, setup.average, "average")
-    if at_end and setup.moves_student(role):
-        saved = setup.learner(student)
-        yield student, scores if saved is learner else measure(setup, saved.frozen, saved.module, student)
-
-
-def measure(setup: Setup, model: nn.Module, module: nn.Module, name: str | None = None) -> Scores:
-    """Accuracy of every head of a model on every part of the data that is not trained on; its mode is given back.
-
-    `module` is the model without what devices and precision wrap around it, and knows its heads. With a `name`, which
-    the message has, logits that are not finite are refused: `NotFinite`, in all processes.
-    """
-    fabric, spec = setup.fabric, setup.plan.spec
-    was_training = module.training
-    module.eval()
-    if fabric.world_size > 1:
-        device.broadcast_buffers(module)
-    heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
-    scores, wrong = {}, {}
-    for part, items in setup.data.evaluated_splits().items():
-        rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
-        mine = items if fabric.world_size == 1 else items.subset(rows)
-        shown = evaluation_batches(
-            mine, _batch_size(spec.batch_size, len(items), fabric.world_size), spec.engine.workers
-        )
-        moved = (batch.to(fabric.device, setup.channels_last) for batch in shown)
-        names, counts = count(model, heads, moved)
-        right, undefined = fabric.all_reduce(counts, reduce_op="sum").tolist()  # type: ignore[union-attr]
-        scores[part] = {head: total / len(items) for head, total in zip(names, right, strict=True)}
-        wrong[part] = dict(zip(names, undefined, strict=True))
-    module.train(was_training)
-    if name is not None:
-        for part, undefined in wrong.items():
-            _check_defined(setup.data.evaluated_splits()[part], part, undefined, name)
-    return scores
-
-
-def _check_defined(items: Images | Encoded | Items, part: str, undefined: Mapping[str, int], name: str) -> None:
-    """Refuse logits that are not finite; where an input is the cause, name it."""
-    try:
-        check_finite(undefined, [*undefined.values()], len(items), f"{part} images by the {name}")
-    except NotFinite as error:
-        row = items.first_not_finite() if isinstance(items, Items) else None
-        source = "training" if part == "holdout" else part  # of which an item is held out under the number it has there
-        cause = (
-            "" if row is None else f" Item {row} of the {source} data holds NaN or infinity: mend it or leave it out."
-        )
-        raise NotFinite(f"{error}{cause}", row) from None
-
-
-def _batch_size(trained_with: int, items: int, ranks: int) -> int:
-    """Of evaluation: all ranks, some of which have an item more, get through theirs in as many batches."""
-    size, fewest, most = max(256, trained_with), items // ranks, math.ceil(items / ranks)
-    while fewest and math.ceil(fewest / size) != math.ceil(most / size):
-        size += 1
-    return size
