@@ -67,7 +67,7 @@ def report(folder: str) -> None:
 
 
 def journal(folder: str) -> None:
-    from spacedkd.runtime.documents import read_journal
+    from spacedkd.runs.journal import read_journal
 
     for _ in read_journal(Path(folder) / "journal.jsonl"):
         pass

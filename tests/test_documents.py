@@ -13,8 +13,9 @@ from spacedkd import DataSpec, NetworkSpec, OptimizerSpec, RunSpec, Spaced, User
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
-from spacedkd.runtime.documents import parse_json, read_document, read_journal, read_json, read_lines, read_small_json
-from spacedkd.runtime.errors import CannotRead
+from spacedkd.runs.journal import read_journal
+from spacedkd.runtime.documents import parse_json, read_document, read_json, read_lines, read_small_json
+from spacedkd.runtime.errors import CannotRead, Linked
 from spacedkd.runtime.files import write_json
 from spacedkd.runtime.user_code import FromFile
 
@@ -248,7 +249,7 @@ def test_a_journal_is_read_in_blocks_to_its_last_complete_line(tmp_path: Path) -
         ('{"event": "\\ud800"}', "half a character"),
         ("[" * 100_000, "nested more than 64"),
         ("", "Expecting value"),
-        ('{"event": 1}', "no entry with an event"),
+        ('{"event": 1}', "not an entry with an event"),
     ],
 )
 def test_a_line_of_a_journal_that_is_wrong_is_named(line: str, message: str, tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ def test_a_line_of_a_journal_that_is_wrong_is_named(line: str, message: str, tmp
     path.write_text('{"event": "loss"}\n' * 2 + line + "\n")
     with pytest.raises(UserError) as error:
         [*read_journal(path)]
-    assert str(error.value).startswith(f"{path} cannot be read as a journal: line 3 is ")
+    assert str(error.value).startswith(f"{path} cannot be read: line 3 is ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -267,9 +268,9 @@ def test_links_in_a_run_are_not_followed(tmp_path: Path) -> None:
     other.write_text('{"event": "x"}\n')
     (run / "a.json").symlink_to(other)
     assert read_json(run / "a.json") == {"event": "x"}
-    with pytest.raises(CannotRead, match="symbolic link"):
+    with pytest.raises(Linked, match="a.json is a symbolic link"):
         read_json(run / "a.json", within=run)
-    with pytest.raises(CannotRead, match="symbolic link"):
+    with pytest.raises(Linked, match="a.json is a symbolic link"):
         [*read_journal(run / "a.json", within=run)]
     assert read_small_json(run / "a.json", within=run) == {}
     (run / "spec.json").symlink_to(other)

@@ -39,7 +39,7 @@ from spacedkd.data.inputs import DataInfo
 from spacedkd.data.sources import resolve_data
 from spacedkd.methods import build_method
 from spacedkd.models.factory import build_network
-from spacedkd.runtime.documents import read_journal
+from spacedkd.runs.journal import read_journal
 from spacedkd.schedule import ReleasedSelfKD
 from spacedkd.training.build import build_models
 from tests.conftest import assert_same_bits

@@ -12,8 +12,8 @@ import pytest
 from spacedkd import RunSpec, UserError, train
 from spacedkd.cli import main
 from spacedkd.config.spec import read_spec
+from spacedkd.runs.journal import read_journal
 from spacedkd.runtime import user_code
-from spacedkd.runtime.documents import read_journal
 from spacedkd.schedule import NamedSchedule, Turn
 from spacedkd.timeline import timeline_turns
 from tests.cli.test_bad_input import refused

@@ -20,7 +20,8 @@ from spacedkd.cli import main
 from spacedkd.config.serialization import to_json
 from spacedkd.models import student_io
 from spacedkd.runs import tensor_file
-from spacedkd.runs.folder import Journal, RunFolder
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runs.journal import Journal
 from spacedkd.runtime.errors import CannotWrite
 from spacedkd.runtime.files import HOST
 from tests.conftest import TINY, assert_same_bits, tensors

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from spacedkd import Spaced, UserError, read_spec, train
 from spacedkd.cli import main
 from spacedkd.runs import checkpoint, tensor_file
-from spacedkd.runs.tensor_file import Damaged
+from spacedkd.runtime.errors import Damaged
 from tests.conftest import TINY, assert_same_bits
 from tests.training.stopping import assert_same_run, train_until
 

@@ -133,7 +133,7 @@ def test_the_status_of_a_run_says_so(tmp_path: Path, stopped: Path, name: str) -
     put_away(run, name, tmp_path / "elsewhere")
     state = state_of(run)
     assert state.state == "damaged"
-    assert f"{run / name} is a symbolic link" in state.said
+    assert f"{run / name} is a symbolic link" in state.reason
 
 
 def test_a_comparison_follows_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from spacedkd import RunSpec, Spaced, UserError, read_spec, train
 from spacedkd.cli import main
 from spacedkd.config.serialization import to_json
-from spacedkd.runtime.documents import read_journal
+from spacedkd.runs.journal import read_journal
 from tests.cli.test_cli import TINY
 from tests.training.stopping import train_until
 

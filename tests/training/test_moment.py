@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spacedkd import Duration, Event, RateSpec, RunSpec, Spaced, train
 from spacedkd.config.spec import MethodSpec
-from spacedkd.runtime.documents import read_journal
+from spacedkd.runs.journal import read_journal
 from spacedkd.schedule import ReleasedSelfKD
 from spacedkd.training.callbacks import LossValues, Speed
 

@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 
+from spacedkd.runs.journal import read_journal
 from spacedkd.runtime import processes
-from spacedkd.runtime.documents import read_journal
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import Folder
 from spacedkd.runtime.signals import Stopped

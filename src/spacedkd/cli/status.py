@@ -114,9 +114,9 @@ def _where(one: RunState) -> str:
 
 
 def _left(one: RunState) -> str:
-    if one.left is None or one.state not in ("training", "stopped", "killed"):
+    if one.seconds_left is None or one.state not in ("training", "stopped", "killed"):
         return NOTHING
-    return f"{duration(max(one.left, 1.0))} left"
+    return f"{duration(max(one.seconds_left, 1.0))} left"
 
 
 def _scored(one: RunState) -> str:
@@ -135,17 +135,17 @@ def _way_on(one: RunState) -> Iterator[str]:
             if {"process", "host"} <= found.keys()
             else "a process that holds it"
         )
-        yield f"{place}: {who}{speed}{f', {one.said}' if one.said else ''}"
+        yield f"{place}: {who}{speed}{f', {one.reason}' if one.reason else ''}"
     elif one.state == "damaged":
-        yield f"{place}: {one.said}"
+        yield f"{place}: {one.reason}"
     elif one.state == "diverged":
-        yield f"{place}: {one.said} To try again delete the folder, or: spacedkd train --resume {place}"
+        yield f"{place}: {one.reason} To try again delete the folder, or: spacedkd train --resume {place}"
     elif one.state != "finished":
         saved = f" from turn {found['saved']} of {found['turns']}" if found.get("saved") and "turns" in found else ""
         resume = f"spacedkd train --resume {place}"
         belongs = one.spec is not None and one.spec.label
         way = f"give the command that made it again (compare, reproduce), or: {resume}" if belongs else resume
-        yield f"{place}: {f'{one.said} ' if one.said else ''}Go on{saved}: {way}"
+        yield f"{place}: {f'{one.reason} ' if one.reason else ''}Go on{saved}: {way}"
 
 
 def _listed_row(one: RunState) -> tuple[str, ...]:

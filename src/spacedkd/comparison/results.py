@@ -15,8 +15,8 @@ from spacedkd.config.spec import describe, describe_schedule, read_spec
 from spacedkd.evaluation.document import Found, Metric, metrics, of_student, read, usual
 from spacedkd.evaluation.statistics import Difference, confidence_interval, holm, paired_difference
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runs.journal import COUNTED
 from spacedkd.runs.result import Run, read_run
+from spacedkd.runs.schema import COST_TOTALS
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError, unknown
 from spacedkd.runtime.files import remove_leftovers, resolved, write_json
@@ -389,10 +389,10 @@ def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> dict[str,
         "leader": _leader(runs),
         "difference": to_json(_gain(runs, reference)),
         "cost": {
-            **{name: sum(run.cost[name] for run in runs) / len(runs) for name in COUNTED},
+            **{name: sum(run.cost[name] for run in runs) / len(runs) for name in COST_TOTALS},
             "seconds": sum(run.seconds for run in runs) / len(runs),
         },
-        "computed": {name: sum(run.computed[name] for run in runs) / len(runs) for name in COUNTED},
+        "computed": {name: sum(run.computed[name] for run in runs) / len(runs) for name in COST_TOTALS},
         "runs": [
             {
                 "seed": run.seed,

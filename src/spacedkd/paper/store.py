@@ -22,8 +22,9 @@ from spacedkd.config.spec import PRECISIONS, RunSpec
 from spacedkd.data.sources import Library
 from spacedkd.evaluation.document import FILE as EVALUATION
 from spacedkd.runs.folder import RunFolder, make_folder
+from spacedkd.runs.journal import read_journal
 from spacedkd.runs.result import Run, check_journal, read_run
-from spacedkd.runtime.documents import read_journal, read_json
+from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError
 from spacedkd.runtime.files import Folder, write_json, write_text
 from spacedkd.runtime.locks import hold

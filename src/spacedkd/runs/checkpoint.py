@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from spacedkd.runs import tensor_file
-from spacedkd.runs.tensor_file import Damaged, spread, spread_like, whole
+from spacedkd.runs.tensor_file import spread, spread_like, whole
 from spacedkd.runtime.documents import parse_json
-from spacedkd.runtime.errors import UserError, printable
+from spacedkd.runtime.errors import Damaged, Linked, UserError, printable
 from spacedkd.runtime.files import Folder
 
 WORDS = ("fingerprint", "position", "optimizers")
@@ -137,7 +137,7 @@ def positions(path: Path) -> list[tuple[str, int]]:
             with _run_of(path).reading(one) as opened, safe_open(f"/dev/fd/{opened.fileno()}", framework="pt") as file:
                 words = file.metadata() or {}
             found.append((words["fingerprint"], _position(one, words).turns))
-        except (SafetensorError, OSError, LookupError) as error:
+        except (SafetensorError, OSError, LookupError, Linked) as error:
             raise Damaged(f"{one} cannot be read: {error}.") from None
     return found
 

@@ -1,14 +1,10 @@
 """A run is a folder: its spec, its journal, its checkpoint, its student and its result."""
 
-import hashlib
-import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -16,9 +12,8 @@ from spacedkd.config.registry import LOGGERS
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec, read_spec
 from spacedkd.runs import checkpoint
-from spacedkd.runs.result import fits, read_digests
+from spacedkd.runs.result import matches_digest, read_digests
 from spacedkd.runs.status import PROGRESS
-from spacedkd.runs.tensor_file import Damaged
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import Moved, UserError
 from spacedkd.runtime.files import Folder, check_writable, is_unfinished, make_durable, naming, write_json
@@ -151,7 +146,7 @@ class RunFolder:
         students = (self.student, self.average) if spec.ema is not None else (self.student,)
         digests = read_digests(self.path)
         damaged = [folder.name for folder in students if not self._holds_student(folder, digests.get(folder.name))]
-        if not fits(self.handle, self.journal, digests.get("journal")):
+        if not matches_digest(self.handle, self.journal, digests.get("journal")):
             damaged.append("journal")
         if not left and damaged:
             raise UserError(
@@ -166,7 +161,7 @@ class RunFolder:
             with self.handle.reading(folder / "model.safetensors") as file:
                 safe_open(f"/dev/fd/{file.fileno()}", framework="pt")
             described = read_small_json(folder / "config.json", self.handle)
-            return bool(described) and fits(self.handle, folder / "model.safetensors", digest)
+            return bool(described) and matches_digest(self.handle, folder / "model.safetensors", digest)
         except (SafetensorError, OSError, ValueError):
             return False
 
@@ -199,61 +194,6 @@ def _leads(path: Path) -> bool:
         return read_spec(path).only is not None
     except UserError:
         return False
-
-
-class Journal(AbstractContextManager["Journal"]):
-    """Lines of JSON, one for each thing that happened; nothing in it depends on the clock."""
-
-    def __init__(self, path: Path, keep_bytes: int = 0, digest: str = "", within: Folder | None = None) -> None:
-        """Go on behind the first `keep_bytes`, which must have this SHA-256 where one is known."""
-        self.path, self._folder = path, within or Folder(path.parent)
-        if not self._folder.exists(path):
-            with self._folder.write_whole(path):
-                pass
-        with naming(path):
-            self._file = os.fdopen(self._folder.open(path, os.O_RDWR), "r+b")
-            self._digest = hashlib.sha256(self._file.read(keep_bytes))
-            if digest and self.digest() != digest:
-                self._file.close()
-                raise Damaged(
-                    f"{path} was changed or damaged: it is not what this run wrote. Begin again in the same folder "
-                    f"with: spacedkd train --resume {self._folder.path} --restart"
-                )
-            self._file.truncate(keep_bytes)  # what came after the checkpoint will happen again
-            self._file.seek(keep_bytes)
-
-    def __exit__(self, *exception: object) -> None:
-        with naming(self.path):
-            self._file.close()
-
-    def write(self, entry: Mapping[str, Any]) -> None:
-        line = json.dumps(entry).encode() + b"\n"
-        self._folder.check()
-        with naming(self.path):
-            self._file.write(line)
-            self._file.flush()
-        self._digest.update(line)
-
-    def length(self) -> int:
-        """In bytes, of all that was written."""
-        return self._file.tell()
-
-    def digest(self) -> str:
-        """SHA-256 of all that was written."""
-        return self._digest.hexdigest()
-
-    def check_whole(self) -> None:
-        """Refuse a journal whose file is not what was written by now."""
-        if self._folder.digest(self.path) != self.digest():
-            raise Damaged(
-                f"{self.path} was changed while the run was trained, so no result is made of it. Train what was "
-                f"changed again with: spacedkd train --resume {self._folder.path}"
-            )
-
-    def sync(self) -> None:
-        """Force everything to disk."""
-        with naming(self.path):
-            os.fsync(self._file.fileno())
 
 
 def make_folder(path: Path, flag: str) -> None:

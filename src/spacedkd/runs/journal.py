@@ -1,133 +1,141 @@
-"""The curves of a run, read off its journal in one go: accuracy after each epoch, and every term of the losses."""
+"""journal.jsonl: the events of a run, one line of JSON each, and the curves that are read from them.
 
-import math
+Nothing in a journal depends on the clock, so a run that is resumed writes the same bytes as one that was never stopped.
+"""
+
+import hashlib
+import json
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spacedkd.runtime.documents import read_journal
-from spacedkd.runtime.errors import UserError
-
-# What a result.json and the lines of a journal must hold, so that whoever reads them need not look again.
-
-COUNTED = ("updates", "forward_passes", "backward_passes", "forward_images", "backward_images")
-
-LARGEST = 1e300
-"""of a loss: so large ones can still be added and drawn"""
+from spacedkd.runs.schema import AccuracyEntry, LossEntry, check
+from spacedkd.runtime.documents import parse_json, read_lines
+from spacedkd.runtime.errors import Damaged, UserError, format_value
+from spacedkd.runtime.files import Folder, naming
 
 
-def check_result(written: Any) -> None:
-    """Complain, with a ValueError, about the first thing that is not as it must be."""
-    _is("it", written, Mapping, "an object with keys and values")
-    plan = _at(written, "plan", Mapping)
-    roles = _at(plan, "roles", list)
-    if not roles or not all(isinstance(role, str) for role in roles):
-        raise ValueError(f"plan.roles is {roles!r}, no list of names")
-    learners = _at(plan, "learners", Mapping)
-    for role in (*roles, *learners):
-        _at(learners, role, str)
-    for name in ("steps_per_epoch", "total_steps", "test_images"):
-        _number(f"plan.{name}", plan.get(name), least=1)
-    for cost in (_at(written, "cost", Mapping), plan.get("computed_here", written["cost"])):
-        _is("plan.computed_here", cost, Mapping, "an object")
-        for name in COUNTED:
-            _number(f"cost.{name}", cost.get(name), least=0)
-    models = _is("cost.by_model", written["cost"].get("by_model", {}), Mapping, "an object")
-    for name, value in models.items():
-        _number(f"cost.by_model.{name}", value, least=0)
-    _number("seconds", written.get("seconds"), least=0)
-    for name, kind in {"best_chosen_on": str, "environment": Mapping, "fingerprint": str}.items():
-        _at(written, name, kind)
-    if written["best_chosen_on"] not in ("test", "holdout"):
-        raise ValueError(f"best_chosen_on is {_shown(written['best_chosen_on'])}, neither test nor holdout")
-    _check_accuracy(_at(written, "accuracy", Mapping), roles[-1])
-    for name, digest in _is("digests", written.get("digests", {}), Mapping, "an object").items():
-        _is(f"digests.{name}", digest, str, "text")
+class Journal(AbstractContextManager["Journal"]):
+    """A run's journal, open for writing."""
+
+    def __init__(self, path: Path, keep_bytes: int = 0, digest: str = "", within: Folder | None = None) -> None:
+        """Keep the first `keep_bytes`, which must have this SHA-256 if one is given, and cut off what follows them."""
+        self.path, self._folder = path, within or Folder(path.parent)
+        if not self._folder.exists(path):
+            with self._folder.write_whole(path):
+                pass
+        with naming(path):
+            self._file = os.fdopen(self._folder.open(path, os.O_RDWR), "r+b")
+            self._digest = hashlib.sha256(self._file.read(keep_bytes))
+            if digest and self.digest() != digest:
+                self._file.close()
+                raise Damaged(
+                    f"{path} was changed or damaged: it is not what this run wrote. Restart in the same folder with: "
+                    f"spacedkd train --resume {self._folder.path} --restart"
+                )
+            self._file.truncate(keep_bytes)  # the run repeats what came after its checkpoint
+            self._file.seek(keep_bytes)
+
+    def __exit__(self, *exception: object) -> None:
+        with naming(self.path):
+            self._file.close()
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Append one line, and hand it to the system."""
+        line = json.dumps(entry).encode() + b"\n"
+        self._folder.check()
+        with naming(self.path):
+            self._file.write(line)
+            self._file.flush()
+        self._digest.update(line)
+
+    def length(self) -> int:
+        """Return the number of bytes written."""
+        return self._file.tell()
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that was written."""
+        return self._digest.hexdigest()
+
+    def check_whole(self) -> None:
+        """Refuse a journal whose file is not what was written to it."""
+        if self._folder.digest(self.path) != self.digest():
+            raise Damaged(
+                f"{self.path} was changed while the run was trained, so it gets no result. Train the changed part "
+                f"again with: spacedkd train --resume {self._folder.path}"
+            )
+
+    def sync(self) -> None:
+        """Force everything to disk."""
+        with naming(self.path):
+            os.fsync(self._file.fileno())
 
 
-def _check_accuracy(accuracy: Mapping[str, Any], student: str) -> None:
-    for role in (student, *accuracy):
-        parts = _at(accuracy, role, Mapping)
-        for part in ("test", *parts):
-            heads = _at(parts, part, Mapping)
-            for head in ("final", *heads):
-                scores = _at(heads, head, Mapping)
-                for name in ("last", "best"):
-                    _number(f"accuracy of {role}, {part}, {head}, {name}", scores.get(name), least=0, most=1)
-                _number(f"best_epoch of {role}", scores.get("best_epoch"), least=0)
-
-
-def measured(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The lines of a journal that say how good a role was, each as it must be."""
-    return checked(entry for entry in entries if entry.get("event") == "accuracy")
-
-
-def checked(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The lines of a journal with accuracies or losses, each as it must be."""
-    forms = {"accuracy": _check_scores, "loss": _check_losses}
-    for entry in entries:
-        if entry.get("event") in forms:
-            _at(entry, "role", str)
-            _number("epoch", entry.get("epoch"), least=0)
-            forms[entry["event"]](entry)
+def read_journal(path: Path, within: Folder | Path | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a journal; a line that is no object with an `event` is refused."""
+    number = 0
+    try:
+        for number, line in enumerate(read_lines(path, within), 1):
+            entry = parse_json(line, f"{path} cannot be read: line {number}")
+            if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
+                start = format_value(line[:60].decode(errors="replace").strip())
+                raise Damaged(f"{path} cannot be read: line {number} is {start}, not an entry with an event.")
             yield entry
+    except FileNotFoundError:
+        raise UserError(f"{path} cannot be read: there is no such file.") from None
 
 
-def _check_scores(entry: Mapping[str, Any]) -> None:
-    parts = _at(entry, "accuracy", Mapping)
-    for part in ("test", *parts):
-        heads = _at(parts, part, Mapping)
-        for head in ("final", *heads):
-            _number(f"accuracy of {entry['role']}", heads.get(head), least=0, most=1)
+_FORMS: Mapping[str, type[AccuracyEntry] | type[LossEntry]] = {"accuracy": AccuracyEntry, "loss": LossEntry}
 
 
-def _check_losses(entry: Mapping[str, Any]) -> None:
-    for term, value in _at(entry, "losses", Mapping).items():
-        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < LARGEST:
-            raise ValueError(f"{term} loss of {entry['role']} is {_shown(value)}, no number")
+def check_entries(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries with accuracies or losses; one that lacks something raises a ValueError that names it."""
+    for entry in entries:
+        form = _FORMS.get(entry.get("event", ""))
+        if form is not None:
+            yield check(entry, form)
 
 
-def _at(plain: Mapping[str, Any], name: str, kind: type) -> Any:
-    return _is(name, plain.get(name), kind, "text" if kind is str else "a list" if kind is list else "an object")
+def read_entries(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries with accuracies or losses in the journal of a run's folder; refuse a damaged one."""
+    path = folder / "journal.jsonl"
+    try:
+        yield from check_entries(read_journal(path, within=folder))
+    except UserError:
+        raise
+    except ValueError as error:
+        raise Damaged(f"{path} cannot be read: {error}.") from None
 
 
-def _is(name: str, value: Any, kind: type, said: str) -> Any:
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} is {_shown(value)}, not {said}")
-    return value
-
-
-def _number(name: str, value: Any, least: float, most: float = math.inf) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= value <= most or value == math.inf:
-        raise ValueError(f"{name} is {_shown(value)}, no number from {least:g} {'up' if most == math.inf else 'to 1'}")
-
-
-def _shown(value: Any) -> str:
-    shown = repr(value)
-    return "missing" if value is None else shown if len(shown) < 60 else f"{shown[:60]}..."
+def read_accuracies(folder: Path) -> list[Mapping[str, Any]]:
+    """Return the entries with accuracies in the journal of a run's folder; refuse a damaged one."""
+    return [entry for entry in read_entries(folder) if entry["event"] == "accuracy"]
 
 
 MOST_POINTS = 128
-"""kept of a loss, however often it was logged"""
+"""of a loss curve, however often the loss was logged"""
 Curve = Mapping[float, float]
 """values by the role's own epoch"""
 Point = tuple[float, float]
 
 
 class Curves(NamedTuple):
+    """Curves of a run's roles."""
+
     accuracy: Mapping[str, Curve]
-    """of the deepest head on the test images, for each role that was measured"""
-    losses: Mapping[tuple[str, str], "Loss"]
-    """for each role and term"""
+    """role -> accuracy of the deepest head on the test images"""
+    losses: Mapping[tuple[str, str], "LossCurve"]
+    """(role, term of its loss) -> curve"""
 
 
-class Loss:
-    """What was logged of one term; when it becomes too long, neighbours are replaced by their mean.
+class LossCurve:
+    """One term of a loss over epochs. When it has too many points, each pair of neighbours is replaced by its mean.
 
-    >>> loss = Loss(most=4)
+    >>> loss = LossCurve(most=4)
     >>> for step in range(7):
     ...     loss.add(epoch=step, value=10 * step)
     >>> loss.points
@@ -135,28 +143,31 @@ class Loss:
     """
 
     def __init__(self, most: int = MOST_POINTS) -> None:
-        self._most, self._each = most, 1
-        self._kept: array[float] = array("d")
-        """epoch, value, epoch, value and so on: a thousand runs have many of them"""
-        self._begun: list[Point] = []
+        self._most, self._values_per_point = most, 1
+        self._flat: array[float] = array("d")
+        """epoch, value, epoch, value and so on: a report of a thousand runs has many of them"""
+        self._pending: list[Point] = []
+        """values of a point that is not complete"""
 
     def add(self, epoch: float, value: float) -> None:
-        self._begun.append((epoch, value))
-        if len(self._begun) == self._each:
-            self._kept.extend(_mean(self._begun))
-            self._begun = []
-        if len(self._kept) == 2 * self._most:
-            self._kept = array("d", chain.from_iterable(map(_mean, zip(*[iter(self._closed)] * 2, strict=True))))
-            self._each *= 2
+        """Append a value."""
+        self._pending.append((epoch, value))
+        if len(self._pending) == self._values_per_point:
+            self._flat.extend(_mean(self._pending))
+            self._pending = []
+        if len(self._flat) == 2 * self._most:
+            pairs = zip(*[iter(self._complete)] * 2, strict=True)
+            self._flat = array("d", chain.from_iterable(map(_mean, pairs)))
+            self._values_per_point *= 2
 
     @property
-    def _closed(self) -> Iterator[Point]:
-        return zip(self._kept[::2], self._kept[1::2], strict=True)
+    def _complete(self) -> Iterator[Point]:
+        return zip(self._flat[::2], self._flat[1::2], strict=True)
 
     @property
     def points(self) -> list[Point]:
-        """Epoch and value; the last may stand for fewer of what was logged than the others."""
-        return [*self._closed, *([_mean(self._begun)] if self._begun else [])]
+        """Epochs and values; the last point may be the mean of fewer values than the others."""
+        return [*self._complete, *([_mean(self._pending)] if self._pending else [])]
 
 
 def _mean(points: Sequence[Point]) -> Point:
@@ -165,25 +176,23 @@ def _mean(points: Sequence[Point]) -> Point:
 
 
 def read_curves(folder: Path, roles: Sequence[str]) -> Curves:
-    """The curves of these roles; whatever else was measured, such as a moving average, is no role."""
-    path = folder / "journal.jsonl"
+    """Return the curves of these roles, read from the journal of a run's folder.
+
+    What else was measured, such as a moving average of the student, is no role. A journal without an accuracy of the
+    last role, the student, is refused.
+    """
     accuracy: dict[str, dict[float, float]] = {}
-    losses: dict[tuple[str, str], Loss] = {}
-    try:
-        for entry in checked(read_journal(path, within=folder)):
-            role, epoch = entry["role"], entry["epoch"]
-            if entry["event"] == "accuracy":
-                accuracy.setdefault(role, {})[epoch] = entry["accuracy"]["test"]["final"]
-                continue
-            for term, value in entry["losses"].items():
-                losses.setdefault((role, term), Loss()).add(epoch, value)
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read as a journal: {error}.") from None
+    losses: dict[tuple[str, str], LossCurve] = {}
+    for entry in read_entries(folder):
+        role, epoch = entry["role"], entry["epoch"]
+        if entry["event"] == "accuracy":
+            accuracy.setdefault(role, {})[epoch] = entry["accuracy"]["test"]["final"]
+            continue
+        for term, value in entry["losses"].items():
+            losses.setdefault((role, term), LossCurve()).add(epoch, value)
     if roles[-1] not in accuracy:
-        raise UserError(f"{path} says nothing of how good the {roles[-1]} was.")
+        raise Damaged(f"{folder / 'journal.jsonl'} has no accuracy of the {roles[-1]}.")
     return Curves(
         {role: accuracy[role] for role in roles if role in accuracy},
-        {key: loss for key, loss in losses.items() if key[0] in roles},
+        {key: curve for key, curve in losses.items() if key[0] in roles},
     )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from spacedkd.runtime.documents import parse_json
-from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.errors import Damaged, UserError
 from spacedkd.runtime.files import Folder, open_ordinary
 
 _DTYPES = {
@@ -45,10 +45,6 @@ _OPEN = "0" * 64
 """in the place of a checksum that is not known yet"""
 _ALIGNED = 8
 _PIECE = 1 << 24
-
-
-class Damaged(UserError):
-    """A file is not what was written."""
 
 
 def write(

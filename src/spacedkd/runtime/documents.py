@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spacedkd.runtime.errors import CannotRead, UserError, first_line, format_value
+from spacedkd.runtime.errors import CannotRead, Damaged, UserError, first_line, format_value
 from spacedkd.runtime.files import Folder, open_ordinary, read_ordinary
 
 DEEPEST = 64
@@ -76,31 +76,7 @@ def read_lines(path: Path, within: Folder | Path | None = None, start: int = 0) 
             *lines, rest = (rest + block).split(b"\n")
             yield from lines
             if len(rest) > LONGEST_LINE:
-                raise UserError(f"{path} cannot be read: it has a line of more than {LONGEST_LINE:,} bytes.")
-
-
-def read_journal(path: Path, within: Folder | Path | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a run's journal; each is an object with an event."""
-    number = 0
-    try:
-        for line in read_lines(path, within):
-            number += 1
-            entry = _json(line)
-            if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
-                why = f"line {number} is {_start(line)}, no entry with an event"
-                raise UserError(f"{path} cannot be read as a journal: {why}.")
-            yield entry
-    except FileNotFoundError:
-        raise UserError(f"{path} cannot be read as a journal: there is no such file.") from None
-    except UserError:
-        raise
-    except (ValueError, RecursionError) as error:
-        why = f"line {number} is not valid JSON: {_why(error)}"
-        raise UserError(f"{path} cannot be read as a journal: {why}.") from None
-
-
-def _start(line: bytes) -> str:
-    return format_value(line[:60].decode(errors="replace").strip())
+                raise Damaged(f"{path} cannot be read: it has a line of more than {LONGEST_LINE:,} bytes.")
 
 
 def _contents(path: Path, most_bytes: int, within: Folder | Path | None) -> bytes:
@@ -123,7 +99,7 @@ def _parsed(name: str, kind: str, parse: Callable[[str | bytes], Any], text: str
     try:
         return parse(text)
     except (ValueError, ArithmeticError, RecursionError) as error:  # PyYAML's dates and escapes overflow
-        raise UserError(f"{name} is not valid {kind}: {_why(error)}.") from None
+        raise Damaged(f"{name} is not valid {kind}: {_why(error)}.") from None
 
 
 def _why(error: Exception) -> str:

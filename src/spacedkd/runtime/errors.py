@@ -161,8 +161,15 @@ class CannotRead(UserError, OSError):
     """A file cannot be read: it is no ordinary file, too large, or not for this user to read."""
 
 
-class Linked(CannotRead):
-    """A file of a run, or a folder that holds it, is a symbolic link; links in a run's folder are not followed."""
+class Damaged(UserError):
+    """A file's contents are not what was written: they cannot be parsed, lack a key, or differ from their checksum."""
+
+
+class Linked(UserError):
+    """A file of a run, or a folder that holds it, is a symbolic link; links in a run's folder are not followed.
+
+    It is neither an OSError nor `Damaged`, so that code that does without a damaged file still refuses a link.
+    """
 
 
 class Moved(UserError):
@@ -201,8 +208,8 @@ def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     Unknown method 'kdd'. Did you mean 'kd'? Available: none, kd, self-kd.
     """
     names = list(dict.fromkeys(available))
-    format_value = names if len(names) <= 20 else [*names[:6], f"and {len(names) - 6} more"]
-    return UserError(f"Unknown {what} {name!r}.{did_you_mean(name, names)} Available: {', '.join(format_value)}.")
+    listed = names if len(names) <= 20 else [*names[:6], f"and {len(names) - 6} more"]
+    return UserError(f"Unknown {what} {name!r}.{did_you_mean(name, names)} Available: {', '.join(listed)}.")
 
 
 def same_name(name: str, names: Iterable[str]) -> str:
@@ -270,7 +277,7 @@ def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
 def pluralize(number: float, noun: str) -> str:
     """A number of things in a message.
 
-    >>> counted(1.0, "epoch"), counted(2.5, "epoch"), counted(3_000_000, "update")
+    >>> pluralize(1.0, "epoch"), pluralize(2.5, "epoch"), pluralize(3_000_000, "update")
     ('1 epoch', '2.5 epochs', '3000000 updates')
     """
     return f"{int(number) if number == int(number) else f'{number:g}'} {noun}{'s' * (number != 1)}"
@@ -279,7 +286,7 @@ def pluralize(number: float, noun: str) -> str:
 def format_value(value: object) -> str:
     """A value in a message: a number in a few digits, anything long cut.
 
-    >>> shown(2e9), shown("x" * 99), shown(10**400)
+    >>> format_value(2e9), format_value("x" * 99), format_value(10**400)
     ('2e+09', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a number of 401 digits')
     """
     try:

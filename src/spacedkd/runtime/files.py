@@ -474,7 +474,7 @@ def naming(path: Path) -> Iterator[None]:
     """Whatever the system refuses while this lasts is one line that names the file and the way out."""
     try:
         yield
-    except (CannotWrite, Linked):
+    except CannotWrite:
         raise
     except OSError as error:
         raise CannotWrite(f"{path} cannot be written: {_way_out(error, path)}") from error

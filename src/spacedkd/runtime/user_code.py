@@ -59,7 +59,7 @@ def marked(plain: Any, file: Path, trust_code: bool) -> Any:
 def is_user_code(name: str) -> bool:
     """Whether a name is that of somebody's own function or class, package.module:name; on a hub a name has an owner.
 
-    >>> is_own("own:make_network"), is_own("resnet18"), is_own("owner/photos:small")
+    >>> is_user_code("own:make_network"), is_user_code("resnet18"), is_user_code("owner/photos:small")
     (True, False, False)
     """
     return ":" in name and not any(sign in name for sign in "/\\")

@@ -12,7 +12,7 @@ from spacedkd.config.spec import Extends, RunSpec, check_folder, check_spec, rea
 from spacedkd.data.sources import Library
 from spacedkd.runs import checkpoint
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runs.result import fits
+from spacedkd.runs.result import matches_digest
 from spacedkd.runtime.errors import UserError, pluralize
 from spacedkd.schedule import Ahead, Spaced
 from spacedkd.training.state import check_same_data
@@ -154,7 +154,7 @@ def copy_start(run: RunFolder, folder: RunFolder, plan: ResolvedRun) -> None:
     folder.handle.remove_tree(folder.begin / "best")
     best = best_journal_entry(folder.begin, plan.roles[-1])
     if best is not None and best_is_saved(run, best):
-        if not fits(run.handle, run.best / WEIGHTS, position.best_digest or None):
+        if not matches_digest(run.handle, run.best / WEIGHTS, position.best_digest or None):
             raise UserError(
                 f"--extend: {run.best / WEIGHTS} was changed or damaged: it is not the best student of that run. "
                 f"Remove {run.best} to go on without it."

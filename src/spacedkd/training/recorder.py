@@ -13,9 +13,9 @@ from spacedkd.config.resolve import ResolvedRun
 from spacedkd.config.spec import read_spec
 from spacedkd.runs import checkpoint
 from spacedkd.runs.checkpoint import Position
-from spacedkd.runs.folder import Journal, RunFolder
-from spacedkd.runs.result import result
-from spacedkd.runtime.documents import read_journal
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runs.journal import Journal, read_journal
+from spacedkd.runs.result import make_result
 from spacedkd.runtime.errors import Moved, UserError
 from spacedkd.runtime.files import write_json
 from spacedkd.schedule import Turn
@@ -311,7 +311,9 @@ class Recorder:
             machine = describe_machine(state.fabric, plan.spec)
             cost = self.cost.summary(self.following.costs())
             self._beat.remove()
-            ended = result(self.folder.path, cost, self.position.seconds, facts, machine)
+            ended = make_result(
+                self.folder.path, cost=cost, seconds=self.position.seconds, plan=facts, environment=machine
+            )
             best = {"best": self._best.digest} if "best" in facts else {}
             ended["digests"] = {"journal": self._journal.digest(), **student_digests(plan, self.folder), **best}
             write_json(self.folder.result, ended, self.folder.handle)

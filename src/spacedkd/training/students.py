@@ -13,8 +13,9 @@ from spacedkd.config.resolve import ResolvedRun
 from spacedkd.models import student_io
 from spacedkd.runs import checkpoint
 from spacedkd.runs.checkpoint import Position
-from spacedkd.runs.folder import Journal, RunFolder
-from spacedkd.runs.result import accuracies, fits
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runs.journal import Journal, read_accuracies
+from spacedkd.runs.result import matches_digest
 from spacedkd.runs.tensor_file import system_errors, whole
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import UserError
@@ -166,7 +167,7 @@ class BestStudent:
         found = self._line()
         if found is None or not best_is_saved(self._folder, found):
             return {}
-        if not fits(self._folder.handle, self._folder.best / WEIGHTS, self.digest):
+        if not matches_digest(self._folder.handle, self._folder.best / WEIGHTS, self.digest):
             raise UserError(
                 f"{self._folder.best / WEIGHTS} was changed while the run was trained. Remove {self._folder.best}, "
                 f"then go on without it: spacedkd train --resume {self._folder.path}"
@@ -180,7 +181,7 @@ def _deepest(scores: Scores) -> dict[str, float]:
 
 def best_journal_entry(folder: Path, student: str) -> Mapping[str, Any] | None:
     """Of the journal in a folder: the first line with the student's highest accuracy on held-out images, if any."""
-    lines = (line for line in accuracies(folder) if line["role"] == student and JUDGE in line["accuracy"])
+    lines = (line for line in read_accuracies(folder) if line["role"] == student and JUDGE in line["accuracy"])
     return max(lines, key=lambda line: line["accuracy"][JUDGE][HEAD], default=None)
 
 

@@ -20,9 +20,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from spacedkd.runs import tensor_file
-from spacedkd.runs.tensor_file import Damaged
 from spacedkd.runtime.documents import read_json
-from spacedkd.runtime.errors import UserError, first_line, pluralize, unknown
+from spacedkd.runtime.errors import Damaged, UserError, first_line, pluralize, unknown
 from spacedkd.runtime.files import Folder
 from spacedkd.trajectory.recording import file_of, path_file, place_of
 from spacedkd.trajectory.replay import read_paths

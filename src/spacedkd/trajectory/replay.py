@@ -15,10 +15,9 @@ from spacedkd.config.resolve import ResolvedRun
 from spacedkd.config.spec import read_spec
 from spacedkd.runs import checkpoint, tensor_file
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runs.journal import checked
-from spacedkd.runs.tensor_file import Damaged
+from spacedkd.runs.journal import check_entries
 from spacedkd.runtime.documents import parse_json, read_json, read_lines, read_small_json
-from spacedkd.runtime.errors import CannotRead, SnapshotsGone, UserError, first_line
+from spacedkd.runtime.errors import CannotRead, Damaged, Linked, SnapshotsGone, UserError, first_line
 from spacedkd.runtime.files import Folder, write_json
 from spacedkd.runtime.locks import is_held
 from spacedkd.schedule import Turn
@@ -108,7 +107,7 @@ class RecordedPath:
                     found.append(entry)
                     continue
                 self._costs[int(entry["version"])] = {name: int(count) for name, count in entry["cost"].items()}
-                [*checked(found)]  # which raises where one is not as it must be
+                [*check_entries(found)]  # which raises where one is not as it must be
                 for one in found:
                     self._entries.setdefault(int(one["step"]), []).append({**one, "event": str(one["event"])})
                 found, self._read, self._hash = [], read, lines.copy()
@@ -140,7 +139,7 @@ def _damaged(file: Path) -> Iterator[None]:
     """Turn whatever is wrong with the contents of a path's file into one line."""
     try:
         yield
-    except CannotRead as error:
+    except (CannotRead, Linked) as error:
         raise SnapshotsGone(str(error)) from None
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         why = first_line(error).removesuffix(".")

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from spacedkd.config.resolve import resolve
 from spacedkd.config.spec import OptimizerSpec, RateSpec, check_folder, read_spec
-from spacedkd.runs.tensor_file import Damaged
-from spacedkd.runtime.errors import UserError, check_between, pluralize
+from spacedkd.runtime.errors import Damaged, UserError, check_between, pluralize
 from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Duration, Schedule
 from spacedkd.timeline import TeacherUpdates
