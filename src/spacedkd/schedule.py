@@ -1,8 +1,8 @@
-"""Who learns when.
+"""Schedules: which role learns from which step, in which order.
 
-A schedule turns roles and steps into a list of turns; it is all that tells online, spaced and offline
-distillation apart. Roles are named from the one that leads to the one that follows, and the update of
-`Turn(role, step)` always uses `batch(step)`: a replay is the same step number once more.
+A schedule is a pure function from roles and steps to a list of turns, and it alone tells online, spaced and offline
+distillation apart. Roles are named from the leader to the follower. The update of `Turn(role, step)` always uses
+`batch(step)`: when the student replays a step of the teacher, it is the same step number once more.
 
 >>> for turn in Spaced("2st").turns(("teacher", "student"), range(3)):
 ...     print(turn.role, turn.step)
@@ -12,6 +12,10 @@ student 0
 student 1
 teacher 2
 student 2
+
+To add a schedule write one class here, or in a file of its own, and enter it in `SCHEDULES`. It needs `turns` alone.
+What it inherits from `BaseSchedule` it may override: its words in tables, its lines in `spacedkd list schedules`, its
+JSON, and what else a run or a report asks of it. No other file has to change.
 """
 
 from __future__ import annotations
@@ -19,129 +23,14 @@ from __future__ import annotations
 import math
 import operator
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, TypeVar, runtime_checkable
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
 from spacedkd.runtime.errors import UserError, format_value
 from spacedkd.runtime.user_code import failed, untrusted
-
-# How long something lasts, in epochs, steps or percent of a run, and the one place that turns it into steps.
-
-_DURATION = re.compile(r"\s*([-+]?[\w.]+?)\s*(?:(st)|(ep|%)(\+?))\s*", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Duration:
-    """A length of training: `1.5ep` (epochs), `586st` (steps) or `100%` (of the run); `1.5ep+` is rounded up.
-
-    >>> Duration.parse("1.5ep").in_steps(391, total=31280), Duration.parse("1.5ep+").in_steps(391, total=31280)
-    (586, 587)
-    >>> str(Duration.parse("4 ep"))
-    '4ep'
-    """
-
-    amount: float
-    unit: str
-    up: bool = field(default=False, repr=False)
-    """a part of a step counts as a whole one, where it is dropped otherwise"""
-
-    @classmethod
-    def parse(cls, text: Duration | str | int) -> Duration:
-        """Read `1.5ep`, `586st` or `100%`; a bare whole number counts steps."""
-        if isinstance(text, Duration):
-            return text
-        if isinstance(text, int) and not isinstance(text, bool) and abs(text) < 10**15:
-            return cls(text, "st")
-        match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-        try:
-            amount, unit, up = float(match[1]), (match[2] or match[3]).lower(), bool(match[4])  # type: ignore[index]
-        except (TypeError, ValueError):
-            raise UserError(
-                f"Cannot read {format_value(text)} as a length of training: write 1.5ep, 586st or 50%."
-            ) from None
-        return cls(amount, unit, up)
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.amount) or self.amount < 0:
-            raise UserError(f"A length of training must be a number from 0 up, got {self}. Write 1.5ep, 586st or 50%.")
-        if self.unit == "st" and self.amount != int(self.amount):
-            raise UserError(f"Steps are whole, got {self}. Write {math.ceil(self.amount)}st, or use epochs: 1.5ep.")
-
-    def __str__(self) -> str:
-        whole = math.isfinite(self.amount) and self.amount == int(self.amount)
-        return f"{int(self.amount) if whole else self.amount}{self.unit}{'+' if self.up else ''}"
-
-    def in_steps(self, steps_per_epoch: int, total: int) -> int:
-        """This length in steps of a run of `total` steps; it must fit into the run."""
-        steps = self.whole_steps(steps_per_epoch, total)
-        if steps > total:
-            epochs = total / steps_per_epoch
-            raise UserError(
-                f"{self} is longer than the run of {total} steps ({epochs:g} epochs): use at most {total}st."
-            )
-        if steps == 0 and self.amount > 0:
-            raise UserError(f"{self} is less than one step; an epoch has {steps_per_epoch}. Use 1st or more.")
-        return steps
-
-    def as_period(self, steps_per_epoch: int, total: int) -> int:
-        """The same for something that happens again and again: at the least every step, at the most once."""
-        return min(max(self.whole_steps(steps_per_epoch, total), 1), total)
-
-    def whole_steps(self, steps_per_epoch: int, total: int) -> int:
-        """The one place where epochs and percent become steps; a part of a step is dropped, as in the paper's code."""
-        whole = {"st": 1, "ep": steps_per_epoch, "%": total / 100}[self.unit]
-        # 1e-9 keeps a product such as 0.29 * 100 = 28.999... from losing a step to the binary fraction.
-        steps = min(self.amount * whole, 1e15)  # no run is longer, and infinity has no floor
-        return math.ceil(steps - 1e-9) if self.up else math.floor(steps + 1e-9)
-
-
-T = TypeVar("T")
-
-
-def in_steps(plan: T, steps_per_epoch: int, total: int) -> T:
-    """`plan`, a dataclass such as a schedule, with every duration in it written in steps.
-
-    >>> from spacedkd.schedule import Spaced
-    >>> in_steps(Spaced("1.5ep"), steps_per_epoch=391, total=31280).interval
-    Duration(amount=586, unit='st')
-    """
-
-    def convert(value: Any, name: str) -> Any:
-        if isinstance(value, Duration):
-            try:
-                return Duration(value.in_steps(steps_per_epoch, total), "st")
-            except UserError as error:
-                raise UserError(f"{name.capitalize()} {error}") from None
-        if isinstance(value, tuple):
-            return tuple(convert(item, name) for item in value)
-        if is_dataclass(value) and not isinstance(value, type):
-            return replace(value, **{f.name: convert(getattr(value, f.name), f.name) for f in fields(value) if f.init})
-        return value
-
-    converted: T = convert(plan, "")
-    return converted
-
-
-def parse_durations(plan: Any, *names: str) -> None:
-    """Let a frozen dataclass take '1.5ep' where it keeps a Duration."""
-    for name in names:
-        value = getattr(plan, name)
-        if value is not None:
-            object.__setattr__(plan, name, Duration.parse(value))
-
-
-def steps_of(value: Duration | str | int) -> int:
-    """The steps of a duration that is written in steps already."""
-    duration = Duration.parse(value)
-    if duration.unit != "st":
-        raise UserError(
-            f"{duration} needs the length of an epoch: call in_steps(schedule, steps_per_epoch, total) first."
-        )
-    return int(duration.amount)
-
-
-# Who learns when.
 
 
 class Turn(NamedTuple):
@@ -153,18 +42,57 @@ class Turn(NamedTuple):
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Anything that orders turns. Your own is one frozen dataclass with this method."""
+    """Anything that orders turns. Your own schedule is one frozen dataclass with this method.
+
+    `turns` is given the roles from the leader to the follower, and the steps of the run. It yields one turn for each
+    update, in order. A step that it leaves out is not learned, and one that it yields twice is learned twice.
+    """
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]: ...
 
 
-def _at_least_one_step(interval: Duration | str | int) -> None:
-    if Duration.parse(interval).amount == 0:
-        raise UserError("Spaced interval must be at least one step, got 0. For online KD use Spaced('1st').")
+class BaseSchedule(ABC):
+    """Defaults for everything that is asked of a schedule besides its turns."""
+
+    examples: ClassVar[Mapping[str, str]] = {}
+    """flags of the command line, each with what it does: the lines of `spacedkd list schedules`"""
+    restarts: ClassVar[bool] = False
+    """whether an extended run may begin the schedule again where the shorter run ended"""
+
+    @abstractmethod
+    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+        """Yield the turns of these roles over these steps; lengths are in steps by now (see `in_steps`)."""
+
+    def describe(self) -> str:
+        """Return the schedule in a few words, for tables and titles."""
+        return type(self).__name__
+
+    def to_json(self, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a spec's JSON says of the schedule: its name there, and its fields as JSON."""
+        return {"kind": kind, **options}
+
+    def common_interval(self) -> Duration | None:
+        """Return the interval that all blocks have in common; None where there is no such interval."""
+        return None
+
+    def teacher_updates(self, step: int) -> int | None:
+        """Return how many updates the teacher has made at the student's `step` of a run that never ends.
+
+        None where there is no formula: then the run must have an end, and its turns are counted.
+        """
+        return None
+
+    def forward_passes(self, roles: Sequence[str], steps: range) -> Mapping[Turn, Turn]:
+        """Return turns that are forward passes without an update, each keyed by the turn it comes right before."""
+        return {}
+
+    def is_imported(self) -> bool:
+        """Return whether the schedule can be computed: its code, if it is a user's, was imported."""
+        return True
 
 
 @dataclass(frozen=True)
-class Spaced:
+class Spaced(BaseSchedule):
     """Block by block: each role in order learns the same `interval` steps, the ones after it replay them.
 
     At its step t the student sees the teacher after k(t) = ceil(t/s) * s updates (paper, section 4.1). A last
@@ -174,9 +102,18 @@ class Spaced:
     interval: Duration | str | int
     tail: Literal["teach", "drop"] = "teach"
 
+    restarts = True
+    examples: ClassVar[Mapping[str, str]] = {
+        "--interval online": "teacher and student take turns at every step",
+        "--interval 1.5ep": "spaced: the teacher learns 1.5 epochs alone, then the student replays them",
+        "--interval 586st": "the same in steps",
+        "--interval offline": "the teacher learns the whole run, then the student does",
+        "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
+    }
+
     def __post_init__(self) -> None:
         parse_durations(self, "interval")
-        _at_least_one_step(self.interval)
+        _check_interval(self.interval)
         if self.tail not in ("teach", "drop"):
             raise UserError(f"tail must be 'teach' or 'drop', got {self.tail!r}.")
 
@@ -189,19 +126,36 @@ class Spaced:
                 for step in block:
                     yield Turn(role, step)
 
+    def describe(self) -> str:
+        names = {Duration(1, "st"): "online", Duration(100, "%"): "offline"}
+        tail = "" if self.tail == "teach" else ", tail dropped"
+        return names.get(self.common_interval(), f"spaced {self.interval}") + tail
+
+    def common_interval(self) -> Duration:
+        return Duration.parse(self.interval)
+
+    def teacher_updates(self, step: int) -> int | None:
+        interval = steps_of(self.interval)
+        return None if self.tail == "drop" else -(-(step + 1) // interval) * interval
+
+
+def _check_interval(interval: Duration | str | int) -> None:
+    if Duration.parse(interval).amount == 0:
+        raise UserError("Spaced interval must be at least one step, got 0. For online KD use Spaced('1st').")
+
 
 def Online() -> Spaced:
-    """Teacher and student take turns at every step, the teacher first (the paper's Algorithm 1)."""
+    """Return the schedule of online KD: roles take turns at every step, the teacher first (the paper's Algorithm 1)."""
     return Spaced("1st")
 
 
 def Offline() -> Spaced:
-    """The teacher learns the whole run, then the student does."""
+    """Return the schedule of offline KD: the teacher learns the whole run, then the student does."""
     return Spaced("100%")
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Ahead(BaseSchedule):
     """Each role stays `lead` steps ahead of the next and keeps moving (the paper's 'constant ahead' control).
 
     At its step t the student sees a teacher that has made `lead` more updates than in online KD; `Ahead(0)` is
@@ -210,20 +164,28 @@ class Ahead:
 
     lead: Duration | str | int
 
+    restarts = True
+    examples: ClassVar[Mapping[str, str]] = {
+        "--ahead 1.5ep": "the teacher stays this far ahead but keeps moving (control)"
+    }
+
     def __post_init__(self) -> None:
         parse_durations(self, "lead")
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
         lead = steps_of(self.lead)
         for clock in range(len(steps) + lead * (len(roles) - 1)):
-            for place, role in enumerate(roles):
-                position = clock - place * lead
+            for number, role in enumerate(roles):
+                position = clock - number * lead
                 if 0 <= position < len(steps):
                     yield Turn(role, steps[position])
 
+    def describe(self) -> str:
+        return f"constantly {self.lead} ahead"
+
 
 @dataclass(frozen=True)
-class Window:
+class Window(BaseSchedule):
     """`inside` from `start` to `stop` (or for `length`), `outside` before and after: the paper's critical period."""
 
     inside: Schedule
@@ -231,6 +193,10 @@ class Window:
     start: Duration | str | int
     stop: Duration | str | int | None = None
     length: Duration | str | int | None = None
+
+    examples: ClassVar[Mapping[str, str]] = {
+        "--interval 1.5ep --window 20ep..40ep": "spaced only then, online before and after (critical period)"
+    }
 
     def __post_init__(self) -> None:
         parse_durations(self, "start", "stop", "length")
@@ -247,19 +213,28 @@ class Window:
                 f"A window must start before it stops and end within the run of {len(steps)} steps; "
                 f"got {start} to {stop}."
             )
-        if isinstance(self.inside, Spaced) and steps_of(self.inside.interval) > stop - start:
+        interval = interval_of(self.inside)
+        if interval is not None and steps_of(interval) > stop - start:
             raise UserError(
                 f"A window must hold at least one interval, got one of {stop - start} steps for an interval of "
-                f"{self.inside.interval}: lengthen the window or shorten the interval."
+                f"{interval}: lengthen the window or shorten the interval."
             )
         yield from iter_turns(self.outside, roles, steps[:start])
         yield from iter_turns(self.inside, roles, steps[start:stop])
         yield from iter_turns(self.outside, roles, steps[stop:])
 
+    def describe(self) -> str:
+        end = f"to {self.stop}" if self.stop is not None else f"for {self.length}"
+        inside, outside = (with_defaults(schedule).describe() for schedule in (self.inside, self.outside))
+        return f"{inside} from {self.start} {end}, else {outside}"
+
+    def is_imported(self) -> bool:
+        return all(with_defaults(schedule).is_imported() for schedule in (self.inside, self.outside))
+
 
 @dataclass(frozen=True)
-class ReleasedSelfKD:
-    """How the paper's self-KD code counts: from minus one epoch, so that the first block is not an interval long.
+class ReleasedSelfKD(BaseSchedule):
+    """The schedule of the paper's self-KD code, which counts from minus one epoch: the first block has another length.
 
     With L steps in an epoch, batch number g (from 1) triggers a replay when (g - L) is a multiple of the interval.
     The trigger is replayed with the block it ends, but the leader never learns it; a last, incomplete block is lost.
@@ -270,9 +245,13 @@ class ReleasedSelfKD:
     looks: bool = field(default=False, metadata={"later": True})
     """the trigger goes forward before the replay: in train mode, without an update"""
 
+    examples: ClassVar[Mapping[str, str]] = {
+        "--interval released-self-kd --set schedule.interval=4ep": "as the paper's self-KD code counts its blocks"
+    }
+
     def __post_init__(self) -> None:
         parse_durations(self, "interval", "epoch")
-        _at_least_one_step(self.interval)
+        _check_interval(self.interval)
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
         for block, ends in self._blocks(steps):
@@ -280,13 +259,12 @@ class ReleasedSelfKD:
             if ends:
                 yield from (Turn(role, step) for role in roles[1:] for step in block)
 
-    def looked_at(self, roles: Sequence[str], steps: range) -> dict[Turn, Turn]:
-        """Turns that are forward passes alone, each by the turn it comes right before."""
+    def forward_passes(self, roles: Sequence[str], steps: range) -> Mapping[Turn, Turn]:
         blocks = self._blocks(steps) if self.looks else ()
         return {Turn(roles[1], block[0]): Turn(roles[0], block[-1]) for block, ends in blocks if ends}
 
     def _blocks(self, steps: range) -> Iterator[tuple[range, bool]]:
-        """Which steps are replayed together, and whether a trigger ends them."""
+        """Yield the steps that are replayed together, and whether a trigger ends them."""
         interval = steps_of(self.interval)
         start, end = 0, (steps_of(self.epoch) - 1) % interval + 1
         while start < len(steps):
@@ -295,8 +273,33 @@ class ReleasedSelfKD:
 
 
 @dataclass(frozen=True)
-class NamedSchedule:
-    """A schedule of somebody's own that a file names, and that was not imported: it can be read about, not followed."""
+class Joined(BaseSchedule):
+    """Schedules one after the other: of an extended run whose schedule begins again where the shorter run ended.
+
+    >>> [*Joined((Spaced("2st"), Spaced("2st")), boundaries=(1,)).turns(("teacher", "student"), range(3))][:3]
+    [Turn(role='teacher', step=0), Turn(role='student', step=0), Turn(role='teacher', step=1)]
+    """
+
+    schedules: tuple[Schedule, ...]
+    boundaries: tuple[int, ...]
+    """the steps at which the next schedule begins"""
+
+    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+        ends = pairwise((0, *self.boundaries, len(steps)))
+        for schedule, (start, stop) in zip(self.schedules, ends, strict=True):
+            yield from iter_turns(schedule, roles, steps[start:stop])
+
+    def common_interval(self) -> Duration | None:
+        intervals = {interval_of(schedule) for schedule in self.schedules}
+        return intervals.pop() if len(intervals) == 1 else None
+
+    def is_imported(self) -> bool:
+        return all(with_defaults(schedule).is_imported() for schedule in self.schedules)
+
+
+@dataclass(frozen=True)
+class NamedSchedule(BaseSchedule):
+    """A user's schedule that a file names and that was not imported: it can be described, but has no turns."""
 
     kind: str
     options: Mapping[str, Any]
@@ -304,13 +307,94 @@ class NamedSchedule:
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
         raise untrusted(self.kind)
 
+    def describe(self) -> str:
+        return self.kind.partition(":")[2]
+
+    def to_json(self, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {"kind": self.kind, **options["options"]}
+
+    def is_imported(self) -> bool:
+        return False
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "spaced": Spaced,
+    "ahead": Ahead,
+    "window": Window,
+    "released-self-kd": ReleasedSelfKD,
+}
+"""by the name that a spec and `--interval` give them"""
+
+
+# Any schedule, also a user's that has `turns` alone
+
+
+def by_name(name: str) -> Spaced:
+    """Return the schedule that is called online or offline, or is spaced by a length such as 1.5ep."""
+    return {"online": Online(), "offline": Offline()}.get(name) or Spaced(name)
+
+
+def as_schedule(value: Any, what: str) -> Schedule:
+    """Return a schedule from an object, a class (`Online`), a name in `SCHEDULES`, or a length such as '1.5ep'.
+
+    Anything else is refused; `what` names in the message what it was to be the schedule of.
+    """
+    if isinstance(value, str):
+        value = SCHEDULES.get(value) or by_name(value)
+    if callable(value):
+        try:
+            value = value()
+        except TypeError as error:
+            raise UserError(f"{what}: {error}. Write it as Spaced('1.5ep').") from None
+    if not isinstance(value, Schedule) or isinstance(value, type):
+        raise UserError(
+            f"{what} must be a schedule, for instance Spaced('1.5ep'), or its length; got {format_value(value)}."
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class _WithDefaults(BaseSchedule):
+    """A schedule that has nothing but its turns, with the defaults for all else."""
+
+    schedule: Schedule
+
+    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+        return iter_turns(self.schedule, roles, steps)
+
+    def describe(self) -> str:
+        return type(self.schedule).__name__
+
+
+def with_defaults(schedule: Schedule) -> BaseSchedule:
+    """Return the schedule itself, or, where it has nothing but its turns, one with defaults for all else."""
+    return schedule if isinstance(schedule, BaseSchedule) else _WithDefaults(schedule)
+
+
+def describe_schedule(schedule: Schedule | None) -> str | None:
+    """Return a schedule in a few words; None for a run that has none, because nobody leads.
+
+    >>> describe_schedule(Window(Spaced("1.5ep"), Spaced("1st"), "20ep", length="10ep"))
+    'spaced 1.5ep from 20ep for 10ep, else online'
+    """
+    return None if schedule is None else with_defaults(schedule).describe()
+
+
+def interval_of(schedule: Schedule | None) -> Duration | None:
+    """Return the interval that all blocks of a schedule have in common; None where there is no such interval.
+
+    >>> interval_of(Spaced("1.5ep")), interval_of(Ahead("1.5ep"))
+    (Duration(amount=1.5, unit='ep'), None)
+    """
+    return None if schedule is None else with_defaults(schedule).common_interval()
+
 
 def iter_turns(schedule: Schedule, roles: Sequence[str], steps: range) -> Iterator[Turn]:
-    """Return the turns of a schedule, which pairs (role, step) may stand for.
+    """Yield the turns of a schedule; a user's may give pairs (role, step) in their place.
 
-    Whatever else a schedule of the user's gives is refused, and what it raises is said in one line.
+    Anything else that a user's schedule gives is refused, and what it raises becomes a UserError of one line.
     """
-    if isinstance(schedule, Spaced | Ahead | Window | ReleasedSelfKD | NamedSchedule):
+    if type(schedule).__module__ == __name__:  # the checks would cost seconds in a run of millions of turns
         return schedule.turns(roles, steps)
     return _checked_turns(schedule, roles, steps)
 
@@ -345,31 +429,120 @@ def _is_step(step: Any) -> bool:
     return isinstance(step, SupportsIndex) and not isinstance(step, bool) and operator.index(step) >= 0
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    "spaced": Spaced,
-    "ahead": Ahead,
-    "window": Window,
-    "released-self-kd": ReleasedSelfKD,
-}
-"""by the name a spec gives them"""
+# Lengths of training
 
 
-def by_name(interval: str) -> Spaced:
-    """Online, offline, or spaced by a length."""
-    return {"online": Online(), "offline": Offline()}.get(interval) or Spaced(interval)
+_DURATION = re.compile(r"\s*([-+]?[\w.]+?)\s*(?:(st)|(ep|%)(\+?))\s*", re.IGNORECASE)
 
 
-def as_schedule(value: Any, what: str) -> Schedule:
-    """A schedule; '1.5ep' and the like are one too, and `Online` stands for `Online()`."""
-    if callable(value):
+@dataclass(frozen=True)
+class Duration:
+    """A length of training: `1.5ep` (epochs), `586st` (steps) or `100%` (of the run); `1.5ep+` is rounded up.
+
+    >>> Duration.parse("1.5ep").in_steps(391, total=31280), Duration.parse("1.5ep+").in_steps(391, total=31280)
+    (586, 587)
+    >>> str(Duration.parse("4 ep"))
+    '4ep'
+    """
+
+    amount: float
+    unit: str
+    up: bool = field(default=False, repr=False)
+    """a part of a step counts as a whole one, where it is dropped otherwise"""
+
+    @classmethod
+    def parse(cls, text: Duration | str | int) -> Duration:
+        """Return the length that a text such as `1.5ep`, `586st` or `100%` says; a bare whole number counts steps."""
+        if isinstance(text, Duration):
+            return text
+        if isinstance(text, int) and not isinstance(text, bool) and abs(text) < 10**15:
+            return cls(text, "st")
+        match = _DURATION.fullmatch(text) if isinstance(text, str) else None
         try:
-            value = value()
-        except TypeError as error:
-            raise UserError(f"{what}: {error}. Write it as Spaced('1.5ep').") from None
-    if isinstance(value, str):
-        return by_name(value)
-    if not isinstance(value, Schedule) or isinstance(value, type):
+            amount, unit, up = float(match[1]), (match[2] or match[3]).lower(), bool(match[4])  # type: ignore[index]
+        except (TypeError, ValueError):
+            raise UserError(
+                f"Cannot read {format_value(text)} as a length of training: write 1.5ep, 586st or 50%."
+            ) from None
+        return cls(amount, unit, up)
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.amount) or self.amount < 0:
+            raise UserError(f"A length of training must be a number from 0 up, got {self}. Write 1.5ep, 586st or 50%.")
+        if self.unit == "st" and self.amount != int(self.amount):
+            raise UserError(f"Steps are whole, got {self}. Write {math.ceil(self.amount)}st, or use epochs: 1.5ep.")
+
+    def __str__(self) -> str:
+        whole = math.isfinite(self.amount) and self.amount == int(self.amount)
+        return f"{int(self.amount) if whole else self.amount}{self.unit}{'+' if self.up else ''}"
+
+    def in_steps(self, steps_per_epoch: int, total: int) -> int:
+        """Return this length in steps of a run of `total` steps; one that does not fit into the run is refused."""
+        steps = self.whole_steps(steps_per_epoch, total)
+        if steps > total:
+            epochs = total / steps_per_epoch
+            raise UserError(
+                f"{self} is longer than the run of {total} steps ({epochs:g} epochs): use at most {total}st."
+            )
+        if steps == 0 and self.amount > 0:
+            raise UserError(f"{self} is less than one step; an epoch has {steps_per_epoch}. Use 1st or more.")
+        return steps
+
+    def as_period(self, steps_per_epoch: int, total: int) -> int:
+        """Return the steps between two events of this period: at least one, and at most the whole run."""
+        return min(max(self.whole_steps(steps_per_epoch, total), 1), total)
+
+    def whole_steps(self, steps_per_epoch: int, total: int) -> int:
+        """Return this length in steps: the one place where epochs and percent become steps.
+
+        A part of a step is dropped, as in the paper's code, or counts as a whole one where the length says `+`.
+        """
+        whole = {"st": 1, "ep": steps_per_epoch, "%": total / 100}[self.unit]
+        # 1e-9 keeps a product such as 0.29 * 100 = 28.999... from losing a step to the binary fraction.
+        steps = min(self.amount * whole, 1e15)  # no run is longer, and infinity has no floor
+        return math.ceil(steps - 1e-9) if self.up else math.floor(steps + 1e-9)
+
+
+T = TypeVar("T")
+
+
+def in_steps(plan: T, steps_per_epoch: int, total: int) -> T:
+    """Return `plan`, a dataclass such as a schedule, with every duration in it written in steps.
+
+    >>> from spacedkd.schedule import Spaced
+    >>> in_steps(Spaced("1.5ep"), steps_per_epoch=391, total=31280).interval
+    Duration(amount=586, unit='st')
+    """
+
+    def convert(value: Any, name: str) -> Any:
+        if isinstance(value, Duration):
+            try:
+                return Duration(value.in_steps(steps_per_epoch, total), "st")
+            except UserError as error:
+                raise UserError(f"{name.capitalize()} {error}") from None
+        if isinstance(value, tuple):
+            return tuple(convert(item, name) for item in value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{f.name: convert(getattr(value, f.name), f.name) for f in fields(value) if f.init})
+        return value
+
+    converted: T = convert(plan, "")
+    return converted
+
+
+def parse_durations(plan: Any, *names: str) -> None:
+    """Turn texts such as '1.5ep' in these fields of a frozen dataclass into durations."""
+    for name in names:
+        value = getattr(plan, name)
+        if value is not None:
+            object.__setattr__(plan, name, Duration.parse(value))
+
+
+def steps_of(value: Duration | str | int) -> int:
+    """Return the number of steps of a duration that is written in steps; one in epochs or percent is refused."""
+    duration = Duration.parse(value)
+    if duration.unit != "st":
         raise UserError(
-            f"{what} must be a schedule, for instance Spaced('1.5ep'), or its length; got {format_value(value)}."
+            f"{duration} needs the length of an epoch: call in_steps(schedule, steps_per_epoch, total) first."
         )
-    return value
+    return int(duration.amount)

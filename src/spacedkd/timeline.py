@@ -21,14 +21,13 @@ from typing import Any
 from spacedkd.runtime.errors import UserError, unknown, whole_number
 from spacedkd.schedule import (
     Duration,
-    ReleasedSelfKD,
     Schedule,
     Spaced,
     Turn,
     as_schedule,
     in_steps,
     iter_turns,
-    steps_of,
+    with_defaults,
 )
 
 ENDLESS = 10**15
@@ -84,7 +83,7 @@ def timeline_turns(
 
 def forward_only_turns(schedule: Schedule, roles: Sequence[str], total: int) -> Mapping[Turn, Turn]:
     """Return the forward passes without an update that a schedule in steps has, each by the turn right after it."""
-    return schedule.looked_at(roles, range(total)) if isinstance(schedule, ReleasedSelfKD) else {}
+    return with_defaults(schedule).forward_passes(roles, range(total))
 
 
 class Timeline:
@@ -228,18 +227,18 @@ class TeacherUpdates:
             interval = Spaced(interval)
         schedule = as_schedule(interval, "interval")
         units = {*_units(schedule)}
-        # The formula of plain spaced KD needs no end of the run; other schedules are walked through.
-        self._has_formula = isinstance(schedule, Spaced) and schedule.tail == "teach"
-        if total is None and ("%" in units or not self._has_formula):
-            raise UserError("This interval depends on the length of the run: give total=, its number of steps.")
         if steps_per_epoch is None and "ep" in units:
             raise UserError(
                 "An interval in epochs needs the length of one: give steps_per_epoch=, or a number of steps."
             )
         self.total = total
         schedule = in_steps(schedule, steps_per_epoch or 1, total or ENDLESS)
-        self._interval = steps_of(schedule.interval) if isinstance(schedule, Spaced) else 0
-        self._updates: Sequence[int] = () if self._has_formula else _walk(schedule, total or 0)
+        # A schedule with a formula, such as plain spaced KD, needs no end of the run; others are walked through.
+        self._formula = with_defaults(schedule).teacher_updates
+        has_formula = self._formula(0) is not None
+        if total is None and ("%" in units or not has_formula):
+            raise UserError("This interval depends on the length of the run: give total=, its number of steps.")
+        self._updates: Sequence[int] = () if has_formula else _walk(schedule, total or 0)
 
     def at(self, step: int) -> int:
         """Return the teacher's number of updates at a step of the student, counted from 0."""
@@ -248,8 +247,8 @@ class TeacherUpdates:
             raise UserError(
                 f"A step of this run is from 0 to {self.total - 1}, as total={self.total} says; got {step}."
             )
-        if self._has_formula:
-            return min(-(-(step + 1) // self._interval) * self._interval, self.total or ENDLESS)
+        if (updates := self._formula(step)) is not None:
+            return min(updates, self.total or ENDLESS)
         if self._updates[step] < 0:
             raise UserError(f"In this schedule the student has no step {step}: nobody teaches it.")
         return self._updates[step]

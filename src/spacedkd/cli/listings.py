@@ -15,6 +15,7 @@ from spacedkd.cli.progress import console
 from spacedkd.config.quirks import QUIRKS
 from spacedkd.config.recipes import RECIPES, settings_of
 from spacedkd.runtime.errors import UserError, unknown
+from spacedkd.schedule import SCHEDULES
 
 
 def _table(*heads: str, rows: Iterable[Iterable[str]]) -> Table:
@@ -72,17 +73,12 @@ def methods(pattern: str) -> RenderableType:
 
 def schedules(pattern: str) -> Table:
     """who learns when"""
-    flags = {
-        "--interval online": "teacher and student take turns at every step",
-        "--interval 1.5ep": "spaced: the teacher learns 1.5 epochs alone, then the student replays them",
-        "--interval 586st": "the same in steps",
-        "--interval offline": "the teacher learns the whole run, then the student does",
-        "--ahead 1.5ep": "the teacher stays this far ahead but keeps moving (control)",
-        "--interval 1.5ep --window 20ep..40ep": "spaced only then, online before and after (critical period)",
-        "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
-        "--interval own:Growing": "a dataclass of yours with a method turns; its options by --set schedule.NAME=VALUE",
-    }
-    return _table("flags", "who learns when", rows=flags.items())
+    rows: dict[str, str] = {}
+    for name, schedule in SCHEDULES.items():
+        first_line = (schedule.__doc__ or "").partition("\n")[0]
+        rows |= getattr(schedule, "examples", None) or {f"--interval {name}": first_line}
+    own = "a dataclass of yours with a method turns; its options by --set schedule.NAME=VALUE"
+    return _table("flags", "who learns when", rows=[*rows.items(), ("--interval own:Growing", own)])
 
 
 def recipes(pattern: str) -> Table:

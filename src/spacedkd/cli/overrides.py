@@ -29,7 +29,7 @@ from spacedkd.config.spec import (
 from spacedkd.runtime.errors import UserError, same_name
 from spacedkd.runtime.files import resolved
 from spacedkd.runtime.user_code import is_user_code
-from spacedkd.schedule import Ahead, Duration, Online, Schedule, Spaced, Window, by_name
+from spacedkd.schedule import SCHEDULES, Ahead, Duration, Online, Schedule, Window, as_schedule, by_name
 
 # What the flags stand for that have other words than the spec.
 
@@ -114,8 +114,8 @@ def make_schedule(
 
     A schedule of the user's is given back as JSON, because --set may still give it options that it cannot be without.
     """
-    if interval is not None and is_user_code(interval) and ahead is None:
-        return _own(base, interval, window, tail)
+    if interval is not None and ahead is None and (is_user_code(interval) or interval in SCHEDULES):
+        return _named_schedule(base, interval, window, tail)
     if ahead is not None:
         if (interval, window, tail) != (None, None, None):
             raise UserError("--ahead is a schedule of its own: leave out --interval, --window and --tail.")
@@ -123,27 +123,35 @@ def make_schedule(
     nothing = base is None and interval is None
     if nothing and window is None:
         raise UserError("--tail needs an --interval to belong to, for instance --interval 1.5ep.")
-    inside = _inside((base.inside if isinstance(base, Window) else base) or Online(), interval, tail)
+    inside = _spaced(getattr(base, "inside", base) or Online(), interval, tail)
     if window is not None:
         if nothing or inside == Online():
             raise UserError(f"--window {window} needs an --interval to space by, for instance --interval 1.5ep.")
         return _windowed(inside, window)
-    return replace(base, inside=inside) if isinstance(base, Window) else inside
+    around: Any = base
+    return replace(around, inside=inside) if _is_window(base) else inside
 
 
-def _own(base: Schedule | None, name: str, window: str | None, tail: str | None) -> dict[str, Any]:
+def _is_window(schedule: Schedule | None) -> bool:
+    """Return whether a schedule has another one inside, which --interval and --tail are about."""
+    return hasattr(schedule, "inside")
+
+
+def _named_schedule(base: Schedule | None, name: str, window: str | None, tail: str | None) -> dict[str, Any]:
+    """Return the JSON of a schedule that goes by its name, within the base's window or that of --window."""
     if tail is not None:
-        raise UserError(f"--tail is of our own intervals, and {name} decides by itself: leave it out.")
+        raise UserError(f"--tail belongs to an interval such as 1.5ep, and {name} is none: leave it out.")
     if window is not None:
         around = to_json(_windowed(Online(), window))
-    elif isinstance(base, Window):
+    elif _is_window(base):
         around = to_json(base)
     else:
         return {"kind": name}
     return {**around, "inside": {"kind": name}}
 
 
-def _inside(base: Schedule, interval: str | None, tail: str | None) -> Schedule:
+def _spaced(base: Schedule, interval: str | None, tail: str | None) -> Schedule:
+    """Return the base, or the schedule of --interval in its place, with its tail as --tail says."""
     if interval is not None:
         try:
             base = by_name(interval)
@@ -153,15 +161,15 @@ def _inside(base: Schedule, interval: str | None, tail: str | None) -> Schedule:
             ) from None
     if tail is None:
         return base
-    if not isinstance(base, Spaced):
+    if not hasattr(base, "tail"):
         raise UserError("--tail needs an --interval to belong to.")
-    return Spaced(base.interval, tail)  # type: ignore[arg-type]
+    return replace(base, tail=tail)  # type: ignore[type-var]
 
 
 def _windowed(inside: Schedule, window: str) -> Window:
     for sign, end in (("..", "stop"), ("+", "length")):
-        start, found, length = window.partition(sign)
-        if found:
+        start, separator, length = window.partition(sign)
+        if separator:
             return Window(inside, Online(), start, **{end: length})
     raise UserError(f"--window wants from..to (20ep..40ep) or from+length (20ep+10ep), got {window!r}.")
 
@@ -186,7 +194,7 @@ def to_spec(given: Given) -> RunSpec:
     if "recipe" in given:
         spec = recipe(given["recipe"], without, lambda spec: changed(spec, given), typed_places(given))
         interval = given.get("interval", "online")
-        if spec.schedule is None and (is_user_code(interval) or not is_online(by_name(interval))):
+        if spec.schedule is None and (is_user_code(interval) or not is_online(as_schedule(interval, "--interval"))):
             raise UserError(
                 f"Nobody leads in plain {spec.method.name}, so --interval spaces nothing: leave out either."
             )

@@ -15,10 +15,11 @@ import tyro
 
 from spacedkd.cli.flags import flag
 from spacedkd.cli.progress import say
-from spacedkd.config.spec import RunSpec, describe_schedule
+from spacedkd.config.spec import RunSpec
 from spacedkd.report.formatting import duration
 from spacedkd.runs.status import STATES, RunState, find_runs, state_of
 from spacedkd.runtime.errors import UserError, printable
+from spacedkd.schedule import describe_schedule
 
 RUNS = Path("runs")
 NOTHING = "-"

@@ -11,7 +11,7 @@ from typing import Any
 
 from spacedkd.comparison.teacher_sharing import read_diverged, read_failed
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import describe, describe_schedule, read_spec
+from spacedkd.config.spec import describe, read_spec
 from spacedkd.evaluation.document import Found, Metric, metrics, of_student, read, usual
 from spacedkd.evaluation.statistics import Difference, confidence_interval, holm, paired_difference
 from spacedkd.runs.folder import RunFolder
@@ -20,6 +20,7 @@ from spacedkd.runs.schema import COST_TOTALS
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError, unknown
 from spacedkd.runtime.files import remove_leftovers, resolved, write_json
+from spacedkd.schedule import describe_schedule
 
 # What spacing did: every spaced arm beside the arm that differs from it in nothing but the spacing.
 

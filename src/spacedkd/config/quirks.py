@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from spacedkd.config.overrides import value_at
 from spacedkd.config.spec import NetworkSpec, RunSpec
-from spacedkd.schedule import Duration, ReleasedSelfKD, Spaced
+from spacedkd.schedule import ReleasedSelfKD, interval_of
 
 Settings = Mapping[str, Any]
 """what is set in a spec, by its place: {"optimizer.lr": 0.1}"""
@@ -65,19 +65,19 @@ def without_token(network: NetworkSpec) -> NetworkSpec:
     return replace(network, name=network.name.replace("_distilled_", "_"), options=options)
 
 
-def _counted(schedule: Callable[[Spaced], Settings]) -> Callable[[RunSpec], Settings]:
-    """What becomes of a spaced schedule; of any other nothing is known."""
-    return lambda spec: schedule(spec.schedule) if isinstance(spec.schedule, Spaced) else {}
+def _no_flush(spec: RunSpec) -> Settings:
+    return {} if value_at(spec, "schedule.tail") is None else {"schedule.tail": "drop"}
 
 
-def _rounded_up(spaced: Spaced) -> Settings:
-    interval = Duration.parse(spaced.interval)
-    return {} if interval.unit == "st" else {"schedule.interval": replace(interval, up=True)}
+def _rounded_up(spec: RunSpec) -> Settings:
+    interval = interval_of(spec.schedule)
+    return {} if interval is None or interval.unit == "st" else {"schedule.interval": replace(interval, up=True)}
 
 
 def _negative_counter(spec: RunSpec) -> Settings:
-    if isinstance(spec.schedule, Spaced):
-        return {"schedule": ReleasedSelfKD(spec.schedule.interval, looks=True)}
+    interval = interval_of(spec.schedule)
+    if interval is not None:
+        return {"schedule": ReleasedSelfKD(interval, looks=True)}
     return {"schedule": spec.schedule} if isinstance(spec.schedule, ReleasedSelfKD) else {}
 
 
@@ -112,9 +112,9 @@ QUIRKS = {
     ),
     "no_flush": Quirk(
         "a last block shorter than the interval is never taught, as in the paper's Algorithms 2 and 4 as printed",
-        _counted(lambda spaced: {"schedule.tail": "drop"}),
+        _no_flush,
     ),
-    "rounded_up": Quirk("a part of a step makes the interval a whole step longer", _counted(_rounded_up)),
+    "rounded_up": Quirk("a part of a step makes the interval a whole step longer", _rounded_up),
     "negative_counter": Quirk(
         "the counter starts at minus one epoch: a first block of another length, triggers the teacher sees, not learns",
         _negative_counter,

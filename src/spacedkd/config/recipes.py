@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from spacedkd.config.overrides import value_at, with_changes
 from spacedkd.config.quirks import QUIRKS, without_token
-from spacedkd.config.spec import NetworkSpec, OptimizerSpec, RunSpec, describe_schedule
+from spacedkd.config.spec import NetworkSpec, OptimizerSpec, RunSpec
 from spacedkd.runtime.errors import UserError, same_name, unknown
-from spacedkd.schedule import Duration, Schedule, Spaced
+from spacedkd.schedule import Duration, Schedule, Spaced, describe_schedule, interval_of
 
 
 class Recipe(NamedTuple):
@@ -254,8 +254,7 @@ def is_online(schedule: Schedule | None) -> bool:
     >>> is_online(Spaced("1st", tail="drop")), is_online(Spaced("2st"))
     (True, False)
     """
-    spaced = isinstance(schedule, Spaced) and Duration.parse(schedule.interval)
-    return schedule is None or spaced == Duration(1, "st")
+    return schedule is None or interval_of(schedule) == Duration(1, "st")
 
 
 def mode_of(spec: RunSpec) -> str:
@@ -270,9 +269,9 @@ def mode_of(spec: RunSpec) -> str:
         return "offline"
     if is_online(spec.schedule):
         return "online"
-    if not isinstance(spec.schedule, Spaced):
+    interval = interval_of(spec.schedule)
+    if interval is None:
         return "spaced"
-    interval = Duration.parse(spec.schedule.interval)
     whole = {"%": 100, "ep": spec.epochs, "st": math.inf}[interval.unit]  # how many steps there are is not known yet
     return "offline" if interval.amount >= whole else "spaced"
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from spacedkd.runtime.documents import check_unicode, parse_json
 from spacedkd.runtime.errors import UserError, first_line, format_value, unknown
 from spacedkd.runtime.user_code import FromFile, is_user_code, load_object, loaded_already
-from spacedkd.schedule import SCHEDULES, Duration, NamedSchedule, Schedule, as_schedule
+from spacedkd.schedule import SCHEDULES, Duration, NamedSchedule, Schedule, as_schedule, with_defaults
 
 
 def to_json(value: Any) -> Any:
@@ -43,8 +43,6 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value]
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    if isinstance(value, NamedSchedule):
-        return {"kind": value.kind, **to_json(value.options)}
     plain = {
         one.name: to_json(getattr(value, one.name))
         for one in fields(value)
@@ -52,8 +50,8 @@ def to_json(value: Any) -> Any:
     }
     if not isinstance(value, Schedule):
         return plain
-    ours = {kind: name for name, kind in SCHEDULES.items()}
-    return {"kind": ours.get(type(value), qualified_name(value)), **plain}
+    names = {kind: name for name, kind in SCHEDULES.items()}
+    return with_defaults(value).to_json(names.get(type(value), qualified_name(value)), plain)
 
 
 def qualified_name(thing: Any) -> str:
@@ -301,32 +299,29 @@ def _options(value: Any, where: str) -> dict[str, Any]:
 
 
 def _schedule(value: Any, where: str) -> Schedule:
+    """Return a schedule from an object, its JSON, a name or a length; a user's that only a file names stays a name."""
     if isinstance(value, str) and is_user_code(value):
-        return _own_schedule(value, {}, where)
+        value = {"kind": value}
     if callable(value) or isinstance(value, str | Schedule):
         return as_schedule(value, where)
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
         raise UserError(
             f"{where} must be a schedule, or an object with a kind ({', '.join(SCHEDULES)}); got {format_value(value)}."
         )
-    options = {key: item for key, item in value.items() if key != "kind"}
-    if ":" in value["kind"]:
-        return _own_schedule(value["kind"], options, where)
-    if value["kind"] not in SCHEDULES:
-        raise unknown("schedule", value["kind"], SCHEDULES)
-    return from_json(SCHEDULES[value["kind"]], options, where)
-
-
-def _own_schedule(kind: str, options: Mapping[str, Any], where: str) -> Schedule:
-    """A schedule of one's own; one that only a file names stays a name, unless the class is here already."""
-    make = loaded_already(kind) if isinstance(kind, FromFile) else load_object(kind)
-    if make is None and isinstance(kind, FromFile):
-        return NamedSchedule(kind, options)
+    kind, options = value["kind"], {key: item for key, item in value.items() if key != "kind"}
+    if kind in SCHEDULES:
+        make: Any = SCHEDULES[kind]
+    elif ":" not in kind:
+        raise unknown("schedule", kind, SCHEDULES)
+    else:
+        make = loaded_already(kind) if isinstance(kind, FromFile) else load_object(kind)
+        if make is None and isinstance(kind, FromFile):
+            return NamedSchedule(kind, options)
     if not (isinstance(make, type) and is_dataclass(make) and callable(getattr(make, "turns", None))):
         raise UserError(f"{where}: {kind} is no schedule: it must name a dataclass with a method turns(roles, steps).")
-    for one in fields(make):
-        if one.init and one.name not in options and one.default is MISSING and one.default_factory is MISSING:
-            place = f"{where.removeprefix('spec.')}.{one.name}"
-            raise UserError(f"Schedule {kind} needs its {one.name}: give it with --set {place}=VALUE.")
-    own: Any = from_json(make, options, where)
-    return own  # type: ignore[no-any-return]
+    for entry in fields(make):
+        if entry.init and entry.name not in options and default_value(entry) is MISSING:
+            path = f"{where.removeprefix('spec.')}.{entry.name}"
+            raise UserError(f"Schedule {kind} needs its {entry.name}: give it with --set {path}=VALUE.")
+    schedule: Any = from_json(make, options, where)
+    return schedule  # type: ignore[no-any-return]

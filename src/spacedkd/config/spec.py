@@ -19,7 +19,7 @@ from spacedkd.runtime.documents import read_document
 from spacedkd.runtime.errors import PYTHON_NAMES, UserError, check_between, format_value, same_name, unknown
 from spacedkd.runtime.torchvision_compat import declare_missing
 from spacedkd.runtime.user_code import is_user_code, marked
-from spacedkd.schedule import Ahead, Duration, NamedSchedule, Schedule, Spaced, Turn, Window, in_steps, iter_turns
+from spacedkd.schedule import Duration, Joined, Schedule, describe_schedule, in_steps
 
 # Which data a run has, and how it is varied.
 
@@ -323,30 +323,12 @@ class Extends:
         check_between("extends.turn", self.turn, 1)
 
 
-@dataclass(frozen=True)
-class Anew:
-    """Schedules one behind the other, each over steps of its own.
-
-    >>> from spacedkd.schedule import Spaced
-    >>> [*Anew((Spaced("2st"), Spaced("2st")), at=(1,)).turns(("teacher", "student"), range(3))][:3]
-    [Turn(role='teacher', step=0), Turn(role='student', step=0), Turn(role='teacher', step=1)]
-    """
-
-    parts: tuple[Schedule, ...]
-    at: tuple[int, ...]
-    """the steps at which the next one begins"""
-
-    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
-        for part, (start, stop) in zip(self.parts, pairwise((0, *self.at, len(steps))), strict=True):
-            yield from iter_turns(part, roles, steps[start:stop])
-
-
 def with_extensions(schedule: Schedule, extends: Sequence[Extends], steps_per_epoch: int, total: int) -> Schedule:
     """The schedule of a run of `total` steps, written in steps; lengths in percent are of what was added."""
     at = [Duration(one.epochs, "ep").whole_steps(steps_per_epoch, 0) for one in extends if one.how == "anew"]
     lengths = [stop - start for start, stop in pairwise((0, *at, total))]
     parts = tuple(in_steps(schedule, steps_per_epoch, length) for length in lengths)
-    return Anew(parts, tuple(at)) if at else parts[0]
+    return Joined(parts, tuple(at)) if at else parts[0]
 
 
 # What one run is: frozen dataclasses that go to JSON and back.
@@ -591,33 +573,10 @@ def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
 def describe(spec: RunSpec) -> str:
     """A name for a run that was given none: its method and schedule.
 
-    >>> describe(RunSpec(schedule=Spaced("1.5ep")))
+    >>> describe(RunSpec(schedule="1.5ep"))
     'kd, spaced 1.5ep'
     """
     variant = spec.method.options.get("variant")
     alone = spec.method.name == "none" or variant == "plain"
     parts = (spec.method.name, variant, None if alone else describe_schedule(spec.schedule))
     return ", ".join(part for part in parts if part)
-
-
-def describe_schedule(schedule: Schedule | None) -> str | None:
-    """A schedule in a few words; None where nobody leads.
-
-    >>> describe_schedule(Window(Spaced("1.5ep"), Spaced("1st"), "20ep", length="10ep"))
-    'spaced 1.5ep from 20ep for 10ep, else online'
-    """
-    if schedule is None:
-        return None
-    if isinstance(schedule, Ahead):
-        return f"constantly {schedule.lead} ahead"
-    if isinstance(schedule, Window):
-        end = f"to {schedule.stop}" if schedule.stop is not None else f"for {schedule.length}"
-        inside, outside = describe_schedule(schedule.inside), describe_schedule(schedule.outside)
-        return f"{inside} from {schedule.start} {end}, else {outside}"
-    if isinstance(schedule, NamedSchedule):
-        return schedule.kind.partition(":")[2]
-    if not isinstance(schedule, Spaced):
-        return type(schedule).__name__
-    names = {Duration(1, "st"): "online", Duration(100, "%"): "offline"}
-    tail = "" if schedule.tail == "teach" else ", tail dropped"
-    return names.get(Duration.parse(schedule.interval), f"spaced {schedule.interval}") + tail

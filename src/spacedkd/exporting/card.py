@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import OURS, RunSpec, describe_schedule
+from spacedkd.config.spec import OURS, RunSpec
 from spacedkd.data import hub
 from spacedkd.data.transforms import get_augmentation
 from spacedkd.exporting import onnx
@@ -24,6 +24,7 @@ from spacedkd.report.markdown import code, escaped, fenced
 from spacedkd.runs.result import Run
 from spacedkd.runtime.errors import printable
 from spacedkd.runtime.user_code import NAME, is_user_code
+from spacedkd.schedule import describe_schedule
 
 ON_THE_HUB = {
     "cifar10": "uoft-cs/cifar10",

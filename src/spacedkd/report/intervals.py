@@ -5,12 +5,13 @@ from itertools import compress, pairwise, product
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
+from spacedkd.config.overrides import value_at
 from spacedkd.report import findings
 from spacedkd.report.arms import Arm
 from spacedkd.report.charts import Panel, Tick, can_be_told_apart, domain, rounded
 from spacedkd.report.formatting import DASH, bounds, estimate, percent, plural
 from spacedkd.report.html import Markup, grid, join, numbers
-from spacedkd.schedule import Duration, Spaced
+from spacedkd.schedule import interval_of
 
 T = TypeVar("T")
 
@@ -34,15 +35,14 @@ def epochs(arm: Arm) -> float:
 
 def typed(arm: Arm) -> str:
     """An arm's interval as it was asked for, in epochs where it says nothing else."""
-    schedule = arm.first.spec.schedule
-    if not arm.first.interval or not isinstance(schedule, Spaced):
+    interval = interval_of(arm.first.spec.schedule)
+    if not arm.first.interval or interval is None:
         return "0"
-    asked = Duration.parse(schedule.interval)
-    if asked.unit == "ep":
-        return f"{asked.amount:g}"
-    if asked.unit == "st":
-        return plural(asked.amount, "step")
-    return "offline" if asked.amount == 100 else f"{asked.amount:g} %"
+    if interval.unit == "ep":
+        return f"{interval.amount:g}"
+    if interval.unit == "st":
+        return plural(interval.amount, "step")
+    return "offline" if interval.amount == 100 else f"{interval.amount:g} %"
 
 
 def groups(arms: Sequence[Arm]) -> list[Group]:
@@ -76,8 +76,7 @@ def _kind(arm: Arm) -> tuple[str | None, str | None]:
     run = arm.first
     if not run.interval:
         return None, None
-    assert isinstance(run.spec.schedule, Spaced)
-    return run.variant, run.spec.schedule.tail if run.total_steps % run.interval else None
+    return run.variant, value_at(run.spec, "schedule.tail") if run.total_steps % run.interval else None
 
 
 def _seen(values: Iterable[str | None]) -> list[str | None]:

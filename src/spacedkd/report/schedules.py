@@ -13,7 +13,7 @@ from spacedkd.report.formatting import DASH, count, join_words, plain, plural
 from spacedkd.report.html import Markup, Titled, folded, grid, html_table, legend, note, tag
 from spacedkd.report.table import Cell, Column, Table
 from spacedkd.runs.result import Run
-from spacedkd.schedule import NamedSchedule, Schedule, Spaced, Window, iter_turns, steps_of
+from spacedkd.schedule import Schedule, Spaced, interval_of, iter_turns, steps_of, with_defaults
 from spacedkd.timeline import Block, group_turns
 
 FINEST = 1.5
@@ -65,9 +65,8 @@ class Timetable:
 
 def is_drawn(arm: Arm) -> bool:
     """Whether an arm's turns are known: those of a schedule of somebody's own are not, because no report runs code."""
-    asked = arm.first.spec.schedule
-    parts = (asked.inside, asked.outside) if isinstance(asked, Window) else (asked,)
-    return not any(isinstance(part, NamedSchedule) for part in parts)
+    schedule = arm.first.spec.schedule
+    return schedule is None or with_defaults(schedule).is_imported()
 
 
 def section(arms: Sequence[Arm]) -> Iterator[Markup]:
@@ -158,8 +157,9 @@ def _picture(table: Timetable, alike: Sequence[Timetable]) -> Markup:
         "step, in epochs",
     )
     drawn, paths = _drawn(table, panel, run.total_steps)
-    if isinstance(table.schedule, Spaced) and (len(drawn) > CROWDED or any(one.merged for one in drawn)):
-        paths.append(_enlarged(table, table.schedule, panel))
+    interval = interval_of(table.schedule)
+    if interval is not None and (len(drawn) > CROWDED or any(stroke.merged for stroke in drawn)):
+        paths.append(_enlarged(table, steps_of(interval), panel))
     who = " then ".join(run.roles) if len(run.roles) > 1 else f"{run.roles[0]} alone"
     length = f"{plain(run.total_steps / per_epoch)} epochs"
     return panel.draw(f"Turns of {join_words(table.labels)}: {who}, {table.words}, {length}.", frame, *paths)
@@ -190,15 +190,15 @@ def _coincide(one: Stroke, other: Stroke, finest: float) -> bool:
     return step == other_step and abs(turn - other_turn) < finest
 
 
-def _enlarged(table: Timetable, schedule: Spaced, panel: Panel) -> Markup:
+def _enlarged(table: Timetable, interval: int, panel: Panel) -> Markup:
     """The first few intervals, in the corner that a run of many small blocks leaves empty."""
-    steps = min(ENLARGED * steps_of(schedule.interval), table.run.total_steps)
+    steps = min(ENLARGED * interval, table.run.total_steps)
     left, top = panel.to_x(0.58 * panel.x[1]), panel.to_y(0.46 * panel.y[1])
     right, bottom = panel.to_x.stop - 2, panel.to_y.start - 6
     inner = Panel(
         (0, len(table.run.roles) * steps), (0, steps), panel.width, panel.height,
         left + 8, panel.width - right + 8, top + 20, panel.height - bottom + 7,
     )  # fmt: skip
-    words = f"first {plural(math.ceil(steps / steps_of(schedule.interval)), 'interval')}"
+    words = f"first {plural(math.ceil(steps / interval), 'interval')}"
     box = tag("rect", class_="inset", x=left, y=top, width=right - left, height=bottom - top, rx=3)
     return tag("g", box, label(words, left + 7, top + 14), *_drawn(table, inner, steps)[1])

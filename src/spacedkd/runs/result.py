@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import Anew, RunSpec, read_spec, with_extensions
+from spacedkd.config.spec import RunSpec, read_spec, with_extensions
 from spacedkd.runs.journal import Curve, Curves, read_accuracies, read_curves
 from spacedkd.runs.schema import PlanDocument, ResultDocument, read_checked
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import Folder
-from spacedkd.schedule import Spaced, steps_of
+from spacedkd.schedule import interval_of, steps_of
 
 _IRRELEVANT = (
     *("label", "seed", "engine", "schedule", "evaluate_every", "save_every", "log_every", "log"),
@@ -121,9 +121,8 @@ class Run:
         if len(self.roles) == 1 or self.spec.schedule is None:
             return 0 if len(self.roles) == 1 and self.variant == "plain" else None
         schedule = with_extensions(self.spec.schedule, self.spec.extends, self.steps_per_epoch, self.total_steps)
-        parts = schedule.parts if isinstance(schedule, Anew) else (schedule,)
-        intervals = {steps_of(part.interval) if isinstance(part, Spaced) else None for part in parts}
-        return intervals.pop() if len(intervals) == 1 else None
+        interval = interval_of(schedule)
+        return None if interval is None else steps_of(interval)
 
     @cached_property
     def all_but_spacing(self) -> str:

@@ -14,7 +14,7 @@ from spacedkd.runs import checkpoint
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import matches_digest
 from spacedkd.runtime.errors import UserError, pluralize
-from spacedkd.schedule import Ahead, Spaced
+from spacedkd.schedule import with_defaults
 from spacedkd.training.state import check_same_data
 from spacedkd.training.students import WEIGHTS, best_is_saved, best_journal_entry
 
@@ -128,7 +128,7 @@ def _check_ended(old: ResolvedRun, turns: int, folder: RunFolder, epochs: float)
             f"--extend: {folder.path} was stopped within turns that a run of {pluralize(epochs, 'epoch')} does not "
             f"have. Finish it first: spacedkd train --resume {folder.path}"
         )
-    if not isinstance(old.spec.schedule, Spaced | Ahead):
+    if old.spec.schedule is None or not with_defaults(old.spec.schedule).restarts:
         raise _other_turns(folder, epochs)
 
 

@@ -19,7 +19,7 @@ from spacedkd.paper.arms import online, spaced
 from spacedkd.paper.scales import Arm, Scale
 from spacedkd.paper.table import Axis, Cell, Claims, Table
 from spacedkd.paper.tables.self_ import self_kd, spaced_self_kd
-from spacedkd.schedule import Duration, Spaced
+from spacedkd.schedule import interval_of
 
 RATES = (0.001, 0.005, 0.01, 0.05, 0.1)
 BATCH_SIZES = (32, 64, 128, 256, 512)
@@ -69,9 +69,10 @@ def cells(scale: Scale) -> Iterator[Cell]:
 def _is_less_than_a_step(spec: RunSpec) -> bool:
     """Whether there is no such interval: at the smallest scale an epoch of the largest batches is one step."""
     images = spec.data.train_limit
-    if images is None or not isinstance(spec.schedule, Spaced) or not isinstance(spec.schedule.interval, Duration):
+    interval = interval_of(spec.schedule)
+    if images is None or interval is None:
         return False
-    return spec.schedule.interval.amount * math.ceil(images / spec.batch_size) < 1
+    return interval.amount * math.ceil(images / spec.batch_size) < 1
 
 
 def _both(run: RunSpec, arm: Arm, setting: Arm) -> RunSpec:

@@ -1,0 +1,116 @@
+"""A schedule is one class in one file and an entry in SCHEDULES: all else follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from spacedkd import RunSpec, Spaced, Turn, UserError, Window
+from spacedkd.cli import main
+from spacedkd.cli.flags import parse
+from spacedkd.cli.overrides import to_spec
+from spacedkd.comparison.results import compare
+from spacedkd.config.serialization import from_json, to_json
+from spacedkd.report.arms import read_arms
+from spacedkd.report.schedules import section
+from spacedkd.schedule import SCHEDULES, BaseSchedule, Schedule, describe_schedule, interval_of
+from spacedkd.timeline import TeacherUpdates
+from tests.report.fake_runs import FakeArm, write_runs
+
+
+@dataclass(frozen=True)
+class Growing(BaseSchedule):
+    """Blocks of `start` steps, each `grow` steps longer than the one before."""
+
+    start: int = 2
+    grow: int = 1
+
+    examples: ClassVar[Mapping[str, str]] = {"--interval growing": "blocks that grow"}
+
+    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+        first, size = 0, self.start
+        while first < len(steps):
+            yield from (Turn(role, step) for role in roles for step in steps[first : first + size])
+            first, size = first + size, size + self.grow
+
+    def describe(self) -> str:
+        return f"growing from {self.start} by {self.grow}"
+
+
+@dataclass(frozen=True)
+class Bare:
+    """One block after the other."""
+
+    size: int = 3
+
+    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+        return Spaced(self.size).turns(roles, steps)
+
+
+@pytest.fixture(autouse=True)
+def _entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEDULES, "growing", Growing)
+    monkeypatch.setitem(SCHEDULES, "bare", Bare)
+
+
+def test_it_is_in_the_list_of_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list", "schedules"])
+    lines = capsys.readouterr().out.splitlines()
+    assert any("--interval growing" in line and "blocks that grow" in line for line in lines)
+    assert any("--interval bare" in line and "One block after the other." in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "schedule"),
+    [
+        ("--interval growing", Growing()),
+        ("--interval growing --set schedule.start=5", Growing(start=5)),
+        ("--interval bare --set schedule.size=7", Bare(7)),
+        ("--interval growing --window 1ep..2ep", Window(Growing(), "online", "1ep", "2ep")),  # type: ignore[arg-type]
+    ],
+)
+def test_the_command_line_takes_it(words: str, schedule: Schedule) -> None:
+    assert to_spec(parse(words.split())).schedule == schedule
+
+
+def test_its_options_are_checked() -> None:
+    with pytest.raises(UserError, match="strat"):
+        to_spec(parse("--interval growing --set schedule.strat=5".split()))
+    with pytest.raises(UserError, match="tail"):
+        to_spec(parse("--interval growing --tail drop".split()))
+
+
+def test_a_spec_survives_json() -> None:
+    spec = RunSpec(schedule=Growing(grow=4))
+    plain = json.loads(json.dumps(to_json(spec)))
+    assert plain["schedule"] == {"kind": "growing", "start": 2, "grow": 4}
+    assert from_json(RunSpec, plain) == spec
+    assert RunSpec(schedule="growing").schedule == Growing()  # type: ignore[arg-type]
+    assert to_json(Bare()) == {"kind": "bare", "size": 3}
+
+
+def test_its_words_and_the_defaults_of_what_it_does_not_say() -> None:
+    assert describe_schedule(Growing()) == "growing from 2 by 1"
+    assert describe_schedule(Bare()) == "Bare"
+    assert interval_of(Growing()) is None
+    assert interval_of(Bare()) is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "updates"), [(Growing(), [2, 2, 5, 5, 5, 9, 9, 9, 9]), (Bare(4), [4, 4, 4, 4, 8, 8, 8, 8, 9])]
+)
+def test_the_teacher_that_each_step_sees(schedule: Schedule, updates: list[int]) -> None:
+    seen = TeacherUpdates(schedule, total=9)
+    assert [seen.at(step) for step in range(9)] == updates
+
+
+def test_the_report_draws_it(tmp_path: Path) -> None:
+    folders = write_runs(tmp_path, [FakeArm("mine", [0.7], schedule=Growing(start=10, grow=10))])
+    page = "".join(section(read_arms(compare(folders))))
+    assert "growing from 10 by 10" in page
+    assert page.count('class="band leader"') == page.count('class="band student"') == 2  # legend and picture
