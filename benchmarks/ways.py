@@ -29,8 +29,8 @@ from spacedkd import DataSpec, Duration, NetworkSpec, OptimizerSpec, RunSpec, Sp
 from spacedkd.config.resolve import resolve
 from spacedkd.models.classifier import make_adapter
 from spacedkd.runs.folder import RunFolder
-from spacedkd.training.device import supports_channels_last
 from spacedkd.training.loop import learn
+from spacedkd.training.onednn import supports_channels_last
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.state import build_state
 

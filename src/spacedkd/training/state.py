@@ -21,10 +21,11 @@ from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.user_code import is_user_code, user_code
 from spacedkd.training import device
 from spacedkd.training.build import build_models
-from spacedkd.training.device import compile_blocks, patch_strided_convolutions, supports_channels_last
+from spacedkd.training.device import compile_blocks
 from spacedkd.training.distributed import synchronize_batch_norm, uses_fsdp
 from spacedkd.training.fabric import Fabric
 from spacedkd.training.learner import Learner, set_mode
+from spacedkd.training.onednn import patch_strided_convolutions, supports_channels_last
 from spacedkd.trajectory import recording
 from spacedkd.trajectory.matching import find_paths
 from spacedkd.trajectory.recording import Settings

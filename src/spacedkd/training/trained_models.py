@@ -28,7 +28,7 @@ from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.machine import check_threads
 from spacedkd.runtime.processes import print_notice
 from spacedkd.training.build import build_models
-from spacedkd.training.device import patch_strided_convolutions, supports_channels_last
+from spacedkd.training.onednn import patch_strided_convolutions, supports_channels_last
 from spacedkd.training.state import check_same_data
 
 
