@@ -101,7 +101,7 @@ def of_comparison(found: ComparisonForecast) -> list[Table]:
     """What every arm does, and what that takes; all its seeds together."""
     done, takes = [], []
     for label, runs in found.arms.items():
-        turns = sum(run.timeline for run in runs)
+        turns = sum(run.turns for run in runs)
         passes = [sum(run.cost[name] for run in runs) for name in ("updates", "forward_passes", "backward_passes")]
         parameters = sum(runs[0].parameters.values())
         turns_done = _of(turns - sum(run.turns_left for run in runs), turns)
