@@ -21,7 +21,7 @@ from spacedkd.models.student_config import prepares_images, read_config, timm_pr
 from spacedkd.models.student_io import load_student
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, check_weights
-from spacedkd.runtime.documents import read_json
+from spacedkd.runs.schema import ClassesDocument, read_checked
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import make_durable, naming, write_json, write_new_folder, write_text
 
@@ -170,7 +170,5 @@ def _training_images(classes: Path) -> int | None:
     """How many images the student learned from, where the run has written it down."""
     if not classes.exists():
         return None
-    try:
-        return int(read_json(classes, within=classes.parent)["items"]["train"])
-    except (OSError, ValueError, LookupError, TypeError):
-        raise UserError(f"{classes} is damaged. Remove it to export without the number of training images.") from None
+    way_out = "Remove it to export without the number of training images."
+    return read_checked(classes, ClassesDocument, within=classes.parent, way_out=way_out)["items"].get("train")

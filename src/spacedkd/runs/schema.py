@@ -142,6 +142,28 @@ class ResultDocument(TypedDict):
     """SHA-256 of the journal, and of the weights in student/, average/ and best/; earlier versions wrote none"""
 
 
+class ClassName(TypedDict):
+    """One class of a run's data."""
+
+    name: str
+    number: NotRequired[Count]
+    label: NotRequired[Any]
+    """what the data calls the class: a number, a text, or the name of a folder"""
+
+
+class ClassesDocument(TypedDict):
+    """classes.json: the classes of a run's data, and what tells whether the data has changed since the run began."""
+
+    classes: list[ClassName]
+    items: Mapping[str, Count]
+    """part of the data -> number of images"""
+    notes: NotRequired[list[str]]
+    digest: NotRequired[Mapping[str, Mapping[str, Any]] | None]
+    """part of the data -> what its images and labels hash to; earlier versions wrote none"""
+    repeated: NotRequired[Mapping[str, Count]]
+    """part of the data -> images in it that are training images, too"""
+
+
 LARGEST_LOSS = 1e300
 """so that losses of this size can still be added and drawn"""
 

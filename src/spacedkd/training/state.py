@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,8 +14,8 @@ from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Stream
 from spacedkd.models.pretrained import ema_update
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runtime.documents import read_json
-from spacedkd.runtime.errors import Linked, UserError
+from spacedkd.runs.schema import ClassesDocument, ClassName, read_checked
+from spacedkd.runtime.errors import Damaged, UserError
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.user_code import is_user_code, user_code
 from spacedkd.training import device
@@ -44,16 +43,14 @@ def check_same_data(folder: RunFolder, data: RunData, who: str = "", begins_agai
     """
     if not folder.classes.exists():
         return
+    way_out = "Delete it to go on without knowing whether the data is the same."
     try:
-        changed = _change(folder, data)
-    except Linked:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        before = read_checked(folder.classes, ClassesDocument, within=folder.path, way_out=way_out)
+    except Damaged:
         if begins_again:
             return
-        raise UserError(
-            f"{folder.classes} cannot be read. Delete it to go on without knowing whether the data is the same."
-        ) from None
+        raise
+    changed = _change(before, data)
     if changed is None:
         return
     if not begins_again:
@@ -61,9 +58,9 @@ def check_same_data(folder: RunFolder, data: RunData, who: str = "", begins_agai
     print_notice(f"The data of {folder.path} {changed}. It begins again with the data as it is now.")
 
 
-def _change(folder: RunFolder, data: RunData) -> str | None:
+def _change(before: ClassesDocument, data: RunData) -> str | None:
     """The rest of a sentence."""
-    now, before = data.describe(), read_json(folder.classes, within=folder.path)
+    now = data.describe()
     if before["classes"] != now["classes"]:
         return _other_classes(before["classes"], now["classes"])
     digest = before.get("digest")
@@ -73,7 +70,7 @@ def _change(folder: RunFolder, data: RunData) -> str | None:
     return None if changed is None else f"has changed since it began: {changed}"
 
 
-def _other_classes(trained: list[Any], found: list[Any]) -> str:
+def _other_classes(trained: Sequence[ClassName], found: Sequence[ClassName]) -> str:
     then, now = f"{len(trained)} classes", f"{len(found)} classes"
     if len(trained) == len(found):
         then, now = next((str(a["name"]), str(b["name"])) for a, b in zip(trained, found, strict=True) if a != b)
