@@ -1,4 +1,4 @@
-"""The parts of a batch whose gradients are accumulated in one update."""
+"""The losses of a turn, computed in the micro-batches whose gradients one update accumulates."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,40 +19,47 @@ from spacedkd.training.state import TrainingState
 
 
 class MicroBatches:
-    """The parts of a turn's batch, each with its losses, seeded."""
+    """A run's way from a turn's batch to its losses: split, seed, count, ask the method, check."""
 
     def __init__(self, state: TrainingState, cost: Cost) -> None:
         self._state, self._cost = state, cost
         self._gather = partial(device.gather_rows, state.fabric)
 
     def split(self, turn: Turn, batch: Batch) -> list[MicroBatch]:
-        state, count = self._state, self._state.run.spec.accumulate
-        here, size = batch.to(state.fabric.device, state.channels_last), state.stream.size(turn.step)
-        # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
-        shares = ((part, len(part.labels) * state.fabric.world_size / size) for part in here.parts(count))
+        """Return the batch in as many micro-batches as the spec's `accumulate` says, mostly one."""
+        state = self._state
+        on_device, size = batch.to(state.fabric.device, state.channels_last), state.stream.size(turn.step)
         return [
-            MicroBatch(partial(self._losses, turn, part, number), share) for number, (part, share) in enumerate(shares)
+            MicroBatch(
+                partial(self._losses, turn, part, number),
+                # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
+                weight=len(part.labels) * state.fabric.world_size / size,
+            )
+            for number, part in enumerate(on_device.parts(state.run.spec.accumulate))
         ]
 
-    def _losses(self, turn: Turn, batch: Batch, part: int) -> Losses:
-        state, plan, fabric = self._state, self._state.run, self._state.fabric
-        masks: list[str | int] = [*dropout_key(turn, plan.spec.frozen_mode), fabric.global_rank]
-        device.seed(fabric.device, seed_for(plan.spec.seed, "masks", *masks, *([part] if part else [])))
-        self._cost.set_part(state.stream.size(turn.step), part, plan.spec.accumulate)
-        losses = plan.method.losses(turn.role, state.models, batch, plan.progress(turn, self._gather, part))
-        _check_losses(losses, plan.spec.method.name, turn)
+    def _losses(self, turn: Turn, batch: Batch, number: int) -> Losses:
+        """Return the method's losses for one micro-batch; the same masks are drawn whenever it is called."""
+        state, run, fabric = self._state, self._state.run, self._state.fabric
+        # Dropout masks depend on the turn, the rank and the micro-batch alone. The first micro-batch has no number in
+        # its seed, so that a batch computed whole has the masks it always had.
+        masks: list[str | int] = [*dropout_key(turn, run.spec.frozen_mode), fabric.global_rank]
+        device.seed(fabric.device, seed_for(run.spec.seed, "masks", *masks, *([number] if number else [])))
+        self._cost.set_part(state.stream.size(turn.step), number, run.spec.accumulate)
+        losses = run.method.losses(turn.role, state.models, batch, run.progress(turn, self._gather, number))
+        _check_losses(losses, run.spec.method.name, turn)
         return losses
 
 
 def _check_losses(losses: Any, method: str, turn: Turn) -> None:
-    """Refuse what a role cannot learn from."""
+    """Refuse losses that are no mapping of one-number tensors, or that do not depend on any weights."""
     values = [*losses.values()] if isinstance(losses, Mapping) else []
-    single = all(isinstance(one, Tensor) and one.numel() == 1 and one.shape == values[0].shape for one in values)
-    if not values or not single:
-        each = {name: _shape(one) for name, one in losses.items()} if isinstance(losses, Mapping) else losses
+    are_numbers = all(isinstance(v, Tensor) and v.numel() == 1 and v.shape == values[0].shape for v in values)
+    if not values or not are_numbers:
+        shapes = {name: _shape(loss) for name, loss in losses.items()} if isinstance(losses, Mapping) else losses
         raise UserError(
             f"Method {method} must give the {turn.role} losses by name, each a tensor with one number; at step "
-            f"{turn.step} it gives {each!r}."
+            f"{turn.step} it gives {shapes!r}."
         )
     if torch.is_grad_enabled() and not any(loss.requires_grad for loss in values):
         raise UserError(

@@ -1,7 +1,12 @@
-"""BatchNorm over the whole batch of all processes.
+"""Several processes that train one run: they meet, stop and fail together, shard weights, and share BatchNorm.
 
-torch.nn.SyncBatchNorm computes on GPUs only and takes the place of a module, whose activation it then forgets where
-timm has fused one. Here the modules stay what they are, under the same names, and learn alike on any device.
+- `rendezvous_timeout` ends processes that wait in vain for the others to start.
+- `watch_ranks` ends all ranks when one of them dies. A collective operation waits for all ranks, so beside the process
+  group each rank holds a connection to the first: the system closes those of a process that is killed, and the others
+  stop with a line that says so. A rank that fails sends its error before it ends, so that the first rank can print it.
+- `CollectiveStop` makes all ranks stop after the same turn.
+- `fsdp_strategy` shards weights over devices (FSDP2).
+- `synchronize_batch_norm` normalises by the whole batch of all ranks.
 """
 
 import os
@@ -30,96 +35,57 @@ from spacedkd.runtime.errors import UserError, printable
 from spacedkd.runtime.signals import Stop
 from spacedkd.training.fabric import Fabric, ModelParallelStrategy, disable_child_observer
 
-# Processes of one run end together: when one dies, the others do not wait for it for ever.
+# Start: all ranks meet
 
-GRACE_SECONDS = 2.0
-"""seconds in which the thread that trains can find out itself, before it is taken to hang in an operation"""
-CONNECT_SECONDS = 60.0
 RENDEZVOUS_SECONDS = 600.0
-"""seconds in which all ranks are there; before they meet, each of them reads the data"""
+"""time in which all ranks must have started; before they meet, each of them reads the data"""
 QUIET_SECONDS = 10.0
-"""seconds of waiting without a word"""
+"""time a rank waits for the others before it prints that it waits"""
 STORAGE_SECONDS = 10.0
-HANDSHAKE_BYTES = 32
-"""bytes in which a rank says who it is; what it says later must not be read with them"""
-
-
-@contextmanager
-def watch_ranks(fabric: Fabric, way_on: str) -> Iterator[None]:
-    """While this lasts the end of any rank is the end of all; `way_on` is how the run is taken up again."""
-    if fabric.world_size == 1:
-        yield
-        return
-    with ExitStack() as stack:
-        others = {rank: stack.enter_context(line) for rank, line in _connected(fabric).items()}
-        watch = _Watch(others, fabric.global_rank, fabric.world_size, way_on)
-        watch.start()
-        disable_child_observer(fabric)
-        try:
-            yield
-        except BaseException as error:
-            watch.ends.set()
-            if isinstance(error, RuntimeError) and watch.found.wait(
-                GRACE_SECONDS
-            ):  # an operation failed since a rank is gone
-                _tell(others, watch.line)
-                raise UserError(watch.line) from None
-            _tell(others, str(error) if isinstance(error, UserError) else repr(error).splitlines()[0])
-            raise
-        else:
-            watch.ends.set()
-            _tell(others, "")
-        finally:
-            watch.join(GRACE_SECONDS)  # it listens to what is closed now
+"""time a file server gets to show a file that another machine has written"""
 
 
 @contextmanager
 def rendezvous_timeout(processes: int) -> Iterator[None]:
-    """While this lasts the processes of a run find each other; if one does not come, a line says so in the end.
+    """End this process with a message if the run's processes do not meet within this block in time.
 
-    torch would wait for half an hour, without a word.
+    torch would wait for half an hour without a message. SPACEDKD_JOIN_SECONDS sets another time.
     """
-    asked = os.environ.get("SPACEDKD_JOIN_SECONDS", "")
-    limit = float(asked) if asked.isdigit() else RENDEZVOUS_SECONDS
-    where = f"{os.environ.get('MASTER_ADDR', 'this machine')}:{os.environ.get('MASTER_PORT', '')}".rstrip(":")
-    here = threading.Event()
+    variable = os.environ.get("SPACEDKD_JOIN_SECONDS", "")
+    limit = float(variable) if variable.isdigit() else RENDEZVOUS_SECONDS
+    address = f"{os.environ.get('MASTER_ADDR', 'this machine')}:{os.environ.get('MASTER_PORT', '')}".rstrip(":")
+    met = threading.Event()
 
-    def watch() -> None:
-        if here.wait(min(QUIET_SECONDS, limit)):
+    def wait() -> None:
+        if met.wait(min(QUIET_SECONDS, limit)):
             return
-        _say(f"waiting for all {processes} processes of the run to meet at {where}, for at most {limit:.0f} s")
-        if not here.wait(limit - min(QUIET_SECONDS, limit)):
-            _say(
-                f"The {processes} processes of the run have not met at {where} within {limit:.0f} s. Start all of "
+        _print_once(f"waiting for all {processes} processes of the run to meet at {address}, for at most {limit:.0f} s")
+        if not met.wait(limit - min(QUIET_SECONDS, limit)):
+            _print_once(
+                f"The {processes} processes of the run have not met at {address} within {limit:.0f} s. Start all of "
                 "them, or let them wait longer with SPACEDKD_JOIN_SECONDS=3600."
             )
-            os._exit(2)
+            os._exit(2)  # the main thread hangs in torch, where no exception reaches it
 
     if processes > 1:
-        threading.Thread(target=watch, daemon=True).start()
+        threading.Thread(target=wait, daemon=True).start()
     try:
         yield
     finally:
-        here.set()
-
-
-def _say(line: str) -> None:
-    if started.speaks():
-        with suppress(OSError):  # of a terminal that was closed
-            print(f"spacedkd: {printable(line)}", file=sys.stderr, flush=True)
+        met.set()
 
 
 def check_shared_storage(fabric: Fabric, file: Path) -> None:
-    """Refuse machines that do not share the storage a run is written to; `file` is one the first rank has written."""
+    """Refuse machines that do not share the storage a run is written to; the first rank has written `file` there."""
     if fabric.world_size == 1:
         return
-    seen, limit = file.exists(), time.monotonic() + STORAGE_SECONDS
-    while not seen and time.monotonic() < limit:  # a file server may take a while
+    visible, limit = file.exists(), time.monotonic() + STORAGE_SECONDS
+    while not visible and time.monotonic() < limit:
         time.sleep(0.1)
-        seen = file.exists()
-    blind: list[str | None] = [None] * fabric.world_size
-    distributed.all_gather_object(blind, None if seen else socket.gethostname())
-    for host in blind:
+        visible = file.exists()
+    hosts: list[str | None] = [None] * fabric.world_size
+    distributed.all_gather_object(hosts, None if visible else socket.gethostname())
+    for host in hosts:
         if host is not None:
             raise UserError(
                 f"{host} does not see {file.parent}, which the first machine writes to. All machines must share the "
@@ -127,142 +93,196 @@ def check_shared_storage(fabric: Fabric, file: Path) -> None:
             )
 
 
-class CollectiveStop(AbstractContextManager["CollectiveStop"]):
-    """Whether a run is to stop; as soon as one rank is asked to, all of them do, after the same turn.
+def _print_once(line: str) -> None:
+    """Print a line from the one process of this machine that prints."""
+    if started.speaks():
+        _print(line)
 
-    After a turn each rank sends off what it was asked, over a group of its own on the CPUs, and looks at what came of
-    that of the turn before: nobody waits for it, and on GPUs nothing is synchronised. While they wait for something,
-    ranks look for it together, so that all of them find it, or stop, at the same time.
+
+def _print(line: str) -> None:
+    with suppress(OSError):  # of a terminal that was closed
+        print(f"spacedkd: {printable(line)}", file=sys.stderr, flush=True)
+
+
+# Failure: all ranks end together
+
+GRACE_SECONDS = 2.0
+"""time the training thread gets to fail by itself, before it is taken to hang in a collective operation"""
+CONNECT_SECONDS = 60.0
+HANDSHAKE_BYTES = 32
+"""length of a rank's first message, fixed so that later messages are not read with it"""
+
+
+@contextmanager
+def watch_ranks(fabric: Fabric, resume_command: str) -> Iterator[None]:
+    """End this rank when another rank ends with an error, and tell the others when this one does.
+
+    An error of another rank is raised here as `UserError`. If this rank hangs in a collective operation, where nothing
+    can be raised, its process exits with code 2. For a rank that was killed the message names the `resume_command`.
     """
-
-    def __init__(self, fabric: Fabric, stop: Stop) -> None:
-        self._stop, self._several = stop, fabric.world_size > 1
-        self._stops_waiting = False
-        self._group: Any = None
-        self._sent: tuple[Any, torch.Tensor] | None = None
-
-    def __enter__(self) -> "CollectiveStop":
-        if self._several:
-            self._group = distributed.new_group(backend="gloo")
-        return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        if kind is None and self._group is not None:
-            self._received()
-            distributed.destroy_process_group(self._group)
-
-    def poll(self) -> bool:
-        if self._group is None:
-            return self._stop()
-        if self._received():
-            return True
-        flag = torch.tensor([int(self._stop())])
-        self._sent = (distributed.all_reduce(flag, group=self._group, async_op=True), flag)
-        return False
-
-    def all_ready(self, ready: bool) -> bool:
-        """Whether what all ranks wait for is there for each of them."""
-        if self._group is None:
-            return ready
-        found = torch.tensor([int(self._stop()), int(not ready)])
-        distributed.all_reduce(found, group=self._group)
-        self._stops_waiting, missing = map(bool, found)
-        return not missing
-
-    def poll_waiting(self) -> bool:
-        """Whether to stop while something is not there; of several ranks, as they said when they last looked."""
-        return self._stop() if self._group is None else self._stops_waiting
-
-    def _received(self) -> bool:
-        if self._sent is None:
-            return False
-        (work, flag), self._sent = self._sent, None
-        work.wait()
-        return bool(flag)
-
-
-def _tell(others: Mapping[int, socket.socket], line: str) -> None:
-    """The last thing a rank says: nothing where all is well."""
-    for other in others.values():
+    if fabric.world_size == 1:
+        yield
+        return
+    with ExitStack() as stack:
+        peers = {rank: stack.enter_context(connection) for rank, connection in _connect(fabric).items()}
+        watcher = _RankWatcher(peers, fabric.global_rank, fabric.world_size, resume_command)
+        watcher.start()
+        disable_child_observer(fabric)
         try:
-            other.sendall(" ".join(line.split()).encode() + b"\n")
-        except OSError:  # it has gone already
-            continue
+            yield
+        except BaseException as error:
+            watcher.ends_by_itself.set()
+            # A collective operation raises RuntimeError when another rank is gone; that rank's error is the cause.
+            if isinstance(error, RuntimeError) and watcher.peer_failed.wait(GRACE_SECONDS):
+                _send_last_line(peers, watcher.message)
+                raise UserError(watcher.message) from None
+            _send_last_line(peers, str(error) if isinstance(error, UserError) else repr(error).splitlines()[0])
+            raise
+        else:
+            watcher.ends_by_itself.set()
+            _send_last_line(peers, "")
+        finally:
+            watcher.join(GRACE_SECONDS)  # before the connections it reads from are closed
 
 
-class _Watch(threading.Thread):
-    """Waits for the last word of each of the others."""
+class _RankWatcher(threading.Thread):
+    """A thread that waits for the last line of every peer: empty where it has ended well, else its error."""
 
-    def __init__(self, others: Mapping[int, socket.socket], rank: int, ranks: int, way_on: str) -> None:
+    def __init__(self, peers: Mapping[int, socket.socket], rank: int, ranks: int, resume_command: str) -> None:
         super().__init__(daemon=True)
-        self.others, self.rank, self.ranks, self.way_on = others, rank, ranks, way_on
-        self.found, self.line = threading.Event(), ""
-        self.ends = threading.Event()
-        """set when this process ends by itself"""
+        self.peers, self.rank, self.ranks, self.resume_command = peers, rank, ranks, resume_command
+        self.peer_failed, self.message = threading.Event(), ""
+        self.ends_by_itself = threading.Event()
+        """set when this process's training thread ends, well or not"""
 
     def run(self) -> None:
-        with suppress(ValueError, KeyError), DefaultSelector() as selector:  # what is closed cannot be unregistered
-            for rank, line in self.others.items():
-                selector.register(line, EVENT_READ, rank)
+        with suppress(ValueError, KeyError), DefaultSelector() as selector:  # a closed socket cannot be unregistered
+            for rank, connection in self.peers.items():
+                selector.register(connection, EVENT_READ, rank)
             while selector.get_map():
                 for key, _ in selector.select():
                     assert isinstance(key.fileobj, socket.socket)
                     try:
-                        said = key.fileobj.recv(65536).decode(errors="replace")
+                        line = key.fileobj.recv(65536).decode(errors="replace")
                     except OSError:
-                        said = ""
-                    if said != "\n":
-                        return self._end(key.data, said.strip())
+                        line = ""
+                    if line != "\n":
+                        return self._fail(key.data, line.strip())
                     selector.unregister(key.fileobj)
         return None
 
-    def _end(self, rank: int, said: str) -> None:
-        died = f"Process {rank} of 0 to {self.ranks - 1} has died, so all stop. Go on with: {self.way_on}"
-        self.line = said or died
-        self.found.set()
-        if not said and self.rank == 1:  # in place of the first, which speaks as long as it lives
-            self._say()
-        if self.ends.wait(GRACE_SECONDS):
+    def _fail(self, rank: int, error: str) -> None:
+        """End this process because a rank has failed with an error, or was killed and sent none."""
+        was_killed = not error
+        killed = f"Process {rank} of 0 to {self.ranks - 1} has died, so all stop. Go on with: {self.resume_command}"
+        self.message = killed if was_killed else error
+        self.peer_failed.set()
+        if was_killed and self.rank == 1:  # the first rank prints; if it was the one killed, the second does
+            _print(self.message)
+        if self.ends_by_itself.wait(GRACE_SECONDS):
             return
         if self.rank == 0:
-            self._say()
-        _tell(self.others, self.line)
-        os._exit(2)
-
-    def _say(self) -> None:
-        with suppress(OSError):
-            print(f"spacedkd: {printable(self.line)}", file=sys.stderr, flush=True)
+            _print(self.message)
+        _send_last_line(self.peers, self.message)
+        os._exit(2)  # the training thread hangs in a collective operation
 
 
-def _connected(fabric: Fabric) -> dict[int, socket.socket]:
-    """From the first rank a connection to every other one, and from each of those one to the first."""
+def _send_last_line(peers: Mapping[int, socket.socket], error: str) -> None:
+    for peer in peers.values():
+        with suppress(OSError):  # a peer that has ended already
+            peer.sendall(" ".join(error.split()).encode() + b"\n")
+
+
+def _connect(fabric: Fabric) -> dict[int, socket.socket]:
+    """Return connections by rank: from the first rank to all others, from every other rank to the first."""
     environment = fabric.strategy.cluster_environment  # type: ignore[attr-defined]
     several_machines = fabric.strategy.num_nodes > 1  # type: ignore[attr-defined]
     if fabric.global_rank == 0:
         with socket.create_server(("" if several_machines else environment.main_address, 0)) as server:
             server.settimeout(CONNECT_SECONDS)
-            token = secrets.token_hex(8)
+            token = secrets.token_hex(8)  # anybody may connect to an open port: only a rank knows the token
             fabric.broadcast((server.getsockname()[1], token))
-            found: dict[int, socket.socket] = {}
-            while len(found) < fabric.world_size - 1:
-                line, _ = server.accept()
-                word, _, rank = line.recv(HANDSHAKE_BYTES, socket.MSG_WAITALL).decode(errors="replace").partition(" ")
-                if word == token:
-                    found[int(rank)] = line
-            return found
+            connections: dict[int, socket.socket] = {}
+            while len(connections) < fabric.world_size - 1:
+                connection, _ = server.accept()
+                handshake = connection.recv(HANDSHAKE_BYTES, socket.MSG_WAITALL).decode(errors="replace")
+                received, _, rank = handshake.partition(" ")
+                if received == token:
+                    connections[int(rank)] = connection
+            return connections
     port, token = fabric.broadcast((0, ""))
-    line = socket.create_connection((environment.main_address, port), CONNECT_SECONDS)
-    line.settimeout(None)
-    line.sendall(f"{token} {fabric.global_rank}".ljust(HANDSHAKE_BYTES).encode())
-    return {0: line}
+    connection = socket.create_connection((environment.main_address, port), CONNECT_SECONDS)
+    connection.settimeout(None)
+    connection.sendall(f"{token} {fabric.global_rank}".ljust(HANDSHAKE_BYTES).encode())
+    return {0: connection}
 
 
-# Networks whose weights are spread over devices (FSDP2): each keeps a part, and has a block whole while it computes.
+# Stop: all ranks stop after the same turn
+
+
+class CollectiveStop(AbstractContextManager["CollectiveStop"]):
+    """A stop request that reaches all ranks after the same turn, whichever rank it was made to.
+
+    After a turn each rank sends whether it was asked to stop, over a process group of its own on the CPUs, and reads
+    the result of the turn before. So no rank waits for another, and GPUs are not synchronised. Ranks that wait for a
+    snapshot look for it together: all of them get it, or stop, at the same time.
+    """
+
+    def __init__(self, fabric: Fabric, stop: Stop) -> None:
+        self._stop, self._has_peers = stop, fabric.world_size > 1
+        self._stop_while_waiting = False
+        self._group: Any = None
+        self._pending: tuple[Any, torch.Tensor] | None = None
+        """the reduction that is under way, and the flag it will set"""
+
+    def __enter__(self) -> "CollectiveStop":
+        if self._has_peers:
+            self._group = distributed.new_group(backend="gloo")
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is None and self._group is not None:
+            self._receive()
+            distributed.destroy_process_group(self._group)
+
+    def poll(self) -> bool:
+        """Return whether to stop after this turn; of several ranks, whether one was asked to at the turn before."""
+        if self._group is None:
+            return self._stop()
+        if self._receive():
+            return True
+        flag = torch.tensor([int(self._stop())])
+        self._pending = (distributed.all_reduce(flag, group=self._group, async_op=True), flag)
+        return False
+
+    def all_ready(self, ready: bool) -> bool:
+        """Return whether what all ranks wait for is ready on each of them."""
+        if self._group is None:
+            return ready
+        flags = torch.tensor([int(self._stop()), int(not ready)])
+        distributed.all_reduce(flags, group=self._group)
+        self._stop_while_waiting, missing = map(bool, flags)
+        return not missing
+
+    def poll_waiting(self) -> bool:
+        """Return whether to stop waiting; of several ranks, as they agreed in the last call of `all_ready`."""
+        return self._stop() if self._group is None else self._stop_while_waiting
+
+    def _receive(self) -> bool:
+        if self._pending is None:
+            return False
+        (work, flag), self._pending = self._pending, None
+        work.wait()
+        return bool(flag)
+
+
+# FSDP2: every device keeps a shard of the weights, and gathers a block's weights while it computes that block.
+# Every model is sharded by itself, frozen ones too. What is saved is whole, so that any number of devices can read it.
 
 
 def fsdp_strategy(processes: int) -> ModelParallelStrategy:
-    """Fabric's strategy for it, with as many parts as there are processes."""
-    return ModelParallelStrategy(_sharded, data_parallel_size=processes, tensor_parallel_size=1)
+    """Return Fabric's strategy that shards models over so many processes."""
+    return ModelParallelStrategy(_shard, data_parallel_size=processes, tensor_parallel_size=1)
 
 
 def uses_fsdp(fabric: Fabric) -> bool:
@@ -270,23 +290,26 @@ def uses_fsdp(fabric: Fabric) -> bool:
 
 
 def shard_frozen(fabric: Fabric, model: nn.Module) -> None:
-    """Spread a model that will not learn; memories have no weights and stay whole."""
+    """Shard a model that will not learn. Memory banks have no parameters and stay whole."""
     assert isinstance(fabric.strategy, ModelParallelStrategy)
     if any(True for _ in model.parameters()):
-        _sharded(model, fabric.strategy.device_mesh)
+        _shard(model, fabric.strategy.device_mesh)
     else:
         fabric.to_device(model)
 
 
-def _sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+def _shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     for part in [*network_blocks(model), model]:
-        # The outermost too gives its weights back after a pass: whoever reads them then reads parts.
+        # The outermost module reshards after a pass too: weights are then read as shards everywhere.
         fully_shard(part, mesh=mesh["data_parallel"], reshard_after_forward=True)
     return model
 
 
 def network_blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """What stands in a network's outermost rows of modules: the blocks of a transformer or of a ResNet's stages."""
+    """Yield a network's blocks: the parts of its outermost nn.Sequential and nn.ModuleList that have parameters.
+
+    These are the blocks of a transformer, or the stages of a ResNet.
+    """
     for child in model.children():
         if isinstance(child, nn.Sequential | nn.ModuleList):
             yield from (part for part in child if any(True for _ in part.parameters()))
@@ -294,52 +317,55 @@ def network_blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from network_blocks(child)
 
 
-# BatchNorm over the whole batch of all processes.
+# BatchNorm over the whole batch of all ranks.
+# torch.nn.SyncBatchNorm computes on GPUs only, and replaces a module, whose activation it drops where timm has fused
+# one. Here the modules stay what they are, under the same names, and learn alike on any device.
 
 
 def synchronize_batch_norm(model: nn.Module) -> None:
-    """Let every BatchNorm of a model normalise by the mean and variance of the whole batch, and keep those.
+    """Let every BatchNorm of a model use the mean and variance of the whole batch of all ranks.
 
     mean = sum_r sum(x_r) / n,  var = sum_r sum((x_r - mean)^2) / n  over the ranks r, whose parts may differ in size.
+    Refuses a model without BatchNorm, or with an unknown class of it.
     """
-    parts = [part for part in model.modules() if isinstance(part, _BatchNorm)]
-    if not parts:
+    norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
+    if not norms:
         raise UserError("sync_batchnorm does not matter: the network has no BatchNorm. Leave it out.")
-    for part in parts:
-        if type(part) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d):
-            raise UserError(f"sync_batchnorm does not know the network's {type(part).__name__}: leave it out.")
-        part.forward = partial(_normalised, part)  # type: ignore[method-assign]
+    for norm in norms:
+        if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d):
+            raise UserError(f"sync_batchnorm does not know the network's {type(norm).__name__}: leave it out.")
+        norm.forward = partial(_forward_batch_norm, norm)  # type: ignore[method-assign]
 
 
-def _normalised(norm: _BatchNorm, x: Tensor) -> Tensor:
+def _forward_batch_norm(norm: _BatchNorm, x: Tensor) -> Tensor:
     if norm.training or norm.running_mean is None or norm.running_var is None:
-        out = _by_whole_batch(norm, x)
+        out = _normalise_by_whole_batch(norm, x)
     else:
         out = batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     return norm.act(norm.drop(out)) if isinstance(norm, BatchNormAct2d) else out
 
 
-def _by_whole_batch(norm: _BatchNorm, x: Tensor) -> Tensor:
-    over = [place for place in range(x.ndim) if place != 1]
-    shape = [-1 if place == 1 else 1 for place in range(x.ndim)]
+def _normalise_by_whole_batch(norm: _BatchNorm, x: Tensor) -> Tensor:
+    other_axes = [axis for axis in range(x.ndim) if axis != 1]
+    shape = [-1 if axis == 1 else 1 for axis in range(x.ndim)]  # to broadcast one value for each channel
     exact = x.double() if x.dtype == torch.float64 else x.float()
-    here = exact.new_tensor([x.numel() // x.shape[1]])
-    total = _sum_of_all(torch.cat([exact.sum(over), here]))
+    own_count = exact.new_tensor([x.numel() // x.shape[1]])
+    total = _all_reduce_sum(torch.cat([exact.sum(other_axes), own_count]))
     count = total[-1].detach()
     mean = total[:-1] / count
     centred = exact - mean.view(shape)
-    variance = _sum_of_all(centred.square().sum(over)) / count
+    variance = _all_reduce_sum(centred.square().sum(other_axes)) / count
     if norm.training and norm.track_running_stats:
-        _keep(norm, mean.detach(), variance.detach() * count / (count - 1))
+        _update_statistics(norm, mean.detach(), variance.detach() * count / (count - 1))
     out = centred * torch.rsqrt(variance + norm.eps).view(shape)
     if norm.weight is not None:
         out = out * norm.weight.view(shape) + norm.bias.view(shape)
-    found: Tensor = out.to(x.dtype)
-    return found
+    normalised: Tensor = out.to(x.dtype)
+    return normalised
 
 
-class _SumOfAll(torch.autograd.Function):
-    """The sum over all processes; each of them learns from what the sum does to all losses."""
+class _AllReduceSum(torch.autograd.Function):
+    """The sum over all ranks. Its gradient is summed too, because every rank's loss depends on the sum."""
 
     @staticmethod
     def forward(context: Any, part: Tensor) -> Tensor:
@@ -349,19 +375,19 @@ class _SumOfAll(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Tensor:
-        return _SumOfAll.forward(context, gradient)
+        return _AllReduceSum.forward(context, gradient)
 
 
-def _sum_of_all(part: Tensor) -> Tensor:
-    total: Tensor = _SumOfAll.apply(part)
+def _all_reduce_sum(part: Tensor) -> Tensor:
+    total: Tensor = _AllReduceSum.apply(part)
     return total
 
 
-def _keep(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+def _update_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.num_batches_tracked is not None
     norm.num_batches_tracked.add_(1)
-    share = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
-    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
-    norm.running_var.lerp_(variance.to(norm.running_var.dtype), share)
+    weight = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), weight)
+    norm.running_var.lerp_(variance.to(norm.running_var.dtype), weight)

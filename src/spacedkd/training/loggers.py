@@ -1,4 +1,9 @@
-"""Loggers: who is told what is written into a run's journal, while it is written."""
+"""Loggers: CSV, TensorBoard, Weights & Biases, MLflow, or the user's own, told of a run's journal while it is written.
+
+The journal is the truth; loggers only get copies of its entries. When a run is resumed, entries after its checkpoint
+are removed from the journal and written again. So the files of `csv` and `tensorboard` are made again from the journal,
+and `wandb` and `mlflow`, which cannot take entries back, are not told those entries twice.
+"""
 
 import csv
 import os
@@ -22,124 +27,141 @@ from spacedkd.runtime.files import Folder, write_json
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.user_code import failed
 
-# Loggers: who is told what is written into a run's journal, while it is written.
-
 Entry = Mapping[str, Any]
-"""a line of a journal"""
-Key = tuple[int, str, str]
-"""which line: turn, event and role"""
+"""an entry of a journal"""
+EntryKey = tuple[int, str, str]
+"""an entry's turn, event and role, by which it is recognised when it is written again"""
 
 
 class RunLogger(Protocol):
-    """Any logger of Lightning's, or an object of your own with the same two methods.
+    """A logger of Lightning's, or an object of your own with the same two methods.
 
-    If it has a method `finalize(status)` as well, that is called at the end with success, aborted or failed.
+    If it has a method `finalize(status)` too, that is called at the end with success, aborted or failed.
     """
 
     def log_metrics(self, metrics: dict[str, Any], step: int) -> None:
-        """What was found at a step of a role."""
+        """Log the metrics of one of a role's steps, such as {"student/loss/label": 2.0}."""
 
     def log_hyperparams(self, params: dict[str, Any]) -> None:
-        """The spec of the run: optimizer.lr and so on."""
+        """Log the spec of the run, such as {"optimizer.lr": 0.1}."""
 
 
 def check_loggers(loggers: Sequence[Any]) -> None:
-    """Refuse what cannot be told anything."""
-    for one in loggers if isinstance(loggers, list | tuple) else [loggers]:
-        if not all(callable(getattr(one, name, None)) for name in ("log_metrics", "log_hyperparams")):
+    """Refuse objects that are no loggers."""
+    for logger in loggers if isinstance(loggers, list | tuple) else [loggers]:
+        if not all(callable(getattr(logger, name, None)) for name in ("log_metrics", "log_hyperparams")):
             raise UserError(
                 "loggers must be a list of objects with log_metrics(metrics, step) and log_hyperparams(params), as "
-                f"those of Lightning; got {one!r}. By name they go into the spec: RunSpec(log=['csv'])."
+                f"those of Lightning; got {logger!r}. By name they go into the spec: RunSpec(log=['csv'])."
             )
 
 
-def metrics_of(entry: Entry, pace: float | None = None) -> dict[str, float]:
-    """What a line of the journal says, by role; how many images a second the role learned from is not in it.
+def metrics_of(entry: Entry, images_per_second: float | None = None) -> dict[str, float]:
+    """Return the numbers of a journal's entry, named by role; the speed is not in the journal and is added.
 
     >>> metrics_of({"event": "loss", "role": "student", "epoch": 0.5, "lr": 0.1, "losses": {"label": 2.0}})
     {'student/epoch': 0.5, 'student/lr': 0.1, 'student/loss/label': 2.0}
     """
-    found = {"epoch": entry["epoch"]}
+    metrics = {"epoch": entry["epoch"]}
     if entry["event"] == "loss":
-        found |= {"lr": entry["lr"]} | {f"loss/{name}": loss for name, loss in entry["losses"].items()}
+        metrics |= {"lr": entry["lr"]} | {f"loss/{name}": loss for name, loss in entry["losses"].items()}
     elif entry["event"] == "accuracy":
         scores = entry["accuracy"]
-        found |= {f"accuracy/{part}/{head}": score for part in scores for head, score in scores[part].items()}
+        metrics |= {f"accuracy/{split}/{head}": score for split in scores for head, score in scores[split].items()}
     else:
-        found["skipped"] = 1.0
-    found |= {} if pace is None else {"images_per_second": pace}
-    return {f"{entry['role']}/{name}": value for name, value in found.items()}
+        metrics["skipped"] = 1.0
+    metrics |= {} if images_per_second is None else {"images_per_second": images_per_second}
+    return {f"{entry['role']}/{name}": value for name, value in metrics.items()}
 
 
-def key_of(entry: Entry) -> Key:
+def key_of(entry: Entry) -> EntryKey:
     return entry["turn"], entry["event"], entry["role"]
 
 
-class Loggers:
-    """All loggers of a run: those it names, in its folder or where they keep their runs, and objects of somebody's own.
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return every setting of a spec's JSON by its dotted name; what is empty is left out.
 
-    The journal is the truth. When a run is taken up, files are made again from what is left of it; a tracker is told
-    nothing twice; an object is told all that is written from then on.
+    >>> flatten({"seed": 0, "optimizer": {"name": "sgd"}, "teacher": None, "milestones": ["1ep"]})
+    {'seed': 0, 'optimizer.name': 'sgd', 'milestones': '1ep'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        elif value not in (None, "", []):
+            flat[f"{prefix}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else value
+    return flat
+
+
+class Loggers:
+    """All loggers of a run: those its spec names, and objects of the user.
+
+    A named logger that fails is dropped with a notice, and the run goes on. An error of a user's object ends the run.
+    When a run is resumed, a user's object is told all entries that are written from then on.
     """
 
-    def __init__(self, names: Sequence[str] = (), own: Sequence[RunLogger] = ()) -> None:
+    def __init__(self, names: Sequence[str] = (), user_loggers: Sequence[RunLogger] = ()) -> None:
         check_installed(names)
-        self._names, self._own = names, own
-        self._told: dict[str, tuple[RunLogger, frozenset[Key]]] = {}
+        self._names, self._user_loggers = names, user_loggers
+        self._named: dict[str, tuple[RunLogger, frozenset[EntryKey]]] = {}
+        """each named logger, with the entries it has been told before"""
 
     def __bool__(self) -> bool:
-        return bool(self._names or self._own)
+        return bool(self._names or self._user_loggers)
 
     @contextmanager
     def open(
-        self, run: Path, spec: RunSpec, student: str, left: Sequence[Entry], cut: Sequence[Entry]
+        self, run: Path, spec: RunSpec, student: str, entries: Sequence[Entry], removed: Sequence[Entry]
     ) -> Iterator[None]:
-        """While a run is trained: its journal has what is `left`; what was `cut` off will be written again."""
-        for one in self._own:
-            with _calling(one), suppress(NotImplementedError):  # of Lightning's own CSVLogger
-                one.log_hyperparams(flat(to_json(spec)))
+        """Open all loggers while a run is trained, and finalize them with its status.
+
+        `entries` are those the journal has now; `removed` are those a resume has cut off, which will be written again.
+        """
+        for logger in self._user_loggers:
+            with _user_errors(logger), suppress(NotImplementedError):  # of Lightning's own CSVLogger
+                logger.log_hyperparams(flatten(to_json(spec)))
         status = "failed"
         try:
             for name in self._names:
-                self._told[name] = _opened(name, run, spec, student, left, cut)
+                self._named[name] = _open_named(name, run, spec, student, entries, removed)
             yield
             status = "success" if (run / "result.json").exists() else "aborted"
         finally:
-            for name in [*self._told]:
-                with self._unharmed(name):
-                    _finalize(self._told[name][0], status)
-            for one in self._own:
-                with _calling(one):
-                    _finalize(one, status)
+            for name in [*self._named]:
+                with self._drop_on_error(name):
+                    _finalize(self._named[name][0], status)
+            for logger in self._user_loggers:
+                with _user_errors(logger):
+                    _finalize(logger, status)
 
-    def log(self, entry: Entry, pace: float | None = None) -> None:
-        """A line was written into the journal."""
+    def log(self, entry: Entry, images_per_second: float | None = None) -> None:
+        """Log an entry that was written into the journal."""
         if not self:
             return
-        metrics, step = metrics_of(entry, pace), entry["step"]
-        for name, (logger, known) in [*self._told.items()]:
-            if key_of(entry) not in known:
-                with self._unharmed(name):
+        metrics, step = metrics_of(entry, images_per_second), entry["step"]
+        for name, (logger, told) in [*self._named.items()]:
+            if key_of(entry) not in told:
+                with self._drop_on_error(name):
                     logger.log_metrics(dict(metrics), step)
-        for one in self._own:
-            with _calling(one, f"at step {step} of the {entry['role']}"):
-                one.log_metrics(dict(metrics), step)
+        for logger in self._user_loggers:
+            with _user_errors(logger, f"at step {step} of the {entry['role']}"):
+                logger.log_metrics(dict(metrics), step)
 
     @contextmanager
-    def _unharmed(self, name: str) -> Iterator[None]:
-        """A logger that fails, because of a network or a disk, ends no run; its journal has everything."""
+    def _drop_on_error(self, name: str) -> Iterator[None]:
+        """Drop a named logger whose network or disk fails: the journal has everything."""
         try:
             yield
         except Exception as error:
-            del self._told[name]
+            del self._named[name]
             print_notice(
                 f"Logging to {name} failed ({type(error).__name__}: {first_line(error)}). The run goes on without it."
             )
 
 
 @contextmanager
-def _calling(logger: RunLogger, when: str = "") -> Iterator[None]:
-    """Turn what a logger of the user's raises into one line."""
+def _user_errors(logger: RunLogger, when: str = "") -> Iterator[None]:
+    """Turn an error of the user's logger into a `UserError` of one line."""
     try:
         yield
     except UserError:
@@ -148,25 +170,23 @@ def _calling(logger: RunLogger, when: str = "") -> Iterator[None]:
         raise failed(f"Logger {type(logger).__name__}", error, when) from error
 
 
-def _opened(
-    name: str, run: Path, spec: RunSpec, student: str, left: Sequence[Entry], cut: Sequence[Entry]
-) -> tuple[RunLogger, frozenset[Key]]:
-    """A logger by name that knows what is left of the journal, and the lines it is not to be told again."""
-    pass
-
-    place = run / "logs" / name
+def _open_named(
+    name: str, run: Path, spec: RunSpec, student: str, entries: Sequence[Entry], removed: Sequence[Entry]
+) -> tuple[RunLogger, frozenset[EntryKey]]:
+    """Return a logger that has been told all entries, and the keys of those it must not be told again."""
+    folder = run / "logs" / name
     try:
         if name == "csv":
-            return csv_logger(place, left), frozenset()
+            return csv_logger(folder, entries), frozenset()
         if name == "tensorboard":
-            return tensorboard_logger(place, left, flat(to_json(spec)), student), frozenset()
+            return tensorboard_logger(folder, entries, flatten(to_json(spec)), student), frozenset()
         title = f"{spec.label}, seed {spec.seed}" if spec.label else run.name
         logger: Wandb | Mlflow
-        logger = Wandb(place, title) if name == "wandb" else Mlflow(place, title)
+        logger = Wandb(folder, title) if name == "wandb" else Mlflow(folder, title)
         if not logger.is_new:
-            return logger, frozenset(map(key_of, cut))
-        logger.log_hyperparams(flat(to_json(spec)))
-        for entry in left:
+            return logger, frozenset(map(key_of, removed))
+        logger.log_hyperparams(flatten(to_json(spec)))
+        for entry in entries:
             logger.log_metrics(metrics_of(entry), entry["step"])
         return logger, frozenset()
     except Linked:
@@ -179,114 +199,106 @@ def _opened(
 
 
 def _finalize(logger: RunLogger, status: str) -> None:
-    end = getattr(logger, "finalize", None)
-    if end is not None:
-        end(status)
+    finalize = getattr(logger, "finalize", None)
+    if finalize is not None:
+        finalize(status)
 
 
-def flat(plain: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Every setting by its place in the spec.
+# Loggers that write files into the run's folder.
+# A resume makes the files again from the journal. Only the time of an entry and the speed are not in the journal: they
+# are read from the files before.
 
-    >>> flat({"seed": 0, "optimizer": {"name": "sgd"}, "teacher": None, "milestones": ["1ep"]})
-    {'seed': 0, 'optimizer.name': 'sgd', 'milestones': '1ep'}
-    """
-    found: dict[str, Any] = {}
-    for key, value in plain.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{above}{key}.")
-        elif value not in (None, "", []):
-            found[f"{above}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else value
-    return found
-
-
-# Loggers that keep files in a run's folder; when it is taken up they are made again from its journal.
-
-PACE = "/images_per_second"
+SPEED = "/images_per_second"
 FLUSH_SECONDS = 10
 
 
-def csv_logger(place: Path, entries: Sequence[Entry]) -> CSVLogger:
-    """metrics.csv at this place: a row for each line of the journal, written at once."""
-    run = Folder(place.parents[1])
-    run.refuse_links((f"{place.parent.name}/{place.name}/",))
-    paces = dict(_paces(place / "metrics.csv"))
-    run.remove_tree(place)
-    logger = CSVLogger(place.parent, place.name, version="", flush_logs_every_n_steps=1)
+def csv_logger(folder: Path, entries: Sequence[Entry]) -> CSVLogger:
+    """Return a logger of `metrics.csv` in this folder, one row for each entry, written at once."""
+    run = Folder(folder.parents[1])
+    run.refuse_links((f"{folder.parent.name}/{folder.name}/",))
+    speeds = dict(_read_csv_speeds(folder / "metrics.csv"))
+    run.remove_tree(folder)
+    logger = CSVLogger(folder.parent, folder.name, version="", flush_logs_every_n_steps=1)
     for entry in entries:
-        logger.log_metrics(_as_before(entry, paces), entry["step"])
+        logger.log_metrics(_metrics_with_speed(entry, speeds), entry["step"])
     return logger
 
 
-def _paces(file: Path) -> Iterator[tuple[tuple[str, int], float]]:
-    """What a file says of how fast a run was: column and step, and images a second."""
-    if not file.is_file():  # a pipe would be waited for
+def _read_csv_speeds(file: Path) -> Iterator[tuple[tuple[str, int], float]]:
+    """Yield (column, step) and images a second, as far as a file that a kill may have cut has them."""
+    if not file.is_file():  # opening a named pipe would wait for ever
         return
     with file.open(encoding="utf-8", errors="replace", newline="") as opened, suppress(csv.Error):
         for row in csv.DictReader(opened):
-            for column in [name for name in row if name and name.endswith(PACE) and row[name]]:
+            for column in [name for name in row if name and name.endswith(SPEED) and row[name]]:
                 with suppress(ValueError, TypeError):  # of a line that a kill has cut
                     yield (column, int(row["step"])), float(row[column])
 
 
-def _as_before(entry: Entry, paces: Mapping[tuple[str, int], float]) -> dict[str, Any]:
-    logged = entry["event"] == "loss"
-    return metrics_of(entry, paces.get((f"{entry['role']}{PACE}", entry["step"])) if logged else None)
+def _metrics_with_speed(entry: Entry, speeds: Mapping[tuple[str, int], float]) -> dict[str, Any]:
+    """Return an entry's metrics with the speed that was logged with it before a resume."""
+    is_loss = entry["event"] == "loss"
+    return metrics_of(entry, speeds.get((f"{entry['role']}{SPEED}", entry["step"])) if is_loss else None)
 
 
 def tensorboard_logger(
-    place: Path, entries: Sequence[Entry], settings: dict[str, Any], student: str
+    folder: Path, entries: Sequence[Entry], settings: dict[str, Any], student: str
 ) -> TensorBoardLogger:
-    """TensorBoard's files at this place: a curve for each number, and the settings for its HPARAMS tab."""
+    """Return a logger of TensorBoard files in this folder, with the settings for its HPARAMS tab."""
     from torch.utils.tensorboard.summary import hparams
 
-    run = Folder(place.parents[1])
-    run.refuse_links((f"{place.parent.name}/{place.name}/",))
-    before = _scalars(place)
-    paces = {key: value for key, (value, _) in before.items() if key[0].endswith(PACE)}
-    run.remove_tree(place)
-    logger = TensorBoardLogger(place.parent, place.name, version="", flush_secs=FLUSH_SECONDS)
-    for summary in hparams(settings, {f"{student}/accuracy/test/final": 0.0}):  # of which the name alone is written
+    run = Folder(folder.parents[1])
+    run.refuse_links((f"{folder.parent.name}/{folder.name}/",))
+    scalars = _read_scalars(folder)
+    speeds = {key: value for key, (value, _) in scalars.items() if key[0].endswith(SPEED)}
+    run.remove_tree(folder)
+    logger = TensorBoardLogger(folder.parent, folder.name, version="", flush_secs=FLUSH_SECONDS)
+    for summary in hparams(settings, {f"{student}/accuracy/test/final": 0.0}):  # only the metric's name is written
         logger.experiment._get_file_writer().add_summary(summary)
     for entry in entries:
-        for tag, value in _as_before(entry, paces).items():
-            _, when = before.get((tag, entry["step"]), (0.0, None))
-            logger.experiment.add_scalar(tag, value, entry["step"], walltime=when)
+        for tag, value in _metrics_with_speed(entry, speeds).items():
+            _, wall_time = scalars.get((tag, entry["step"]), (0.0, None))
+            logger.experiment.add_scalar(tag, value, entry["step"], walltime=wall_time)
     return logger
 
 
-def _scalars(place: Path) -> dict[tuple[str, int], tuple[float, float]]:
-    """What the files at a place say: curve and step, and the value and when it was written."""
-    if not place.exists():
+def _read_scalars(folder: Path) -> dict[tuple[str, int], tuple[float, float]]:
+    """Return (tag, step) -> (value, wall time) of the TensorBoard files in a folder."""
+    if not folder.exists():
         return {}
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(place), size_guidance={"scalars": 0})
-    found.Reload()
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
     return {
-        (tag, one.step): (one.value, one.wall_time) for tag in found.Tags()["scalars"] for one in found.Scalars(tag)
+        (tag, scalar.step): (scalar.value, scalar.wall_time)
+        for tag in events.Tags()["scalars"]
+        for scalar in events.Scalars(tag)
     }
 
 
-# Loggers that keep runs elsewhere, Weights & Biases and MLflow; what they were told once cannot be taken back.
+# Loggers that keep runs elsewhere: Weights & Biases and MLflow.
+# The run's folder keeps the id they know the run by, so that a resumed run goes on there.
 
 PROJECT = "spacedkd"
-"""unless WANDB_PROJECT, or MLFLOW_EXPERIMENT_NAME, says another"""
-LONGEST = 500
-"""letters of a setting that every version of MLflow takes"""
+"""unless WANDB_PROJECT, or MLFLOW_EXPERIMENT_NAME, names another"""
+PARAM_LENGTH = 500
+"""letters of a setting that every version of MLflow accepts"""
 
 
 class Wandb:
     """A run of Weights & Biases; its own variables (WANDB_MODE, WANDB_PROJECT ...) count."""
 
-    def __init__(self, place: Path, title: str) -> None:
+    def __init__(self, folder: Path, title: str) -> None:
         wandb: Any = import_module("wandb")
-        known = _known(place)
-        self.is_new = known is None
-        name = known or _remembered(place, secrets.token_hex(4))
+        run_id = _read_id(folder)
+        self.is_new = run_id is None
+        run_id = run_id or _save_id(folder, secrets.token_hex(4))
         project = os.environ.get("WANDB_PROJECT", PROJECT)
-        self._run = wandb.init(project=project, name=title, id=name, resume="allow", dir=str(place))
+        self._run = wandb.init(project=project, name=title, id=run_id, resume="allow", dir=str(folder))
+        # W&B's own steps may not go back, but every role counts its own: steps are an ordinary metric.
         self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")  # its own steps may not go back, and roles have each their own
+        self._run.define_metric("*", step_metric="step")
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         self._run.log({**metrics, "step": step})
@@ -299,45 +311,46 @@ class Wandb:
 
 
 class Mlflow:
-    """A run of MLflow, where MLFLOW_TRACKING_URI says, or where MLflow keeps runs by itself."""
+    """A run of MLflow, at MLFLOW_TRACKING_URI or where MLflow keeps runs by default."""
 
-    def __init__(self, place: Path, title: str) -> None:
+    def __init__(self, folder: Path, title: str) -> None:
         mlflow: Any = import_module("mlflow")
         self._client, self._metric, self._param = mlflow.MlflowClient(), mlflow.entities.Metric, mlflow.entities.Param
-        known = _known(place)
-        self.is_new = known is None
-        if known is None:
+        run_id = _read_id(folder)
+        self.is_new = run_id is None
+        if run_id is None:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
             experiment = self._client.get_experiment_by_name(name)
             number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-            known = _remembered(place, self._client.create_run(number, run_name=title).info.run_id)
+            run_id = _save_id(folder, self._client.create_run(number, run_name=title).info.run_id)
         else:
-            self._client.update_run(known, status="RUNNING")
-        self._id = known
+            self._client.update_run(run_id, status="RUNNING")
+        self._id = run_id
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         now = int(1000 * time.time())
-        found = [self._metric(name, float(value), now, step) for name, value in metrics.items()]
-        self._client.log_batch(self._id, metrics=found)
+        values = [self._metric(name, float(value), now, step) for name, value in metrics.items()]
+        self._client.log_batch(self._id, metrics=values)
 
     def log_hyperparams(self, params: dict[str, Any]) -> None:
-        found = [self._param(name, str(value)[:LONGEST]) for name, value in params.items()]
-        self._client.log_batch(self._id, params=found)
+        settings = [self._param(name, str(value)[:PARAM_LENGTH]) for name, value in params.items()]
+        self._client.log_batch(self._id, params=settings)
 
     def finalize(self, status: str) -> None:
-        ends = {"success": "FINISHED", "aborted": "KILLED", "failed": "FAILED"}
-        self._client.set_terminated(self._id, ends[status])
+        statuses = {"success": "FINISHED", "aborted": "KILLED", "failed": "FAILED"}
+        self._client.set_terminated(self._id, statuses[status])
 
 
-def _known(place: Path) -> str | None:
+def _read_id(folder: Path) -> str | None:
+    """Return the id a tracker knows the run by; None if the run is new to it."""
     try:
-        return str(read_json(place / "run.json", within=place.parents[1])["id"])
+        return str(read_json(folder / "run.json", within=folder.parents[1])["id"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
-def _remembered(place: Path, name: str) -> str:
-    run = Folder(place.parents[1])
-    run.make(place)
-    write_json(place / "run.json", {"id": name}, run)
-    return name
+def _save_id(folder: Path, run_id: str) -> str:
+    run = Folder(folder.parents[1])
+    run.make(folder)
+    write_json(folder / "run.json", {"id": run_id}, run)
+    return run_id
