@@ -76,5 +76,5 @@ from .training.forecast import forecast as forecast
 from .training.learner import learning as learning
 from .training.loggers import RunLogger as RunLogger
 from .training.loop import train as train
+from .trajectory.snapshot_teacher import Snapshots as Snapshots
 from .trajectory.snapshot_teacher import SnapshotTeacher as SnapshotTeacher
-from .trajectory.snapshots import Snapshots as Snapshots

@@ -29,7 +29,7 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.files import write_json
 from spacedkd.runtime.signals import Stopped
 from spacedkd.training.build import build_models
-from spacedkd.trajectory.replay import _passed_record, read_passed
+from spacedkd.trajectory.replay import _needed_document, read_oldest_needed
 from tests.conftest import TINY, of_model
 
 ARMS = {
@@ -285,22 +285,22 @@ def test_a_damaged_passed_json_removes_nothing(tmp_path: Path) -> None:
         passed | {"versions": {"teacher": 15}},
         passed | {"fingerprint": "0" * 16},
         {"teacher": 15},  # as earlier versions wrote it
-        _passed_record({"teacher": 10**6}, fingerprint),
-        _passed_record({"teacher": "15"}, fingerprint),  # type: ignore[dict-item]
-        _passed_record({"teacher": True}, fingerprint),
-        _passed_record({"teacher": -1}, fingerprint),
-        _passed_record({"teacher": 7}, "0" * 16),
+        _needed_document({"teacher": 10**6}, fingerprint),
+        _needed_document({"teacher": "15"}, fingerprint),  # type: ignore[dict-item]
+        _needed_document({"teacher": True}, fingerprint),
+        _needed_document({"teacher": -1}, fingerprint),
+        _needed_document({"teacher": 7}, "0" * 16),
         [passed],
         15,
     ):
         file.write_text(json.dumps(damaged))
         forget_passed(followers(tmp_path, jobs))
         assert sorted(recorded.iterdir()) == before
-        assert read_passed(run) == {}
+        assert read_oldest_needed(run) == {}
     file.write_text(json.dumps(passed))
-    assert read_passed(run) == passed["versions"]
+    assert read_oldest_needed(run) == passed["versions"]
     shutil.rmtree(spaced.folder / "checkpoint")
-    assert read_passed(run) == {}, "without a checkpoint it begins anew"
+    assert read_oldest_needed(run) == {}, "without a checkpoint it begins anew"
 
 
 def snapshots(folder: Path) -> list[Path]:

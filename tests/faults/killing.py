@@ -32,7 +32,7 @@ MOMENTS = {
     "evaluation": ("spacedkd.training.evaluate", "evaluate_model"),
     "save": ("spacedkd.training.recorder", "Recorder.save"),
     "finish": ("spacedkd.training.recorder", "Recorder.finish"),
-    "hand over": ("spacedkd.trajectory.replay", "RecordedPath.load"),
+    "hand over": ("spacedkd.trajectory.replay", "RecordedTrajectory.load"),
 }
 """kill points between files: where these begin"""
 

@@ -23,11 +23,11 @@ from lightning_fabric.strategies.launchers.subprocess_script import _ChildProces
 from torch import Tensor, distributed, nn
 
 from spacedkd import UserError
-from spacedkd.schedule import Turn
+from spacedkd.timeline import Block
 from spacedkd.training import distributed as module
 from spacedkd.training.distributed import CollectiveStop, check_shared_storage, rendezvous_timeout, watch_ranks
 from spacedkd.training.fabric import disable_child_observer
-from spacedkd.trajectory.replay import Following
+from spacedkd.trajectory.replay import Replay
 
 
 class Fake:
@@ -174,10 +174,10 @@ def test_ranks_that_wait_find_it_or_stop_at_the_same_time(
     def rank(number: int) -> tuple[int, bool]:
         rank_of.number, path = number, Appears(looks[number])
         plan = SimpleNamespace(method=SimpleNamespace(learners={"teacher": "teacher"}))
-        following = Following(plan, {"teacher": nn.Identity()}, {"teacher": path}, lambda entry: None)  # type: ignore[arg-type, dict-item]
-        following.pass_by(1, Turn("teacher", 0))
+        replay = Replay(plan, {"teacher": nn.Identity()}, {"teacher": path}, lambda entry: None)  # type: ignore[arg-type, dict-item]
+        replay.skip(Block("teacher", 0, [0]))
         with CollectiveStop(Fake(number, []), lambda: path.looks > stops[number]) as stop:  # type: ignore[arg-type]
-            for _ in following.catch_up(stop.all_ready):
+            for _ in replay.load(stop.all_ready):
                 if stop.poll_waiting():
                     break
         return path.looks, path.loaded

@@ -26,7 +26,7 @@ from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
 from spacedkd.training.callbacks import Event
 from spacedkd.training.loop import train_run
-from spacedkd.trajectory.replay import is_written
+from spacedkd.trajectory.store import is_recording
 
 REPORT_SECONDS = 0.2
 MEANWHILE_SECONDS = 2.0
@@ -148,7 +148,7 @@ def train_job(job: Job, callback: Callable[[Event], None], stop: Stop, patience:
     def sometimes(moment: Event) -> None:
         nonlocal told, busy, gives_way
         now = time.monotonic()
-        if leader is None or not moment.waiting or is_written(Path(leader)):
+        if leader is None or not moment.waiting or is_recording(Path(leader)):
             busy = now
         gives_way = now - busy > patience
         if now - told > REPORT_SECONDS or moment.accuracy is not None or moment.turn == moment.turns:

@@ -20,8 +20,10 @@ from spacedkd.runtime.files import Folder, resolved, write_json
 from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Offline, Schedule
 from spacedkd.timeline import updates_seen
-from spacedkd.trajectory.recording import file_of, path_file, place_of, settings, to_record
-from spacedkd.trajectory.replay import forget, read_passed, read_paths
+from spacedkd.trajectory.identity import trajectory_settings
+from spacedkd.trajectory.record import updates_to_record
+from spacedkd.trajectory.replay import read_oldest_needed
+from spacedkd.trajectory.store import RunSnapshots, index_file, read_index
 
 # Arms whose teachers are the same: one of them trains the teacher and records its path, the others follow it.
 
@@ -118,7 +120,7 @@ class Teacher:
 
     def covered_by(self, plan: ResolvedRun, spec: RunSpec) -> bool:
         """Whether a run with this plan and spec records what this arm's student needs."""
-        return self.needed <= {*to_record(replace(plan, spec=spec), plan.roles[0])}
+        return self.needed <= {*updates_to_record(replace(plan, spec=spec), plan.roles[0])}
 
 
 def teacher_of(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> Teacher | None:
@@ -129,7 +131,7 @@ def teacher_of(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> Teacher | 
     if spec.engine.pipeline or spec.teacher_path is not None:  # it is handed over already
         return None
     try:
-        decides = settings(plan, roles[0], models)
+        decides = trajectory_settings(plan, roles[0], models)
     except UserError:
         return None
     written = [to_json(every) for every in (spec.evaluate_every, spec.log_every, spec.save_every)]
@@ -200,7 +202,7 @@ def _is_there(live: Job, first: int) -> bool:
 def begun_again(job: Job) -> Job:
     """The job; if it has begun to follow a path that is gone, from its beginning, following nobody yet."""
     leader = job.spec.teacher_path
-    if leader is None or not job.begun or job.finished or job.diverged() or path_file(Path(leader)).exists():
+    if leader is None or not job.begun or job.finished or job.diverged() or index_file(Path(leader)).exists():
         return job
     if RunFolder(leader).spec.exists() and not RunFolder(leader).finished():
         return job  # it will record
@@ -230,7 +232,7 @@ def _recorded_roles(leader: Job) -> list[str]:
     """Return the roles that a run records, as it has written them down, or, before that, as its method has them."""
     for run in (leader.folder, RunFolder(leader.folder).teacher):
         with suppress(OSError, SnapshotsGone):
-            return [*read_paths(run)]
+            return [*read_index(run)]
     return [method_and_schedule(leader.spec)[0].roles[0]]
 
 
@@ -294,8 +296,8 @@ def _can_begin(job: Job, busy: Container[str]) -> bool:
     if job.spec.teacher_path is None:
         return True
     run = Path(job.spec.teacher_path)
-    first = file_of(place_of(run, "*"), job.first)
-    there = path_file(run).exists() if job.first == 0 else any(run.glob(str(first.relative_to(run))))
+    first = RunSnapshots(run, "*").file(job.first)
+    there = index_file(run).exists() if job.first == 0 else any(run.glob(str(first.relative_to(run))))
     return RunFolder(run).finished() or (job.spec.teacher_path in busy and there)
 
 
@@ -342,9 +344,10 @@ def forget_passed(found: Followers) -> None:
             alone = _is_alone(leader)
             for place in (leader,) if alone else (leader / "path", RunFolder(leader).teacher):
                 Folder(leader.parent if alone else leader).remove_tree(place)
-        passed = [read_passed(run) for run in going_on]
+        needed = [read_oldest_needed(run) for run in going_on]
         for role in Folder(leader).names(leader / "path") if leader.exists() else ():
-            forget(leader, role, min((versions.get(role, 0) for versions in passed), default=LATER))
+            oldest = min((updates.get(role, 0) for updates in needed), default=LATER)
+            RunSnapshots(leader, role).remove_before(oldest)
 
 
 LATER = 10**9 - 1

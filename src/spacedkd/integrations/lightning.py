@@ -22,8 +22,7 @@ from torch import distributed
 
 from spacedkd.data.dataloader import SeededBatchSampler, SeededLoader
 from spacedkd.runtime.errors import UserError, install_command
-from spacedkd.trajectory.snapshot_teacher import SnapshotTeacher
-from spacedkd.trajectory.snapshots import Snapshots
+from spacedkd.trajectory.snapshot_teacher import Snapshots, SnapshotTeacher
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

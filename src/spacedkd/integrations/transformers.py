@@ -26,8 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from spacedkd.data.stream import smooth_labels
 from spacedkd.methods.losses import LOGIT_LOSSES, alike, cross_entropy
 from spacedkd.runtime.errors import UserError, check_between, format_value, install_command, unknown
-from spacedkd.trajectory.snapshot_teacher import SnapshotTeacher
-from spacedkd.trajectory.snapshots import Snapshots
+from spacedkd.trajectory.snapshot_teacher import Snapshots, SnapshotTeacher
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -38,9 +38,10 @@ from spacedkd.training.evaluate import evaluate_model
 from spacedkd.training.loop import learn
 from spacedkd.training.recorder import Recorder
 from spacedkd.training.state import TrainingState, build_state
-from spacedkd.trajectory import recording
-from spacedkd.trajectory.matching import find_paths
+from spacedkd.trajectory.identity import check_shareable, find_trajectories, shared_roles, trajectory_settings
+from spacedkd.trajectory.record import updates_to_record
 from spacedkd.trajectory.replay import check_recorded
+from spacedkd.trajectory.store import index_file
 
 # How much memory a run takes: its tensors, what its steps keep, and the process around them.
 
@@ -438,8 +439,8 @@ def forecasts(
     for spec, folder in runs:
         _check(spec, folder, objects, library)
     asked = resolve(runs[0][0], objects, library)
-    for role in asked.roles[:-1] if asked.spec.engine.pipeline else recording.leaders(asked):
-        recording.check_path(asked, role)
+    for role in asked.roles[:-1] if asked.spec.engine.pipeline else shared_roles(asked):
+        check_shareable(asked, role)
     state = build_state(replace(asked, spec=replace(asked.spec, record=(), teacher_path=None)))
     start = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as place:
@@ -498,9 +499,9 @@ def _forecast(
     measured = whole.evaluations.total() + averaged
     lines = whole.losses * tried.loss_bytes + measured * tried.accuracy_bytes
     recorded = sum(
-        len(recording.to_record(plan, role))
+        len(updates_to_record(plan, role))
         * sum(t.nbytes for t in state.modules()[learners[role]].state_dict().values())
-        for role in recording.leaders(plan)
+        for role in shared_roles(plan)
         if plan.spec.record
     )
     disk = Disk(tried.checkpoint_bytes, tried.students_bytes, round(lines), tried.other_bytes, recorded)
@@ -531,8 +532,8 @@ def _followed(plan: ResolvedRun) -> Sequence[str]:
     """The roles that learn elsewhere; where that has not begun, the first."""
     if plan.spec.teacher_path is None:
         return ()
-    leaders = recording.leaders(plan)
-    if not recording.path_file(Path(plan.spec.teacher_path)).exists():
+    leaders = shared_roles(plan)
+    if not index_file(Path(plan.spec.teacher_path)).exists():
         return leaders[:1]
     models = build_models(plan)  # what was measured may have had another seed, and has learned
-    return [*find_paths(plan, {role: recording.settings(plan, role, models) for role in leaders})]
+    return [*find_trajectories(plan, {role: trajectory_settings(plan, role, models) for role in leaders})]

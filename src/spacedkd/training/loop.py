@@ -22,6 +22,7 @@ from spacedkd.runtime.errors import UserError, is_out_of_memory, out_of_memory
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
 from spacedkd.runtime.user_code import user_code
 from spacedkd.schedule import Turn
+from spacedkd.timeline import Block
 from spacedkd.training.accumulation import MicroBatches
 from spacedkd.training.callbacks import Callback, Event, Events, LossValues
 from spacedkd.training.distributed import CollectiveStop, watch_ranks
@@ -33,7 +34,7 @@ from spacedkd.training.recorder import Beginning, Planned, Recorder
 from spacedkd.training.state import TrainingState, build_state, check_same_data
 from spacedkd.training.students import restore_students
 from spacedkd.trajectory import replay
-from spacedkd.trajectory.pipeline import check_pipeline, forget_teacher, teacher_process
+from spacedkd.trajectory.pipeline import check_pipeline, remove_teacher, teacher_process
 
 
 def train(
@@ -110,7 +111,7 @@ def train_run(
             objects.check(held.objects, str(folder.path))
             folder.check_holds(resolve_spec(spec, objects, library))
         if done:
-            forget_teacher(held, folder)  # which a kill may have left behind
+            remove_teacher(held, folder)  # which a kill may have left behind
             return read_run(folder.path)
     logs = Loggers(spec.log, loggers)
     plan = resolve(spec, objects, library)
@@ -140,7 +141,7 @@ def train_run(
 def _train(
     plan: ResolvedRun, folder: RunFolder, callback: Callback, stop: Stop, begins: Beginning, loggers: Loggers
 ) -> Run:
-    for waiting in replay.wait_for_begin(plan):
+    for waiting in replay.wait_for_recording(plan):
         callback(Event(0, len(plan.timeline), "", 0.0, None, waiting))
         if stop():
             raise Stopped(folder.path, 0, len(plan.timeline))
@@ -213,12 +214,12 @@ def _learn(state: TrainingState, recorder: Recorder, stops: CollectiveStop, seen
         role, step = recorder.turn = turn
         if role in state.followed:  # it learns elsewhere, and its path is looked at when somebody looks at it
             position.turns += 1
-            recorder.following.pass_by(position.turns, turn)
+            recorder.replay.skip(Block(role, position.turns - 1, [step]))
             learning = position.role = role
             continue
 
         if role != learning:
-            for waiting in recorder.following.catch_up(stops.all_ready):
+            for waiting in recorder.replay.load(stops.all_ready):
                 yield moment(role, step, waiting=waiting)
                 if stops.poll_waiting():
                     position.turns, position.role = rest  # what has passed by is not caught up with
@@ -267,13 +268,13 @@ def _learn(state: TrainingState, recorder: Recorder, stops: CollectiveStop, seen
         yield moment(role, step + 1, accuracy, "", values, state.learner(role).lr, pace, left)
         if stop:
             return
-    for waiting in recorder.following.catch_up(stops.all_ready):
+    for waiting in recorder.replay.load(stops.all_ready):
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
         if stops.poll_waiting():
             position.turns, position.role = rest
             return
-    for waiting in recorder.following.wait_for_costs():
+    for waiting in recorder.replay.wait_for_costs():
         yield moment(plan.roles[0], plan.total_steps, waiting=waiting)
     watch.check_weights(Turn(plan.roles[-1], plan.last_step[plan.roles[-1]]))
     if learning in state.followed:
-        yield moment(learning, plan.total_steps, recorder.following.accuracy.get(learning))
+        yield moment(learning, plan.total_steps, recorder.replay.accuracy.get(learning))

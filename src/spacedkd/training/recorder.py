@@ -30,8 +30,9 @@ from spacedkd.training.heartbeat import Heartbeat
 from spacedkd.training.loggers import Loggers
 from spacedkd.training.state import TrainingState
 from spacedkd.training.students import BestStudent, build_saved_models, save_students, student_digests
-from spacedkd.trajectory.recording import Entry, Recording
-from spacedkd.trajectory.replay import Following
+from spacedkd.trajectory.journal import Entry
+from spacedkd.trajectory.record import TrajectoryRecorder
+from spacedkd.trajectory.replay import Replay
 
 # How a run takes its folder: free, begun before, begun again, or where another run ended.
 
@@ -51,7 +52,7 @@ class Beginning(NamedTuple):
     planned: Planned = lambda plan, done: None
     """called once the folder is held"""
 
-    def take(self, folder: RunFolder, state: TrainingState, following: Following) -> bool:
+    def take(self, folder: RunFolder, state: TrainingState, replay: Replay) -> bool:
         """Make the folder this run's, which is held; says whether it is the first to be there."""
         spec = state.run.spec
         is_new = not folder.spec.exists()
@@ -67,10 +68,10 @@ class Beginning(NamedTuple):
             if (held.processes_before, held.log) != (spec.processes_before, spec.log):
                 folder.create(spec)  # from here on it is a run on another number of processes, or with other loggers
         if self.restart:
-            following.check_there(folder.path)
+            replay.check_complete(folder.path)
             folder.begin_again()
         folder.handle.remove(folder.failed)  # it is tried again
-        following.go_on(folder)
+        replay.resume(folder)
         write_json(folder.classes, state.run.data.describe(), folder.handle)
         if checkpoint.generations(folder.checkpoint):
             checkpoint.promote_newest(folder.checkpoint, folder.journal, state.modules(), folder.handle)
@@ -132,8 +133,8 @@ class Recorder:
         self._saved = -1
         self._passed: Mapping[str, int] = {}
         recorded = {role: one for role, one in state.paths.items() if state.run.spec.record and role in state.learning}
-        self._recording = Recording(folder.handle, state.run, state.modules(), recorded)
-        self.following = Following(state.run, state.modules(), state.followed, self._keep)
+        self._trajectory = TrajectoryRecorder(folder.handle, state.run, state.modules(), recorded)
+        self.replay = Replay(state.run, state.modules(), state.followed, self._keep)
         self._best = BestStudent(state, folder)
         self._saving = Background()
         self._started = time.monotonic()
@@ -146,7 +147,7 @@ class Recorder:
             is_new = False
             if fabric.is_global_zero:
                 stack.enter_context(self.folder.lock())  # before anything is written: others may begin here as well
-                is_new = (begins or Beginning()).take(self.folder, self.state, self.following)
+                is_new = (begins or Beginning()).take(self.folder, self.state, self.replay)
             fabric.barrier()
             check_shared_storage(fabric, self.folder.spec)
             latest, first = self.folder.checkpoint, self.folder.first_checkpoint
@@ -160,7 +161,7 @@ class Recorder:
                 known = (self.position.journal_bytes, self.position.journal_digest)
                 self._journal = stack.enter_context(Journal(self.folder.journal, *known, self.folder.handle))
                 left = read_journal(self.folder.journal, self.folder.handle)
-                stack.enter_context(self._recording.opened(plan.updates(self.position.turns), left))
+                stack.enter_context(self._trajectory.opened(plan.updates(self.position.turns), left))
                 stack.push(self._end_saving)
             self._best.resume(self.position)
             self._started, begun = time.monotonic() - self.position.seconds, self.position.turns
@@ -211,7 +212,7 @@ class Recorder:
             self.position.journal_digest, self.position.best_digest = self._journal.digest(), self._best.digest
             self.position.seconds = time.monotonic() - self._started
             self.position.cost = {role: dict(counts) for role, counts in self.cost.counts.items()}
-            self._passed = self.following.passed()
+            self._passed = self.replay.oldest_needed()
         models, optimizers, writes = self.state.modules(), self._optimizers(), self._journal is not None
         saved = (self.folder.checkpoint, fingerprint, self.position, models, optimizers, writes, self._write_beside)
         checkpoint.save(*saved, self.folder.handle)
@@ -225,7 +226,7 @@ class Recorder:
         def work() -> None:
             journal.sync()  # first: a checkpoint says how long it is
             write()
-            self.following.tell_passed(passed, self.folder.passed, self.folder.handle)  # last: no checkpoint needs more
+            self.replay.release(passed, self.folder)  # last: no checkpoint needs more
 
         self._saving.start(work)
 
@@ -266,19 +267,19 @@ class Recorder:
     def _keep(self, entry: Entry, pace: float | None = None) -> None:
         if self._journal is not None:
             self._journal.write(entry)
-            self._recording.note(entry)
+            self._trajectory.add(entry)
             self._loggers.log(entry, pace)
 
     def leaves_behind(self, turn: Turn) -> bool:
         """Whether others will read, from the folder, what there is after a turn."""
-        return self.state.run.saves(turn) or self._recording.wants(turn) or self._best.pending
+        return self.state.run.saves(turn) or self._trajectory.records(turn) or self._best.pending
 
     def updated(self, turn: Turn) -> None:
         """Leave the role's path behind, where it is recorded, and the student, where it is the best so far."""
         self._saving.check()
         self._best.save_pending()
         if self._journal is not None:
-            self._recording.reached(turn, self.cost.counts[turn.role])
+            self._trajectory.save(turn, self.cost.counts[turn.role])
 
     def rest(self) -> None:
         """Save a run that is to stop here; all processes leave it together."""
@@ -309,7 +310,7 @@ class Recorder:
             if plan.spec.on_nonfinite == "skip":
                 facts["skipped_updates"] = skipped(read_journal(self.folder.journal, self.folder.handle))
             machine = describe_machine(state.fabric, plan.spec)
-            cost = self.cost.summary(self.following.costs())
+            cost = self.cost.summary(self.replay.costs())
             self._beat.remove()
             ended = make_result(
                 self.folder.path, cost=cost, seconds=self.position.seconds, plan=facts, environment=machine

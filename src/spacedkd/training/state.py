@@ -25,10 +25,9 @@ from spacedkd.training.distributed import synchronize_batch_norm, uses_fsdp
 from spacedkd.training.fabric import Fabric
 from spacedkd.training.learner import Learner, set_mode
 from spacedkd.training.onednn import patch_strided_convolutions, supports_channels_last
-from spacedkd.trajectory import recording
-from spacedkd.trajectory.matching import find_paths
-from spacedkd.trajectory.recording import Settings
-from spacedkd.trajectory.replay import RecordedPath
+from spacedkd.trajectory.identity import find_trajectories, shared_roles, trajectory_settings
+from spacedkd.trajectory.replay import RecordedTrajectory
+from spacedkd.trajectory.store import Settings
 
 # Whether the data is still what a run began with; its folder keeps the classes and a digest in classes.json.
 
@@ -96,7 +95,7 @@ class TrainingState:
     learners: dict[str, Learner]
     paths: Mapping[str, Settings]
     """what decides the weights of each role whose path is recorded or followed"""
-    followed: dict[str, RecordedPath]
+    followed: dict[str, RecordedTrajectory]
     """of the roles that do not learn here, because their weights are known already"""
     channels_last: bool
     average: nn.Module | None
@@ -170,8 +169,8 @@ def build_state(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -
     spec, method = plan.spec, plan.method
     if spec.teacher_path is not None:
         check_same_data(RunFolder(spec.teacher_path), plan.data, "--teacher-path: ")
-    paths = {role: recording.settings(plan, role, models) for role in recording.leaders(plan)}
-    followed = {} if spec.teacher_path is None else find_paths(plan, paths)
+    paths = {role: trajectory_settings(plan, role, models) for role in shared_roles(plan)}
+    followed = {} if spec.teacher_path is None else find_trajectories(plan, paths)
     if spec.record and not paths.keys() - followed.keys():
         raise UserError("--record: everybody who leads learns elsewhere, by --teacher-path. Leave one of them out.")
     learning = [role for role in plan.roles if role not in followed]

@@ -1,12 +1,12 @@
 """Teacher and student of one run in two processes, with a device each.
 
-The teacher learns the next block while the student replays this one; it is a run of its own within the run's folder,
-and what it has learned is handed over by its path.
+The teacher learns the next block while the student replays this one. It is a run of its own, with --record, within the
+run's folder; the student replays its snapshots.
 """
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -24,45 +24,56 @@ from spacedkd.runtime.files import naming
 from spacedkd.runtime.locks import hold, is_held
 from spacedkd.runtime.signals import Stop, Stopped, as_child, child_context, killed_by, signals_wait
 from spacedkd.runtime.user_code import Inherited
-from spacedkd.trajectory.recording import check_path
+from spacedkd.trajectory.identity import check_shareable
 
 Check = Callable[[], None]
-"""complains when the teacher's process has ended before its time"""
+"""raises an error when the teacher's process has ended before its time"""
 Train = Callable[[RunSpec, RunFolder, Objects, Stop], Any]
+"""trains the teacher's run, in the teacher's process"""
 
 
-def check_pipeline(plan: ResolvedRun, teacher: Path) -> None:
-    """Refuse what two processes cannot do any better, or not at all."""
-    spec = plan.spec
-    if len(plan.roles) < 2:
-        raise UserError(f"--pipeline: in method {spec.method.name} as asked for nobody leads. Leave it out.")
+def check_pipeline(run: ResolvedRun, teacher: Path) -> None:
+    """Refuse a run that two processes cannot train, or not any faster."""
+    spec = run.spec
+    if len(run.roles) < 2:
+        raise UserError(f"--pipeline: method {spec.method.name} with these options has one role. Leave it out.")
     if spec.engine.processes > 1:
         raise UserError("--pipeline gives teacher and student a device each: leave out --devices and --nodes.")
     if spec.record or spec.teacher_path not in (None, str(teacher.resolve())):
         raise UserError("--pipeline hands its own teacher over: leave out --record and --teacher-path.")
-    for role in plan.roles[:-1]:
-        check_path(plan, role)
+    for role in run.roles[:-1]:
+        check_shareable(run, role)
 
 
-def teacher_spec(spec: RunSpec, roles: Any) -> RunSpec:
-    """The run of all that lead, which leaves behind what the last role needs."""
+def teacher_spec(spec: RunSpec, roles: Sequence[str]) -> RunSpec:
+    """Return the spec of the teacher's run: all roles but the last, recorded for the last one's schedule."""
     engine = replace(spec.engine, pipeline=False)
     record = () if spec.schedule is None else (spec.schedule,)
     return replace(spec, only=roles[-2], record=record, teacher_path=None, ema=None, log=(), engine=engine)
 
 
 @contextmanager
-def teacher_process(plan: ResolvedRun, folder: RunFolder, train: Train) -> Iterator[Check]:
-    """The teacher learns in another process while this lasts; it stops with it, and goes on when it begins again."""
-    spec, objects = plan.spec, plan.objects
+def teacher_process(run: ResolvedRun, folder: RunFolder, train: Train) -> Iterator[Check]:
+    """Train the teacher in another process while this lasts; it stops together with this one, and resumes with it."""
+    spec, objects = run.spec, run.objects
     context = child_context()
     ours, theirs = context.Pipe()
-    given = (teacher_spec(spec, plan.roles), folder.teacher, objects, train, theirs, os.getpid())
     try:
-        pickle.dumps(given[2])
+        pickle.dumps(objects)
     except Exception:
         raise UserError("--pipeline hands objects to another process: give functions that a module defines.") from None
-    process = context.Process(target=_teach, args=(Inherited(), *given))  # no daemon, which could have no workers
+    process = context.Process(  # no daemon, which could have no workers
+        target=_train_teacher,
+        args=(Inherited(),),
+        kwargs={
+            "spec": teacher_spec(spec, run.roles),
+            "folder": folder.teacher,
+            "objects": objects,
+            "train": train,
+            "parent": os.getpid(),
+            "connection": theirs,
+        },
+    )
 
     def check() -> None:
         if process.exitcode not in (None, 0) or ours.poll():
@@ -72,8 +83,9 @@ def teacher_process(plan: ResolvedRun, folder: RunFolder, train: Train) -> Itera
                 process.join()
                 if process.exitcode == 0:
                     return
-                line = f"The teacher's process {killed_by(process.exitcode)}. Go on with --resume {folder.path}"
-                raise UserError(line) from None
+                raise UserError(
+                    f"The teacher's process {killed_by(process.exitcode)}. Go on with --resume {folder.path}"
+                ) from None
 
     try:
         with _next_device(), signals_wait():
@@ -93,18 +105,18 @@ def teacher_process(plan: ResolvedRun, folder: RunFolder, train: Train) -> Itera
             process.join()
         if not folder.spec.exists():  # a mistake that showed before the student began
             folder.discard()
-    forget_teacher(spec, folder)
+    remove_teacher(spec, folder)
 
 
-def forget_teacher(spec: RunSpec, folder: RunFolder) -> None:
-    """Remove what the teacher of a finished pipeline has left, unless it is to be kept."""
+def remove_teacher(spec: RunSpec, folder: RunFolder) -> None:
+    """Remove the folder of the teacher of a finished pipeline, unless its snapshots are to be kept."""
     if spec.engine.pipeline and not spec.engine.keep_path:
         folder.handle.remove_tree(folder.teacher)
 
 
 @contextmanager
 def _next_device() -> Iterator[None]:
-    """A process that is started now sees the second GPU first, if there is one."""
+    """Make processes that are started meanwhile see the second GPU first, if there is one."""
     visible, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
     names = visible.split(",") if visible else [str(number) for number in range(count)]
     if count > 1:
@@ -118,18 +130,26 @@ def _next_device() -> Iterator[None]:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
-def _teach(
-    _: Inherited, spec: RunSpec, folder: Path, objects: Objects, train: Train, told: Connection, parent: int
+def _train_teacher(
+    _: Inherited,
+    *,
+    spec: RunSpec,
+    folder: Path,
+    objects: Objects,
+    train: Train,
+    parent: int,
+    connection: Connection,
 ) -> None:
-    """What the teacher's process does."""
+    """Train the teacher's run, in its own process; a message on the connection asks it to stop."""
     as_child(parent)
     try:
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
+        # A teacher whose parent was killed is about to notice, and to release its lock.
         with hold(folder / ".lock", seconds=30):
-            pass  # one that was left behind by a kill is about to notice
-        train(spec, RunFolder(folder), objects, told.poll)
+            pass
+        train(spec, RunFolder(folder), objects, connection.poll)
     except Stopped:
         return
     except UserError as error:
-        told.send(error)
+        connection.send(error)

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd import Snapshots, SnapshotTeacher, UserError
 from tests.conftest import assert_same_bits
-from tests.snapshots.by_hand import network
+from tests.trajectory.bare_loop import network
 
 
 def names(folder: Path) -> list[str]:
@@ -22,18 +22,18 @@ def names(folder: Path) -> list[str]:
 def test_every_interval_and_the_end(tmp_path: Path) -> None:
     model = network()
     snapshots = Snapshots(tmp_path / "a" / "b", "1.5ep", steps_per_epoch=2, total=7)
-    found = [snapshots.after(updates, model) for updates in range(1, 8)]
-    assert [path and path.name for path in found] == [
+    files = [snapshots.after(updates, model) for updates in range(1, 8)]
+    assert [path and path.name for path in files] == [
         None,
         None,
-        *(["step-3.safetensors"]),
+        "step-3.safetensors",
         None,
         None,
         "step-6.safetensors",
         "step-7.safetensors",
     ]
-    assert_same_bits(load_file(found[2] or ""), model.state_dict())
-    assert "1.running_var" in load_file(found[2] or "")
+    assert_same_bits(load_file(files[2] or ""), model.state_dict())
+    assert "1.running_var" in load_file(files[2] or "")
     open_end = Snapshots(tmp_path / "open", 3)
     assert [open_end.due(updates) for updates in range(5)] == [False, False, False, True, False]
     open_end.save(4, model)
@@ -46,14 +46,14 @@ def test_updates_are_whole_numbers(tmp_path: Path) -> None:
     snapshots.after(torch.tensor(2), network())  # type: ignore[arg-type]
     snapshots.save(torch.tensor(3), network())  # type: ignore[arg-type]
     assert names(tmp_path) == ["step-2.safetensors", "step-3.safetensors"]
-    for ask in (
+    for call in (
         snapshots.due,
         lambda updates: snapshots.after(updates, network()),
         lambda n: snapshots.save(n, network()),
     ):
         for wrong in (2.0, "2", -1):
-            with pytest.raises(UserError, match=f"^updates must be a whole number from 0 up, got {wrong!r}.$"):
-                ask(wrong)  # type: ignore[operator]
+            with pytest.raises(UserError, match=f"updates .* got {wrong!r}"):
+                call(wrong)  # type: ignore[operator]
 
 
 def test_a_restart_leaves_equal_bits_and_refuses_others(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_restart_leaves_equal_bits_and_refuses_others(tmp_path: Path) -> None:
     assert path.stat().st_mtime_ns == before.st_mtime_ns
     assert path.stat().st_ino == before.st_ino
     other = network()
-    with pytest.raises(UserError, match="step-3.safetensors holds other weights than this run"):
+    with pytest.raises(UserError, match="step-3.safetensors"):
         snapshots.save(3, other)
     assert_same_bits(load_file(path), model.state_dict())
     Snapshots(tmp_path, 3, overwrite=True).save(3, other)

@@ -14,7 +14,7 @@ from spacedkd.comparison.results import find_runs
 from spacedkd.config.resolve import resolve
 from spacedkd.trajectory.pipeline import teacher_spec
 from tests.training.stopping import train_until
-from tests.training.test_path import assert_same_but_for_cost
+from tests.trajectory.test_replay import assert_same_but_for_cost
 
 Make = Callable[..., RunSpec]
 PIPELINE = EngineSpec(threads=1, pipeline=True)
@@ -28,22 +28,22 @@ def test_a_teacher_that_dies_is_noticed(tmp_path: Path, tiny: RunSpec) -> None:
             if (tmp_path / "run/teacher/path/path.json").exists():
                 child.kill()
 
-    with pytest.raises(UserError, match=r"process was killed by SIGKILL \(out of memory\?\). Go on with resume=True"):
+    with pytest.raises(UserError, match=r"SIGKILL.* resume=True"):
         train(replace(spec, engine=PIPELINE), tmp_path / "run", callback=kill)
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
+    ("changes", "named"),
     [
-        ({"method": MethodSpec("none")}, "nobody leads"),
-        ({"method": MethodSpec("dml")}, "learns from those that learn from it"),
-        ({"engine": replace(PIPELINE, devices=2)}, "a device each"),
+        ({"method": MethodSpec("none")}, "pipeline.*none"),
+        ({"method": MethodSpec("dml")}, "of dml learns"),
+        ({"engine": replace(PIPELINE, devices=2)}, "devices"),
     ],
 )
 def test_what_cannot_be_pipelined_is_refused(
-    tmp_path: Path, tiny: RunSpec, changes: dict[str, object], word: str
+    tmp_path: Path, tiny: RunSpec, changes: dict[str, object], named: str
 ) -> None:
-    with pytest.raises(UserError, match=word):
+    with pytest.raises(UserError, match=named):
         train(replace(tiny, **{"engine": PIPELINE, **changes}), tmp_path / "run")  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 

@@ -16,13 +16,13 @@ from spacedkd import MethodSpec, RunSpec, SnapshotTeacher, Spaced, train
 from spacedkd.models.factory import seeded
 from spacedkd.runtime.seeds import seed_for
 from tests.conftest import TINY, assert_same_bits
-from tests.snapshots.by_hand import INTERVAL, LR, SEED, STEPS, Spots, distilled, loop, network, train_teacher
+from tests.trajectory.bare_loop import INTERVAL, LR, SEED, STEPS, Spots, distilled, loop, network, train_teacher
 
-VERSIONS = (4, 8, 12, 14)
+UPDATES = (4, 8, 12, 14)
 
 
 def first_weights() -> nn.Module:
-    """As our run has them: drawn with the run's seed."""
+    """Return the network of our run before its first update: drawn with the seed of the run."""
     with seeded(seed_for(SEED, "weights")):
         return network()
 
@@ -54,16 +54,16 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def network_state(path: Path) -> dict[str, Tensor]:
-    """Of a recorded version; our models hold their network as a part."""
+    """Return the weights of a recorded snapshot; our models hold their network as a part."""
     return {name.removeprefix("network."): value for name, value in load_file(path).items()}
 
 
 def test_the_teacher_is_our_own(ours: Path, theirs: Path) -> None:
-    assert sorted(file.name for file in theirs.iterdir()) == sorted(f"step-{n}.safetensors" for n in VERSIONS)
-    for version in VERSIONS:
-        recorded = network_state(ours / "path" / "teacher" / f"{version:09d}.safetensors")
+    assert sorted(file.name for file in theirs.iterdir()) == sorted(f"step-{n}.safetensors" for n in UPDATES)
+    for update in UPDATES:
+        recorded = network_state(ours / "path" / "teacher" / f"{update:09d}.safetensors")
         assert "1.running_mean" in recorded, "BatchNorm's statistics"
-        assert_same_bits(recorded, load_file(theirs / f"step-{version}.safetensors"))
+        assert_same_bits(recorded, load_file(theirs / f"step-{update}.safetensors"))
 
 
 def test_the_student_is_our_own(ours: Path, theirs: Path) -> None:
@@ -75,16 +75,16 @@ def test_the_student_is_our_own(ours: Path, theirs: Path) -> None:
 
 def test_a_resume_at_any_step_gives_the_same_bits(theirs: Path) -> None:
     whole = first_weights()
-    left: dict[int, tuple[dict[str, Tensor], dict[str, Any]]] = {}
+    states: dict[int, tuple[dict[str, Tensor], dict[str, Any]]] = {}
     teacher = SnapshotTeacher(theirs, INTERVAL, network, total=STEPS)
     optimizer = torch.optim.SGD(whole.parameters(), 0.1, 0.9, weight_decay=5e-4)
     for step in range(STEPS):
-        left[step] = deepcopy((whole.state_dict(), optimizer.state_dict()))
+        states[step] = deepcopy((whole.state_dict(), optimizer.state_dict()))
         loop(whole, distilled(teacher), step, step + 1, optimizer)
-    for step, (weights, state) in left.items():
-        again = network()
-        again.load_state_dict(weights)
-        optimizer = torch.optim.SGD(again.parameters(), 0.1, 0.9, weight_decay=5e-4)
+    for step, (weights, state) in states.items():
+        resumed = network()
+        resumed.load_state_dict(weights)
+        optimizer = torch.optim.SGD(resumed.parameters(), 0.1, 0.9, weight_decay=5e-4)
         optimizer.load_state_dict(state)
-        loop(again, distilled(SnapshotTeacher(theirs, INTERVAL, network, total=STEPS)), step, optimizer=optimizer)
-        assert_same_bits(whole.state_dict(), again.state_dict())
+        loop(resumed, distilled(SnapshotTeacher(theirs, INTERVAL, network, total=STEPS)), step, optimizer=optimizer)
+        assert_same_bits(whole.state_dict(), resumed.state_dict())

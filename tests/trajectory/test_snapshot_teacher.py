@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from spacedkd import RunSpec, Snapshots, SnapshotTeacher, Spaced, UserError, train
 from spacedkd.training.trained_models import load_run
+from spacedkd.trajectory.store import FolderSnapshots
 from tests.conftest import assert_same_bits
-from tests.snapshots.by_hand import network
+from tests.trajectory.bare_loop import network
 
 Write = Callable[[Path, int, dict[str, Tensor]], None]
 
@@ -45,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "teacher"
 
 
-def says(teacher: SnapshotTeacher) -> float:
+def output(teacher: SnapshotTeacher) -> float:
     return float(teacher(torch.ones(1, 2))) / 3
 
 
@@ -53,16 +54,17 @@ def test_weights_are_a_function_of_the_step_and_read_when_they_change(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = SnapshotTeacher(folder, 3, linear, total=8)
-    seen = []
+    updates: list[int] = []
+    read = FolderSnapshots.read
 
-    def read(file: Path) -> dict[str, Tensor]:
-        seen.append(file.stem)
-        return load_file(file)
+    def count(store: FolderSnapshots, update: int) -> dict[str, Tensor]:
+        updates.append(update)
+        return read(store, update)
 
-    monkeypatch.setattr("spacedkd.trajectory.formats.read", read)
-    assert [says(teacher.seek(step)) for step in range(8)] == [3, 3, 3, 6, 6, 6, 8, 8]
-    assert seen == ["step-3", "step-6", "step-8"]
-    assert [says(teacher.seek(step)) for step in (7, 0, 4)] == [8, 3, 6]
+    monkeypatch.setattr(FolderSnapshots, "read", count)
+    assert [output(teacher.seek(step)) for step in range(8)] == [3, 3, 3, 6, 6, 6, 8, 8]
+    assert updates == [3, 6, 8]
+    assert [output(teacher.seek(step)) for step in (7, 0, 4)] == [8, 3, 6]
 
 
 def test_it_is_frozen_and_no_part_of_who_holds_it(folder: Path, tmp_path: Path) -> None:
@@ -92,13 +94,13 @@ def test_it_is_frozen_and_no_part_of_who_holds_it(folder: Path, tmp_path: Path) 
     assert teacher(x.double()).dtype == torch.float64
     assert float(teacher.seek(4)(x.double())) == 18
     copied = deepcopy(student)
-    assert says(copied.teacher.seek(0).to(torch.float32)) == 3
+    assert output(copied.teacher.seek(0).to(torch.float32)) == 3
     assert float(teacher(x.double())) == 18, "the copy has weights of its own"
 
 
 def test_a_network_that_is_given_stays_what_it_is(folder: Path) -> None:
     student = numbered(1)
-    assert says(SnapshotTeacher(folder, 3, student).seek(0)) == 3
+    assert output(SnapshotTeacher(folder, 3, student).seek(0)) == 3
     assert student(torch.ones(1, 2)).item() == 3
     assert student.weight.requires_grad
 
@@ -127,7 +129,7 @@ def test_other_forms(tmp_path: Path, write: Write, prefix: str | None) -> None:
     for updates in (3, 6, 12):
         write(tmp_path / "runs", updates, numbered(updates).state_dict())
     teacher = SnapshotTeacher(tmp_path / "runs", 3, linear, prefix=prefix)
-    assert [says(teacher.seek(step)) for step in (0, 2, 3)] == [3, 3, 6]
+    assert [output(teacher.seek(step)) for step in (0, 2, 3)] == [3, 3, 6]
     with pytest.raises(UserError, match="no snapshot after 9 updates, which step 6 needs; it has those after 3, 6, 12"):
         teacher.seek(6)
 
@@ -156,10 +158,9 @@ def test_pickles_are_never_run(tmp_path: Path) -> None:
     torch.save({"state_dict": numbered(2).state_dict(), "hyper_parameters": Trap()}, folder / "step=2.ckpt")
     with pytest.raises(UserError) as error:
         SnapshotTeacher(folder, 2, linear, wait=60).seek(0)
-    assert str(error.value) == (
-        f"{folder}/step=2.ckpt holds more than weights (it names os.makedirs), and reading that could run code. Save "
-        "it with save_weights_only=True, or keep objects out of its hyperparameters."
-    )
+    for named in ("step=2.ckpt", "os.makedirs", "save_weights_only=True"):
+        assert named in str(error.value)
+    assert "weights_only=False" not in str(error.value), "torch's own advice, which would run it"
     assert not (tmp_path / "run").exists()
 
 
@@ -176,7 +177,7 @@ def test_a_snapshot_that_is_being_written_is_waited_for(tmp_path: Path, write: W
             SnapshotTeacher(runs, 2, linear, prefix=prefix, wait=0.3).seek(0)
         writer = threading.Timer(0.3, file.write_bytes, [whole])
         writer.start()
-        assert says(SnapshotTeacher(runs, 2, linear, prefix=prefix, wait=30).seek(0)) == 2
+        assert output(SnapshotTeacher(runs, 2, linear, prefix=prefix, wait=30).seek(0)) == 2
         writer.join()
 
 
@@ -201,32 +202,42 @@ def test_names_that_do_not_fit(tmp_path: Path, names: dict[str, str], prefix: st
         SnapshotTeacher(tmp_path, 2, linear, prefix=prefix).seek(0)
 
 
-def test_what_is_missing_is_said(folder: Path, tmp_path: Path) -> None:
-    step: Any = 0
-    part = ""
-    for make, step, part in (
-        (lambda: SnapshotTeacher(tmp_path / "none", 3, linear), 0, "has no snapshots: neither step-N.safetensors"),
-        (lambda: SnapshotTeacher(folder, 3), 0, "give network=, a function that makes it"),
-        (lambda: SnapshotTeacher(folder, 2, linear), 0, "no snapshot after 2 updates, which step 0 needs"),
-        (lambda: SnapshotTeacher(folder, 3, linear), 6, "after 9 updates, .* or total= if it ends"),
-        (lambda: SnapshotTeacher(folder, 3, linear, total=7), 6, "after 7 updates, .*: it is that of the last block"),
-        (lambda: SnapshotTeacher(folder, 1, linear), 0, "no snapshot after 1 update, which"),
-        (lambda: SnapshotTeacher(folder, 3, linear), 1.0, "step must be a whole number"),
-        (lambda: SnapshotTeacher(folder, 3, linear, role="teacher"), 0, "role= names a network of a run"),
-        (lambda: SnapshotTeacher(folder, 3, int), 0, "must be an nn.Module"),
-        (lambda: SnapshotTeacher(folder, 3, linear, wait=-1), 0, "wait must be at least 0"),
-    ):
-        with pytest.raises(UserError, match=part):
-            make().seek(step)
-    with pytest.raises(UserError, match="must know the student's step"):
+@pytest.mark.parametrize(
+    ("options", "step", "named"),
+    [
+        ({"folder": "none"}, 0, "step-N.safetensors"),
+        ({"network": None}, 0, "network="),
+        ({"interval": 2}, 0, "after 2 updates, which step 0 needs"),
+        ({}, 6, "after 9 updates, which step 6 needs.* total="),
+        ({"total": 7}, 6, "after 7 updates, which step 6 needs.* last block"),
+        ({"interval": 1}, 0, "after 1 update, which step 0 needs"),
+        ({}, 1.0, "step .* got 1.0"),
+        ({"role": "teacher"}, 0, "role="),
+        ({"network": int}, 0, "got int"),
+        ({"wait": -1}, 0, "wait .* -1"),
+    ],
+)
+def test_what_cannot_be_had_is_named(folder: Path, options: dict[str, Any], step: Any, named: str) -> None:
+    options = {"folder": "teacher", "interval": 3, "network": linear, **options}
+    with pytest.raises(UserError, match=named):
+        SnapshotTeacher(folder.parent / options.pop("folder"), **options).seek(step)
+
+
+def test_a_teacher_is_not_called_before_the_first_step(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"teacher.seek\(step\)"):
         SnapshotTeacher(folder, 3, linear)(torch.ones(1, 2))
+
+
+def test_a_folder_has_snapshots_of_one_kind(folder: Path) -> None:
     as_lightning(folder, 3, {})
-    with pytest.raises(UserError, match="several kinds, .*step-N.safetensors"):
+    with pytest.raises(UserError, match=r"step=N.ckpt and step-N.safetensors"):
         SnapshotTeacher(folder, 3, linear)
+
+
+def test_a_changed_byte_is_noticed(folder: Path) -> None:
     whole = (folder / "step-3.safetensors").read_bytes()
-    (folder / "epoch=1-step=3.ckpt").unlink()
     (folder / "step-3.safetensors").write_bytes(whole[:-1] + b"?")
-    with pytest.raises(UserError, match="its checksum is another"):
+    with pytest.raises(UserError, match="step-3.safetensors .* checksum"):
         SnapshotTeacher(folder, 3, linear).seek(0)
 
 
@@ -239,7 +250,7 @@ def test_what_is_still_to_come_is_waited_for(tmp_path: Path, capsys: pytest.Capt
     writer = threading.Thread(target=later)
     writer.start()
     teacher = SnapshotTeacher(tmp_path, 2, linear, wait=30)
-    assert [says(teacher.seek(step)) for step in (0, 2)] == [2, 4]
+    assert [output(teacher.seek(step)) for step in (0, 2)] == [2, 4]
     writer.join()
     assert "to leave its snapshot after 4 updates, 30 s at the most" in capsys.readouterr().err
     begun = time.monotonic()
@@ -266,10 +277,8 @@ def test_a_recorded_run_says_what_its_own_teacher_said(tmp_path: Path, tiny: Run
     assert_same_bits(own.models["teacher"].state_dict(), dict(teacher.network.model.state_dict()))
     with pytest.raises(UserError) as error:
         SnapshotTeacher(run, 3, wait=60).seek(0)
-    assert str(error.value) == (
-        f"{run} has no snapshot after 3 updates, which step 0 needs; it has those after 2, 4, 6, ..., 15: "
-        "record it with record and this interval."
-    )
+    for named in (str(run), "after 3 updates", "step 0", "2, 4, 6, ..., 15", "record"):
+        assert named in str(error.value)
     with pytest.raises(UserError, match="leave prefix= out"):
         SnapshotTeacher(run, 2, prefix="model.")
 

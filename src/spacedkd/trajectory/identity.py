@@ -1,0 +1,176 @@
+"""What the trajectory of a role depends on, and whether a recorded one is the one that a run's own role would take.
+
+A role that learns from labels, or from roles before it, has weights that are a pure function of the settings listed
+here. Equal settings are equal bits, so the trajectory can be recorded by one run and replayed by another.
+"""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from spacedkd.config.resolve import ResolvedRun
+from spacedkd.config.serialization import to_json
+from spacedkd.config.spec import read_spec
+from spacedkd.data.inputs import Inputs
+from spacedkd.runs.tensor_file import digest
+from spacedkd.runtime.errors import UserError
+from spacedkd.schedule import Turn
+from spacedkd.timeline import dropout_key, updates_seen
+from spacedkd.trajectory.replay import RecordedTrajectory
+from spacedkd.trajectory.store import RecordedRole, Settings, read_index, shorten
+
+
+def shared_roles(run: ResolvedRun) -> Sequence[str]:
+    """Return the roles whose trajectories a run records or replays: all before the last, or all it has."""
+    if not run.spec.record and run.spec.teacher_path is None:
+        return ()
+    if len(run.roles) == 1 or (run.spec.teacher_path is None and run.spec.only is not None):
+        return run.roles  # the student of a run without distillation may be another run's teacher
+    return run.roles[:-1]
+
+
+def check_shareable(run: ResolvedRun, role: str) -> None:
+    """Refuse to record or replay a role whose weights depend on more than its own settings."""
+    method, spec = run.method, run.spec
+    others = [model for other, model in method.learners.items() if other != role]
+    if method.determined_by(role) is None or method.learners[role] in others:
+        raise UserError(
+            f"The {role} of {spec.method.name} learns from those that learn from it, so it cannot be recorded or "
+            "replayed: leave out --record and --teacher-path."
+        )
+    if spec.frozen_mode == "train" or spec.optimizer.moves_frozen:
+        quirk = "frozen_mode=train" if spec.frozen_mode == "train" else "moves_frozen"
+        raise UserError(
+            f"With {quirk} the {role} moves while others learn, so it cannot be recorded or replayed: leave one of "
+            "them out."
+        )
+    if spec.engine.strategy == "fsdp":
+        raise UserError("A snapshot holds a whole network, which --strategy fsdp does not: leave one of them out.")
+    steps = [turn.step for turn in run.timeline.after(0) if turn.role == role]
+    if steps != [*range(run.stops[role])]:
+        raise UserError(
+            f"In this schedule the {role} does not learn every step in order, so it cannot be recorded or replayed."
+        )
+
+
+def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """Return everything that a role's weights after any number of updates depend on, by the words of a refusal."""
+    check_shareable(run, role)
+    spec, roles, learners, network = run.spec, run.method.roles, run.method.learners, run.network(role)
+    own = "teacher" if network is spec.teacher else "network"
+    uses_method = run.method.determined_by(role) == "method"
+    masks, _ = dropout_key(Turn(role, 0), spec.frozen_mode)
+    before = roles[: roles.index(role) + 1]
+    settings = {
+        "network": to_json(network.untrained()),
+        "data": to_json(spec.data),
+        "seed": spec.seed,
+        "batch size": spec.batch_size,
+        "epochs": spec.epochs,
+        "steps to learn": run.stops[role],
+        "optimizer": to_json(spec.optimizer),
+        "learning rate": to_json(spec.rate),
+        "label smoothing": spec.label_smoothing,
+        "precision": spec.precision,
+        "memory layout": spec.channels_last,
+        "compiler": spec.engine.compile,
+        "number of processes": [spec.engine.processes, *spec.processes_before],
+        "shared BatchNorm": spec.sync_batchnorm,
+        "objects": [spec.objects.get(name) for name in (own, "data", "collate", "optimizer", "lr")],
+        "method": to_json(spec.method) if uses_method else None,
+        "first weights": [digest(models[learners[name]].state_dict()) for name in before],
+        "trained teacher": [digest(models[name].state_dict()) for name in run.method.frozen] if uses_method else None,
+        "updates left out": spec.on_nonfinite if spec.on_nonfinite != "stop" else None,
+        "parts of a batch": spec.accumulate if spec.accumulate > 1 else None,
+        "dropout masks": masks if draws_random_numbers(models[learners[role]], run.data.info.sample) else None,
+    }
+    if role != roles[0]:  # it learns from the roles before it, at the turns that the schedule gives them
+        settings["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay, *run.led]
+    return settings
+
+
+def draws_random_numbers(model: nn.Module, sample: Inputs) -> bool:
+    """Whether a forward pass in train mode draws random numbers, which are seeded by the name of the role."""
+
+    def states() -> tuple[Any, ...]:
+        kind, keys, *rest = np.random.get_state(legacy=True)
+        return torch.random.get_rng_state().tolist(), random.getstate(), (kind, *keys, *rest)
+
+    copy, before = deepcopy(model).train(), states()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        copy(sample)
+        return states() != before
+
+
+def find_trajectories(run: ResolvedRun, settings: Mapping[str, Settings]) -> dict[str, RecordedTrajectory]:
+    """Return the recorded trajectories in a run's `teacher_path`, by the roles of this run that have the same settings.
+
+    The first role must have one; what differs from it, or was not recorded, is named. Others learn here if need be.
+    """
+    assert run.spec.teacher_path is not None
+    recording = Path(run.spec.teacher_path)
+    recorded = read_index(recording)
+    trajectories = {}
+    for number, (role, wanted) in enumerate(settings.items()):
+        equal = [name for name, entry in recorded.items() if _difference(entry.settings, wanted) is None]
+        if equal:
+            trajectory = RecordedTrajectory(recording, equal[0], recorded[equal[0]].updates)
+            _check_updates(run, trajectory, role)
+            _check_evaluations(run, recording)
+            trajectories[role] = trajectory
+        elif number == 0:
+            raise _another_trajectory(recording, role, wanted, recorded.get(role) or next(iter(recorded.values())))
+        else:
+            break  # the roles behind it learn from it
+    return trajectories
+
+
+def _another_trajectory(recording: Path, role: str, wanted: Settings, recorded: RecordedRole) -> UserError:
+    name = _difference(recorded.settings, wanted) or "trajectory"
+    ours, theirs = (_cut(json.dumps(settings.get(name))) for settings in (wanted, recorded.settings))
+    return UserError(
+        f"--teacher-path: {recording} has recorded another trajectory than that of this run's {role}, which has "
+        f"another {name} ({ours}; there {theirs}). Train without it, or with the same {name}."
+    )
+
+
+def _cut(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _difference(recorded: Settings, wanted: Settings) -> str | None:
+    """Return the name of the first setting that differs."""
+    plain = json.loads(json.dumps(wanted))  # as it was written: tuples are lists
+    return next((name for name in {**recorded, **plain} if recorded.get(name) != plain.get(name)), None)
+
+
+def _check_updates(run: ResolvedRun, trajectory: RecordedTrajectory, role: str) -> None:
+    """Refuse a trajectory without a snapshot that the role's student needs in this run's schedule."""
+    behind = [*run.roles[run.roles.index(role) + 1 :], None][0]
+    needed = {run.stops[role]} | (updates_seen(run.timeline.after(0), role, by=behind) if behind else set())
+    missing = sorted(needed - {*trajectory.recorded})
+    if missing:
+        raise UserError(
+            f"--teacher-path: this schedule needs the {role} after {missing[0]} updates, and {trajectory.run} records "
+            f"it after {shorten(trajectory.recorded)}. Record it with --record and this interval, or choose another "
+            "interval."
+        )
+
+
+def _check_evaluations(run: ResolvedRun, recording: Path) -> None:
+    """Refuse a trajectory that was evaluated less often than this run is: its accuracies would be missing here."""
+    if not (recording / "spec.json").exists():
+        return
+    theirs = read_spec(recording).evaluate_every
+    if run.every.evaluate % theirs.as_period(run.steps_per_epoch, run.total_steps):
+        raise UserError(
+            f"--teacher-path: {recording} was evaluated every {theirs}, and this run is to be evaluated every "
+            f"{run.spec.evaluate_every}: give --evaluate-every {theirs} or a multiple of it."
+        )

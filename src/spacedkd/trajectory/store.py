@@ -1,0 +1,427 @@
+"""Snapshots of a network in a folder: its weights and BatchNorm statistics after so many updates, a file for each.
+
+    step-586.safetensors                  a folder of snapshots, written by `Snapshots` or by anybody
+    RUN/path/ROLE/000000586.safetensors   the folder of a run with --record, for each role that it records
+    checkpoint-586/                       Hugging Face's Trainer, read only (`checkpoints`)
+    epoch=0-step=586.ckpt                 Lightning's Trainer, read only (`checkpoints`)
+
+Our own files are safetensors with a checksum, there whole or not at all. A recorded run also has `path/path.json`, its
+index: what the weights of each role depend on, and the updates after which snapshots are, or will be, recorded.
+"""
+
+import difflib
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, distributed, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from spacedkd.runs import tensor_file
+from spacedkd.runtime import processes
+from spacedkd.runtime.documents import read_json
+from spacedkd.runtime.errors import (
+    CannotRead,
+    Damaged,
+    Linked,
+    SnapshotsGone,
+    UserError,
+    first_line,
+    pluralize,
+    unknown,
+)
+from spacedkd.runtime.files import Folder, as_folder, make_durable, naming, write_json
+from spacedkd.runtime.locks import is_held
+from spacedkd.trajectory.checkpoints import HUGGING_FACE_NAME, LIGHTNING_NAME, hugging_face_files, read_lightning
+
+POLL_SECONDS = 0.2
+Settings = Mapping[str, Any]
+"""what a role's weights depend on, by the words of a refusal"""
+
+
+class SnapshotStore(ABC):
+    """The snapshots of one network."""
+
+    folder: Path
+    network_prefix: str = ""
+    """what the names of the bare network's weights begin with in the files"""
+
+    @abstractmethod
+    def available(self) -> Mapping[int, Path]:
+        """Return the snapshots that are there, each by its number of updates."""
+
+    @abstractmethod
+    def find(self, update: int) -> Path | None:
+        """Return the file, or the folder, of a snapshot; None while it is not there."""
+
+    @abstractmethod
+    def read(self, update: int) -> dict[str, Tensor]:
+        """Return the tensors of a snapshot, in the CPU's memory; a file that is cut off or changed is `Damaged`."""
+
+    @abstractmethod
+    def save(self, update: int, network: nn.Module) -> Path:
+        """Write the snapshot of a network after so many updates, and return its file."""
+
+    def missing_for_good(self, update: int) -> str | None:
+        """Return what to do about a snapshot that will not come however long one waits, or None if it may come."""
+        return None
+
+    def load(self, update: int, network: nn.Module) -> None:
+        """Give a network the weights and statistics of a snapshot; those of another network are refused."""
+        load_weights(network, self.read(update), "", self.find(update) or self.folder)
+
+    def read_when_available(self, update: int, seconds: float) -> dict[str, Tensor] | None:
+        """Return the tensors of a snapshot as soon as it is there whole, or None if it does not come in time.
+
+        A damaged file may be one that another trainer is still writing, so it is refused when the time is over.
+        """
+        damaged = None
+        for _ in poll(self.folder, f"its snapshot after {pluralize(update, 'update')}", seconds):
+            # Asked before looking for the file: a snapshot that comes in between is found.
+            missing, damaged = self.missing_for_good(update), None
+            if self.find(update) is not None:
+                try:
+                    return self.read(update)
+                except Damaged as error:
+                    damaged = error
+            elif missing:
+                break
+        if damaged is not None:
+            raise damaged
+        return None
+
+
+def poll(folder: Path, awaited: str, seconds: float) -> Iterator[None]:
+    """Yield once, and then again and again until the seconds are over; one line tells what is waited for."""
+    end = time.monotonic() + seconds
+    yield
+    if seconds:
+        processes.print_notice(f"waiting for {folder} to leave {awaited}, {seconds:g} s at the most")
+    while (rest := end - time.monotonic()) > 0:
+        time.sleep(min(POLL_SECONDS, rest))
+        yield
+
+
+def open_store(folder: Path, role: str | None = None, wait: float = 0.0) -> SnapshotStore:
+    """Open the snapshots in a folder, which may be a run with --record, as soon as there is one."""
+    for _ in poll(folder, "its first snapshot", wait):
+        if index_file(folder).exists():
+            return _open_run(folder, role)
+        if role is not None:
+            raise UserError(f"role= names a network of a run with --record, and {folder} is none: leave it out.")
+        store = FolderSnapshots(folder)
+        if store.available():
+            return store
+    waited = f" (waited {wait:g} s)" if wait else ""
+    raise UserError(
+        f"{folder} has no snapshots: neither step-N.safetensors nor checkpoint-N/ nor ...step=N.ckpt, and it "
+        f"is no run with --record. Train the teacher first, or give wait=SECONDS while it is trained{waited}."
+    )
+
+
+# --- A folder of snapshots, ours or another trainer's
+
+
+class FolderSnapshots(SnapshotStore):
+    """Files or folders with the number of updates in their names, all of one kind; ours are step-N.safetensors."""
+
+    _kinds = (
+        ("step-N.safetensors", re.compile(r"step-(\d+)\.safetensors")),
+        ("checkpoint-N/", HUGGING_FACE_NAME),
+        ("step=N.ckpt", LIGHTNING_NAME),
+    )
+
+    def __init__(self, folder: Path, overwrite: bool = False) -> None:
+        """Without `overwrite`, `save` refuses to replace a snapshot by other weights."""
+        self.folder, self.overwrite = folder, overwrite
+
+    def available(self) -> Mapping[int, Path]:
+        kinds: dict[str, dict[int, Path]] = {}
+        for path in sorted(self.folder.iterdir()) if self.folder.is_dir() else ():
+            for kind, name in self._kinds:
+                match = name.fullmatch(path.name)
+                if match and (path.is_file() or hugging_face_files(path)):
+                    update, snapshots = int(match[1]), kinds.setdefault(kind, {})
+                    if update in snapshots:
+                        raise UserError(
+                            f"{self.folder} has two snapshots after {pluralize(update, 'update')}, "
+                            f"{snapshots[update].name} and {path.name}: remove one of them."
+                        )
+                    snapshots[update] = path
+        if len(kinds) > 1:
+            raise UserError(f"{self.folder} has snapshots of several kinds, {' and '.join(kinds)}: keep one of them.")
+        return next(iter(kinds.values()), {})
+
+    def find(self, update: int) -> Path | None:
+        return self.available().get(update)
+
+    def read(self, update: int) -> dict[str, Tensor]:
+        snapshot = self.available()[update]
+        if snapshot.suffix == ".ckpt":
+            return read_lightning(snapshot)
+        files = hugging_face_files(snapshot) if snapshot.is_dir() else [snapshot]
+        return {name: tensor for file in files for name, tensor in _read_safetensors(file).items()}
+
+    def save(self, update: int, network: nn.Module) -> Path:
+        """Write a snapshot, where this is the first of several processes. One that is there already must be equal."""
+        file = self.folder / f"step-{update}.safetensors"
+        if not _is_first_process():
+            return file
+        tensors = tensor_file.on_host(state_of(network))
+        if file.exists() and not self.overwrite:
+            _check_equal(file, tensors)
+            return file
+        with naming(self.folder):
+            make_durable(self.folder)
+        tensor_file.write(file, tensors, {"updates": str(update)})
+        return file
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file of anybody's; one of ours is checked against its checksum."""
+    try:
+        with safe_open(file, framework="pt", device="cpu") as opened:
+            metadata = opened.metadata() or {}
+            if "checksum" not in metadata and "digest" not in metadata:
+                return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  it is no mapping
+    except (SafetensorError, OSError) as error:
+        raise Damaged(f"{file} cannot be read: {first_line(error)}. Make it again.") from None
+    return tensor_file.read(file, metadata.keys() - {"checksum", "digest"})[1]
+
+
+def _is_first_process() -> bool:
+    is_alone = not (distributed.is_available() and distributed.is_initialized())
+    return (processes.rank() if is_alone else distributed.get_rank()) == 0
+
+
+def _check_equal(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse to mix the snapshots of two runs: a student would see neither teacher."""
+    saved = _read_safetensors(file)
+    if saved.keys() != tensors.keys() or not all(_equal_bits(saved[name], tensors[name]) for name in tensors):
+        raise UserError(
+            f"{file} holds other weights than this run has after as many updates: it is of another run, or a resume "
+            "did not give the same bits. Choose another folder, delete this one, or give overwrite=True."
+        )
+
+
+def _equal_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal bit by bit, NaN included."""
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+# --- A run with --record
+
+
+class RunSnapshots(SnapshotStore):
+    """The snapshots of one role in the folder of the run that records it."""
+
+    network_prefix = "network."
+    _name = re.compile(r"(\d{9})\.safetensors")
+
+    def __init__(self, run: Folder | Path, role: str, recorded: Sequence[int] = ()) -> None:
+        """Take the run's folder, and the updates after which the run records, or will record, the role."""
+        self.handle = as_folder(run)
+        """of the run's folder: no link below it is followed"""
+        self.run, self.role, self.recorded = self.handle.path, role, recorded
+        self.folder = self.run / "path" / role
+
+    def file(self, update: int) -> Path:
+        """Return the file that a snapshot has, or will have."""
+        return self.folder / f"{update:09d}.safetensors"
+
+    def find(self, update: int) -> Path | None:
+        return self.file(update) if self.handle.exists(self.file(update)) else None
+
+    def available(self) -> Mapping[int, Path]:
+        names = (self._name.fullmatch(name) for name in self.handle.names(self.folder))
+        return {int(name[1]): self.folder / name[0] for name in names if name}
+
+    def read(self, update: int) -> dict[str, Tensor]:
+        metadata = self._metadata(update)
+        written, tensors = tensor_file.read(self.file(update), metadata.keys(), within=self.handle)
+        if {name: written[name] for name in metadata} != metadata:
+            raise Damaged(f"{self.file(update)} is damaged: it says that it is another snapshot.")
+        return tensors
+
+    def save(self, update: int, network: nn.Module) -> Path:
+        tensors = tensor_file.on_host(state_of(network))
+        tensor_file.write(self.file(update), tensors, self._metadata(update), within=self.handle)
+        return self.file(update)
+
+    def _metadata(self, update: int) -> dict[str, str]:
+        return {"role": self.role, "version": str(update)}
+
+    def remove_before(self, update: int) -> None:
+        """Remove all snapshots after fewer updates."""
+        for earlier, file in self.available().items():
+            if earlier < update:
+                self.handle.remove(file)
+
+    def missing_for_good(self, update: int) -> str | None:
+        if update not in self.recorded:
+            return "record it with --record and this interval"
+        if (self.run / "result.json").exists():
+            return "it was recorded, and removed"
+        return None
+
+
+class RecordedRole(NamedTuple):
+    """A role in the index of a recorded run."""
+
+    settings: Settings
+    updates: list[int]
+    """after which snapshots are, or will be, recorded"""
+
+
+def index_file(run: Path) -> Path:
+    """Return the index of a recorded run: what each role's weights depend on, and which updates are recorded."""
+    return run / "path" / "path.json"
+
+
+def read_index(run: Path) -> dict[str, RecordedRole]:
+    """Return the roles that a run records; an index that is gone or damaged raises `SnapshotsGone`."""
+    file = index_file(run)
+    with refuse_damage(file):
+        index: dict[str, dict[str, Any]] = read_json(file, within=run)
+        if not index:
+            raise ValueError("it names no role")
+        return {
+            role: RecordedRole(dict(entry["settings"]), [int(update) for update in entry["versions"]])
+            for role, entry in index.items()
+        }
+
+
+def write_index(run: Folder, roles: Mapping[str, RecordedRole]) -> None:
+    """Write the index of a run that records these roles."""
+    index = {role: {"settings": entry.settings, "versions": entry.updates} for role, entry in roles.items()}
+    write_json(index_file(run.path), index, run)
+
+
+def recording_lock(run: Path) -> Path:
+    """Return the lock that a process holds while it records a run."""
+    return run / "path" / ".writing"
+
+
+def is_recording(run: Path) -> bool:
+    """Whether a process records a run now; a kill releases its lock."""
+    return index_file(run).exists() and is_held(recording_lock(run))
+
+
+@contextmanager
+def refuse_damage(file: Path) -> Iterator[None]:
+    """Turn whatever is wrong with the contents of a recorded file into one line, raised as `SnapshotsGone`."""
+    try:
+        yield
+    except (CannotRead, Linked) as error:
+        raise SnapshotsGone(str(error)) from None
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        reason = first_line(error).removesuffix(".")
+        raise SnapshotsGone(f"{file} is damaged ({reason}). Record the teacher again in a new folder.") from None
+
+
+def _open_run(run: Path, role: str | None) -> RunSnapshots:
+    Folder(run).refuse_links(("path/",))
+    roles = read_index(run)
+    if role is None and len(roles) > 1:
+        raise UserError(f"{run} has recorded several networks, {', '.join(roles)}: give role= one of them.")
+    role = role or next(iter(roles))
+    if role not in roles:
+        raise unknown(f"role of {run}", role, roles)
+    return RunSnapshots(run, role, roles[role].updates)
+
+
+# --- Weights from a network, and into one
+
+
+def state_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return a network's weights and statistics by the names they have without DDP and torch.compile."""
+    while isinstance(network, DistributedDataParallel) or hasattr(network, "_orig_mod"):
+        network = network.module if isinstance(network, DistributedDataParallel) else network._orig_mod  # type: ignore[assignment]
+    state = network.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or isinstance(value, DTensor):
+            kind = "spread over processes" if isinstance(value, DTensor) else type(value).__name__
+            raise UserError(f"{name} of {type(network).__name__} is {kind}: a snapshot holds whole tensors alone.")
+    return state
+
+
+def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str, source: Path) -> None:
+    """Give a network those tensors whose names begin with `prefix`; they must be all of its own, and no others.
+
+    A tensor that the network has under two names (tied weights) may be saved under one of them.
+    """
+    expected = network.state_dict()
+    own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    missing = [name for name in expected if name not in own]
+    for name in [*missing]:
+        twin = next((other for other in own if other in expected and _is_tied(expected[name], expected[other])), None)
+        if twin is not None:
+            own[name] = own[twin]
+            missing.remove(name)
+    extra = [name for name in own if name not in expected]
+    misshapen = [name for name in own if name in expected and own[name].shape != expected[name].shape]
+    misfit = f"The weights in {source} are not those of the network given ({type(network).__name__}): "
+    if missing or extra:
+        raise UserError(f"{misfit}{_describe_names(missing, extra, expected=expected, tensors=tensors, prefix=prefix)}")
+    if misshapen:
+        name = misshapen[0]
+        raise UserError(f"{misfit}{name!r} is {[*own[name].shape]} there and {[*expected[name].shape]} in the network.")
+    network.load_state_dict(own)
+
+
+def _is_tied(one: Tensor, other: Tensor) -> bool:
+    return one.numel() > 0 and one.data_ptr() == other.data_ptr() and one.shape == other.shape
+
+
+def _describe_names(
+    missing: list[str],
+    extra: list[str],
+    *,
+    expected: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    prefix: str,
+) -> str:
+    """Say which names do not fit, which are near them, and which prefix would make them fit."""
+    parts = []
+    if missing:
+        near = [name for name in tensors if name.endswith(f".{missing[0]}")]
+        near = near or difflib.get_close_matches(missing[0], tensors, n=2, cutoff=0.4)
+        instead = f", near it is {' or '.join(map(repr, near[:2]))}" if near else ""
+        parts.append(f"{missing[0]!r} is missing in the file ({_count_names(missing)}){instead}")
+    if extra:
+        near = difflib.get_close_matches(extra[0], expected, n=1, cutoff=0.4)
+        instead = f", which has {near[0]!r}" if near else ""
+        parts.append(f"{prefix + extra[0]!r} is unknown to the network ({_count_names(extra)}){instead}")
+    way_out = "Give the network that was trained, or prefix= if its names begin with something more"
+    first = next(iter(expected), "")
+    for name in tensors:
+        other = name.removesuffix(first)
+        if other != prefix and name.endswith(first) and all(other + own in tensors for own in expected):
+            way_out = f"Give prefix={other!r}" if other else "Leave prefix= out"
+            break
+    return f"{'; '.join(parts)}. {way_out}."
+
+
+def _count_names(names: list[str]) -> str:
+    return f"{len(names)} name{'s' * (len(names) > 1)} in all"
+
+
+def shorten(numbers: Iterable[int]) -> str:
+    """Write a few of many numbers.
+
+    >>> shorten([3, 1, 2]), shorten(range(9)), shorten([])
+    ('1, 2, 3', '0, 1, 2, ..., 8', 'none')
+    """
+    words = [str(number) for number in sorted(numbers)]
+    return ", ".join(words if len(words) <= 6 else [*words[:3], "...", words[-1]]) or "none"
