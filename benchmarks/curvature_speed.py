@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.timing import fastest
-from spacedkd.evaluation.curvature import AT_ONCE, ESTIMATORS, Hessian, Trace, largest_eigenvalue
 from spacedkd.evaluation.frozen import Batches
+from spacedkd.evaluation.hessian import AT_ONCE, ESTIMATORS, Hessian, Trace, largest_eigenvalue
 
 VECTORS = 4
 MOST = 40
@@ -63,7 +63,7 @@ def silent(more: int) -> None:
 
 def estimate(network: nn.Module, name: str, shown: Tensor, labels: Tensor, most: int) -> Trace:
     hessian = Hessian(network, in_batches(shown, labels))
-    return ESTIMATORS[name](hessian, next(network.parameters()).detach(), 0.05, most, 0, silent)
+    return ESTIMATORS[name](hessian, next(network.parameters()).detach(), error=0.05, most=most, seed=0, advance=silent)
 
 
 def whole_task(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
@@ -111,7 +111,9 @@ def products_needed(network: nn.Module, shown: Tensor, labels: Tensor) -> None:
         about = "" if found.stopped == "error reached" else f", so about {needed} for 5 %"
         print(f"  {name}: {found.products} products, {found.value:.4g} -+ {error:.1f} %{about}")
     hessian = Hessian(network, in_batches(shown, labels))
-    top = largest_eigenvalue(hessian, next(network.parameters()).detach(), 0.05, MOST, 0, silent)
+    top = largest_eigenvalue(
+        hessian, next(network.parameters()).detach(), error=0.05, most=MOST, seed=0, advance=silent
+    )
     print(f"  largest eigenvalue: {top.value:.4g} -+ {top.residual:.2g}, {top.products} products")
 
 

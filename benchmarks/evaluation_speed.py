@@ -26,11 +26,11 @@ from torch.nn import functional as F
 from benchmarks.timing import fastest
 from spacedkd import Batch, Classifier, Images
 from spacedkd.data.stream import evaluation_batches
-from spacedkd.evaluation.accuracy import correct
-from spacedkd.evaluation.adversarial import perturb
-from spacedkd.evaluation.corruptions import CorruptedImages, corruptions
-from spacedkd.evaluation.settings import CORRUPTIONS as NAMES
-from spacedkd.evaluation.settings import SEVERITIES, attack
+from spacedkd.evaluation.adversarial import attack, perturb
+from spacedkd.evaluation.corrupted_images import CorruptedImages
+from spacedkd.evaluation.corruptions import CORRUPTIONS as NAMES
+from spacedkd.evaluation.corruptions import SEVERITIES, measure_corruptions
+from spacedkd.evaluation.scores import correct
 
 BATCH = 128
 
@@ -67,7 +67,9 @@ def corrupted_images(count: int) -> None:
         def again() -> None:
             store = CorruptedImages(images, Path(folder))
             store.make(names[:2], severities[:1])
-            corruptions(model, ["final"], shown(), batches, names[:2], severities[:1], count)
+            measure_corruptions(
+                model, ["final"], shown(), batches, names=names[:2], severities=severities[:1], images=count
+            )
 
         def clean() -> None:
             for _ in range(3):

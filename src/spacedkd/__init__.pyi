@@ -23,8 +23,14 @@ from .data.stream import Images as Images
 from .data.stream import Stream as Stream
 from .data.stream import TrainingStream as TrainingStream
 from .data.stream import View as View
+from .evaluation.adversarial import Adversarial as Adversarial
+from .evaluation.adversarial import Attack as Attack
+from .evaluation.corruptions import Corruptions as Corruptions
+from .evaluation.curvature import Curvature as Curvature
 from .evaluation.evaluate import evaluate as evaluate
-from .evaluation.settings import EvaluationSpec as EvaluationSpec
+from .evaluation.instrument import EvaluationSpec as EvaluationSpec
+from .evaluation.instrument import Instrument as Instrument
+from .evaluation.weight_noise import WeightNoise as WeightNoise
 from .exporting.export import Exported as Exported
 from .exporting.export import export as export
 from .methods import losses as losses

@@ -83,9 +83,8 @@ def test_the_same_from_python(own: ModuleType, tmp_path: Path) -> None:
     found = evaluate(run, network=own.make, data=own.images())
     assert found["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]["final"]["top1"] == run.student()
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text()) == found
-    noisy = evaluate(
-        tmp_path / "run", spacedkd.EvaluationSpec(flatness=True, draws=2), network=own.make, data=own.images()
-    )
+    noise = spacedkd.EvaluationSpec([spacedkd.WeightNoise(draws=2)])
+    noisy = evaluate(tmp_path / "run", noise, network=own.make, data=own.images())
     assert [*noisy["instruments"]] == ["accuracy", "weight_noise"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from spacedkd import Batch, Prediction
-from spacedkd.evaluation.accuracy import correct
+from spacedkd.evaluation.scores import correct
 
 DEEP = torch.tensor([[3.0, 1.0], [0.0, 1.0], [2.0, 1.0]])
 SHALLOW = torch.tensor([[0.0, 1.0], [0.0, 5.0], [0.0, 3.0]])

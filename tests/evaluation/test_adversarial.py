@@ -15,9 +15,8 @@ from torch.nn import functional as F
 from spacedkd.config.spec import DataSpec
 from spacedkd.data.images import normalise
 from spacedkd.data.sources import load
-from spacedkd.evaluation.accuracy import Predict
-from spacedkd.evaluation.adversarial import adversarial, passes, perturb
-from spacedkd.evaluation.settings import Attack, attack
+from spacedkd.evaluation.adversarial import Attack, attack, forward_passes, measure_attacks, perturb
+from spacedkd.evaluation.scores import Predict
 from spacedkd.models.classifier import Prediction
 from spacedkd.runtime.errors import UserError
 
@@ -88,7 +87,7 @@ def test_the_same_images_as_torchattacks(ours: Attack, theirs: Any, network: nn.
 @pytest.mark.parametrize("name", ["fgsm", "bim", "pgd"])
 @pytest.mark.parametrize("epsilon", [0.3, 1, 8, 200])
 def test_changes_stay_within_epsilon_and_images_stay_valid(name: str, epsilon: float, network: nn.Module) -> None:
-    found = perturb(predict(network), to_network, PIXELS, CLASSES, attack(name, epsilon), ROWS)
+    found = perturb(predict(network), to_network, PIXELS, CLASSES, attack(name, epsilon), indices=ROWS)
     changes = (found - PIXELS).abs()
     rounding = 0 if epsilon == int(epsilon) else 1e-5
     assert float(changes.max()) <= epsilon + rounding
@@ -100,7 +99,7 @@ def test_changes_stay_within_epsilon_and_images_stay_valid(name: str, epsilon: f
 @pytest.mark.parametrize("name", ["fgsm", "bim", "pgd"])
 def test_accuracy_falls_with_epsilon(name: str, network: nn.Module) -> None:
     attacks = [attack(name, epsilon) for epsilon in (2, 8, 16, 32, 64)]
-    found = adversarial(predict(network), to_network, some(), attacks)
+    found = measure_attacks(predict(network), to_network, some(), attacks)
     accuracies = [found.clean, *(one.accuracy for one in found.attacks)]
     assert accuracies == sorted(accuracies, reverse=True)
     assert found.clean > 0.9
@@ -109,7 +108,7 @@ def test_accuracy_falls_with_epsilon(name: str, network: nn.Module) -> None:
 
 
 def test_more_steps_perturb_better_than_one(network: nn.Module) -> None:
-    found = adversarial(predict(network), to_network, some(), [attack("fgsm", 48), attack("bim", 48)])
+    found = measure_attacks(predict(network), to_network, some(), [attack("fgsm", 48), attack("bim", 48)])
     assert found.attacks[1].accuracy < found.attacks[0].accuracy < found.clean
 
 
@@ -117,9 +116,9 @@ def test_more_steps_perturb_better_than_one(network: nn.Module) -> None:
 def test_an_image_is_attacked_alike_in_any_batch(name: str, network: nn.Module) -> None:
     double = network.double()  # so that the order of additions does not show in a sign
     looked = lambda images: predict(double)(images.double())  # noqa: E731
-    whole = perturb(looked, to_network, PIXELS, CLASSES, attack(name, 8), ROWS)
+    whole = perturb(looked, to_network, PIXELS, CLASSES, attack(name, 8), indices=ROWS)
     parts = [
-        perturb(looked, to_network, PIXELS[part], CLASSES[part], attack(name, 8), ROWS[part])
+        perturb(looked, to_network, PIXELS[part], CLASSES[part], attack(name, 8), indices=ROWS[part])
         for part in torch.arange(60).split(7)
     ]
     network.float()
@@ -129,8 +128,8 @@ def test_an_image_is_attacked_alike_in_any_batch(name: str, network: nn.Module) 
 def test_random_starts_differ_between_images_and_seeds(network: nn.Module) -> None:
     start = Attack("pgd", 8, 1e-9, 1, random_start=True)
     gray = torch.full((2, 1, 8, 8), 100, dtype=torch.uint8)
-    one, other = perturb(predict(network), to_network, gray, CLASSES[:2], start, ROWS[:2])
-    again, _ = perturb(predict(network), to_network, gray, CLASSES[:2], start, ROWS[:2], seed=1)
+    one, other = perturb(predict(network), to_network, gray, CLASSES[:2], start, indices=ROWS[:2])
+    again, _ = perturb(predict(network), to_network, gray, CLASSES[:2], start, indices=ROWS[:2], seed=1)
     assert not torch.equal(one, other)
     assert not torch.equal(one, again)
 
@@ -143,10 +142,10 @@ def test_what_decides_the_strength_is_in_the_result(network: nn.Module) -> None:
         seen += images
 
     attacks = [attack("bim", 4), attack("pgd", 4, steps=3, step=2), attack("fgsm", 4)]
-    found = adversarial(predict(network), to_network, some(), attacks, advance=advance)
+    found = measure_attacks(predict(network), to_network, some(), attacks, advance=advance)
     settings = [(one.attack.step, one.attack.steps, one.attack.random_start) for one in found.attacks]
     assert settings == [(1, 10, False), (2, 3, True), (4, 1, False)]
-    assert seen == 100 * passes(attacks)
+    assert seen == 100 * forward_passes(attacks)
 
 
 @pytest.mark.parametrize("epsilon", [-1, 0, math.nan, math.inf, 256])

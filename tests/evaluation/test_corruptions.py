@@ -17,10 +17,10 @@ from spacedkd.config.spec import DataSpec
 from spacedkd.data.images import Images
 from spacedkd.data.sources import load
 from spacedkd.data.stream import evaluation_batches
-from spacedkd.evaluation import corruptions as corrupted
-from spacedkd.evaluation.corruptions import CorruptedImages, corrupt, corruptions, enlargement, seeded
-from spacedkd.evaluation.settings import CORRUPTIONS as NAMES
-from spacedkd.evaluation.settings import FAMILIES, PAPER
+from spacedkd.evaluation import corrupted_images as corrupted
+from spacedkd.evaluation.corrupted_images import CorruptedImages, corrupt, enlargement, seeded
+from spacedkd.evaluation.corruptions import CORRUPTIONS as NAMES
+from spacedkd.evaluation.corruptions import FAMILIES, PAPER, measure_corruptions
 from spacedkd.models.classifier import Prediction
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.seeds import seed_for
@@ -105,7 +105,7 @@ def test_kept_on_disk_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         f"{name}-{severity}.{kind}" for name in ("contrast", "fog") for severity in (1, 5) for kind in ("json", "npy")
     ]
     assert sorted(path.name for path in store.folder.iterdir()) == made
-    monkeypatch.setattr(corrupted, "_corrupt", None)  # would fail if asked again
+    monkeypatch.setattr(corrupted, "_corrupt_rows", None)  # would fail if asked again
     again = CorruptedImages(images(), tmp_path)
     again.make(["contrast", "fog"], [1, 5])
     (batch,) = again.batches("fog", 5, 10)
@@ -156,7 +156,7 @@ def test_other_bits_are_another_data_set(tmp_path: Path) -> None:
 class Deadly(Images):
     """Images that end every process but the first one."""
 
-    def resized(self, rows: Tensor) -> Tensor:
+    def fitted(self, rows: Tensor) -> Tensor:
         if multiprocessing.parent_process() is not None:
             os._exit(9)
         return super().resized(rows)
@@ -213,15 +213,15 @@ def test_accuracy_of_every_corruption_and_their_mean(tmp_path: Path) -> None:
     def always_seven(shown: torch.Tensor) -> Sequence[Prediction]:
         return [Prediction(torch.eye(10)[7].expand(len(shown), 10), shown)]
 
-    found = corruptions(
+    found = measure_corruptions(
         always_seven,
         ["final"],
         evaluation_batches(digits, 8),
         lambda name, severity: store.batches(name, severity, 8),
-        names,
-        severities,
-        20,
-        4,
+        names=names,
+        severities=severities,
+        images=20,
+        enlarged=4,
     )
     share = float((digits.labels == 7).double().mean())
     assert [(one.name, one.severity, one.accuracy["final"]) for one in found.found] == [

@@ -13,9 +13,9 @@ from torch.func import functional_call
 
 from spacedkd import UserError
 from spacedkd.config.serialization import to_json
-from spacedkd.evaluation.curvature import ESTIMATORS, Curvature, Hessian, curvature
+from spacedkd.evaluation.curvature import MOST_PRODUCTS
 from spacedkd.evaluation.frozen import in_eval_mode
-from spacedkd.evaluation.settings import MOST_PRODUCTS
+from spacedkd.evaluation.hessian import ESTIMATORS, CurvatureResult, Hessian, measure_curvature
 
 DRAW = torch.Generator().manual_seed(3)
 IMAGES = torch.randn(40, 1, 6, 6, generator=DRAW, dtype=torch.float64)
@@ -57,8 +57,8 @@ def dense(model: nn.Module) -> Tensor:
 DENSE = dense(network())
 
 
-def measure(**options: object) -> Curvature:
-    return curvature(network(), batches, **{"at_once": 16, "estimators": tuple(ESTIMATORS), **options})
+def measure(**options: object) -> CurvatureResult:
+    return measure_curvature(network(), batches, **{"at_once": 16, "estimators": tuple(ESTIMATORS), **options})
 
 
 def test_products_are_those_of_the_dense_hessian() -> None:
@@ -96,7 +96,7 @@ def test_linear_regression_has_a_closed_form() -> None:
     def half_square(said: Tensor, wanted: Tensor) -> Tensor:
         return (said[:, 0] - wanted).square().mean() / 2
 
-    found = curvature(
+    found = measure_curvature(
         model,
         lambda: zip(shown.split(9), targets.split(9), strict=True),
         loss=half_square,
@@ -144,7 +144,7 @@ def test_it_stops_at_the_error_or_at_the_most_products_and_says_which() -> None:
 def test_equal_seeds_give_equal_results_and_batch_sizes_do_not_matter() -> None:
     one = measure(estimators=("hutchinson",))
     assert one == measure(estimators=("hutchinson",))
-    other = curvature(network(), lambda: iter([(IMAGES, LABELS)]), estimators=("hutchinson",), at_once=40)
+    other = measure_curvature(network(), lambda: iter([(IMAGES, LABELS)]), estimators=("hutchinson",), at_once=40)
     assert other.trace.value == pytest.approx(one.trace.value, rel=1e-9)
     assert measure(estimators=("hutchinson",), seed=1).trace.value != one.trace.value
 
@@ -158,14 +158,14 @@ def test_no_more_images_are_looked_at_together_than_asked_for() -> None:
         logits: Tensor = model(images)
         return logits
 
-    curvature(model, batches, predict=predict, at_once=5, most_products=8)
+    measure_curvature(model, batches, predict=predict, at_once=5, most_products=8)
     assert max(seen) == 5
 
 
 def test_the_network_is_left_as_it_was() -> None:
     model = network().train()
     before = {name: one.clone() for name, one in model.state_dict().items()}
-    found = curvature(model, batches, most_products=8)
+    found = measure_curvature(model, batches, most_products=8)
     assert model.training
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
     assert all(one.grad is None or not one.grad.isnan().any() for one in model.parameters())
@@ -196,7 +196,7 @@ def test_the_result_is_plain_json_and_progress_is_told() -> None:
     [
         ({"error": 0}, "between 0 and 1, got 0"),
         ({"most_products": 3}, "at least 8 products of Hessian and vector, got 3"),
-        ({"at_once": 0}, "At least one image"),
+        ({"at_once": 0}, "at least one image"),
         ({"estimators": ("xtrace",)}, "Unknown estimator of the trace 'xtrace'"),
         ({"loss": lambda logits, labels: logits.sum() * math.inf}, "no curvature to measure"),
     ],
@@ -208,6 +208,6 @@ def test_bad_input_is_one_clear_line(options: dict[str, object], message: str) -
 
 def test_a_network_without_parameters_or_images_is_one_clear_line() -> None:
     with pytest.raises(UserError, match="no parameters that can be trained"):
-        curvature(nn.Flatten(), batches)
+        measure_curvature(nn.Flatten(), batches)
     with pytest.raises(UserError, match="no images"):
-        curvature(network(), lambda: iter(()))
+        measure_curvature(network(), lambda: iter(()))

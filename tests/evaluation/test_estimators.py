@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd.evaluation.curvature import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part, largest_eigenvalue
+from spacedkd.evaluation.hessian import Trace, hutch_plus_plus, hutchinson, hutchinson_by_part, largest_eigenvalue
 
 DRAW = torch.Generator().manual_seed(3)
 
@@ -35,7 +35,7 @@ def silent(more: int) -> None:
 
 def test_the_eigenvalue_is_the_largest_and_not_the_one_of_largest_size() -> None:
     matrix = torch.diag(torch.tensor([-9.0, 2.0, 1.0, 0.5, 0.1, 0.0], dtype=torch.float64))
-    found = largest_eigenvalue(Known(matrix), matrix[0], 1e-9, 20, 0, silent)
+    found = largest_eigenvalue(Known(matrix), matrix[0], error=1e-9, most=20, seed=0, advance=silent)
     assert found.value == pytest.approx(2)
     assert found.stopped == "whole space"
 
@@ -45,7 +45,7 @@ def test_an_estimate_is_unbiased_and_its_error_honest(estimator: Callable[..., T
     values = 10 * 0.7 ** torch.arange(50, dtype=torch.float64) - 0.05
     turn, _ = torch.linalg.qr(torch.randn(50, 50, generator=DRAW, dtype=torch.float64))
     matrix = turn @ torch.diag(values) @ turn.T
-    found = [estimator(Known(matrix), matrix[0], 1e-9, 30, seed, silent) for seed in range(200)]
+    found = [estimator(Known(matrix), matrix[0], error=1e-9, most=30, seed=seed, advance=silent) for seed in range(200)]
     errors = torch.tensor([one.value - float(values.sum()) for one in found])
     claimed = torch.tensor([one.standard_error for one in found]).square().mean().sqrt()
     assert abs(float(errors.mean())) < 3 * float(errors.std()) / math.sqrt(200)
@@ -68,7 +68,7 @@ def test_the_error_is_honest_where_it_decides_when_to_stop(estimator: Callable[.
             return ((0.1, partial(torch.mv, piece)) for piece in pieces)
 
     matrix = Parts(torch.stack(pieces).mean(0))
-    found = [estimator(matrix, matrix.matrix[0], 0.05, 60, seed, silent) for seed in range(200)]
+    found = [estimator(matrix, matrix.matrix[0], error=0.05, most=60, seed=seed, advance=silent) for seed in range(200)]
     assert sum(one.stopped == "error reached" for one in found) > 10
     true = float(matrix.matrix.trace())
     ratios = torch.tensor([(one.value - true) / one.standard_error for one in found])
@@ -80,7 +80,9 @@ def test_few_large_eigenvalues_make_hutch_plus_plus_the_surer_one() -> None:
     values = 10 * 0.5 ** torch.arange(60, dtype=torch.float64)
     turn, _ = torch.linalg.qr(torch.randn(60, 60, generator=DRAW, dtype=torch.float64))
     matrix = Known(turn @ torch.diag(values) @ turn.T)
-    plain, better = (one(matrix, turn[0], 1e-9, 30, 0, silent) for one in (hutchinson, hutch_plus_plus))
+    plain, better = (
+        one(matrix, turn[0], error=1e-9, most=30, seed=0, advance=silent) for one in (hutchinson, hutch_plus_plus)
+    )
     assert better.standard_error < plain.standard_error / 20
     assert better.products == plain.products == 30
 
@@ -94,7 +96,7 @@ def test_own_vectors_for_each_part_are_surer_than_one_for_all() -> None:
         def parts(self) -> Iterator[tuple[float, Callable[[Tensor], Tensor]]]:
             return ((0.1, lambda vector: self.matrix @ vector) for _ in range(10))
 
-    by_part = hutchinson_by_part(Parts(matrix), matrix[0], 1e-9, 60, 0, silent)
-    for_all = hutchinson(Known(matrix), matrix[0], 1e-9, 60, 0, silent)
+    by_part = hutchinson_by_part(Parts(matrix), matrix[0], error=1e-9, most=60, seed=0, advance=silent)
+    for_all = hutchinson(Known(matrix), matrix[0], error=1e-9, most=60, seed=0, advance=silent)
     assert by_part.standard_error == pytest.approx(for_all.standard_error / math.sqrt(10), rel=0.25)
     assert abs(by_part.value - float(matrix.trace())) < 3 * by_part.standard_error

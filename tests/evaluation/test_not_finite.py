@@ -15,11 +15,10 @@ from torch.nn import functional as F
 from spacedkd import Batch, Diverged, Prediction, RunSpec, train
 from spacedkd.cli import main
 from spacedkd.data.inputs import first_not_finite
-from spacedkd.evaluation.accuracy import NotFinite, correct, score
-from spacedkd.evaluation.adversarial import adversarial
-from spacedkd.evaluation.corruptions import corruptions
-from spacedkd.evaluation.settings import attack
-from spacedkd.evaluation.weight_noise import weight_noise
+from spacedkd.evaluation.adversarial import attack, measure_attacks
+from spacedkd.evaluation.corruptions import measure_corruptions
+from spacedkd.evaluation.scores import NotFinite, correct, score
+from spacedkd.evaluation.weight_noise import measure_weight_noise
 from tests.conftest import TINY
 
 NAN, INF = float("nan"), float("inf")
@@ -74,9 +73,11 @@ def test_attacks_and_corruptions_say_where() -> None:
         return [Prediction(logits, logits)]
 
     with pytest.raises(NotFinite, match="2 of 2 images under bim"):
-        adversarial(attacked, lambda images: images.float(), pixels(), [attack("bim", 8)])
+        measure_attacks(attacked, lambda images: images.float(), pixels(), [attack("bim", 8)])
     with pytest.raises(NotFinite, match="fog of severity 3: .*4 of 8 images"):
-        corruptions(broken(NAN, 4), ("final",), batches(4), lambda *_: batches(8), ["fog"], [3], 4)
+        measure_corruptions(
+            broken(NAN, 4), ("final",), batches(4), lambda *_: batches(8), names=["fog"], severities=[3], images=4
+        )
 
 
 def test_noise_that_breaks_a_network_leaves_images_wrong_and_not_of_class_0() -> None:
@@ -91,7 +92,7 @@ def test_noise_that_breaks_a_network_leaves_images_wrong_and_not_of_class_0() ->
             return self.weight.sqrt() * torch.ones(len(images), 3)
 
     model, shown = Root(), [(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64))]
-    found = weight_noise(model, lambda: shown, absolute=[100.0], relative=[], draws=8, loss=F.cross_entropy)
+    found = measure_weight_noise(model, lambda: shown, absolute=[100.0], relative=[], draws=8, loss=F.cross_entropy)
     (level,) = found.levels
     assert found.accuracy == 1.0
     assert {(loss is None, accuracy) for loss, accuracy in zip(level.losses, level.accuracies, strict=True)} == {
@@ -101,7 +102,7 @@ def test_noise_that_breaks_a_network_leaves_images_wrong_and_not_of_class_0() ->
     with torch.no_grad():
         model.weight.fill_(-1.0)
     with pytest.raises(NotFinite, match="4 of 4 training images without noise"):
-        weight_noise(model, lambda: shown, absolute=[0.1], relative=[], draws=2)
+        measure_weight_noise(model, lambda: shown, absolute=[0.1], relative=[], draws=2)
 
 
 class NoClass(nn.Module):

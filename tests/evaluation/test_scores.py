@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spacedkd.data.stream import Batch
-from spacedkd.evaluation.accuracy import BINS, Predict, Scores, score
+from spacedkd.evaluation.scores import BINS, Predict, Scores, score
 from spacedkd.models.classifier import Prediction
 
 CLASSES = 7

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd import UserError
-from spacedkd.evaluation.curvature import Hessian, curvature
+from spacedkd.evaluation.hessian import Hessian, measure_curvature
 from tests.evaluation.test_curvature import IMAGES, LABELS, batches
 
 SMALL_VIT = {"img_size": 6, "patch_size": 3, "in_chans": 1, "embed_dim": 12, "num_heads": 3, "depth": 1}
@@ -59,4 +59,4 @@ class Once(torch.autograd.Function):
 def test_a_network_without_a_second_derivative_is_one_clear_line() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).double()
     with pytest.raises(UserError, match="curvature cannot be measured, torch says: .*hardsigmoid_backward"):
-        curvature(model, batches, predict=lambda images: Once.apply(model(images)))
+        measure_curvature(model, batches, predict=lambda images: Once.apply(model(images)))

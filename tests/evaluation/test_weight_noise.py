@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spacedkd import UserError
 from spacedkd.config.serialization import to_json
 from spacedkd.evaluation.statistics import confidence_interval
-from spacedkd.evaluation.weight_noise import WeightNoise, noise, shaken, weight_noise
+from spacedkd.evaluation.weight_noise import WeightNoiseResult, measure_weight_noise, noisy_weights, normal_noise
 from spacedkd.runtime.seeds import seed_for
 
 IMAGES = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
@@ -43,8 +43,8 @@ def assert_untouched(model: nn.Module, before: dict[str, Tensor]) -> None:
     assert [part.training for part in model.modules()] == [True, True, True, True, False]
 
 
-def measure(model: nn.Module, **options: object) -> WeightNoise:
-    return weight_noise(model, batches, **{"absolute": (0.1,), "relative": (0.5,), "draws": 3, **options})
+def measure(model: nn.Module, **options: object) -> WeightNoiseResult:
+    return measure_weight_noise(model, batches, **{"absolute": (0.1,), "relative": (0.5,), "draws": 3, **options})
 
 
 def test_a_level_is_what_adding_the_noise_by_hand_gives() -> None:
@@ -55,7 +55,7 @@ def test_a_level_is_what_adding_the_noise_by_hand_gives() -> None:
         copy = network().eval()
         with torch.no_grad():
             for name, weight in copy.named_parameters():
-                weight.add_(0.1 * noise(weight, seed_for(0, "weight noise", "0.1", draw, name)))
+                weight.add_(0.1 * normal_noise(weight, seed_for(0, "weight noise", "0.1", draw, name)))
             losses.append(float(nn.functional.cross_entropy(copy(IMAGES), LABELS)))
     absolute, relative = found.levels
     assert absolute.losses == pytest.approx(losses, rel=1e-5)
@@ -70,7 +70,7 @@ def test_relative_noise_has_the_level_times_the_norm_of_each_tensor() -> None:
     with torch.no_grad():
         wide.bias.zero_()
     before = bits(wide)
-    with shaken(wide, "relative", 0.3, seed=0, draw=0):
+    with noisy_weights(wide, "relative", 0.3, seed=0, draw=0):
         ratio = (wide.weight - before["weight"]).norm() / before["weight"].norm()
         assert ratio.item() == pytest.approx(0.3, rel=0.02)
         assert torch.equal(wide.bias, before["bias"])  # nothing is relative to zero
@@ -129,7 +129,7 @@ def test_an_interruption_while_the_noise_is_added_restores_too(monkeypatch: pyte
             raise KeyboardInterrupt
         return torch.ones_like(like)
 
-    monkeypatch.setattr("spacedkd.evaluation.weight_noise.noise", stopping)
+    monkeypatch.setattr("spacedkd.evaluation.weight_noise.normal_noise", stopping)
     with pytest.raises(KeyboardInterrupt):
         measure(model)
     assert_untouched(model, before)
@@ -148,7 +148,7 @@ def test_a_second_interruption_waits_until_the_weights_are_back(monkeypatch: pyt
         return copy(tensor, source)
 
     def failing() -> None:
-        with shaken(model, "absolute", 1.0, seed=0, draw=0):
+        with noisy_weights(model, "absolute", 1.0, seed=0, draw=0):
             monkeypatch.setattr(Tensor, "copy_", interrupted)
             raise ValueError
 
@@ -196,4 +196,4 @@ def test_bad_input_is_one_clear_line(options: dict[str, object], message: str) -
 
 def test_no_images_is_one_clear_line() -> None:
     with pytest.raises(UserError, match="no images"):
-        weight_noise(network(), lambda: iter(()))
+        measure_weight_noise(network(), lambda: iter(()))

@@ -96,4 +96,4 @@ def test_which_way_is_better_and_how_fine_a_number_is() -> None:
     assert found["weight_noise/clean/accuracy"].resolution == 1 / 100
     assert found["weight_noise/relative/0.1/accuracy"].resolution == pytest.approx(1 / 300)  # three draws
     assert found["weight_noise/mean"].resolution == pytest.approx(1 / 600)  # of two levels
-    assert (found["accuracy/top1"].written(), found["curvature/trace"].written()) == ("80.0", "400")
+    assert (found["accuracy/top1"].format(), found["curvature/trace"].format()) == ("80.0", "400")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from spacedkd.config.spec import RunSpec
-from spacedkd.evaluation.document import Metric
+from spacedkd.evaluation.instrument import Metric
 from spacedkd.paper.results import results
 from spacedkd.paper.table import Axis, Cell, Named, Summary, Table
 from spacedkd.paper.verdict import SMALLER, VERDICTS

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spacedkd.evaluation.settings import attack
+from spacedkd.evaluation.adversarial import attack
 
 
 def evaluation(accuracy: float, noise: float = 0.0, stopped: str = "error reached", **changes: Any) -> dict[str, Any]:

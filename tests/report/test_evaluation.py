@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spacedkd.comparison.results import compare
-from spacedkd.evaluation.settings import attack
+from spacedkd.evaluation.adversarial import attack
 from spacedkd.evaluation.statistics import paired_difference
 from spacedkd.report.page import write_page
 from spacedkd.schedule import Spaced
@@ -19,7 +19,7 @@ from tests.report.page_text import Page
 
 ONLINE = FakeArm("online KD", [0.70, 0.71, 0.72])
 SPACED = FakeArm("spaced KD", [0.80, 0.82, 0.81], schedule=Spaced("1.5ep"))
-NEW = ["evaluation", "calibration", "corruptions", "adversarial", "noise", "curvature"]
+NEW = ["evaluation", "accuracy", "corruptions", "adversarial", "weight_noise", "curvature"]
 
 
 @pytest.fixture

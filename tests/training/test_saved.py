@@ -13,7 +13,7 @@ import torch
 
 from spacedkd import NetworkSpec, RunSpec, train
 from spacedkd.data.stream import evaluation_batches
-from spacedkd.evaluation.accuracy import correct
+from spacedkd.evaluation.scores import correct
 from spacedkd.runs.tensor_file import digest
 from spacedkd.runtime.errors import UserError
 from spacedkd.training.trained_models import device_for, load_network, load_run

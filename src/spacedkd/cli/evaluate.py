@@ -1,20 +1,23 @@
-"""The verb that measures trained networks."""
+"""`spacedkd evaluate`: measure trained networks. Its flags are the settings of instruments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
 from spacedkd.cli.flags import PLACES, Flag, Given, ImageFlags, assignments, flag, flag_class, given
 from spacedkd.cli.progress import console, say, work_progress
 from spacedkd.config.overrides import with_changes
+from spacedkd.config.serialization import field_docs
 from spacedkd.config.spec import NetworkSpec, RunSpec
-from spacedkd.evaluation import settings as planning
-from spacedkd.evaluation.settings import CURVATURE_IMAGES, NOISE_IMAGES, STEPS, Attack, EvaluationSpec
+from spacedkd.evaluation.corruptions import Corruptions
+from spacedkd.evaluation.instrument import EvaluationSpec, Instrument
+from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.machine import check_threads
 from spacedkd.runtime.user_code import load_object
@@ -24,56 +27,71 @@ if TYPE_CHECKING:
     from spacedkd.training.trained_models import TrainedModels
 
 
-# The flags that say what is measured of a trained network, and how.
-
-USUAL = EvaluationSpec()
 _WHOLE, _NUMBERS, _NAMES = tuple[int, ...], tuple[float, ...], tuple[str, ...]
 _METAVARS = {int: "COUNT", float: "NUMBER", _WHOLE: "NUMBER ...", _NUMBERS: "NUMBER ...", _NAMES: "NAME ..."}
 _METAVARS |= {str: "NAME", Path: "FOLDER"}
 
-_HESSIAN = "trace and largest eigenvalue of the Hessian on training images: minutes for a small network"
-_LIMIT = "only so many test images for --corruptions and --adversarial, evenly from all classes"
-_TRAIN_IMAGES = "at most so many training images for --flatness and --hessian"
-_INSTRUMENTS = {
-    "": [
-        Flag("grid", Path, "also draw the corruptions of one test image into this picture", metavar="FILE.png"),
-        Flag("unfinished", bool, "measure the last checkpoint of runs that are not finished"),
-        Flag("trust_code", bool, "import what a run's files name as package.module:name; typed names always are"),
-        Flag("batch_size", int, "images looked at together", USUAL.batch_size),
-        Flag("workers", int, "processes that decode images ahead", USUAL.workers),
-        Flag("accelerator", str, "cpu, cuda, mps or auto", "the run's"),
-        Flag("threads", int, "CPU threads", "the run's"),
-        Flag("all", bool, "use every instrument"),
-        Flag("calibration", bool, "print likelihood, calibration error and the reliability diagram"),
-    ],
-    "corruptions": [
-        Flag("corruptions", bool, "accuracy on noisy, blurred, snowy, ... images"),
-        Flag("severities", _WHOLE, "how strong corruptions are, from 1 to 5", USUAL.severities),
-        Flag("only", _NAMES, "these corruptions alone, or `paper` for its six", "all nineteen"),
-        Flag("cache", Path, "where corrupted images are kept", "~/.cache/spacedkd/corrupted"),
-    ],
-    "adversarial": [
-        Flag("adversarial", bool, "accuracy on images perturbed against the network"),
-        Flag("attacks", _NAMES, "fgsm, bim or pgd", "all three"),
-        Flag("epsilon", _NUMBERS, "most any pixel is changed by, of 0 to 255, before normalisation", planning.EPSILONS),
-        Flag("steps", int, "steps of bim and pgd", STEPS),
-        Flag("step", float, "size of a step of bim and pgd, in pixels", "epsilon / 4"),
-    ],
-    "flatness": [
-        Flag("flatness", bool, "loss and accuracy on training images with noise on the weights"),
-        Flag("noise", _NUMBERS, "levels of absolute noise", USUAL.noise),
-        Flag("relative_noise", _NUMBERS, "levels of noise relative to each tensor", USUAL.relative_noise),
-        Flag("draws", int, "draws of noise at each level", USUAL.draws),
-    ],
-    "hessian": [
-        Flag("hessian", bool, _HESSIAN),
-        Flag("error", float, "relative standard error of the trace to stop at", USUAL.error, "PART"),
-        Flag("products", int, "most products of the Hessian with a vector for each estimate", USUAL.most_products),
-    ],
-    "corruptions or --adversarial": [Flag("limit", int, _LIMIT, "all")],
-    "flatness or --hessian": [Flag("train_images", int, _TRAIN_IMAGES, f"{NOISE_IMAGES} and {CURVATURE_IMAGES}")],
-}
-"""those of all; then the flags of each instrument: the one that asks for it, and its settings"""
+_GENERAL = [
+    Flag("grid", Path, "also draw the corruptions of one test image into this picture", metavar="FILE.png"),
+    Flag("unfinished", bool, "measure the last checkpoint of runs that are not finished"),
+    Flag("trust_code", bool, "import what a run's files name as package.module:name; typed names always are"),
+    Flag("batch_size", int, "images looked at together", EvaluationSpec.batch_size),
+    Flag("workers", int, "processes that decode images ahead", EvaluationSpec.workers),
+    Flag("accelerator", str, "cpu, cuda, mps or auto", "the run's"),
+    Flag("threads", int, "CPU threads", "the run's"),
+    Flag("all", bool, "use every instrument"),
+    Flag("calibration", bool, "print likelihood, calibration error and the reliability diagram"),
+]
+OPTIONAL = [instrument for instrument in INSTRUMENTS if instrument.flag]
+"""the instruments that a flag chooses; accuracy is always measured"""
+
+
+def _instrument_flags() -> Iterator[Flag]:
+    """Yield the flag that chooses each instrument, and one for each of its settings; equal settings share a flag."""
+    yielded: set[str] = set()
+    for instrument in OPTIONAL:
+        yield Flag(instrument.flag, bool, instrument.about)
+        for field in fields(instrument):  # type: ignore[arg-type]
+            if field.name not in yielded:
+                yielded.add(field.name)
+                yield _setting_flag(field.name)
+
+
+def _owners(setting: str) -> list[type[Instrument]]:
+    """Return the instruments that have a setting of this name."""
+    return [cls for cls in OPTIONAL if setting in (field.name for field in fields(cls))]  # type: ignore[arg-type]
+
+
+def _setting_flag(name: str) -> Flag:
+    """Return the flag of a setting. The sentence below its field is the help; `; None takes X` in it is the default."""
+    owners = _owners(name)
+    sentences = [field_docs(owner).get(name, "").partition("; None takes ") for owner in owners]
+    about = sentences[0][0]
+    defaults = [
+        default or _format_default(getattr(owner, name))
+        for owner, (_, _, default) in zip(owners, sentences, strict=True)
+    ]
+    if len(owners) > 1:
+        about += f" (of {' and '.join(f'--{owner.flag}' for owner in owners)})"
+    return Flag(name, _kind(get_type_hints(owners[0])[name]), about, " and ".join(dict.fromkeys(defaults)))
+
+
+def _kind(hint: Any) -> Any:
+    """Return the type that a flag takes: without None, and of names or objects the names."""
+    options = [option for option in get_args(hint) if option is not NoneType]
+    if get_origin(hint) in (Union, UnionType):
+        return options[0]
+    if get_origin(hint) is tuple and str in get_args(options[0]):
+        return _NAMES
+    return hint
+
+
+def _format_default(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_format_default, value))
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
 _NETWORK = [
     Flag("network", str, "a timm network, measured on --data; beside runs, the function they were given"),
     Flag("width", int, "of --network, if it is one of ours", 64, "CHANNELS"),
@@ -92,14 +110,14 @@ _ABOUT_OBJECTS = (
 )
 
 
-def _field(one: Flag) -> tuple[str, Any, Any]:
-    """A flag as a dataclass field; None, no or an empty tuple is what it has when it is not given."""
-    if one.kind is tuple:
-        return one.field()
-    if one.kind is bool:
-        return one.name, Annotated[bool, flag(one.about, "no")], False
-    default = " ".join(f"{level:g}" for level in one.default) if isinstance(one.default, tuple) else one.default
-    return one.name, Annotated[one.kind | None, flag(one.about, default, one.metavar or _METAVARS[one.kind])], None
+def _field(described: Flag) -> tuple[str, Any, Any]:
+    """Return a flag as a dataclass field; None, False or an empty tuple is its value when it is not given."""
+    name, kind, about, default = described.name, described.kind, described.about, described.default
+    if kind is tuple:
+        return described.field()
+    if kind is bool:
+        return name, Annotated[bool, flag(about, "no")], False
+    return name, Annotated[kind | None, flag(about, default, described.metavar or _METAVARS[kind])], None
 
 
 if TYPE_CHECKING:
@@ -107,50 +125,33 @@ if TYPE_CHECKING:
     OtherNetworkFlags = Any
     ObjectFlags = Any
 else:
-    InstrumentFlags = flag_class(_field(one) for flags in _INSTRUMENTS.values() for one in flags)
+    InstrumentFlags = flag_class(map(_field, [*_GENERAL, *_instrument_flags()]))
     OtherNetworkFlags = flag_class(map(_field, _NETWORK), "A network that is no run's, measured instead of runs.")
     ObjectFlags = flag_class(map(_field, _OBJECTS), _ABOUT_OBJECTS)
 
 
-def make_plan(flags: Any) -> EvaluationSpec:
-    """What these flags ask for; a setting of an instrument that is not used is a mistake."""
+def read_flags(flags: Any) -> EvaluationSpec:
+    """Return the spec that these flags ask for; refuse a setting of an instrument that is not used."""
     typed = {name: value for name, value in given(flags).items() if value is not False}
-    for instruments, own in _INSTRUMENTS.items():
-        used = instruments == "" or any(one in typed for one in ("all", *instruments.split(" or --")))
-        for name in (one.name for one in own if one.name in typed and not used):
-            raise UserError(f"--{name.replace('_', '-')} belongs to --{instruments}: add that flag too.")
-    if {*typed.get("attacks", ())} == {"fgsm"} and ("steps" in typed or "step" in typed):
-        raise UserError("--steps and --step are of bim and pgd: fgsm takes one step of epsilon.")
-
-    def ordered(name: str, usual: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(sorted({*typed.get(name, usual)}))
-
-    same = ("cache", "draws", "error", "limit", "train_images", "batch_size", "workers")
-    return replace(
-        USUAL,
-        **{name: typed[name] for name in same if name in typed},
-        severities=tuple(dict.fromkeys(typed.get("severities", USUAL.severities))),
-        corruptions=_corruptions(typed.get("only", planning.CORRUPTIONS)) if flags.corruptions or flags.all else (),
-        attacks=_attacks(typed, ordered("epsilon", planning.EPSILONS)) if flags.adversarial or flags.all else (),
-        flatness=flags.flatness or flags.all,
-        noise=ordered("noise", USUAL.noise),
-        relative_noise=ordered("relative_noise", USUAL.relative_noise),
-        hessian=flags.hessian or flags.all,
-        most_products=typed.get("products", USUAL.most_products),
-    )
+    used = [cls for cls in OPTIONAL if "all" in typed or cls.flag in typed]
+    for name in typed:
+        owners = _owners(name)
+        if owners and not any(owner in used for owner in owners):
+            choices = " or ".join(f"--{owner.flag}" for owner in owners)
+            raise UserError(f"--{name.replace('_', '-')} belongs to {choices}: add that flag too.")
+    instruments = [
+        cls(**{name: _each_once(value) for name, value in typed.items() if cls in _owners(name)}) for cls in used
+    ]
+    return EvaluationSpec(instruments, **{name: typed[name] for name in ("batch_size", "workers") if name in typed})
 
 
-def _corruptions(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one for name in names for one in (planning.PAPER if name == "paper" else (name,))))
+def _each_once(value: Any) -> Any:
+    """Return the values of a flag that takes several, each once and levels in rising order; any other as it is."""
+    if not isinstance(value, tuple):
+        return value
+    values = dict.fromkeys(value)
+    return tuple(sorted(values) if all(isinstance(level, float) for level in values) else values)
 
-
-def _attacks(typed: Given, epsilons: Iterable[float]) -> tuple[Attack, ...]:
-    steps, step = typed.get("steps", STEPS), typed.get("step")
-    names = dict.fromkeys(typed.get("attacks", planning.ATTACKS))
-    return tuple(planning.attack(name, epsilon, steps, step) for name in names for epsilon in epsilons)
-
-
-# The verb that measures trained networks.
 
 OBJECTS = ("network", "teacher", "data", "collate", "method")
 
@@ -166,12 +167,12 @@ def evaluate(
 ) -> None:
     """Measure accuracy, calibration, robustness and flatness.
 
-    Accuracy is always measured, the others with their flags. Prints tables and adds what was found to evaluation.json
-    in each run folder, where `spacedkd report` finds it. A folder that contains runs stands for all of them.
+    Accuracy is always measured, the rest with its flags. Prints tables and adds the numbers to evaluation.json in each
+    run folder, where `spacedkd report` reads them. A folder that contains runs stands for all of them.
 
     Example: spacedkd evaluate runs/mine --corruptions --adversarial --calibration
     """
-    plan, unfinished, where = make_plan(flags), flags.unfinished, (flags.accelerator, flags.threads)
+    spec, unfinished = read_flags(flags), flags.unfinished
     typed = {**given(network), **given(data), **given(own)}
     objects = _objects_of_runs(typed) if runs else {}
     if flags.threads is not None and flags.threads < 1:
@@ -183,41 +184,44 @@ def evaluate(
         raise UserError("--unfinished is about runs: leave it out with --network.")
 
     from spacedkd.evaluation import document
-    from spacedkd.evaluation.corruptions import write_grid
-    from spacedkd.evaluation.evaluate import measure, of_images
+    from spacedkd.evaluation.corrupted_images import write_grid
+    from spacedkd.evaluation.evaluate import measure
+    from spacedkd.evaluation.subject import require_pixels
     from spacedkd.report import evaluation_tables as tables
     from spacedkd.report.terminal import rich_table
     from spacedkd.runs.folder import make_folder
-    from spacedkd.training import trained_models
+    from spacedkd.training.trained_models import load_run
 
     if flags.grid is not None:
         make_folder(flags.grid.parent, "--grid")
     folders = _folders(runs, unfinished) if runs else [_folder_of_network(typed)]
-    count, everything = len(folders), {}
+    count, evaluations = len(folders), {}
     for number, folder in enumerate(folders, 1):
-        subject = (
-            trained_models.load_run(folder, unfinished, *where, _loaded(objects), flags.trust_code)
+        networks = (
+            load_run(folder, unfinished, flags.accelerator, flags.threads, _load_objects(objects), flags.trust_code)
             if runs
-            else _of_network(typed, *where)
+            else _load_network(typed, flags.accelerator, flags.threads)
         )
         if flags.grid is not None and number == 1:
-            write_grid(flags.grid, of_images(subject.data.test, "Corruptions"), plan.corruptions, plan.severities)
+            drawn = next((used for used in spec.instruments if isinstance(used, Corruptions)), Corruptions())
+            pixels = require_pixels(networks.data.test, "Corruptions")
+            write_grid(flags.grid, pixels, drawn.names, drawn.severities)
         with work_progress(f"{number} of {count}" if count > 1 else "") as progress:
-            everything[folder] = measure(folder, subject, plan, progress)
+            evaluations[folder] = measure(folder, networks, spec, progress)
         if count > 1:
-            say(f"[{number} of {count}] {folder}: {tables.line(everything[folder])}")
+            say(f"[{number} of {count}] {folder}: {tables.summary_line(evaluations[folder])}")
     if count > 1:
-        console.print(rich_table(tables.of_many(everything)))
+        console.print(rich_table(tables.summary_table(evaluations)))
         say(f"Numbers: {document.FILE} in each run folder")
         return
-    for folder, found in everything.items():
-        say(f"{folder}, {tables.origin(found)}")
-        console.print(*map(rich_table, tables.of_evaluation(found, flags.calibration or flags.all)))
+    for folder, evaluation in evaluations.items():
+        say(f"{folder}, {tables.describe_origin(evaluation)}")
+        console.print(*map(rich_table, tables.evaluation_tables(evaluation, flags.calibration or flags.all)))
         say(f"Numbers: {folder / document.FILE}")
 
 
 def _objects_of_runs(typed: Given) -> dict[str, str]:
-    """The flags beside runs: the names of objects they were given in Python, and nothing else."""
+    """Return the flags beside runs: names of objects they were given in Python; refuse any other flag."""
     for name, value in typed.items():
         if name == "network" and ":" not in value:
             raise UserError(
@@ -231,17 +235,17 @@ def _objects_of_runs(typed: Given) -> dict[str, str]:
     return dict(typed)
 
 
-def _loaded(own: Mapping[str, str]) -> Objects:
-    """The objects of these names; of data and a method also a function, or a class, that makes them."""
+def _load_objects(names: Mapping[str, str]) -> Objects:
+    """Return the objects of these names; of data and a method also a function, or a class, that makes them."""
     from spacedkd.config.objects import Objects
 
-    objects: dict[str, Any] = {name: load_object(place) for name, place in own.items()}
-    made = {name: objects[name]() for name in ("data", "method") if callable(objects.get(name))}
-    return Objects(**objects | made)
+    objects: dict[str, Any] = {flag: load_object(name) for flag, name in names.items()}
+    called = {flag: objects[flag]() for flag in ("data", "method") if callable(objects.get(flag))}
+    return Objects(**objects | called)
 
 
 def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:
-    """The run folders at or below those given; a run that is named itself must be finished, unless asked otherwise."""
+    """Return the run folders at or below those given; below a folder only finished runs, unless asked otherwise."""
     from spacedkd.comparison import results
 
     folders: list[Path] = []
@@ -260,13 +264,15 @@ def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:
 
 
 def _folder_of_network(typed: Given) -> Path:
+    """Return where the evaluation of --network goes; refuse the folder of a run."""
     folder: Path = typed.get("out") or Path("evaluations") / typed["network"].replace("/", "-")
     if (folder / "spec.json").exists():
-        raise UserError(f"{folder} is a run, which has an evaluation of its own: choose another --out.")
+        raise UserError(f"{folder} is a run, which has its own evaluation: choose another --out.")
     return folder
 
 
-def _of_network(typed: Given, accelerator: str | None, threads: int | None) -> TrainedModels:
+def _load_network(typed: Given, accelerator: str | None, threads: int | None) -> TrainedModels:
+    """Return the network of --network with its weights and data."""
     import torch
 
     from spacedkd.training import trained_models

@@ -81,6 +81,17 @@ def schedules(pattern: str) -> Table:
     return _table("flags", "who learns when", rows=[*rows.items(), ("--interval own:Growing", own)])
 
 
+def instruments(pattern: str) -> Table:
+    """what `spacedkd evaluate` measures"""
+    from spacedkd.evaluation.registry import INSTRUMENTS
+
+    rows = [
+        (f"--{instrument.flag}" if instrument.flag else "always", instrument.name, instrument.about)
+        for instrument in INSTRUMENTS
+    ]
+    return _table("spacedkd evaluate", "in evaluation.json", "what it measures", rows=rows)
+
+
 def recipes(pattern: str) -> Table:
     """whole training recipes, with the quirks of released code; --pattern paper-cnn for all settings of one"""
     if pattern:
@@ -114,7 +125,7 @@ def runs(pattern: str, folder: Path = status.RUNS) -> Iterable[str]:
 
 
 _EVERY: tuple[Callable[[str], RenderableType | Iterable[str]], ...] = (
-    *(data, augmentations, networks, methods, schedules, recipes),
+    *(data, augmentations, networks, methods, schedules, instruments, recipes),
     runs,
 )
 LISTINGS = {one.__name__: one for one in _EVERY}

@@ -22,8 +22,8 @@ from spacedkd.runtime.errors import printable
 if TYPE_CHECKING:
     from spacedkd.comparison.pool import Callback as JobCallback
     from spacedkd.comparison.teacher_sharing import Job
-    from spacedkd.evaluation.evaluate import Progress as ShowWork
-    from spacedkd.evaluation.frozen import Advance
+    from spacedkd.evaluation.instrument import Advance
+    from spacedkd.evaluation.instrument import Progress as ShowWork
     from spacedkd.training.callbacks import Event
 from collections.abc import Mapping
 from datetime import datetime, timedelta

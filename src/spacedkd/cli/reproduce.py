@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 import shlex
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import tyro
 
@@ -23,6 +23,7 @@ from spacedkd.cli.progress import jobs_progress, work_progress
 from spacedkd.cli.stops import say_error, until_stopped
 from spacedkd.cli.train import say_left
 from spacedkd.report.terminal import rich_table
+from spacedkd.runs.schema import check
 from spacedkd.runtime.errors import check_between
 from spacedkd.runtime.files import Folder
 from spacedkd.runtime.machine import check_count
@@ -33,12 +34,39 @@ from spacedkd.runtime.signals import Stopped
 THEORY = "theory"
 THEORY_SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 1500)}
 """problems, orders and steps"""
-INDEXED = {
-    **dict.fromkeys(("name", "title", "claim", "reference"), str),
-    **{"scale": {"name": str, "about": str}, "missing": int, "cost": dict, "cells": [{"estimate": ({"n": int},)}]},
-    "verdict": {"sentence": str, "agrees": int, "disagrees": int, "smaller than the paper's": int, "cannot tell": int},
-}
-"""what the index of all tables needs of each"""
+
+
+class _Scale(TypedDict):
+    name: str
+    about: str
+
+
+class _Estimate(TypedDict):
+    n: int
+
+
+class _Cell(TypedDict):
+    estimate: _Estimate | None
+
+
+_Verdict = TypedDict(
+    "_Verdict",
+    {"sentence": str, "agrees": int, "disagrees": int, "smaller than the paper's": int, "cannot tell": int},
+)
+
+
+class IndexedTable(TypedDict):
+    """What the index of all tables needs of each."""
+
+    name: str
+    title: str
+    claim: str
+    reference: str
+    scale: _Scale
+    missing: int
+    cost: dict[str, Any]
+    cells: list[_Cell]
+    verdict: _Verdict
 
 
 def write_tables(found: Reproduction) -> None:
@@ -128,11 +156,9 @@ def _has_numbers(path: Path) -> bool:
 
 def _made(path: Path) -> dict[str, Any] | None:
     """A table that was made before; one that cannot be read is left out."""
-    from spacedkd.evaluation.document import check
-
     try:
         found: dict[str, Any] = read_json(path, within=path.parent)
-        check(INDEXED, found, "it")
+        check(found, IndexedTable)
     except FileNotFoundError:
         return None
     except Linked:

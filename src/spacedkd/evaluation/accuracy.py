@@ -1,203 +1,224 @@
-"""What a network gets right, how sure it is of it, and whether two networks agree; one pass, flat in memory.
+"""Accuracy and calibration of all networks of a run, and whether the student agrees with its teacher.
 
-    top-k        the share of images whose class is among the k highest logits
-    NLL          the mean of -log p(class), p the softmax of the logits
-    ECE          sum_b n_b / N |accuracy_b - confidence_b| over fifteen bins of equal width of the confidence, which is
-                 the highest p (Guo et al. 2017); the bins themselves are the reliability diagram
-    agreement    the share of images for which two heads, or two networks' deepest heads, choose the same class
+    top-1, top-5    the class is the highest, or among the five highest logits
+    NLL             mean of -log p(class), p the softmax of the logits
+    ECE             expected calibration error over fifteen bins of the highest p
+    agreement       how often two networks' deepest heads choose the same class
 
-Where a network has several heads, `ensemble` is the mean of their logits. An image whose logits are not finite has no
-class: a network with such images is not scored, it is refused (`NotFinite`).
+Always measured. `evaluation.scores` has the formulas.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from spacedkd.data.stream import Batch
-from spacedkd.models.classifier import Prediction
+from spacedkd.evaluation.instrument import (
+    Entry,
+    Headline,
+    Instrument,
+    Metric,
+    MetricTable,
+    PageItem,
+    ReliabilityChart,
+    ResultTable,
+    loss_metric,
+)
+from spacedkd.runs.schema import Count, PositiveCount, Requires
 from spacedkd.runtime.errors import UserError
 
-Predict = Callable[[Any], Sequence[Prediction]]
-"""inputs to what each head says of them"""
-
-BINS = 15
-TOP = 5
+if TYPE_CHECKING:
+    from spacedkd.evaluation.scores import Scores
+    from spacedkd.evaluation.subject import Part, Subject
 
 
-def with_ensemble(head_names: Sequence[str], predictions: Sequence[Prediction]) -> tuple[list[str], Tensor]:
-    """Every head and its logits, [H, B, C]; where there are several, their mean is one more: `ensemble`."""
-    logits = torch.stack([prediction.logits for prediction in predictions])
-    if len(head_names) == 1:
-        return [*head_names], logits
-    return [*head_names, "ensemble"], torch.cat([logits, logits.mean(0, keepdim=True)])
-
-
-class NotFinite(UserError):
-    """Logits of a network are not finite, so that these images have no class and the network no accuracy."""
-
-    def __init__(self, line: str, item: int | None = None) -> None:
-        super().__init__(line)
-        self.item = item
-        """of the data, where it holds what is not finite itself"""
-
-
-def check_finite(heads: Iterable[str], undefined: Sequence[int], images: int, what: str = "images") -> None:
-    """Refuse a network that has heads with not finite logits for some images; `undefined` are counts of those."""
-    for head, count in zip(heads, undefined, strict=True):
-        if count:
-            raise NotFinite(f"Logits of {count} of {images} {what} are not finite numbers (head {head}).")
-
-
-def undefined_images(logits: Tensor) -> Tensor:
-    """Whether any logit of an image is not finite: [..., B, C] -> [..., B]."""
-    return logits.isfinite().all(-1).logical_not()
-
-
-def count(predict: Predict, head_names: Sequence[str], batches: Iterable[Batch]) -> tuple[list[str], Tensor]:
-    """The heads, and of each how many images it gets right and of how many its logits are not finite: [2, H]."""
-    counts: list[Tensor] = []
-    with torch.no_grad():
-        for batch in batches:
-            names, logits = with_ensemble(head_names, predict(batch.inputs))
-            counts.append(torch.stack([logits.argmax(2) == batch.labels, undefined_images(logits)]).sum(2))
-    return names, torch.stack(counts).sum(0)
-
-
-def correct(predict: Predict, head_names: Sequence[str], batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """How many images each head gets right, and all of them together; `NotFinite` if some have no class."""
-    images = 0
-
-    def counted() -> Iterable[Batch]:
-        nonlocal images
-        for batch in batches:
-            images += len(batch.labels)
-            yield batch
-
-    names, (right, undefined) = count(predict, head_names, counted())
-    check_finite(names, undefined.tolist(), images)
-    return dict(zip(names, right, strict=True))
-
-
-@dataclass(frozen=True)
-class Bin:
-    """The images whose confidence lies above `low` and not above `high`; without images there are no means."""
+class BinEntry(TypedDict):
+    """A bin of the reliability diagram; without images it has no means."""
 
     low: float
     high: float
-    images: int
+    images: Count
     confidence: float | None
     accuracy: float | None
 
 
-@dataclass(frozen=True)
-class HeadScores:
-    """One head on N images."""
+class HeadEntry(TypedDict):
+    """The scores of one head."""
 
     top1: float
     top5: float | None
-    """None where there are no more than five classes"""
     nll: float
     ece: float
-    per_class: tuple[float | None, ...]
-    """top-1 among the images of each class; None where there is none"""
-    reliability: tuple[Bin, ...]
     agrees_with_final: float
-    """1 for the deepest head itself"""
+    per_class: list[float | None]
+    reliability: list[BinEntry]
+
+
+class PartEntry(TypedDict):
+    """The scores of one model on one part of the data."""
+
+    images: PositiveCount
+    heads: Annotated[Mapping[str, HeadEntry], Requires("final")]
+    bins: Count
+    class_images: list[Count]
+    agreement: Mapping[str, float]
+
+
+class AccuracyEntry(Entry):
+    """What evaluation.json holds of accuracies: model -> part of the data -> scores."""
+
+    class_names: list[str]
+    models: Mapping[str, Mapping[str, PartEntry]]
 
 
 @dataclass(frozen=True)
-class Scores:
-    """All heads of a network on N images, and how often its deepest one chooses what other networks choose."""
+class Accuracy(Instrument):
+    """Top-1, top-5, likelihood and calibration of every head of every model."""
 
-    images: int
-    class_images: tuple[int, ...]
-    """how many of them are of each class"""
-    bins: int
-    heads: dict[str, HeadScores]
-    agreement: dict[str, float]
+    name = "accuracy"
+    flag = ""
+    about = "accuracy, likelihood, calibration error and agreement with the teacher"
+    title = "Accuracy and calibration"
+    entry_type = AccuracyEntry
+    headlines = (Headline("top1", "top-1"), Headline("nll", "NLL"), Headline("ece", "ECE"))
 
+    def measure(self, subject: Subject) -> dict[str, Any]:
+        """Return the scores of every model on every evaluated part of the data; refuse logits that are not finite."""
+        networks = subject.networks
+        parts, classes = networks.data.evaluated_splits(), networks.data.info.classes
+        total = len(networks.models) * sum(len(part) for part in parts.values())
+        with subject.progress("accuracy", total) as advance:
+            models = {
+                model: {name: _score(subject, model, part, advance) for name, part in parts.items()}
+                for model in networks.models
+            }
+        return {"class_names": list(classes), "models": models}
 
-def score(
-    predict: Predict,
-    head_names: Sequence[str],
-    batches: Iterable[Batch],
-    classes: int,
-    others: Mapping[str, Predict] = {},
-) -> Scores:
-    """Scores of every head over the batches; `others` are networks to be agreed with.
+    @classmethod
+    def metrics(cls, entry: AccuracyEntry) -> Iterator[tuple[str, Metric]]:
+        """Yield the numbers of the student on the test images."""
+        student = student_scores(entry)
+        images, heads = student["images"], student["heads"]
+        final, settings = heads["final"], f"{images} images"
+        yield "top1", Metric("Top-1", final["top1"], 1 / images, settings)
+        if final["top5"] is not None:
+            yield "top5", Metric("Top-5", final["top5"], 1 / images, settings)
+        for name in [name for name in heads if name not in ("final", "ensemble")]:
+            yield f"head/{name}", Metric(f"Top-1, head {name}", heads[name]["top1"], 1 / images, settings)
+        if "ensemble" in heads:
+            yield "ensemble", Metric("Top-1, ensemble of heads", heads["ensemble"]["top1"], 1 / images, settings)
+        yield "nll", loss_metric("Negative log-likelihood", final["nll"], settings)
+        yield "ece", loss_metric("Expected calibration error", final["ece"], f"{settings}, {student['bins']} bins")
+        for name, share in student["agreement"].items():
+            yield f"agreement/{name}", Metric(f"Agreement with the {name}", share, 1 / images, settings, better=None)
+        for name, accuracy, count in zip(
+            entry["class_names"], final["per_class"], student["class_images"], strict=True
+        ):
+            if accuracy is not None:
+                yield f"class/{name}", Metric(name, accuracy, 1 / count, f"{count} images")
 
-    `NotFinite` if logits are not finite, of this network or of another.
-    """
-    tallies: dict[str, _Tally] = {}
-    same, undefined_others = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
-    images, undefined = 0, torch.zeros((), dtype=torch.int64)
-    with torch.no_grad():
-        for batch in batches:
-            names, logits = with_ensemble(head_names, predict(batch.inputs))
-            tallies = tallies or {name: _Tally(torch.zeros(2, classes, dtype=torch.float64)) for name in names}
-            undefined = undefined_images(logits).sum(1).cpu() + undefined
-            final = logits[0].argmax(1)
-            for tally, found in zip(tallies.values(), logits.float(), strict=True):
-                tally.add(found, batch.labels, final)
-            for name, other in others.items():
-                chosen = other(batch.inputs)[0].logits
-                same[name] += int((chosen.argmax(1) == final).sum())
-                undefined_others[name] += int(undefined_images(chosen).sum())
-            images += len(batch.labels)
-    check_finite(tallies, undefined.tolist(), images)
-    for name, wrong in undefined_others.items():
-        check_finite(["final"], [wrong], images, f"images, as the {name} gives them,")
-    class_images = tuple(map(int, tallies[head_names[0]].of_class[0]))
-    heads = {name: tally.scores(images) for name, tally in tallies.items()}
-    return Scores(images, class_images, BINS, heads, {name: count / images for name, count in same.items()})
+    @classmethod
+    def describe(cls, entries: Sequence[AccuracyEntry]) -> str:
+        """Return on how many images accuracies were measured."""
+        return f"{student_scores(entries[0])['images']} test images, deepest head, after the last epoch."
 
-
-@dataclass
-class _Tally:
-    """Sums over images: everything the scores of one head need, however many images there are."""
-
-    of_class: Tensor  # [2, classes]: images, right ones
-    in_bin: Tensor = field(default_factory=lambda: torch.zeros(3, BINS, dtype=torch.float64))
-    """images, sum of confidences, right ones"""
-    near: int = 0
-    loss: float = 0.0
-    as_final: int = 0
-
-    def add(self, logits: Tensor, labels: Tensor, final: Tensor) -> None:
-        log_p = logits.log_softmax(1)
-        confidence, chosen = log_p.max(1)
-        of_class = log_p.gather(1, labels[:, None])[:, 0]
-        near = (logits.topk(min(TOP, logits.shape[1])).indices == labels[:, None]).any(1)
-        yes = (one.to(log_p) for one in (chosen == labels, near, chosen == final))
-        together = torch.stack([confidence.exp(), of_class, *yes])  # so that a device is waited for once
-        sure, likely, right, close, as_final = together.cpu().double()
-        one = torch.ones_like(right)
-        bins = (sure * BINS).ceil().long().clamp(1, BINS) - 1
-        self.of_class.index_add_(1, labels.cpu(), torch.stack([one, right]))
-        self.in_bin.index_add_(1, bins, torch.stack([one, sure, right]))
-        self.near += int(close.sum())
-        self.loss -= float(likely.sum())
-        self.as_final += int(as_final.sum())
-
-    def scores(self, images: int) -> HeadScores:
-        _, confidences, right = self.in_bin
-        return HeadScores(
-            top1=float(self.of_class[1].sum()) / images,
-            top5=self.near / images if self.of_class.shape[1] > TOP else None,
-            nll=self.loss / images,
-            ece=float((right - confidences).abs().sum()) / images,
-            per_class=tuple(_mean(r, n) for n, r in self.of_class.T.tolist()),
-            reliability=tuple(
-                Bin(place / BINS, (place + 1) / BINS, int(n), _mean(c, n), _mean(r, n))
-                for place, (n, c, r) in enumerate(self.in_bin.T.tolist())
-            ),
-            agrees_with_final=self.as_final / images,
+    @classmethod
+    def tables(cls, entry: AccuracyEntry, detailed: bool) -> Iterator[ResultTable]:
+        """Yield top-1 of all models, all scores of the student, and the bins of its reliability if asked for."""
+        yield _top1_table(entry["models"])
+        student = student_scores(entry)
+        rows = [
+            [name, head["top1"], head["top5"], f"{head['nll']:.3f}", f"{head['ece']:.3f}", head["agrees_with_final"]]
+            for name, head in student["heads"].items()
+        ]
+        agreement = [
+            f"chooses what the {name} chooses: {100 * share:.1f} %" for name, share in student["agreement"].items()
+        ]
+        classes = zip(student["heads"]["final"]["per_class"], entry["class_names"], strict=True)
+        hardest = sorted((share, name) for share, name in classes if share is not None)[:3]
+        names = ", ".join(f"{name} {100 * share:.1f}" for share, name in hardest)
+        yield ResultTable(
+            "the student on the test images",
+            ("head", "top-1", "top-5", "NLL", "ECE", "as the deepest head"),
+            rows,
+            "; ".join([*agreement, f"hardest classes: {names}"]),
         )
+        if detailed:
+            yield _reliability_table(student)
+
+    @classmethod
+    def page(cls, keys: Collection[str]) -> Iterator[PageItem]:
+        """Yield all metrics, reliability diagrams, and the accuracy of every class folded away."""
+        classes = [key for key in keys if key.startswith("class/")]
+        yield MetricTable(cls.title, [key for key in keys if key not in classes])
+        yield ReliabilityChart(
+            "Reliability: images sorted by the network's confidence into fifteen bins, all seeds together. A bar is "
+            "the accuracy of its bin; on the dashed line it equals the confidence, below it the network is too sure "
+            "of itself. Bins with few images are pale."
+        )
+        yield MetricTable("Top-1 of each class", classes, folded="Every class")
 
 
-def _mean(total: float, count: float) -> float | None:
-    return total / count if count else None
+def student_scores(entry: AccuracyEntry) -> PartEntry:
+    """Return the student's scores on the test images."""
+    return entry["models"][entry["measured"]["model"]]["test"]
+
+
+def pool_reliability(entries: Sequence[AccuracyEntry]) -> list[BinEntry]:
+    """Return the bins of the reliability diagram of several networks together."""
+    heads = [student_scores(entry)["heads"]["final"]["reliability"] for entry in entries]
+    pooled: list[BinEntry] = []
+    for bins in zip(*heads, strict=True):
+        images = sum(each["images"] for each in bins)
+        confidence = sum(each["images"] * (each["confidence"] or 0.0) for each in bins) / images if images else None
+        accuracy = sum(each["images"] * (each["accuracy"] or 0.0) for each in bins) / images if images else None
+        low, high = bins[0]["low"], bins[0]["high"]
+        pooled.append({"low": low, "high": high, "images": images, "confidence": confidence, "accuracy": accuracy})
+    return pooled
+
+
+def _score(subject: Subject, model: str, part: Part, advance: Any) -> Scores:
+    """Return the scores of a model on a part of the data; the student's with its agreement with every other model."""
+    from spacedkd.data.dataset import Items
+    from spacedkd.evaluation.scores import NotFinite, score
+
+    networks = subject.networks
+    others = {}
+    if model == networks.student:
+        leaders = [name for name in networks.models if name not in (networks.student, "average")]
+        others = {name: networks.predict(name) for name in leaders}
+    classes, batches = len(networks.data.info.classes), subject.batches(part, advance)
+    try:
+        return score(networks.predict(model), networks.head_names(model), batches, classes, others)
+    except NotFinite as error:
+        row = part.first_not_finite() if isinstance(part, Items) else None
+        cause = "" if row is None else f" Item {row} of the dataset holds NaN or infinity."
+        raise UserError(f"The {model} cannot be measured: {error}{cause}") from None
+
+
+def _top1_table(models: Mapping[str, Mapping[str, PartEntry]]) -> ResultTable:
+    """Return a table of every model on every part of the data, with a column for each head."""
+    parts = [(model, name, part["heads"]) for model, parts in models.items() for name, part in parts.items()]
+    names = list(dict.fromkeys(name for _, _, heads in parts for name in heads))
+    rows = [
+        [model, part, *(heads[name]["top1"] if name in heads else None for name in names)]
+        for model, part, heads in parts
+    ]
+    return ResultTable("accuracy in percent", ("model", "images", *names), rows, text_columns=2)
+
+
+def _reliability_table(student: PartEntry) -> ResultTable:
+    rows = [
+        [
+            f"{100 * each['low']:.1f} to {100 * each['high']:.1f}",
+            str(each["images"]),
+            each["confidence"],
+            each["accuracy"],
+        ]
+        for each in student["heads"]["final"]["reliability"]
+        if each["images"]
+    ]
+    caption = f"{student['bins']} bins of equal width; ECE is the mean gap, weighted by images"
+    columns = ("confidence", "images", "mean confidence", "accuracy")
+    return ResultTable("reliability of the deepest head", columns, rows, caption)

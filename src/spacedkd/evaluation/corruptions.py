@@ -1,94 +1,209 @@
-"""How a network stands images that are noisy, blurred, snowed in or badly compressed: the nineteen corruptions of
-`imagecorruptions` (Hendrycks and Dietterich 2019; Michaelis et al. 2019), at severities 1 to 5.
+"""Accuracy on corrupted images: noisy, blurred, snowed in or badly compressed.
 
-What happens to an image depends on the image, the corruption, the severity and its place in the data alone.
-
-The library wants colour images of at least 32x32. Gray ones get three equal channels and go back to gray by their
-luminance. Smaller ones are enlarged by the least whole factor that makes every side 32 or more, each pixel to a square
-of equal pixels; afterwards one pixel is taken back from the middle of every square. So noise has its full strength, and
-a blur is as wide as it would be in a picture of 32 pixels. Where the library has nothing to add and divides by zero (a
-spatter without a drop), the image stays as it is.
+The nineteen corruptions are those of `imagecorruptions` (Hendrycks and Dietterich 2019; Michaelis et al. 2019), at
+severities 1 to 5. `evaluation.corrupted_images` makes the images and keeps them on disk.
 """
 
-import shutil
-import signal
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from importlib.metadata import version
-from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
-import numpy as np
-import torch
-from PIL import Image, ImageDraw, ImageFont
+from spacedkd.evaluation.instrument import (
+    Entry,
+    Headline,
+    Instrument,
+    LevelChart,
+    Metric,
+    MetricTable,
+    PageItem,
+    ResultTable,
+    Value,
+    check_at_least,
+)
+from spacedkd.runs.schema import Count, PositiveCount, Requires
+from spacedkd.runtime.errors import UserError, unknown
 
-from spacedkd.data.images import ImageSet, to_image
-from spacedkd.data.parallel import available_cores
-from spacedkd.data.pixel_cache import load_pixels, pixel_record
-from spacedkd.data.stream import Batch
-from spacedkd.evaluation.accuracy import NotFinite, Predict, correct
-from spacedkd.evaluation.frozen import Advance, interruptions_go_to
-from spacedkd.evaluation.settings import CORRUPTIONS, SEVERITIES, check_corruptions
-from spacedkd.runtime.errors import UserError
-from spacedkd.runtime.files import cache_folder, remove_leftovers, write_json, write_whole
-from spacedkd.runtime.seeds import seed_for
-from spacedkd.runtime.signals import child_context
+if TYPE_CHECKING:
+    from spacedkd.data.stream import Batch
+    from spacedkd.evaluation.scores import Predict
+    from spacedkd.evaluation.subject import Subject
 
-# How a network stands images that are noisy, blurred, snowed in or badly compressed: the nineteen corruptions of
-
-LEAST = 32
-_SEEDED_THEMSELVES = ("impulse_noise", "glass_blur")
-"""do not ask NumPy's global generator"""
-
-TILE, GAP, LABEL = 96, 6, 20
-"""pixels of the picture `write_grid` draws"""
-ACROSS = 2
-"""corruptions beside each other in it"""
-
-
-def check_channels(channels: int) -> None:
-    if channels not in (1, 3):
-        raise UserError(f"Corruptions are made for gray and colour images; these have {channels} channels.")
-
-
-def corrupt(image: np.ndarray, name: str, severity: int, index: int) -> np.ndarray:
-    """One corrupted image; both are uint8 [C, H, W] with one or three channels."""
-    import imagecorruptions  # takes a second, which only those who corrupt should pay
-
-    channels, height, width = image.shape
-    factor = enlargement(height, width)
-    large = image.transpose(1, 2, 0).repeat(factor, 0).repeat(factor, 1)
-    colour = np.ascontiguousarray(np.broadcast_to(large, (*large.shape[:2], 3)))
-    seed = seed_for(0, "corruption", name, severity, index) % 2**32
-    own = {"seed": seed} if name in _SEEDED_THEMSELVES else {}
-    with seeded(seed), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the division by zero below
-        changed = np.asarray(imagecorruptions.corruption_dict[name](Image.fromarray(colour), severity, **own))
-        found = np.where(np.isnan(changed), colour, changed).astype(np.uint8)
-    small = found[factor // 2 :: factor, factor // 2 :: factor]
-    if channels == 1:
-        return np.asarray(Image.fromarray(small).convert("L"))[None]
-    return np.ascontiguousarray(small.transpose(2, 0, 1))
+FAMILIES = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
+    "weather": ("snow", "frost", "fog", "spatter"),
+    "digital": ("brightness", "contrast", "saturate", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+CORRUPTIONS = tuple(name for names in FAMILIES.values() for name in names)
+PAPER = ("impulse_noise", "zoom_blur", "snow", "frost", "jpeg_compression", "brightness")
+"""the six corruptions of the paper's table"""
+SEVERITIES = (1, 3, 5)
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """NumPy's global generator begins with this seed; whoever uses it outside does not notice."""
-    before = np.random.get_state()
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        np.random.set_state(before)
+ByHead = Annotated[Mapping[str, float], Requires("final")]
+"""accuracies by head, of which the deepest one is `final`"""
+
+
+class CorruptedEntry(TypedDict):
+    """Accuracies under one corruption of one severity."""
+
+    name: str
+    severity: Count
+    accuracy: ByHead
+
+
+class CorruptionsEntry(Entry):
+    """What evaluation.json holds of corruptions."""
+
+    images: PositiveCount
+    names: list[str]
+    severities: list[Count]
+    enlarged: Count
+    clean: ByHead
+    mean: ByHead
+    found: list[CorruptedEntry]
 
 
 @dataclass(frozen=True)
-class Corrupted:
+class Corruptions(Instrument):
+    """Accuracy of every head under corruptions of the test images."""
+
+    name = "corruptions"
+    flag = "corruptions"
+    about = "accuracy on noisy, blurred, snowy, ... images"
+    title = "Corrupted images"
+    entry_type = CorruptionsEntry
+    headlines = (Headline("mean", "corrupted"),)
+    headline_note = "corrupted: mean accuracy on corrupted images, percent"
+
+    severities: tuple[int, ...] = SEVERITIES
+    """how strong corruptions are, from 1 to 5"""
+    only: tuple[str, ...] = ()
+    """these corruptions alone, or `paper` for its six; None takes all nineteen"""
+    cache: Path | None = None
+    """where corrupted images are kept; None takes ~/.cache/spacedkd/corrupted"""
+    limit: int | None = None
+    """only so many test images, evenly from all classes; None takes all"""
+
+    def __post_init__(self) -> None:
+        check_corruptions(self.names, self.severities)
+        check_at_least(self, limit=1)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The corruptions, each once."""
+        chosen = self.only or CORRUPTIONS
+        return tuple(dict.fromkeys(name for word in chosen for name in (PAPER if word == "paper" else (word,))))
+
+    def check_subject(self, subject: Subject) -> None:
+        """Refuse a user's dataset, whose items need not be images."""
+        subject.test_pixels(self.limit, "Corruptions")
+
+    def measure(self, subject: Subject) -> CorruptionsResult:
+        """Return accuracies on clean and corrupted images; images that are not in the cache are made first."""
+        from spacedkd.evaluation.corrupted_images import CorruptedImages, enlargement
+
+        test = subject.test_pixels(self.limit, "Corruptions")
+        cache = CorruptedImages(test, self.cache)
+        count, kinds = len(test.labels), len(self.names) * len(self.severities)
+        missing = len(cache.missing(self.names, self.severities))
+        if missing:
+            with subject.progress(f"corrupting images ({missing} of {kinds} ways)", missing * count) as advance:
+                cache.make(self.names, self.severities, advance=advance)
+        with subject.progress("corruptions", (1 + kinds) * count) as advance:
+
+            def corrupted(name: str, severity: int) -> Iterator[Batch]:
+                for batch in cache.batches(name, severity, subject.batch_size):
+                    yield subject.networks.to_device(batch)
+                    advance(len(batch.labels))
+
+            return measure_corruptions(
+                subject.networks.predict(),
+                subject.networks.head_names(),
+                subject.batches(test, advance),
+                corrupted,
+                names=self.names,
+                severities=self.severities,
+                images=count,
+                enlarged=enlargement(*test.shape[1:]),
+            )
+
+    @classmethod
+    def metrics(cls, entry: CorruptionsEntry) -> Iterator[tuple[str, Metric]]:
+        """Yield accuracies: clean, the mean of all, by severity, by corruption, and of each pair of the two."""
+        images, severities, names = entry["images"], entry["severities"], ", ".join(entry["names"])
+        shared = f"{images} images, enlarged {entry['enlarged']}x"
+
+        def mean(title: str, rows: Sequence[CorruptedEntry], settings: str, head: str = "final") -> Metric:
+            values = [row["accuracy"][head] for row in rows]
+            return Metric(title, sum(values) / len(values), 1 / images / len(values), settings)
+
+        yield "clean", Metric("Clean images", entry["clean"]["final"], 1 / images, f"{images} images")
+        yield "mean", mean("Mean corruption accuracy", entry["found"], f"{shared}, {names}, severities {severities}")
+        for severity in severities:
+            rows = [row for row in entry["found"] if row["severity"] == severity]
+            yield f"severity/{severity}", mean(f"Severity {severity}", rows, f"{shared}, {names}")
+        for name in entry["names"]:
+            rows, title = [row for row in entry["found"] if row["name"] == name], name.replace("_", " ")
+            yield name, mean(title, rows, f"{shared}, severities {severities}")
+            for row in rows:
+                key, words = f"{name}/{row['severity']}", f"{title} {row['severity']}"
+                yield key, mean(words, [row], shared)
+                if "ensemble" in row["accuracy"]:
+                    yield f"{key}/ensemble", mean(f"{words}, ensemble of heads", [row], shared, "ensemble")
+
+    @classmethod
+    def describe(cls, entries: Sequence[CorruptionsEntry]) -> str:
+        """Return how many images were corrupted in how many ways."""
+        entry = entries[0]
+        enlarged = entry["enlarged"]
+        note = f" Images were enlarged {enlarged}x while they were corrupted." if enlarged > 1 else ""
+        severities = ", ".join(map(str, entry["severities"]))
+        return f"{entry['images']} test images, {len(entry['names'])} corruptions, severities {severities}.{note}"
+
+    @classmethod
+    def tables(cls, entry: CorruptionsEntry, detailed: bool) -> Iterator[ResultTable]:
+        """Yield a row for each corruption and a column for each severity."""
+        names, severities = entry["names"], entry["severities"]
+        accuracy = {(row["name"], row["severity"]): row["accuracy"]["final"] for row in entry["found"]}
+        by_name = {name: [accuracy[name, severity] for severity in severities] for name in names}
+        means = [sum(values) / len(names) for values in zip(*by_name.values(), strict=True)]
+        rows: list[list[Value]] = [[name, *values, sum(values) / len(values)] for name, values in by_name.items()]
+        rows.append(["mean", *means, entry["mean"]["final"]])
+        columns = ("corruption", *(f"severity {severity}" for severity in severities), "mean")
+        enlarged = f"images were enlarged {entry['enlarged']}x while they were corrupted, then brought back"
+        caption = enlarged if entry["enlarged"] > 1 else ""
+        yield ResultTable("accuracy on corrupted images, percent", columns, rows, caption)
+
+    @classmethod
+    def page(cls, keys: Collection[str]) -> Iterator[PageItem]:
+        """Yield how accuracy falls with severity, means by severity and corruption, and every pair folded away."""
+        by_severity = [key for key in keys if key.startswith("severity/")]
+        levels = {0.0: "clean", **{float(key.removeprefix("severity/")): key for key in by_severity}}
+        yield LevelChart(levels, "severity (0: clean)", "Mean accuracy over all corruptions.")
+        kinds = [key for key in keys if "/" not in key and key not in ("clean", "mean")]
+        yield MetricTable("Accuracy on corrupted images", ["mean", *by_severity, *kinds])
+        each = [key for key in keys if key.count("/") == 1 and key not in by_severity]
+        yield MetricTable("Each severity", each, folded="Every corruption at every severity")
+
+
+def check_corruptions(names: Sequence[str], severities: Sequence[int]) -> None:
+    """Refuse unknown corruptions, severities that are not from 1 to 5, and none of either."""
+    for name in names:
+        if name not in CORRUPTIONS:
+            raise unknown("corruption", name, CORRUPTIONS)
+    for severity in severities:
+        if severity not in range(1, 6):
+            raise UserError(f"A corruption's severity must be from 1 to 5, got {severity}.")
+    if not names or not severities:
+        raise UserError("There is nothing to corrupt with: name at least one corruption and one severity.")
+
+
+@dataclass(frozen=True)
+class CorruptedAccuracy:
     """The accuracy of every head under one corruption of one severity."""
 
     name: str
@@ -97,7 +212,7 @@ class Corrupted:
 
 
 @dataclass(frozen=True)
-class Corruptions:
+class CorruptionsResult:
     """Accuracies on corrupted images; `mean` of all of them is the mean corruption accuracy."""
 
     images: int
@@ -105,214 +220,40 @@ class Corruptions:
     """of every head on the images as they are"""
     names: tuple[str, ...]
     severities: tuple[int, ...]
-    found: tuple[Corrupted, ...]
+    found: tuple[CorruptedAccuracy, ...]
     mean: dict[str, float]
     enlarged: int
     """by which factor images were enlarged while they were corrupted"""
 
 
-def corruptions(
+def measure_corruptions(
     predict: Predict,
     head_names: Sequence[str],
     clean: Iterable[Batch],
-    batches: Callable[[str, int], Iterable[Batch]],
+    corrupted: Callable[[str, int], Iterable[Batch]],
+    *,
     names: Sequence[str],
     severities: Sequence[int],
     images: int,
     enlarged: int = 1,
-) -> Corruptions:
-    """Accuracy on `images` images as they are, and as `batches(name, severity)` gives them."""
+) -> CorruptionsResult:
+    """Return the accuracy on `images` clean images, and on those that `corrupted(name, severity)` gives.
 
-    def accuracy(shown: Iterable[Batch], what: str = "") -> dict[str, float]:
+    Logits that are not finite are refused; the message names the corruption.
+    """
+    from spacedkd.evaluation.scores import NotFinite, correct
+
+    def accuracy(batches: Iterable[Batch], where: str = "") -> dict[str, float]:
         try:
-            return {head: int(count) / images for head, count in correct(predict, head_names, iter(shown)).items()}
+            return {head: int(count) / images for head, count in correct(predict, head_names, iter(batches)).items()}
         except NotFinite as error:
-            raise NotFinite(f"{what}{error}") from None
+            raise NotFinite(f"{where}{error}") from None
 
     before = accuracy(clean)
-    found = [
-        Corrupted(name, severity, accuracy(batches(name, severity), f"Under {name} of severity {severity}: "))
+    accuracies = [
+        CorruptedAccuracy(name, severity, accuracy(corrupted(name, severity), f"Under {name} of severity {severity}: "))
         for name in names
         for severity in severities
     ]
-    mean = {head: sum(one.accuracy[head] for one in found) / len(found) for head in before}
-    return Corruptions(images, before, tuple(names), tuple(severities), tuple(found), mean, enlarged)
-
-
-def enlargement(height: int, width: int) -> int:
-    """The least whole factor that makes every side long enough for the library.
-
-    >>> enlargement(8, 8), enlargement(28, 28), enlargement(32, 64)
-    (4, 2, 1)
-    """
-    return max(1, -(-LEAST // min(height, width)))
-
-
-def write_grid(path: Path, images: ImageSet, names: Sequence[str] = (), severities: Sequence[int] = ()) -> None:
-    """Draw the first image of a data set as it is and under every corruption; all of them unless some are named.
-
-    For each corruption there is its name, the clean image, and one tile for each severity.
-    """
-    if path.suffix.lower() != ".png":
-        raise UserError(f"The grid is a PNG picture: call it {path.with_suffix('.png')}.")
-    names, severities = names or CORRUPTIONS, severities or SEVERITIES
-    check_corruptions(names, severities)
-    check_channels(images.shape[0])
-    clean = images.resized(torch.tensor([0]))[0].cpu().numpy()
-    wide, high = (1 + len(severities)) * (TILE + GAP) + 3 * GAP, LABEL + TILE + 2 * GAP
-    lines = -(-len(names) // ACROSS)
-    picture = Image.new("RGB", (ACROSS * wide, lines * high + GAP), "white")
-    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(13)
-    for place, name in enumerate(names):
-        left, top = (place // lines) * wide + 2 * GAP, (place % lines) * high + GAP
-        words = f"{name.replace('_', ' ')}: clean, severity {', '.join(map(str, severities))}"
-        pen.text((left, top), words, fill="black", font=font)
-        for column, tile in enumerate([clean, *(corrupt(clean, name, severity, 0) for severity in severities)]):
-            # Enlarged without smoothing, so that every pixel a network sees can be seen.
-            seen = to_image(torch.from_numpy(np.array(tile))).convert("RGB")
-            large = seen.resize((TILE, TILE), Image.Resampling.NEAREST)
-            picture.paste(large, (left + column * (TILE + GAP), top + LABEL))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(path)
-
-
-# Corrupted images on disk, so that only the first network pays for them.
-
-CHUNK = 128
-SERIAL = 4000
-"""so few corrupted images are made before other processes have started"""
-
-Job = tuple[Path, str, int, int, int]
-"""file, corruption and severity, and from which image up to which"""
-
-
-def fingerprint(images: ImageSet) -> str:
-    """Names the corrupted images that these images give."""
-    digest = sha256(f"1 {version('imagecorruptions-imaug')} {len(images.labels)} {images.shape}".encode())
-    for rows in torch.arange(len(images.labels)).split(CHUNK):
-        digest.update(images.resized(rows).cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]
-
-
-class CorruptedImages:
-    """A data set's images under every corruption asked for, made once and kept in `folder`."""
-
-    def __init__(self, images: ImageSet, folder: Path | None = None) -> None:
-        check_channels(images.shape[0])
-        self.images = images
-        self.folder = (folder or cache_folder("corrupted")) / fingerprint(images)
-        self._maps: dict[Path, np.ndarray] = {}
-        """of the files that were found whole"""
-
-    def path(self, name: str, severity: int) -> Path:
-        return self.folder / f"{name}-{severity}.npy"
-
-    def missing(self, names: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:
-        check_corruptions(names, severities)
-        return [one for one in product(names, severities) if self._map(self.path(*one)) is None]
-
-    def _map(self, path: Path) -> np.ndarray | None:
-        if path not in self._maps:
-            try:
-                found = load_pixels(path, (len(self.images.labels), *self.images.shape))
-            except OSError as error:
-                raise self._refused(error) from None
-            if found is None:
-                return None
-            self._maps[path] = found[0]
-        return self._maps[path]
-
-    def _refused(self, error: OSError) -> UserError:
-        return UserError(f"Corrupted images cannot be kept in {self.folder} ({error}): use --cache FOLDER.")
-
-    def make(
-        self,
-        names: Sequence[str],
-        severities: Sequence[int],
-        processes: int | None = None,
-        advance: Advance = lambda _: None,
-    ) -> None:
-        """Make what is not there yet, with all cores unless told otherwise; `advance` is told of images."""
-        todo, count = self.missing(names, severities), len(self.images.labels)
-        self._check_room(len(todo))
-        with _workers(self.images, processes or (1 if len(todo) * count < SERIAL else available_cores())) as work:
-            for name, severity in todo:
-                with write_whole(self.path(name, severity)) as unfinished:
-                    np.lib.format.open_memmap(unfinished, "w+", np.uint8, (count, *self.images.shape)).flush()
-                    chunks = [(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
-                    for done in work([(unfinished, name, severity, *chunk) for chunk in chunks]):
-                        advance(done)
-                    record = pixel_record(np.load(unfinished, mmap_mode="r"))
-                write_json(self.path(name, severity).with_suffix(".json"), record)
-
-    def _check_room(self, files: int) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self.folder)
-        except OSError as error:
-            raise self._refused(error) from None
-        needed = files * len(self.images.labels) * int(np.prod(self.images.shape))
-        free = shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise UserError(
-                f"The corrupted images need {needed / 1e9:.1f} GB in {self.folder.parent}, where {free / 1e9:.1f} GB "
-                "are free: use --cache FOLDER, fewer --severities or a --limit."
-            )
-
-    def batches(self, name: str, severity: int, batch_size: int) -> Iterator[Batch]:
-        """Every corrupted image once, normalised as the clean ones are."""
-        pixels = self._map(self.path(name, severity))
-        if pixels is None:
-            raise UserError(f"{self.path(name, severity)} is gone or damaged. The same command makes it anew.")
-        for rows in torch.arange(len(self.images.labels)).split(batch_size):
-            shown = torch.from_numpy(np.array(pixels[int(rows[0]) : int(rows[-1]) + 1]))
-            yield Batch(self.images.normalise(shown), self.images.labels.cpu()[rows], rows)
-
-
-@contextmanager
-def _workers(images: ImageSet, processes: int) -> Iterator[Callable[[Sequence[Job]], Iterator[int]]]:
-    """What does jobs and yields how many more images are there: processes, or this one if one is enough."""
-    if processes == 1:
-        yield lambda jobs: (_corrupt(images, *job) for job in jobs)
-        return
-    pool = ProcessPoolExecutor(processes, child_context(hears_signals=True), _start, (images,))
-
-    def work(jobs: Sequence[Job]) -> Iterator[int]:
-        # This starts the processes. They do not hear Ctrl-C: whoever started them ends them, and speaks for them.
-        with interruptions_go_to(signal.SIG_IGN):
-            futures = [pool.submit(_work, job) for job in jobs]
-        yield from (future.result() for future in as_completed(futures))
-
-    try:
-        yield work
-    except BrokenProcessPool:
-        raise UserError(
-            "A process that corrupted images was killed, perhaps for want of memory. The same command goes on."
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_images: ImageSet
-"""of a worker: those it corrupts"""
-
-
-def _start(images: ImageSet) -> None:
-    global _images
-    import cv2
-
-    torch.set_num_threads(1)
-    cv2.setNumThreads(1)
-    _images = images
-
-
-def _work(job: Job) -> int:
-    return _corrupt(_images, *job)
-
-
-def _corrupt(images: ImageSet, path: Path, name: str, severity: int, start: int, stop: int) -> int:
-    clean = images.resized(torch.arange(start, stop)).cpu().numpy()
-    kept = np.lib.format.open_memmap(path, "r+")
-    for place, image in enumerate(clean, start):
-        kept[place] = corrupt(image, name, severity, place)
-    return stop - start
+    mean = {head: sum(each.accuracy[head] for each in accuracies) / len(accuracies) for head in before}
+    return CorruptionsResult(images, before, tuple(names), tuple(severities), tuple(accuracies), mean, enlarged)

@@ -1,385 +1,134 @@
-"""How curved the loss is around a network: trace and largest eigenvalue of the Hessian of its mean loss.
+"""Curvature of the loss around a network: trace and largest eigenvalue of the Hessian on training images.
 
-Small curvature is what is called a flat minimum. The Hessian is never written out, it only multiplies vectors:
-
-    H v = grad_w ( grad_w L(w) . v )          two backward passes instead of n x n numbers
-
-The gradient's graph of a few images is built once and multiplied with several vectors, then thrown away: memory does
-not grow with the number of images. Measured against curvlinops' HessianLinearOperator this is the faster way
-(`benchmarks/curvature_speed.py`), because that builds the graph once for each vector.
-
-The network is measured on the images as they are given, in eval mode: BatchNorm's running statistics are constants and
-not functions of the weights. With the statistics of a batch the loss would be another function, whose Hessian changes
-with the batch size.
+Small curvature is what is called a flat minimum. `evaluation.hessian` has the estimators, which never write the Hessian
+out and stop at a relative standard error.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
+from spacedkd.config.serialization import to_json
+from spacedkd.evaluation.instrument import Entry, Headline, Instrument, Metric, ResultTable, check_at_least, loss_metric
+from spacedkd.runs.schema import PositiveCount
+from spacedkd.runtime.errors import UserError
 
-from spacedkd.evaluation.frozen import Advance, Batches, Logits, Loss, in_eval_mode
-from spacedkd.evaluation.settings import MOST_PRODUCTS
-from spacedkd.evaluation.statistics import standard_error
-from spacedkd.runtime.errors import UserError, unknown
-from spacedkd.runtime.seeds import seed_for
+if TYPE_CHECKING:
+    from spacedkd.evaluation.subject import Subject
 
-# Trace and largest eigenvalue of a symmetric matrix that can only be multiplied with vectors, and how sure they are.
-
-Stopped = Literal["error reached", "most products", "whole space"]
-Product = Callable[[Tensor], Tensor]
-"""a matrix times a vector of n numbers"""
-
-BLOCK = 2
-LEAST = 8
-"""forms w' A w before a standard error is believed"""
-LEAST_OF_A_PART = 6
-"""and of each part: parts may be very unequal, and a few forms of the largest one say little about its variance"""
-SKETCH = 8
-"""vectors whose products span the space of hutch_plus_plus"""
-LEAST_OF_LANCZOS = 4
-"""products before a residual is believed"""
+MOST_PRODUCTS = 50
+IMAGES = 250
+"""fewer than for noise: a product with the Hessian takes as long as five passes or more, and a trace needs dozens"""
 
 
-class Matrix(Protocol):
-    """A symmetric n x n matrix that multiplies the rows of a [K, n] tensor.
-
-    It is a sum of shares of parts, always the same ones in the same order.
-    """
-
-    size: int
-
-    def __matmul__(self, vectors: Tensor, /) -> Tensor: ...
-
-    def parts(self) -> Iterable[tuple[float, Product]]: ...
-
-
-@dataclass(frozen=True)
-class Trace:
-    """An estimate of a trace."""
+class TraceEntry(TypedDict):
+    """An estimate of the trace that comparisons use."""
 
     method: str
     value: float
     standard_error: float
-    products: int  # of the whole matrix with a vector
-    stopped: Stopped
+    stopped: str
 
 
-@dataclass(frozen=True)
-class Eigenvalue:
-    """The largest eigenvalue found: the matrix has one within `residual` of `value`, and none was seen above it."""
+class EigenvalueEntry(TypedDict):
+    """The largest eigenvalue that was found."""
 
     value: float
-    residual: float
-    products: int  # of the whole matrix with a vector
-    stopped: Stopped
 
 
-def _signs(size: int, seed: int, like: Tensor) -> Tensor:
-    """A vector of random signs; the same on every device."""
-    drawn = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(seed), dtype=torch.int8)
-    return (2 * drawn - 1).to(like)
+class CurvatureEntry(Entry):
+    """What evaluation.json holds of the curvature; `traces` has all estimates, for the terminal."""
 
-
-def hutchinson(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, advance: Advance) -> Trace:
-    """tr A = mean of w' A w."""
-    found: list[float] = []
-    while True:
-        vectors = _several(matrix, like, BLOCK, seed, "hutchinson", len(found))
-        found += map(_dot, vectors, matrix @ vectors)
-        advance(BLOCK)
-        value, sure = math.fsum(found) / len(found), standard_error(found)
-        stopped = _stop(value, sure, len(found) >= LEAST, len(found), error, most)
-        if stopped:
-            return Trace("hutchinson", value, sure, len(found), stopped)
-
-
-def hutchinson_by_part(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, advance: Advance) -> Trace:
-    """tr A = sum over parts of share * mean of w' A_part w, every part with its own w.
-
-    Standard error: sqrt(sum over parts of share^2 s^2 / m), s^2 the variance of the part's m forms.
-    """
-    return _by_part("hutchinson by part", matrix, lambda vector: vector, 0.0, 0, like, error, most, seed, advance)
-
-
-def hutch_plus_plus(matrix: Matrix, like: Tensor, error: float, most: int, seed: int, advance: Advance) -> Trace:
-    """tr A = tr(Q' A Q) + tr(R A R), with Q an orthonormal basis of A times a few vectors and R = 1 - QQ'.
-
-    The second trace is estimated by part. Two products for each vector of Q, one for each w. Keeps as many vectors of
-    n numbers as Q has.
-    """
-    sketch = min(SKETCH, most // 4)
-    basis = _span(matrix @ _several(matrix, like, sketch, seed, "sketch", 0))
-    advance(sketch)
-    inside = math.fsum(map(_dot, basis, matrix @ basis))
-    products = sketch + len(basis)
-    advance(len(basis))
-    if len(basis) < sketch:
-        return Trace("hutch++", inside, 0.0, products, "whole space")
-    given = inside, products, like, error, most, seed, advance
-    return _by_part("hutch++", matrix, lambda vector: vector - basis.T @ (basis @ vector), *given)
-
-
-def _by_part(
-    method: str,
-    matrix: Matrix,
-    project: Product,
-    known: float,
-    products: int,
-    like: Tensor,
-    error: float,
-    most: int,
-    seed: int,
-    advance: Advance,
-) -> Trace:
-    """The trace of P A P, with `known` added to it, which took `products`."""
-    found: list[tuple[float, list[float]]] = []  # of each part its share and its forms
-    done = 0
-    while True:
-        for place, (share, multiply) in enumerate(matrix.parts()):
-            if done == 0:
-                found.append((share, []))
-            for draw in range(done, done + BLOCK):
-                vector = _signs(matrix.size, seed_for(seed, "by part", place, draw), like)
-                found[place][1].append(_dot(vector, project(multiply(project(vector)))))
-        done += BLOCK
-        advance(BLOCK)
-        value = known + math.fsum(share * math.fsum(forms) / done for share, forms in found)
-        sure = math.sqrt(math.fsum((share * standard_error(forms)) ** 2 for share, forms in found))
-        enough = done >= LEAST_OF_A_PART and done * len(found) >= LEAST
-        stopped = _stop(value, sure, enough, products + done, error, most)
-        if stopped:
-            return Trace(method, value, sure, products + done, stopped)
-
-
-def _dot(one: Tensor, other: Tensor) -> float:
-    """The scalar product, summed in double precision, which Apple's GPUs do not have."""
-    product = one * other
-    return float((product.cpu() if product.device.type == "mps" else product).sum(dtype=torch.float64))
-
-
-def largest_eigenvalue(
-    matrix: Matrix, like: Tensor, error: float, most: int, seed: int, advance: Advance
-) -> Eigenvalue:
-    """Until the residual |A x - value x| is at most `error` times the value, or the products are used up.
-
-    Keeps one vector of n numbers for each product: all are made orthogonal to each other, because rounding would
-    otherwise bring large eigenvalues in twice.
-    """
-    first = _signs(matrix.size, seed_for(seed, "lanczos"), like)
-    basis = [first / first.norm()]
-    diagonal: list[float] = []
-    beside: list[float] = []
-    while True:
-        image = (matrix @ basis[-1][None])[0]
-        diagonal.append(_dot(basis[-1], image))
-        image = _outside(image, basis)
-        beside.append(float(image.norm()))
-        value, residual = _largest_of_tridiagonal(diagonal, beside)
-        done = len(diagonal)
-        advance(1)
-        scale = max(abs(one) for one in (*diagonal, *beside))
-        if done == matrix.size or beside[-1] <= 100 * torch.finfo(like.dtype).eps * scale:
-            return Eigenvalue(value, residual, done, "whole space")
-        if done >= LEAST_OF_LANCZOS and residual <= error * abs(value):
-            return Eigenvalue(value, residual, done, "error reached")
-        if done >= most:
-            return Eigenvalue(value, residual, done, "most products")
-        basis.append(image / image.norm())
-
-
-def _largest_of_tridiagonal(diagonal: list[float], beside: list[float]) -> tuple[float, float]:
-    """The largest eigenvalue of T and the residual of its vector in the whole space: |last entry| times the next."""
-    off = torch.tensor(beside[:-1], dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(
-        torch.diag(torch.tensor(diagonal, dtype=torch.float64)) + torch.diag(off, 1) + torch.diag(off, -1)
-    )
-    return float(values[-1]), abs(float(vectors[-1, -1])) * beside[-1]
-
-
-def _several(matrix: Matrix, like: Tensor, count: int, seed: int, what: str, first: int) -> Tensor:
-    return torch.stack([_signs(matrix.size, seed_for(seed, what, first + k), like) for k in range(count)])
-
-
-def _span(vectors: Tensor) -> Tensor:
-    """Orthonormal rows that span the given ones; fewer, where those are not independent."""
-    basis: list[Tensor] = []
-    for vector in vectors:
-        rest = _outside(vector, basis)
-        if float(rest.norm()) > 100 * torch.finfo(rest.dtype).eps * float(vector.norm()):
-            basis.append(rest / rest.norm())
-    return torch.stack(basis) if basis else vectors[:0]
-
-
-def _outside(vector: Tensor, basis: Sequence[Tensor]) -> Tensor:
-    """What is left of a vector that is made orthogonal to orthonormal ones."""
-    for _ in range(2):  # once is not enough in floating point
-        for one in basis:
-            vector = torch.addcmul(vector, one, one @ vector, value=-1)
-    return vector
-
-
-def _stop(value: float, sure: float, enough: bool, products: int, error: float, most: int) -> Stopped | None:
-    """Why an estimate is good enough, or may not go on; None while it goes on."""
-    if enough and sure <= error * abs(value):
-        return "error reached"
-    return "most products" if products + BLOCK > most else None
-
-
-# How curved the loss is around a network: trace and largest eigenvalue of the Hessian of its mean loss.
-
-AT_ONCE = 25
-"""images in one graph; more would be hardly faster, and fewer parts for `hutchinson_by_part` to average over"""
-
-ESTIMATORS: dict[str, Callable[[Hessian, Tensor, float, int, int, Advance], Trace]] = {
-    "hutchinson": hutchinson,
-    "hutchinson by part": hutchinson_by_part,
-    "hutch++": hutch_plus_plus,
-}
-USED = ("hutchinson by part", "hutch++")
+    images: PositiveCount
+    error: float
+    batchnorm: str
+    trace: TraceEntry
+    largest: EigenvalueEntry
 
 
 @dataclass(frozen=True)
-class Curvature:
-    """What the Hessian of the mean loss over `images` images looks like."""
+class Curvature(Instrument):
+    """Trace and largest eigenvalue of the Hessian of the mean loss over training images, in float32."""
 
-    images: int
-    parameters: int
-    loss: float
-    traces: dict[str, Trace]  # by estimator
-    largest: Eigenvalue
-    error: float  # what was asked for, relative
-    most_products: int  # of the Hessian with a vector, for each estimate
-    seed: int
-    batchnorm: str = "running statistics (eval mode)"
+    name = "curvature"
+    flag = "hessian"
+    about = "trace and largest eigenvalue of the Hessian on training images: minutes for a small network"
+    title = "Curvature"
+    entry_type = CurvatureEntry
+    headlines = (Headline("trace", "trace"), Headline("largest"))
 
-    @property
-    def trace(self) -> Trace:
-        """The last estimator's; to choose the one that looks surest would make it look surer than it is."""
-        return [*self.traces.values()][-1]
+    error: float = 0.05
+    """relative standard error of the trace to stop at"""
+    products: int = MOST_PRODUCTS
+    """most products of the Hessian with a vector for each estimate"""
+    train_images: int | None = None
+    """at most so many training images; None takes 250"""
 
+    def __post_init__(self) -> None:
+        check_at_least(self, train_images=1, products=8)
+        if not 0 < self.error < 1:
+            raise UserError(f"error must be a part between 0 and 1, for instance 0.05; got {self.error:g}.")
 
-def curvature(
-    model: nn.Module,
-    batches: Batches,
-    *,
-    predict: Logits | None = None,
-    loss: Loss = F.cross_entropy,
-    estimators: Sequence[str] = USED,
-    error: float = 0.05,
-    most_products: int = MOST_PRODUCTS,
-    at_once: int = AT_ONCE,
-    seed: int = 0,
-    advance: Advance = lambda _: None,
-) -> Curvature:
-    """The trace by each estimator and the largest eigenvalue, each until its relative error is at most `error`.
+    def check_subject(self, subject: Subject) -> None:
+        """Refuse inputs that are no single tensor, and fewer images than classes."""
+        subject.training_batches(self.train_images, IMAGES)
 
-    None takes more than `most_products` products; what stopped it is in its result. `predict` gives the logits to be
-    judged; left out, the model itself does. One graph holds `at_once` images. `advance` is told of products.
-    """
-    for name in estimators:
-        if name not in ESTIMATORS:
-            raise unknown("estimator of the trace", name, ESTIMATORS)
-    if not 0 < error < 1:
-        raise UserError(f"The relative error of the curvature must lie between 0 and 1, got {error}. Try 0.05.")
-    if most_products < 8:
-        raise UserError(f"The curvature needs at least 8 products of Hessian and vector, got {most_products}.")
-    with in_eval_mode(model):
-        hessian = Hessian(model, batches, predict, loss, at_once)
-        if not math.isfinite(hessian.loss):
-            raise UserError(f"The loss of this network is {hessian.loss}, so it has no curvature to measure.")
-        given = hessian, next(model.parameters()).detach(), error, most_products, seed, advance
-        traces = {name: ESTIMATORS[name](*given) for name in estimators}
-        largest = largest_eigenvalue(*given)
-    return Curvature(hessian.images, hessian.size, hessian.loss, traces, largest, error, most_products, seed)
+    def measure(self, subject: Subject) -> dict[str, Any]:
+        """Return all estimates of the trace, the one that is used, and the largest eigenvalue."""
+        from spacedkd.evaluation.hessian import USED, measure_curvature
 
+        most = self.products * (len(USED) + 1)
+        with subject.progress("curvature (at most)", most) as advance:
+            result = measure_curvature(
+                subject.networks.student_in_float32(),
+                subject.training_batches(self.train_images, IMAGES),
+                error=self.error,
+                most_products=self.products,
+                advance=advance,
+            )
+            advance(most - result.largest.products - sum(trace.products for trace in result.traces.values()))
+        return {**to_json(result), "trace": to_json(result.trace)}
 
-class Hessian:
-    """The Hessian of `loss` averaged over all images, with respect to the model's n parameters.
+    @classmethod
+    def metrics(cls, entry: CurvatureEntry) -> Iterator[tuple[str, Metric]]:
+        """Yield the trace and the largest eigenvalue."""
+        settings = f"{entry['images']} training images, {entry['batchnorm']}"
+        yield "trace", loss_metric("Hessian trace", entry["trace"]["value"], settings)
+        yield "largest", loss_metric("Largest eigenvalue", entry["largest"]["value"], settings)
 
-    Put the model into eval mode first (`in_eval_mode`). Vectors are rows of [K, n] tensors, in the order of
-    `model.parameters()`.
-    """
+    @classmethod
+    def describe(cls, entries: Sequence[CurvatureEntry]) -> str:
+        """Return which loss was differentiated, and how sure the traces of all runs are."""
+        first = entries[0]
+        comparable = [entry for entry in entries if entry["images"] == first["images"]]
+        traces = [entry["trace"] for entry in comparable]
+        errors = [trace["standard_error"] / abs(trace["value"] or 1) for trace in traces]
+        goal = " or ".join(f"{100 * error:g}" for error in sorted({entry["error"] for entry in comparable}))
+        missed = sum(trace["stopped"] == "most products" for trace in traces)
+        short = f", which {missed} of {len(traces)} runs did not reach" if missed else ""
+        return (
+            f"Hessian of the mean cross-entropy of {first['images']} training images as they are; trace by "
+            f"{first['trace']['method']}; BatchNorm: {first['batchnorm']}. Standard errors of the traces were "
+            f"{100 * min(errors):.1f} to {100 * max(errors):.1f} %; asked for were at most {goal} %{short}."
+        )
 
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Batches,
-        predict: Logits | None = None,
-        loss: Loss = F.cross_entropy,
-        at_once: int = AT_ONCE,
-    ) -> None:
-        self._parameters = [one for one in model.parameters() if one.requires_grad]
-        if not self._parameters:
-            raise UserError("This network has no parameters that can be trained, so its loss has no Hessian.")
-        if at_once < 1:
-            raise UserError(f"At least one image must be looked at at once, got {at_once}.")
-        self._predict, self._loss, self._batches, self._at_once = predict or model, loss, batches, at_once
-        self._sizes = [one.numel() for one in self._parameters]
-        self.size = sum(self._sizes)
-        self.images, self.loss = self._measured()
-
-    def _measured(self) -> tuple[int, float]:
-        """How many images there are, and their mean loss."""
-        images, losses = 0, 0.0
-        with torch.no_grad():
-            for shown, labels in self._portioned():
-                images += len(shown)
-                losses += len(shown) * float(self._loss(self._predict(shown), labels))
-        if not images:
-            raise UserError("There are no images to measure on: the data's training part is empty.")
-        return images, losses / images
-
-    def _portioned(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in self._batches():
-            yield from zip(images.split(self._at_once), labels.split(self._at_once), strict=True)
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        """H times every row: [K, n] to [K, n]."""
-        product = torch.zeros_like(vectors)
-        for share, multiply in self.parts():
-            for row, vector in enumerate(vectors):
-                product[row].add_(multiply(vector), alpha=share)
-        return product
-
-    def parts(self) -> Iterator[tuple[float, Product]]:
-        """The Hessians of a few images each, with their share: H is the sum of share times part."""
-        for images, labels in self._portioned():
-            with sdpa_kernel(SDPBackend.MATH), _TwiceDifferentiable():  # fused attention has a first derivative only
-                loss = self._loss(self._predict(images), labels)
-            gradient = torch.autograd.grad(loss, self._parameters, create_graph=True, materialize_grads=True)
-            yield len(images) / self.images, partial(self._times, gradient)
-
-    def _times(self, gradient: Sequence[Tensor], vector: Tensor) -> Tensor:
-        """The Hessian of a few images, whose gradient this is, times a vector."""
-        pieces = zip(gradient, vector.split(self._sizes), strict=True)
-        # A gradient that depends on no parameter (a last bias under squared error of nothing else) has no second one.
-        used = [(one, piece.view_as(one)) for one, piece in pieces if one.requires_grad]
-        if not used:
-            return torch.zeros_like(vector)
-        first, weights = zip(*used, strict=True)
-        try:
-            second = torch.autograd.grad(first, self._parameters, weights, retain_graph=True, materialize_grads=True)
-        except RuntimeError as error:
-            if "is not implemented" not in str(error):
-                raise
-            raise UserError(f"This network's curvature cannot be measured, torch says: {error}.") from None
-        return torch.cat([one.reshape(-1) for one in second])
-
-
-class _TwiceDifferentiable(TorchFunctionMode):
-    """Torch knows the first derivative of a hard sigmoid only; the same function can be had with both."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.hardsigmoid:
-            return F.relu6(args[0] + 3) / 6
-        return func(*args, **(kwargs or {}))
+    @classmethod
+    def tables(cls, entry: Any, detailed: bool) -> Iterator[ResultTable]:
+        """Yield a row for each estimate, with its error and what stopped it."""
+        largest = entry["largest"]
+        estimates = [
+            (f"trace, {trace['method']}", trace, trace["standard_error"]) for trace in entry["traces"].values()
+        ]
+        estimates.append(("largest eigenvalue", largest, largest["residual"]))
+        rows = [
+            [name, f"{each['value']:.4g}", f"{error:.2g}", str(each["products"]), each["stopped"]]
+            for name, each, error in estimates
+        ]
+        yield ResultTable(
+            f"curvature, {entry['images']} training images",
+            ("what", "value", "error", "products", "stopped"),
+            rows,
+            f"standard error of a trace, residual of the eigenvalue; BatchNorm: {entry['batchnorm']}",
+        )

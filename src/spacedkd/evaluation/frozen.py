@@ -1,4 +1,4 @@
-"""A model held still while it is measured: it learns nothing, and afterwards it is what it was."""
+"""A model frozen while it is measured: it learns nothing, and afterwards its weights and modes are those of before."""
 
 import signal
 import threading
@@ -9,14 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Advance = Callable[[int], None]
-"""told how much more of the work is done"""
-
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """starts another pass over the same images and labels, in the same order"""
 
 Logits = Callable[[Tensor], Tensor]
-"""images to what the measured head says of them, [B, C]"""
+"""images to the logits of the measured head, [B, C]"""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """logits and labels to the mean loss of a batch; labels are classes or rows that sum to one"""
@@ -24,41 +21,41 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode for every part: BatchNorm uses its running statistics and leaves them alone, dropout is off.
+    """Put every module into eval mode: BatchNorm uses its running statistics and keeps them, dropout is off.
 
-    Every part gets its own mode back, also when some were frozen before.
+    Every module gets its own mode back, also when some were frozen before.
     """
-    modes = [(part, part.training) for part in model.modules()]
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for part, mode in modes:
-            part.training = mode
+        for module, mode in modes:
+            module.training = mode
 
 
 @contextmanager
-def weights_come_back(model: nn.Module) -> Iterator[None]:
-    """Parameters and buffers are the same bits afterwards, whatever happens inside: errors and Ctrl-C included.
+def restored_weights(model: nn.Module) -> Iterator[None]:
+    """Restore parameters and buffers to the same bits afterwards, whatever happens inside: errors and Ctrl-C included.
 
-    A second Ctrl-C while they come back waits until they are back.
+    A second Ctrl-C while they are restored waits until that is done.
     """
-    kept = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
+    saved = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
     try:
         yield
     finally:
         pressed: list[int] = []
-        with interruptions_go_to(lambda number, _: pressed.append(number)), torch.no_grad():
-            for tensor, before in kept:
+        with route_interrupts(lambda number, _: pressed.append(number)), torch.no_grad():
+            for tensor, before in saved:
                 tensor.copy_(before)
         if pressed:
             signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
-def interruptions_go_to(handler: Any) -> Iterator[None]:
-    """Ctrl-C is heard by this signal handler for a while."""
-    if threading.current_thread() is not threading.main_thread():  # only the main one hears it at all
+def route_interrupts(handler: Any) -> Iterator[None]:
+    """Let this signal handler get Ctrl-C while this lasts."""
+    if threading.current_thread() is not threading.main_thread():  # Python handles signals in the main thread only
         yield
         return
     before = signal.signal(signal.SIGINT, handler)

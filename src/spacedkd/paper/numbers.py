@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from spacedkd.evaluation import document
-from spacedkd.evaluation.document import Metric
+from spacedkd.evaluation.instrument import Metric
 from spacedkd.paper.table import Instruments
 from spacedkd.runs.journal import Curve
 from spacedkd.runs.result import Run
@@ -89,7 +88,7 @@ def is_measured(folder: Path, instruments: Instruments) -> bool:
     )
 
 
-def _evaluation(folder: Path) -> dict[str, Any] | None:
+def _evaluation(folder: Path) -> document.EvaluationDocument | None:
     found = document.read(folder)
     return None if found is None or found["origin"].get("epochs") is None else found
 

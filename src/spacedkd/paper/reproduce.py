@@ -14,10 +14,12 @@ from typing import Any
 
 from spacedkd.comparison.teacher_sharing import Job, read_diverged, read_failed
 from spacedkd.config.spec import RunSpec
-from spacedkd.evaluation.corruptions import write_grid
-from spacedkd.evaluation.document import Metric
-from spacedkd.evaluation.evaluate import of_images
-from spacedkd.evaluation.settings import EvaluationSpec, attack
+from spacedkd.evaluation.adversarial import Adversarial
+from spacedkd.evaluation.corrupted_images import write_grid
+from spacedkd.evaluation.corruptions import Corruptions
+from spacedkd.evaluation.instrument import EvaluationSpec, Instrument, Metric
+from spacedkd.evaluation.subject import require_pixels
+from spacedkd.evaluation.weight_noise import ABSOLUTE_LEVELS, RELATIVE_LEVELS, WeightNoise
 from spacedkd.paper import numbers
 from spacedkd.paper.cost import hours
 from spacedkd.paper.results import Found, results
@@ -273,7 +275,8 @@ class Reproduction:
         if not instruments.corruptions:
             return []
         data = self.store.library.load(self.store.arm(self.cells[name][0].spec).spec.data)
-        write_grid(place / GRID, of_images(data.test, "Corruptions"), instruments.corruptions, instruments.severities)
+        pixels = require_pixels(data.test, "Corruptions")
+        write_grid(place / GRID, pixels, instruments.corruptions, instruments.severities)
         return [GRID]
 
     def _diverged(self, cells: Sequence[Cell], seeds: Sequence[int]) -> Iterator[Found]:
@@ -303,12 +306,16 @@ class Reproduction:
 
 
 def plan_of(instruments: Instruments) -> EvaluationSpec:
-    """What is to be measured of a run."""
-    return EvaluationSpec(
-        corruptions=instruments.corruptions,
-        severities=instruments.severities,
-        attacks=tuple(attack("bim", epsilon) for epsilon in instruments.epsilons),
-        flatness=bool(instruments.noise or instruments.absolute_noise),
-        noise=instruments.absolute_noise or EvaluationSpec.noise,
-        relative_noise=instruments.noise or EvaluationSpec.relative_noise,
-    )
+    """Return what is measured of a run."""
+    used: list[Instrument] = []
+    if instruments.corruptions:
+        used.append(Corruptions(only=instruments.corruptions, severities=instruments.severities))
+    if instruments.epsilons:
+        used.append(Adversarial(attacks=("bim",), epsilon=instruments.epsilons))
+    if instruments.noise or instruments.absolute_noise:
+        used.append(
+            WeightNoise(
+                noise=instruments.absolute_noise or ABSOLUTE_LEVELS, relative_noise=instruments.noise or RELATIVE_LEVELS
+            )
+        )
+    return EvaluationSpec(used)

@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from spacedkd.config.serialization import to_json
-from spacedkd.evaluation.document import Metric
+from spacedkd.evaluation.instrument import Metric
 from spacedkd.evaluation.statistics import FEWEST_SEEDS, confidence_interval, holm, paired_difference, paired_effect
 from spacedkd.paper import numbers, verdict
 from spacedkd.paper.table import ACCURACY, Cell, Key, Named, Summary, Table

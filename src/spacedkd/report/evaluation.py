@@ -1,9 +1,14 @@
-"""What was measured of the trained networks: calibration, robustness and flatness, all arms side by side."""
+"""Evaluations on the page: a section for each instrument with its tables and charts, all arms side by side.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+Instruments describe what they show (`evaluation.instrument`); here it is drawn.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
+from spacedkd.evaluation.instrument import LevelChart, MetricTable, PageItem
+from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.report.arms import Arm
 from spacedkd.report.charts import Panel, domain, rounded
 from spacedkd.report.findings import how, verdict
@@ -11,7 +16,6 @@ from spacedkd.report.formatting import (
     DASH,
     MINUS,
     PLUS_MINUS,
-    Found,
     bounds,
     count,
     decimals_for,
@@ -23,248 +27,217 @@ from spacedkd.report.formatting import (
 from spacedkd.report.html import Markup, Sections, folded, grid, html_table, join, note, numbers, tag
 from spacedkd.report.table import Cell, Column, Table
 
-# Measured numbers, all arms side by side: tables with a line for each number, pictures of how accuracy falls.
+Document = Mapping[str, Any]
+"""part of a comparison.json"""
 
-LEVELS = "Solid: mean of the arm over seeds, with its 95 % interval. Dashed: mean of {}. Levels are evenly spread."
+LEVELS_CAPTION = (
+    "Solid: mean of the arm over seeds, with its 95 % interval. Dashed: mean of {}. Levels are evenly spread."
+)
+
+
+def evaluation_sections(comparison: Document, arms: Sequence[Arm]) -> Sections:
+    """Return an overview and a section for each instrument that was used on any run; none where nothing was."""
+    document = comparison.get("evaluation")
+    if document is None:
+        return {}
+    metrics = {key: ComparedMetric(**metric) for key, metric in document["metrics"].items()}
+    page = _EvaluationPage(metrics, document["reliability"], arms, comparison["against"])
+    sections = {"evaluation": ("Is the student really better?", _overview(page, document["notes"]))}
+    for instrument in INSTRUMENTS:
+        keys = page.keys_of(instrument.name)
+        if keys:
+            settings = note(document["settings"][instrument.name])
+            items = (page.draw(instrument.name, item) for item in instrument.page(keys))
+            sections[instrument.name] = (instrument.title, iter([settings, *items]))
+    return sections
+
+
+def _overview(page: "_EvaluationPage", notes: Sequence[str]) -> Iterator[Markup]:
+    yield note(
+        "The student after its last epoch, deepest head: mean over seeds ± half the width of its 95 % interval, and "
+        f"below the difference to {page.against}, paired by seed, with its 95 % interval. Accuracies are in "
+        "percent, their differences in points. Where a lower number is the better one, the line says so. Many numbers "
+        "are compared at once, here and below, so that some intervals miss zero by chance."
+    )
+    yield from map(note, notes)
+    keys = [f"{instrument.name}/{headline.key}" for instrument in INSTRUMENTS for headline in instrument.headlines]
+    yield page.table("Evaluation", [key for key in keys if key in page.metrics])
 
 
 @dataclass(frozen=True)
-class Measure:
-    """One number as all arms have it."""
+class ComparedMetric:
+    """A metric of a comparison's evaluation: one number of every arm."""
 
     title: str
     unit: str
     """percent or number"""
     better: str | None
     """high, low, or None where neither is"""
-    arms: Mapping[str, Found]
+    arms: Mapping[str, Document]
+    """label -> estimate, difference and values by seed"""
 
-    def written(self, value: float, near: float) -> str:
-        """A value with as many decimals as give the number `near` three digits; percent always with one."""
+    def format(self, value: float, near: float) -> str:
+        """Return a value with as many decimals as give the number `near` three digits; percent always with one."""
         if self.unit == "percent":
             return percent(value)
         return count(value) if abs(near) >= 1000 else f"{value:.{decimals_for(near)}f}".replace("-", MINUS)
 
-    def signed(self, value: float, near: float) -> str:
+    def format_signed(self, value: float, near: float) -> str:
+        """Return a difference with its sign; of percentages in points."""
         if self.unit == "percent":
             return points(value)
-        return ("+" if value > 0 else "") + self.written(value, near)
+        return ("+" if value > 0 else "") + self.format(value, near)
 
-    def judged(self, difference: Found) -> str | None:
-        """`better` or `worse` where the whole interval is on one side of zero and one side is the better one."""
-        found = verdict(difference)
-        if found not in ("better", "worse") or self.better is None:
+    def verdict(self, difference: Document) -> str | None:
+        """Return `better` or `worse` where the whole interval is on one side of zero and one side is the better one."""
+        side = verdict(difference)
+        if side not in ("better", "worse") or self.better is None:
             return None
         if self.better == "high":
-            return found
-        return "worse" if found == "better" else "better"
+            return side
+        return "worse" if side == "better" else "better"
 
     def cell(self, label: str) -> Cell:
-        """What an arm has of it, and below how far that is from the reference."""
+        """Return an arm's mean, and below it the difference to the reference."""
         if label not in self.arms:
             return Cell(DASH, absent=True)
         value, difference = self.arms[label]["estimate"], self.arms[label]["difference"]
-        near = value["mean"]
-        half = f" {PLUS_MINUS} {self.written((value['high'] - value['low']) / 2, near)}" if bounds(value) else ""
-        below = None if difference is None else self._difference(difference, near)
-        return Cell(self.written(near, near), half=half, strong=True, below=below)
+        mean = value["mean"]
+        half = f" {PLUS_MINUS} {self.format((value['high'] - value['low']) / 2, mean)}" if bounds(value) else ""
+        below = None if difference is None else self._difference(difference, mean)
+        return Cell(self.format(mean, mean), half=half, strong=True, below=below)
 
-    def _difference(self, difference: Found, near: float) -> str:
-        gain = self.signed(difference["mean"], near)
+    def _difference(self, difference: Document, near: float) -> str:
+        gain = self.format_signed(difference["mean"], near)
         if not bounds(difference):
             return f"{gain} (one seed)"
-        judged = self.judged(difference)
-        interval = " to ".join(self.signed(bound, near) for bound in bounds(difference))
-        mean = gain if judged is None else tag("b", f"{gain} {judged}", class_=judged)
+        word = self.verdict(difference)
+        interval = " to ".join(self.format_signed(bound, near) for bound in bounds(difference))
+        mean = gain if word is None else tag("b", f"{gain} {word}", class_=word)
         return join(mean, tag("span", f" ({interval})", class_="range"))
 
 
-class Evaluation(NamedTuple):
-    """What was measured, of whom, and whom the others are compared with."""
+@dataclass(frozen=True)
+class _EvaluationPage:
+    """The metrics of all arms, drawn as instruments describe it."""
 
-    found: Found
-    measured: Mapping[str, Measure]
+    metrics: Mapping[str, ComparedMetric]
+    """by key, such as corruptions/fog/3"""
+    reliability: Mapping[str, Sequence[Document]]
+    """label -> bins of all its seeds together"""
     arms: Sequence[Arm]
     against: str
 
-    def of(self, instrument: str) -> dict[str, Measure]:
-        return {key: one for key, one in self.measured.items() if key.startswith(f"{instrument}/")}
+    def keys_of(self, instrument: str) -> list[str]:
+        """Return the keys of an instrument's metrics, without its name."""
+        prefix = f"{instrument}/"
+        return [key.removeprefix(prefix) for key in self.metrics if key.startswith(prefix)]
 
-    def table(self, name: str, measures: Iterable[Measure]) -> Markup:
-        """A line for each measure; arms that have none of them get no column."""
-        shown = [*measures]
-        labels = [arm.label for arm in self.arms if any(arm.label in one.arms for one in shown)]
+    def draw(self, instrument: str, item: PageItem) -> Markup:
+        """Return a table or a chart that an instrument describes."""
+        if isinstance(item, MetricTable):
+            table = self.table(item.title, [f"{instrument}/{key}" for key in item.keys])
+            return folded(item.folded, table) if item.folded else table
+        if isinstance(item, LevelChart):
+            return self.level_charts(instrument, item)
+        return self.reliability_charts(item.caption)
+
+    def table(self, title: str, keys: Sequence[str]) -> Markup:
+        """Return a row for each metric; arms that have none of them get no column."""
+        metrics = [self.metrics[key] for key in keys]
+        labels = [arm.label for arm in self.arms if any(arm.label in metric.arms for metric in metrics)]
         heads = ["", *(f"{label} (reference)" if label == self.against else label for label in labels)]
         rows = []
-        for one in shown:
-            unit, hint = ", %" if one.unit == "percent" else "", "lower is better" if one.better == "low" else None
-            rows.append([Cell(one.title + unit, below=hint), *map(one.cell, labels)])
-        return html_table(Table(name, [Column(head, None) for head in heads], rows, name=name))
+        for metric in metrics:
+            unit = ", %" if metric.unit == "percent" else ""
+            hint = "lower is better" if metric.better == "low" else None
+            rows.append([Cell(metric.title + unit, below=hint), *map(metric.cell, labels)])
+        return html_table(Table(title, [Column(head, None) for head in heads], rows, name=title))
 
-    def response(self, of: str, clean: str, x_title: str, said: str, y_title: str = "accuracy, %") -> Markup:
-        """How accuracy falls with the levels of the measures `of`/level, from the clean measure on.
+    def level_charts(self, instrument: str, chart: LevelChart) -> Markup:
+        """Return a chart for each arm that was measured at the levels of the reference, all on the same axes.
 
-        A picture for each arm that was measured at the levels of the reference, all on the same axes; levels lie evenly
-        in their order. Where the reference was not measured, the first arm that was takes its place.
+        Levels lie evenly in their order. Where the reference was not measured, the first arm that was takes its place.
         """
-        at = {0.0: self.measured[clean]}
-        at |= {float(key.split("/")[2]): one for key, one in self.of(of).items() if not key.endswith("/loss")}
-        had = {arm.label: [level for level in sorted(at) if arm.label in at[level].arms] for arm in self.arms}
-        levels = next((mine for mine in (had[self.against], *had.values()) if len(mine) > 1), [])
+        metrics = {level: self.metrics[f"{instrument}/{key}"] for level, key in chart.levels.items()}
+        measured = {
+            arm.label: [level for level in sorted(metrics) if arm.label in metrics[level].arms] for arm in self.arms
+        }
+        levels = next((mine for mine in (measured[self.against], *measured.values()) if len(mine) > 1), [])
         if not levels:
             return Markup()
-        found = {
-            label: [at[level].arms[label]["estimate"] for level in levels]
-            for label, mine in had.items()
+        estimates = {
+            label: [metrics[level].arms[label]["estimate"] for level in levels]
+            for label, mine in measured.items()
             if {*levels} <= {*mine}
         }
-        values = [v for estimates in found.values() for one in estimates for v in (one["mean"], *bounds(one))]
+        values = [value for mine in estimates.values() for each in mine for value in (each["mean"], *bounds(each))]
         area = Panel((-0.2, len(levels) - 0.8), rounded(*domain(values, 0, 1)), right=14)
-        frame = area.frame([*enumerate(map(plain, levels))], area.percent_ticks(), x_title, y_title)
-        lines = {label: [(place, one["mean"]) for place, one in enumerate(mine)] for label, mine in found.items()}
+        frame = area.frame([*enumerate(map(plain, levels))], area.percent_ticks(), chart.x_title, chart.y_title)
+        lines = {label: [(x, each["mean"]) for x, each in enumerate(mine)] for label, mine in estimates.items()}
         dashed = area.line(lines[self.against], "all leader") if self.against in lines else ""
 
         def picture(label: str) -> Markup:
-            means = [percent(one["mean"]) for one in found[label]]
+            means = [percent(each["mean"]) for each in estimates[label]]
             dots = [
-                area.estimate(place, one, f"{at[level].title}: {mean} %", 3.6)
-                for place, (level, one, mean) in enumerate(zip(levels, found[label], means, strict=True))
+                area.estimate(x, each, f"{metrics[level].title}: {mean} %", 3.6)
+                for x, (level, each, mean) in enumerate(zip(levels, estimates[label], means, strict=True))
             ]
             reached = ", ".join(f"{plain(level)}: {mean} %" for level, mean in zip(levels, means, strict=True))
-            drawn = "" if label == self.against else dashed, area.line(lines[label], "all student")
-            said = f"Accuracy of {label} at each level. {reached}."
-            return join(area.draw(said, frame, *drawn, *dots), _numbers(said, x_title, levels, found[label]))
+            reference = "" if label == self.against else dashed
+            alt = f"Accuracy of {label} at each level. {reached}."
+            drawing = area.draw(alt, frame, reference, area.line(lines[label], "all student"), *dots)
+            return join(drawing, _level_numbers(alt, chart.x_title, levels, estimates[label]))
 
-        pictures = [(arm.label, how(arm.numbers), picture(arm.label)) for arm in self.arms if arm.label in found]
-        return grid(pictures, f"{said} {LEVELS.format(self.against)}")
+        pictures = [(arm.label, how(arm.numbers), picture(arm.label)) for arm in self.arms if arm.label in estimates]
+        return grid(pictures, f"{chart.caption} {LEVELS_CAPTION.format(self.against)}")
+
+    def reliability_charts(self, caption: str) -> Markup:
+        """Return a reliability diagram for each arm that was measured."""
+        ece = self.metrics["accuracy/ece"].arms
+        errors = {label: f"expected calibration error {ece[label]['estimate']['mean']:.3f}" for label in ece}
+        labels = [arm.label for arm in self.arms if arm.label in self.reliability]
+        pictures = [(label, errors.get(label, ""), _reliability(label, self.reliability[label])) for label in labels]
+        return grid(pictures, caption)
 
 
-def _numbers(said: str, x_title: str, levels: Sequence[float], reached: Sequence[Found]) -> Markup:
+def _level_numbers(alt: str, x_title: str, levels: Sequence[float], estimates: Sequence[Document]) -> Markup:
     heads = (x_title, "mean, %", "low, %", "high, %")
     rows = (
-        [plain(level), percent(one["mean"]), *(map(percent, bounds(one)) if bounds(one) else (DASH, DASH))]
-        for level, one in zip(levels, reached, strict=True)
+        [plain(level), percent(each["mean"]), *(map(percent, bounds(each)) if bounds(each) else (DASH, DASH))]
+        for level, each in zip(levels, estimates, strict=True)
     )
-    return numbers(said, [(head, None) for head in heads], rows)
+    return numbers(alt, [(head, None) for head in heads], rows)
 
 
-# What was measured of the trained networks: calibration, robustness and flatness, all arms side by side.
-
-GLANCE = ("accuracy/top1", "accuracy/nll", "accuracy/ece", "corruptions/mean", "adversarial/mean")
-FLATNESS = ("weight_noise/mean", "curvature/trace", "curvature/largest")
-
-
-def evaluation_sections(comparison: Found, arms: Sequence[Arm]) -> Sections:
-    """A section for each instrument that was used on any run; none where nothing was measured."""
-    found = comparison.get("evaluation")
-    if found is None:
-        return {}
-    measured = {key: Measure(**one) for key, one in found["metrics"].items()}
-    evaluation = Evaluation(found, measured, arms, comparison["against"])
-    sections = {
-        "calibration": ("Accuracy and calibration", "accuracy", _calibration),
-        "corruptions": ("Corrupted images", "corruptions", _corruptions),
-        "adversarial": ("Adversarial images", "adversarial", _adversarial),
-        "noise": ("Noise on the weights", "weight_noise", _weight_noise),
-        "curvature": ("Curvature", "curvature", _curvature),
-    }
-    return {"evaluation": ("Is the student really better?", _glance(evaluation))} | {
-        name: (title, [note(found["settings"][instrument]), *content(evaluation)])
-        for name, (title, instrument, content) in sections.items()
-        if evaluation.of(instrument)
-    }
-
-
-def _glance(evaluation: Evaluation) -> Iterator[Markup]:
-    yield note(
-        "The student after its last epoch, deepest head: mean over seeds ± half the width of its 95 % interval, and "
-        f"below the difference to {evaluation.against}, paired by seed, with its 95 % interval. Accuracies are in "
-        "percent, their differences in points. Where a lower number is the better one, the line says so. Many numbers "
-        "are compared at once, here and below, so that some intervals miss zero by chance."
-    )
-    yield from map(note, evaluation.found["notes"])
-    shown = (evaluation.measured[key] for key in (*GLANCE, *FLATNESS) if key in evaluation.measured)
-    yield evaluation.table("Evaluation", shown)
-
-
-def _calibration(evaluation: Evaluation) -> Iterator[Markup]:
-    mine, classes = evaluation.of("accuracy"), evaluation.of("accuracy/class")
-    yield evaluation.table("Accuracy and calibration", (one for key, one in mine.items() if key not in classes))
-    ece = mine["accuracy/ece"].arms
-    errors = {label: f"expected calibration error {ece[label]['estimate']['mean']:.3f}" for label in ece}
-    bins = evaluation.found["reliability"]
-    labels = [arm.label for arm in evaluation.arms if arm.label in bins]
-    pictures = [(label, errors.get(label, ""), _reliability(label, bins[label])) for label in labels]
-    caption = (
-        "Reliability: images sorted by the network's confidence into fifteen bins, all seeds together. A bar is the "
-        "accuracy of its bin; on the dashed line it equals the confidence, below it the network is too sure of itself. "
-        "Bins with few images are pale."
-    )
-    yield grid(pictures, caption)
-    yield folded("Every class", evaluation.table("Top-1 of each class", classes.values()))
-
-
-def _reliability(label: str, bins: Sequence[Found]) -> Markup:
+def _reliability(label: str, bins: Sequence[Document]) -> Markup:
     area = Panel((0, 1), (0, 1), right=14)
-    most = max(one["images"] for one in bins)
-    bars = [_bar(area, one, most) for one in bins if one["images"]]
+    filled = [each for each in bins if each["images"]]
+    most = max(each["images"] for each in bins)
+    bars = [_bar(area, each, most) for each in filled]
     ticks = [(value, percent_tick(value)) for value in (0, 0.25, 0.5, 0.75, 1)]
     frame = area.frame(ticks, ticks, "confidence, %", "accuracy, %")
     diagonal = tag("line", class_="mark", x1=area.to_x(0), y1=area.to_y(0), x2=area.to_x(1), y2=area.to_y(1))
-    said = f"Reliability of {label}."
+    alt = f"Reliability of {label}."
     heads = ("confidence from, %", "to, %", "images", "mean confidence, %", "accuracy, %")
     rows = [
         [
-            percent(one["low"]),
-            percent(one["high"]),
-            count(one["images"]),
-            *map(percent, (one["confidence"], one["accuracy"])),
+            percent(each["low"]),
+            percent(each["high"]),
+            count(each["images"]),
+            percent(each["confidence"]),
+            percent(each["accuracy"]),
         ]
-        for one in bins
-        if one["images"]
+        for each in filled
     ]
-    return join(area.draw(said, frame, *bars, diagonal), numbers(said, [(head, None) for head in heads], rows))
+    return join(area.draw(alt, frame, *bars, diagonal), numbers(alt, [(head, None) for head in heads], rows))
 
 
-def _bar(area: Panel, one: Found, most: int) -> Markup:
-    sure, right = percent(one["confidence"]), percent(one["accuracy"])
-    title = f"{count(one['images'])} images: confidence {sure} %, right {right} %"
-    left, end, top = area.to_x(one["low"]), area.to_x(one["high"]), area.to_y(one["accuracy"])
-    shape = {"x": left + 0.8, "y": top, "width": end - left - 1.6, "height": area.to_y(0) - top}
-    opacity = f"{0.25 + 0.75 * min(1.0, 10 * one['images'] / most):.2f}"
+def _bar(area: Panel, images: Document, most: int) -> Markup:
+    """Return the bar of one bin; the fewer images it has, the paler it is."""
+    confidence, accuracy = percent(images["confidence"]), percent(images["accuracy"])
+    title = f"{count(images['images'])} images: confidence {confidence} %, right {accuracy} %"
+    start, end, top = area.to_x(images["low"]), area.to_x(images["high"]), area.to_y(images["accuracy"])
+    shape = {"x": start + 0.8, "y": top, "width": end - start - 1.6, "height": area.to_y(0) - top}
+    opacity = f"{0.25 + 0.75 * min(1.0, 10 * images['images'] / most):.2f}"
     return tag("rect", tag("title", title), class_="bar", **shape, fill_opacity=opacity)
-
-
-def _corruptions(evaluation: Evaluation) -> Iterator[Markup]:
-    mine, by_severity = evaluation.of("corruptions"), evaluation.of("corruptions/severity")
-    said = "Mean accuracy over all corruptions."
-    yield evaluation.response("corruptions/severity", "corruptions/clean", "severity (0: clean)", said)
-    kinds = [key for key in mine if key.count("/") == 1 and key not in ("corruptions/clean", "corruptions/mean")]
-    shown = ("corruptions/mean", *by_severity, *kinds)
-    yield evaluation.table("Accuracy on corrupted images", (mine[key] for key in shown))
-    each = [one for key, one in mine.items() if key.count("/") == 2 and key not in by_severity]
-    yield folded("Every corruption at every severity", evaluation.table("Each severity", each))
-
-
-def _adversarial(evaluation: Evaluation) -> Iterator[Markup]:
-    mine = evaluation.of("adversarial")
-    names = [key.split("/")[1] for key in mine if key.count("/") == 2]
-    drawn = "bim" if "bim" in names else names[0]
-    said = f"Accuracy under {drawn.upper()}."
-    yield evaluation.response(f"adversarial/{drawn}", "adversarial/clean", "epsilon, pixel values", said)
-    yield evaluation.table("Accuracy under attack", mine.values())
-
-
-def _weight_noise(evaluation: Evaluation) -> Iterator[Markup]:
-    mine, clean, y_title = evaluation.of("weight_noise"), "weight_noise/clean/accuracy", "training accuracy, %"
-    for kind in ("absolute", "relative"):
-        said = f"{kind.capitalize()} noise on all weights."
-        yield evaluation.response(f"weight_noise/{kind}", clean, f"{kind} noise", said, y_title)
-    summary = (clean, "weight_noise/clean/loss", "weight_noise/mean")
-    yield evaluation.table("With noise on the weights", (mine[key] for key in summary))
-    rest = [one for key, one in mine.items() if key not in summary]
-    yield folded("Every level", evaluation.table("Each level of noise", rest))
-
-
-def _curvature(evaluation: Evaluation) -> Iterator[Markup]:
-    yield evaluation.table("Curvature", evaluation.of("curvature").values())

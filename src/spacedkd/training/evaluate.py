@@ -9,7 +9,7 @@ from torch import nn
 from spacedkd.data.dataset import Items
 from spacedkd.data.images import Encoded, Images
 from spacedkd.data.stream import evaluation_batches
-from spacedkd.evaluation.accuracy import NotFinite, check_finite, count
+from spacedkd.evaluation.scores import NotFinite, check_finite, count
 from spacedkd.training import device
 from spacedkd.training.state import TrainingState
 

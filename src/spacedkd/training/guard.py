@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from spacedkd.config.spec import RunSpec
 from spacedkd.data.dataset import Items
 from spacedkd.data.inputs import first_not_finite
-from spacedkd.evaluation.accuracy import NotFinite
+from spacedkd.evaluation.scores import NotFinite
 from spacedkd.runs.checkpoint import Position
 from spacedkd.runtime.errors import Diverged
 from spacedkd.schedule import Turn

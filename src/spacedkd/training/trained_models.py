@@ -18,7 +18,7 @@ from spacedkd.data import sources
 from spacedkd.data.inputs import Inputs, cast_floats
 from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Batch
-from spacedkd.evaluation.accuracy import Predict
+from spacedkd.evaluation.scores import Predict
 from spacedkd.models import factory
 from spacedkd.models.classifier import Classifier, Prediction
 from spacedkd.models.pretrained import check_published, keep_normalisation

@@ -10,7 +10,7 @@ Cost of all seeds: 1 min at smoke, 33 h at cpu, 68 h at paper.
 
 from collections.abc import Iterator, Sequence
 
-from spacedkd.evaluation.settings import PAPER
+from spacedkd.evaluation.corruptions import PAPER
 from spacedkd.paper.arms import online, spaced
 from spacedkd.paper.scales import TITLES, Scale
 from spacedkd.paper.table import Cell, Instruments, Table

@@ -13,7 +13,7 @@ Cost of all seeds: 1 min at smoke, 24 h at cpu, 49 h at paper.
 from collections.abc import Iterator
 from itertools import product
 
-from spacedkd.evaluation.settings import ABSOLUTE_LEVELS, RELATIVE_LEVELS
+from spacedkd.evaluation.weight_noise import ABSOLUTE_LEVELS, RELATIVE_LEVELS
 from spacedkd.paper.arms import no_kd, online, spaced
 from spacedkd.paper.scales import TITLES, Arm, Scale
 from spacedkd.paper.table import Axis, Cell, Instruments, Key, Table
