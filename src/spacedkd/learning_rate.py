@@ -1,4 +1,6 @@
-"""Learning rates as functions of the step. They compose: a warm-up joined to a cosine is a join of two functions.
+"""Learning rates as functions of the step, and functions that compose them.
+
+A warm-up followed by a cosine is a join of two functions:
 
 >>> lr = join(linear(0.0, 1.0, steps=2), cosine(1.0, steps=4), at=2)
 >>> [round(lr(step), 3) for step in range(6)]
@@ -16,22 +18,22 @@ LearningRate = Callable[[int], float]
 
 
 def constant(lr: float) -> LearningRate:
-    """The same at every step."""
+    """Return a learning rate that is the same at every step."""
     return lambda step: lr
 
 
 def linear(start: float, end: float, steps: int) -> LearningRate:
-    """From `start` to `end`, which it reaches at step `steps`: start + (end - start) step / steps."""
+    """Return a line from `start` to `end`, reached at step `steps`: start + (end - start) step / steps."""
     return lambda step: start + (end - start) * step / steps
 
 
 def cosine(lr: float, steps: int, floor: float = 0.0) -> LearningRate:
-    """Half a cosine: lr (floor + (1 - floor) (1 + cos(pi step / steps)) / 2)."""
+    """Return half a cosine: lr (floor + (1 - floor) (1 + cos(pi step / steps)) / 2)."""
     return lambda step: lr * (floor + (1 - floor) * (1 + math.cos(math.pi * (step / max(steps, 1)))) / 2)
 
 
 def multistep(lr: float, milestones: Sequence[int], factor: float = 0.1) -> LearningRate:
-    """lr factor^n after the n-th milestone.
+    """Return lr factor^n after the n-th milestone.
 
     >>> [multistep(1.0, [2, 3], 0.5)(step) for step in range(4)]
     [1.0, 1.0, 0.5, 0.25]
@@ -40,13 +42,13 @@ def multistep(lr: float, milestones: Sequence[int], factor: float = 0.1) -> Lear
 
 
 def join(first: LearningRate, then: LearningRate, at: int, restart: bool = True) -> LearningRate:
-    """`first` until step `at`, `then` from there on, counting from 0 again or, without `restart`, going on counting."""
+    """Return `first` until step `at` and `then` from there on, which counts from 0 again unless `restart` is False."""
     begin = at if restart else 0
     return lambda step: first(step) if step < at else then(step - begin)
 
 
 def per_epoch(lr: LearningRate, steps_per_epoch: int) -> LearningRate:
-    """Changes at the beginning of an epoch only.
+    """Return the learning rate that changes only where an epoch begins.
 
     >>> [per_epoch(linear(0.0, 1.0, 4), 2)(step) for step in range(4)]
     [0.0, 0.0, 0.5, 0.5]
@@ -55,7 +57,7 @@ def per_epoch(lr: LearningRate, steps_per_epoch: int) -> LearningRate:
 
 
 def from_spec(optimizer: OptimizerSpec, rate: RateSpec, steps_per_epoch: int, total: int) -> LearningRate:
-    """The learning rate a spec asks for in a run of `total` steps."""
+    """Return the learning rate of a spec in a run of `total` steps; epochs and percent become steps here."""
     rate = in_steps(rate, steps_per_epoch, total)
     peak, warmup = optimizer.lr, steps_of(rate.warmup)
     restart = rate.shape == "cosine" and rate.restart_after_warmup

@@ -85,7 +85,7 @@ def test_chains_of_any_length() -> None:
     assert TAKD().roles == ("teacher", "assistant", "student")
     two = TAKD(assistants=(NetworkSpec("resnet34_small"), NetworkSpec("resnet18_small")))
     assert two.roles == ("teacher", "assistant", "assistant 2", "student")
-    assert two.ahead_of("student") == "assistant 2"
+    assert two.teacher_of("student") == "assistant 2"
     with pytest.raises(UserError, match="needs two networks or more, got generations=1"):
         BAN(generations=1)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spacedkd import KD, Batch, SelfKD
 from spacedkd.methods.ctkd import CTKD
-from spacedkd.methods.distillation import WithTemperature, curriculum, learned_temperature
+from spacedkd.methods.distillation import WithTemperature, curriculum_strength, learned_temperature
 from spacedkd.methods.dkd import DKD
 from spacedkd.methods.hinton import Hinton
 from spacedkd.methods.losses import cross_entropy, decoupled_kl, kl, standardised
@@ -73,7 +73,7 @@ def test_ctkd() -> None:
 
 def test_ctkds_curriculum() -> None:
     expected = {0: 0, 1: -0.02447174, 2: -0.09549150, 5: -0.5, 9: -0.97552826, 10: -1, 11: -1}
-    assert {epoch: curriculum(epoch, 10) for epoch in expected} == pytest.approx(expected, abs=1e-8)
+    assert {epoch: curriculum_strength(epoch, 10) for epoch in expected} == pytest.approx(expected, abs=1e-8)
 
 
 @pytest.mark.parametrize(("epoch", "stored"), [(0, -0.0000230979), (9, -0.0009438634), (200, -0.0009438634)])
@@ -102,7 +102,7 @@ def test_ctkds_teacher_gets_no_gradient_and_its_heat_is_the_students_to_learn() 
     teacher = TE.clone().requires_grad_()
     total(CTKD(), teacher=teacher, heat=THETA.clone().requires_grad_()).backward()  # type: ignore[no-untyped-call]
     assert teacher.grad is None
-    model = CTKD().equipped(nn.Identity())
+    model = CTKD().with_learned_temperature(nn.Identity())
     assert isinstance(model, WithTemperature)
     assert [name for name, _ in model.named_parameters()] == ["heat"]
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from spacedkd import Batch, Ingredients, Progress, UserError
 from spacedkd.data.stream import View
 from spacedkd.methods.dlb import DLB
-from spacedkd.methods.memory import Bank, LastBatch, bank_for, check_indices
+from spacedkd.methods.memory import Bank, LastBatch, check_indices, make_bank
 from spacedkd.methods.ps_kd import PSKD
 from spacedkd.models.classifier import Prediction
 from tests.methods.fakes import copied, says, shown, total
@@ -29,7 +29,7 @@ def test_a_bank_is_kept_by_place_in_the_data_set() -> None:
     bank.write(torch.tensor([4, 1]), rows, START)
     bank.write(torch.tensor([1, 0]), 10 * rows, START)
     assert bank.read(torch.tensor([0, 1, 4, 5])).tolist() == [[30, 40], [10, 20], [1, 2], [0, 0]]
-    assert bank.seen(torch.arange(6)).tolist() == [1, 2, 0, 0, 1, 0]
+    assert bank.count_visits(torch.arange(6)).tolist() == [1, 2, 0, 0, 1, 0]
 
 
 def test_memory_lets_go_of_the_graph_and_of_precision() -> None:
@@ -81,11 +81,11 @@ def test_a_batch_must_say_which_images_it_holds(indices: Any) -> None:
 
 def test_mixed_images_have_no_bank() -> None:
     given = Ingredients(lambda role: None, torch.zeros(2, 1, 8, 8), classes=3, images=9)
-    assert bank_for(given, "ps-kd").rows.shape == (9, 3)
+    assert make_bank(given, "ps-kd").rows.shape == (9, 3)
     with pytest.raises(UserError, match="leave out data.mixup and data.cutmix"):
-        bank_for(given._replace(mixed=True), "ps-kd")
+        make_bank(given._replace(mixed=True), "ps-kd")
     with pytest.raises(UserError, match="how many images and classes"):
-        bank_for(given._replace(images=0), "ps-kd")
+        make_bank(given._replace(images=0), "ps-kd")
 
 
 def _with_memory(images: int = 4, batch_size: int = 2, **models: Any) -> dict[str, Any]:

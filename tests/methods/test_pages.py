@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spacedkd.methods import METHODS
-from spacedkd.methods.pages import about, index, options, page
+from spacedkd.methods.pages import index, options, page, summary
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "methods"
 
@@ -37,7 +37,7 @@ def test_every_method_says_what_it_is(name: str) -> None:
 
 def test_a_reconstruction_says_so_wherever_it_is_named() -> None:
     """Its very name does, in reports too."""
-    assert "reconstruction" in about(METHODS["tsb-like"]).lower()
+    assert "reconstruction" in summary(METHODS["tsb-like"]).lower()
     assert "reconstruction" in METHODS["tsb-like"].source
     assert "pcl" in METHODS["tsb-like"].source
 

@@ -94,7 +94,9 @@ def heard_in(method: DML, turns: list[str]) -> list[list[float]]:
         if role != before:
             method.on_block_start(role, models)
         others = method.others(role)
-        heard.append([method.heard(other, models, torch.zeros(1, 1, 1, 1)).logits[0, 0].item() for other in others])
+        heard.append(
+            [method.predict_peer(other, models, torch.zeros(1, 1, 1, 1)).logits[0, 0].item() for other in others]
+        )
         models[role].updates += 1
     return heard
 

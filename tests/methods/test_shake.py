@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spacedkd import Batch, Ingredients, OptimizerSpec, UserError, train
-from spacedkd.methods.shake import SHAKE, normalised
+from spacedkd.methods.shake import SHAKE, normalise_logits
 from spacedkd.models.classifier import Prediction
 from tests.methods import by_hand
 from tests.methods.fakes import says, shown, total
@@ -36,7 +36,7 @@ def values(role: str, **changes: Any) -> dict[str, float]:
 
 def test_normalised_logits() -> None:
     expected = [[-0.8396010835, 4.1980054176, -3.3584043341], [-0.9996972655, -3.2490161129, 4.2487133784]]
-    assert normalised(Prediction(S, FS)).logits.numpy() == close_to(expected)
+    assert normalise_logits(Prediction(S, FS)).logits.numpy() == close_to(expected)
 
 
 def test_the_cards_terms() -> None:
@@ -59,7 +59,7 @@ def test_the_shadow_without_labels() -> None:
 
 
 def test_a_learning_teacher_has_its_own_label_loss() -> None:
-    expected = torch.nn.functional.cross_entropy(normalised(Prediction(TE, FS)).logits, Y).item()
+    expected = torch.nn.functional.cross_entropy(normalise_logits(Prediction(TE, FS)).logits, Y).item()
     assert values("teacher", method=SHAKE())["label"] == close(expected)
     assert sum(values("teacher", method=SHAKE()).values()) == close(expected + 7.3414375794)
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from spacedkd import Batch, Duration, OptimizerSpec, Progress, RateSpec, Spaced, UserError
 from spacedkd.methods.memory import Bank
-from spacedkd.methods.tsb import TSB, accumulated, memory_of
+from spacedkd.methods.tsb import TSB, memory_name, unbiased_mean
 from tests.methods.fakes import copied, says, shown, total
 from tests.methods.vectors import START, TE, S, U, Y, at_epoch, close, close_to, gradient
 from tests.methods.whole_runs import tiny
@@ -31,7 +31,7 @@ VISITS = [
 
 def peers(images: int = 2, **logits: Tensor) -> dict[str, Any]:
     """Networks that say this, with empty memories in float64."""
-    banks = {memory_of(name): Bank(images, 3).double() for name in logits}
+    banks = {memory_name(name): Bank(images, 3).double() for name in logits}
     return {**{name: says(z) for name, z in logits.items()}, **banks}
 
 
@@ -43,12 +43,12 @@ def test_the_memory_is_a_running_mean_without_its_start() -> None:
     for visit, (leader, follower) in enumerate([(S, TE), (TE, U), (U, S)]):
         models |= {"teacher": says(leader), "student": says(follower)}
         method.losses("teacher", models, batch, START)
-        rows = accumulated(models["memory of teacher"], batch.indices, 0.6)
+        rows = unbiased_mean(models["memory of teacher"], batch.indices, 0.6)
         assert rows.numpy() == close_to(VISITS[visit])
         assert rows.sum(1).numpy() == pytest.approx(1.0, abs=1e-12)
         assert models["memory of student"].visits.tolist() == [0, 0, visit + 1, 0, 0, visit + 1, 0]
     student = 0.4 * (0.36 * TE.softmax(1) + 0.6 * U.softmax(1) + S.softmax(1)) / (1 - 0.216)
-    torch.testing.assert_close(accumulated(models["memory of student"], batch.indices, 0.6), student)
+    torch.testing.assert_close(unbiased_mean(models["memory of student"], batch.indices, 0.6), student)
 
 
 def test_after_one_visit_the_memory_is_the_prediction() -> None:
@@ -74,18 +74,18 @@ def test_gradients_and_who_gets_none() -> None:
     total(AT_ONCE.losses("teacher", models, shown(), START)).backward()
     assert student.grad is None
     assert teacher.grad is not None
-    assert not any(models[memory_of(role)].rows.requires_grad for role in AT_ONCE.roles)
+    assert not any(models[memory_name(role)].rows.requires_grad for role in AT_ONCE.roles)
 
 
 def test_a_follower_reads_the_memory_and_leaves_it_alone() -> None:
     models = peers(teacher=TE, student=S)
     AT_ONCE.losses("teacher", models, shown(), START)
-    before = {role: copied(models[memory_of(role)]) for role in AT_ONCE.roles}
+    before = {role: copied(models[memory_name(role)]) for role in AT_ONCE.roles}
     first = total(AT_ONCE.losses("student", models, shown(), START))
     moved = {**models, "teacher": says(U)}  # only what is remembered of it counts
     assert total(AT_ONCE.losses("student", moved, shown(), START)) == first
     for role in AT_ONCE.roles:
-        assert all(torch.equal(value, before[role][name]) for name, value in copied(models[memory_of(role)]).items())
+        assert all(torch.equal(value, before[role][name]) for name, value in copied(models[memory_name(role)]).items())
 
 
 def test_an_image_nobody_has_visited_counts_nothing() -> None:
@@ -142,13 +142,13 @@ def test_in_a_replay_the_peers_ahead_answer_once_more_and_nothing_is_written() -
     models = peers(teacher=TE, student=S)
     AT_ONCE.losses("teacher", models, shown(), START)
     AT_ONCE.losses("teacher", models, shown(), START)
-    before = {role: copied(models[memory_of(role)]) for role in AT_ONCE.roles}
+    before = {role: copied(models[memory_name(role)]) for role in AT_ONCE.roles}
     moved = {**models, "teacher": says(U)}  # which has learned since
     target = (0.6 * (0.6 * 0.4 + 0.4) * (TE / 3).softmax(1) + 0.4 * (U / 3).softmax(1)) / (1 - 0.6**3)
     expected = CE_S + 9 * F.kl_div((S / 3).log_softmax(1), target, reduction="batchmean").item()
     assert total(AT_ONCE.losses("student", moved, shown(), in_a_replay(START))).item() == close(expected)
     for role in AT_ONCE.roles:
-        assert all(torch.equal(value, before[role][name]) for name, value in copied(models[memory_of(role)]).items())
+        assert all(torch.equal(value, before[role][name]) for name, value in copied(models[memory_name(role)]).items())
     unvisited = peers(teacher=TE, student=S)  # its answer is all there is
     follower = total(AT_ONCE.losses("student", unvisited, shown(), in_a_replay(START)))
     assert follower.item() == close(CE_S + 0.3467275381)

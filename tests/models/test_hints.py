@@ -31,14 +31,14 @@ def output_of(network: nn.Module, name: str) -> Tensor:
 
 def test_the_middle_of_a_resnet_is_its_second_stage() -> None:
     network = resnet()
-    assert torch.equal(find_hint(network, IMAGES).found, output_of(network, "layer2"))
-    assert torch.equal(find_hint(network, IMAGES, 3).found, output_of(network, "layer3"))
+    assert torch.equal(find_hint(network, IMAGES).features, output_of(network, "layer2"))
+    assert torch.equal(find_hint(network, IMAGES, 3).features, output_of(network, "layer3"))
 
 
 def test_the_middle_of_a_vit_is_its_sixth_block() -> None:
     network = timm.create_model("deit_tiny_patch16_224", **VIT)
-    assert torch.equal(find_hint(network, IMAGES).found, output_of(network, "blocks.5")[:, 0])
-    assert torch.equal(find_hint(network, IMAGES, 12).found, output_of(network, "blocks.11")[:, 0])
+    assert torch.equal(find_hint(network, IMAGES).features, output_of(network, "blocks.5")[:, 0])
+    assert torch.equal(find_hint(network, IMAGES, 12).features, output_of(network, "blocks.11")[:, 0])
 
 
 @pytest.mark.parametrize("number", [0, 5, -1])
@@ -97,7 +97,7 @@ def test_sizes_that_cross_are_said_so() -> None:
 def test_maps_meet_tokens_pooled() -> None:
     networks = resnet(), timm.create_model("deit_tiny_patch16_224", depth=4, **VIT)
     for teacher, student in (networks, networks[::-1]):
-        pair = make_hinted_pair(teacher, student, (find_hint(teacher, IMAGES), find_hint(student, IMAGES)))
+        pair = make_hinted_pair(teacher, find_hint(teacher, IMAGES), student, find_hint(student, IMAGES))
         (ahead,), (behind,) = (model.eval()(IMAGES) for model in pair)
         (own,) = pair[1](IMAGES, adapted=False)
         width = {True: 8, False: 24}

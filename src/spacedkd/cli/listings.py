@@ -56,14 +56,14 @@ def methods(pattern: str) -> RenderableType:
     from rich.markdown import Markdown
 
     from spacedkd.methods import METHODS
-    from spacedkd.methods.pages import cited, page
+    from spacedkd.methods.pages import citation, page
 
     if pattern:
         found = fnmatch.filter(METHODS, pattern)
         if not found:
             raise unknown("method", pattern, METHODS)
         return Markdown("\n\n".join(page(name) for name in found))
-    rows = [(name, cited(of.paper), of.card.kind, of.weights, of.source) for name, of in METHODS.items()]
+    rows = [(name, citation(of.paper), of.card.kind, of.weights, of.source) for name, of in METHODS.items()]
     table = _table("--method", "paper", "who teaches", "weights by default", "defined by", rows=rows)
     for column in table.columns:
         column.overflow = "fold"

@@ -86,10 +86,10 @@ def _taught_by_it(method: MethodSpec) -> MethodSpec:
     if ":" in method.name:
         return method  # a method of one's own knows what to do with its teacher
     from spacedkd.methods import METHODS
-    from spacedkd.methods.one_network import Taught
+    from spacedkd.methods.one_network import SelfTrainedTeacher
 
     made = METHODS[method.name]
-    if issubclass(made, Taught) or "teacher_learns" not in {field.name for field in fields(made)}:
+    if issubclass(made, SelfTrainedTeacher) or "teacher_learns" not in {field.name for field in fields(made)}:
         raise UserError(f"--teacher-weights: method {method.name} has no teacher that could be trained already.")
     return replace(method, options={"teacher_learns": False, **method.options})
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.data.stream import smooth_labels
-from spacedkd.methods.losses import LOGIT_LOSSES, alike, cross_entropy
+from spacedkd.methods.losses import LOGIT_LOSSES, cross_entropy, detach_teacher
 from spacedkd.runtime.errors import UserError, check_between, format_value, install_command, unknown
 from spacedkd.trajectory.snapshot_teacher import Snapshots, SnapshotTeacher
 
@@ -140,7 +140,7 @@ class DistillationMixin:
             return 0 * student.sum()  # where the mean of nothing would be no number
         loss = cross_entropy(z, smooth_labels(y, z.shape[1], self.args.label_smoothing_factor))
         if self._taught is not None:
-            _, taught = alike(student, self._taught, "logits")
+            _, taught = detach_teacher(student, self._taught, "logits")
             apart = self._apart(z, taught[kept].float(), self.temperature)
             loss = self.label_weight * loss + self.logit_weight * apart
         return loss if num_items_in_batch is None else loss * (len(y) / num_items_in_batch)

@@ -1,4 +1,8 @@
-"""What a role learns: the distillation methods by name. Each of them, and torch, is imported when it is asked for."""
+"""Distillation methods, one file each: what every role learns from.
+
+`METHODS` has them by name, `build_method` makes one from a spec, `describe` writes one into a spec. `base.Method` is
+the protocol they follow, `losses` has their losses as functions. A method, and torch, is imported when first used.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +27,39 @@ __getattr__, *_ = lazy_loader.attach(__name__, submodules=["losses"])
 
 
 class _Methods(UserDict[str, Any]):
+    """A mapping that imports a method's class when it is read."""
+
     def __getitem__(self, name: str) -> Any:
         return load_object(self.data[name])
 
 
 METHODS: Mapping[str, type[Any]] = _Methods(registry.METHODS)
-"""Frozen dataclasses that follow `Method`; the docstring, card, paper, weights and source of each say what it is."""
+"""the methods by name: frozen dataclasses that follow `Method`, each with its card, paper, weights and source"""
 
 
 def build_method(spec: MethodSpec) -> Method:
-    """The method a spec names, ours or your own as `package.module:Class`, with its options."""
-    make: Any = load_object(spec.name) if ":" in spec.name else METHODS[spec.name]
-    if not (isinstance(make, type) and is_dataclass(make)):
+    """Return the method a spec names, one of `METHODS` or user code as `package.module:Class`, with its options.
+
+    >>> build_method(MethodSpec("kd", {"temperature": 4.0})).temperature
+    4.0
+    """
+    method_class: Any = load_object(spec.name) if ":" in spec.name else METHODS[spec.name]
+    if not (isinstance(method_class, type) and is_dataclass(method_class)):
         raise UserError(f"{spec.name} is not a method: it must name a dataclass that follows spacedkd.Method.")
-    return from_json(make, spec.options, f"method {spec.name}")  # type: ignore[return-value]
+    return from_json(method_class, spec.options, f"method {spec.name}")  # type: ignore[return-value]
 
 
 def describe(method: Method) -> MethodSpec:
-    """The spec of a method with every option written out.
+    """Return the spec of a method with every option written out.
 
     >>> describe(METHODS["none"]())
     MethodSpec(name='none', options={})
     """
-    kind: Any = type(method)
-    if not is_dataclass(kind):
-        raise UserError(f"{kind.__name__} must be a dataclass, so that its options can be written into the spec.")
-    ours = {place: name for name, place in registry.METHODS.items()}
-    place = qualified_name(kind)
-    return MethodSpec(ours.get(place, place), to_json(method))
+    method_class: Any = type(method)
+    if not is_dataclass(method_class):
+        raise UserError(
+            f"{method_class.__name__} must be a dataclass, so that its options can be written into the spec."
+        )
+    names = {qualified: name for name, qualified in registry.METHODS.items()}
+    qualified = qualified_name(method_class)
+    return MethodSpec(names.get(qualified, qualified), to_json(method))

@@ -11,8 +11,8 @@ what is passed on:
     weights     its largest probability alone, as the weight of the label's loss: sum_b w_b CE_b, sum_b w_b = 1 (CWTM)
     permuted    the distribution with everything but its largest probability shuffled (DKPP)
 
-Without spacing the generations learn side by side; with an interval each one learns a block, stands still, and the
-next replays the block; `--interval offline` is born-again training as in the paper, one whole run after the other.
+Without spacing the generations learn side by side; with an interval each one learns a block, is frozen, and the next
+replays the block; `--interval offline` is born-again training as in the paper, one whole run after the other.
 
     spacedkd train --method ban --interval 1.5ep --set method.generations=4
 """
@@ -73,16 +73,16 @@ class BAN(KD):
 
 
 def weighted_label(student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
-    """sum_b w_b CE_b with w_b the teacher's largest probability for image b, divided by their sum over the batch."""
+    """Return sum_b w_b CE_b, w_b the teacher's largest probability for image b, divided by their sum over the batch."""
     confidence = teacher.detach().softmax(1).amax(1)
     each = F.cross_entropy(student, labels, reduction="none")
     return (confidence / confidence.sum() * each).sum()
 
 
 def permuted(logits: Tensor) -> Tensor:
-    """Every image's logits [B, C] shuffled among the classes, but for the largest, which stays."""
+    """Return logits [B, C] with all but the largest of each image shuffled among the classes."""
     largest = logits.argmax(1, keepdim=True)
     draws = torch.rand_like(logits).scatter(1, largest, 2.0)
     at_random = draws.argsort(1)[:, :-1]  # the largest comes last
-    places = at_random.sort(1).values
-    return logits.scatter(1, places, logits.gather(1, at_random))
+    in_order = at_random.sort(1).values
+    return logits.scatter(1, in_order, logits.gather(1, at_random))

@@ -4,7 +4,7 @@
     student   0.1 CE(z_s, y) + 0.9 T^2 KL(z_t -> z_s; T),   T = 1 + 20 sigmoid(theta)
 
 The scalar theta belongs to the student's optimizer, but its gradient is turned round: it climbs the loss, and the climb
-steepens over the first 10 epochs (`methods/temperature.py`). T is part of the graph everywhere, in both softmaxes
+steepens over the first 10 epochs (`methods/distillation.py`). T is part of the graph everywhere, in both softmaxes
 and in T^2. theta moves in the student's turns alone. Every method that has the option `curriculum` learns its
 temperature in this way with `--set method.curriculum=10`. The authors' second version, one temperature for every
 image, is not here.

@@ -1,9 +1,11 @@
-"""How two predictions are compared: the weights and losses every distillation method here shares.
+"""The loss that distillation methods share: label, logit and feature terms of a student, with their weights.
+
+    L = label_weight CE(z_s, y) + logit_weight [T^2] KL(z_t -> z_s; T) + feature_weight || A(f_s) - f_t ||
 
 The logits of a student z_s and a teacher z_t are compared in three independent ways, which any method may combine:
 
-    standardise       both are first brought to mean 0 and deviation 1, class by class (LSKD)
-    curriculum        the temperature is learned by the student's side, against the student (CTKD)
+    standardise       both are first brought to mean 0 and deviation 1 over the classes (LSKD)
+    curriculum        the temperature T is learned by the student's side, against the student (CTKD)
     logit_loss        "kl" and its relatives, or "decoupled": target class and other classes apart (DKD)
 """
 
@@ -21,57 +23,15 @@ from spacedkd.methods.losses import FEATURE_LOSSES, LOGIT_LOSSES, Temperature, c
 from spacedkd.models.classifier import Prediction
 from spacedkd.runtime.errors import UserError, unknown
 
-# A temperature that learns to make distillation hard (CTKD, Li et al. 2023).
-
-COLDEST, RANGE = 1.0, 20.0
-
-
-class WithTemperature(nn.Module):
-    """A model that also says how soft it wants to be compared: every head's `heat` is the learned theta."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.heat = nn.Parameter(torch.ones(1))
-
-    @property
-    def network(self) -> nn.Module:
-        return self.model.network  # type: ignore[return-value]
-
-    @property
-    def head_names(self) -> Sequence[str]:
-        return self.model.head_names  # type: ignore[return-value]
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Prediction, ...]:
-        heat = self.heat.clone()  # weights that are spread over devices are gone after the pass
-        return tuple(prediction._replace(heat=heat) for prediction in self.model(*args, **kwargs))
-
-
-def curriculum(epoch: int, epochs: float) -> float:
-    """lambda_e of epoch e, counted from 1: from 0 down to -1, which it reaches with the last of `epochs`.
-
-    >>> [round(curriculum(epoch, 10), 3) for epoch in (0, 1, 5, 10, 11)]
-    [0.0, -0.024, -0.5, -1.0, -1.0]
-    """
-    return (math.cos(math.pi * min(epoch, epochs) / epochs) + 1) / 2 - 1
-
-
-def learned_temperature(heat: Tensor, strength: float) -> Tensor:
-    """T of theta; the gradient that reaches theta is multiplied by `strength`, which is negative."""
-    value = heat.detach()
-    return COLDEST + RANGE * torch.sigmoid(value + strength * (heat - value))[0]
-
-
-# How two predictions are compared: the weights and losses every distillation method here shares.
-
 DECOUPLED = "decoupled"
+"""the one logit loss that needs the labels, so it is not in `LOGIT_LOSSES`"""
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """Label, logit and feature terms of a student's loss, with the paper's weights.
+    """The options and the loss of a student, with the Spaced KD paper's weights as defaults.
 
-    L = label_weight CE(z_s, y) + logit_weight [T^2] KL(z_t -> z_s; T) + feature_weight || A(f_s) - f_t ||
+    Methods inherit from it and call `terms`, or `logit_term` for other pairs of predictions.
     """
 
     label_weight: float = 0.7
@@ -114,57 +74,107 @@ class Distillation:
         if self.feature_loss not in FEATURE_LOSSES:
             raise unknown("feature loss", self.feature_loss, FEATURE_LOSSES)
 
-    def equipped(self, student: nn.Module) -> nn.Module:
-        """The student's model with whatever of the comparison learns along with it."""
-        return WithTemperature(student) if self.curriculum and self.logit_weight else student
-
     def terms(
         self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress, features: bool = True
     ) -> dict[str, Tensor]:
-        """The weighted terms by name; those of weight zero are left out."""
+        """Return the weighted terms by name: "label", "logit", "feature"; terms of weight zero are left out."""
         terms = {}
         if self.label_weight:
             terms["label"] = self.label_weight * cross_entropy(student.logits, labels)
         if self.logit_weight:
             terms["logit"] = self.logit_weight * self.logit_term(student, teacher, labels, progress)
         if self.feature_weight and features:
-            apart = FEATURE_LOSSES[self.feature_loss](student.features, teacher.features)
-            terms["feature"] = self.feature_weight * apart
+            distance = FEATURE_LOSSES[self.feature_loss](student.features, teacher.features)
+            terms["feature"] = self.feature_weight * distance
         return terms
 
     def logit_term(self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress) -> Tensor:
-        """How far the student's logits are from the teacher's, before any weight."""
+        """Return the loss between the student's and the teacher's logits, before `logit_weight`."""
         z_s, z_t = student.logits, teacher.logits
         if self.standardise:
             z_s, z_t = standardised(z_s), standardised(z_t)
         temperature: Temperature = self.temperature
         if self.curriculum and student.heat is not None:
-            temperature = learned_temperature(student.heat, curriculum(progress.epoch + 1, self.curriculum))
+            temperature = learned_temperature(student.heat, curriculum_strength(progress.epoch + 1, self.curriculum))
         if self.logit_loss == DECOUPLED:
             target, others = decoupled_kl(z_s, z_t, labels, temperature)
-            apart = self.target_weight * target + self.others_weight * others
+            loss = self.target_weight * target + self.others_weight * others
         else:
-            apart = self.divergence(z_s, z_t, temperature)
-        return self.warmup_weight(progress) * apart * (temperature**2 if self.temperature_squared else 1)
+            loss = self.divergence(z_s, z_t, temperature)
+        return self.warmup_weight(progress) * loss * (temperature**2 if self.temperature_squared else 1)
 
     def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
-        """How two sets of logits are compared where target and other classes are not kept apart."""
+        """Return the `logit_loss` of two sets of logits [B, C]; for methods to override."""
         return LOGIT_LOSSES[self.logit_loss](student, teacher, temperature)
 
     def warmup_weight(self, progress: Progress) -> float:
-        """How much of the logit term counts by now."""
+        """Return the factor on the logit term in this epoch, from 1/warmup up to 1."""
         return min((progress.epoch + 1) / self.warmup, 1.0) if self.warmup else 1.0
 
-    def unused(self, prediction: Prediction) -> Tensor:
-        """Nothing, but made of whatever a loss leaves out: processes that share gradients wait for all of them."""
-        nothing = 0 * prediction.features.sum()
-        return nothing if prediction.heat is None else nothing + 0 * prediction.heat.sum()
+    def with_learned_temperature(self, student: nn.Module) -> nn.Module:
+        """Return the student's model, wrapped so that it learns a temperature if there is a curriculum."""
+        return WithTemperature(student) if self.curriculum and self.logit_weight else student
+
+    def zero_of_unused(self, prediction: Prediction) -> Tensor:
+        """Return 0, computed from the outputs that a loss of logits leaves out.
+
+        Processes that share gradients wait for a gradient of every parameter, so none may stay out of the graph.
+        """
+        zero = 0 * prediction.features.sum()
+        return zero if prediction.heat is None else zero + 0 * prediction.heat.sum()
+
+
+# The learned temperature of CTKD: T = 1 + 20 sigmoid(theta)
+
+MIN_TEMPERATURE, TEMPERATURE_RANGE = 1.0, 20.0
+
+
+class WithTemperature(nn.Module):
+    """A model with a learned scalar theta, which every prediction carries as `heat`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.heat = nn.Parameter(torch.ones(1))
+
+    @property
+    def network(self) -> nn.Module:
+        """The network inside the wrapped model."""
+        return self.model.network  # type: ignore[return-value]
+
+    @property
+    def head_names(self) -> Sequence[str]:
+        """The names of the wrapped model's heads."""
+        return self.model.head_names  # type: ignore[return-value]
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Prediction, ...]:
+        """Return the wrapped model's predictions with `heat`."""
+        heat = self.heat.clone()  # a sharded weight is gone after the forward pass; its copy stays
+        return tuple(prediction._replace(heat=heat) for prediction in self.model(*args, **kwargs))
+
+
+def learned_temperature(heat: Tensor, strength: float) -> Tensor:
+    """Return T = 1 + 20 sigmoid(theta); the gradient that reaches theta is multiplied by `strength`.
+
+    A negative strength makes theta climb the loss that the student descends.
+    """
+    value = heat.detach()
+    return MIN_TEMPERATURE + TEMPERATURE_RANGE * torch.sigmoid(value + strength * (heat - value))[0]
+
+
+def curriculum_strength(epoch: int, epochs: float) -> float:
+    """Return lambda_e of epoch e, counted from 1: half a cosine from 0 to -1, which it reaches at `epochs`.
+
+    >>> [round(curriculum_strength(epoch, 10), 3) for epoch in (0, 1, 5, 10, 11)]
+    [0.0, -0.024, -0.5, -1.0, -1.0]
+    """
+    return (math.cos(math.pi * min(epoch, epochs) / epochs) + 1) / 2 - 1
 
 
 def ramp_up(epoch: float, epochs: float) -> float:
-    """exp(-5 (1 - e/E)^2) for epoch e, counted from 0, until E; from then on 1.
+    """Return exp(-5 (1 - e/E)^2) for epoch e, counted from 0, up to E; from then on 1.
 
-    So a soft loss grows in the first epochs, while predictions are not worth listening to.
+    A soft loss grows with it over the first epochs, while predictions are still poor.
 
     >>> [round(ramp_up(epoch, 80), 8) for epoch in (0, 10, 40, 80, 200)]
     [0.00673795, 0.02175036, 0.2865048, 1.0, 1.0]

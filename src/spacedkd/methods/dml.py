@@ -3,14 +3,14 @@
     network i     CE(z_i, y) + 1/(K-1) sum_j KL(sg z_j -> z_i; T=1)        over the other networks j
 
 z are logits [B, C]; sg stands for no gradient: a network learns from the others, it does not teach them on purpose.
-Each has its own optimizer and they take their turns one after the other, so in the paper's order the next one hears
-the update just made; `refresh_peers=false` lets everybody hear the others as they were before the round, as
-re-implementations do. `peer_reduction=sum` leaves out 1/(K-1), as the authors' TensorFlow code does.
+Each has its own optimizer and they take their turns one after the other, so in the paper's order the next one learns
+from the update just made; with `refresh_peers=false` all learn from the others as they were before the round, as in
+re-implementations. `peer_reduction=sum` leaves out 1/(K-1), as the authors' TensorFlow code does.
 
-Whoever is heard is in evaluation mode; in re-implementations all networks are in training mode.
+The others predict in evaluation mode; in re-implementations all networks are in training mode.
 
-Spaced, the teacher leads by an interval: it learns a block with the student standing still, CE + KL(sg z_s -> z_t),
-then stands still while the student replays it, CE + KL(sg z_t -> z_s). `reverse=false` leaves out the first KL: the
+Spaced, the teacher leads by an interval: it learns a block with the student frozen, CE + KL(sg z_s -> z_t), and is
+then frozen while the student replays it, CE + KL(sg z_t -> z_s). `reverse=false` leaves out the first KL: the
 leader learns from the labels alone. The student, the last to learn, is reported; the journal has all of them.
 
     spacedkd train --method dml --interval 1.5ep
@@ -44,17 +44,17 @@ class DML(Peers):
     reverse: bool = True
     """the leader learns from those that follow, too; False: from the labels alone"""
 
-    def listens(self, role: str) -> bool:
+    def learns_from_peers(self, role: str) -> bool:
         return self.reverse or role != self.roles[0]
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         (own,) = models[role](batch.inputs)
         label = cross_entropy(own.logits, batch.labels)
-        if not self.listens(role):
+        if not self.learns_from_peers(role):
             return {"label": label}
         losses = {"label": self.label_weight * label} if self.label_weight else {}
         if self.logit_weight:
-            heard = (self.heard(other, models, batch.inputs) for other in self.others(role))
-            apart = torch.stack([self.logit_term(own, peer, batch.labels, progress) for peer in heard])
-            losses["logit"] = self.logit_weight * (apart.mean() if self.peer_reduction == "mean" else apart.sum())
+            peers = (self.predict_peer(other, models, batch.inputs) for other in self.others(role))
+            terms = torch.stack([self.logit_term(own, peer, batch.labels, progress) for peer in peers])
+            losses["logit"] = self.logit_weight * (terms.mean() if self.peer_reduction == "mean" else terms.sum())
         return losses

@@ -1,6 +1,6 @@
 """Early-stopped KD (Cho and Hariharan, ICCV 2019): a teacher that has not learned too much teaches better.
 
-    teacher   CE(z_t, y), for the first quarter of the run; then it stands still
+    teacher   CE(z_t, y), for the first quarter of the run; then it is frozen
     student   0.1 CE(z_s, y) + 0.9 T^2 KL(z_t -> z_s; T=4), and CE(z_s, y) alone once `distil_for` is over
 
 The teacher goes through the whole course of the learning rate in its shorter time, decay included; it is not a long
@@ -31,7 +31,7 @@ class ESKD(Hinton):
     teacher_for: Duration = Duration(25, "%")
     """how long the teacher learns"""
     distil_for: Duration = Duration(100, "%")
-    """how long the student listens to it"""
+    """how long the student learns from it"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,8 +46,8 @@ class ESKD(Hinton):
         return self.teacher_for if role == self.chain[0] else super().learns_for(role)
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        listens = progress.step < self.distil_for.in_steps(progress.steps_per_epoch, progress.total_steps)
-        if role == self.chain[0] or listens:
+        distils = progress.step < self.distil_for.in_steps(progress.steps_per_epoch, progress.total_steps)
+        if role == self.chain[0] or distils:
             return super().losses(role, models, batch, progress)
         (student,) = models[role](batch.inputs)
-        return {"label": cross_entropy(student.logits, batch.labels) + self.unused(student)}
+        return {"label": cross_entropy(student.logits, batch.labels) + self.zero_of_unused(student)}

@@ -5,9 +5,9 @@
 
 F are the maps [B, C, H, W] behind the second of four stages, or the class tokens [B, D] behind a ViT's middle block;
 `hint` and `teacher_hint` name others, counted from 1. The regressor r belongs to the student: a convolution of the
-stride or size that fits, BatchNorm and ReLU for maps, Linear and LayerNorm for tokens (`models/taps.py`), so that
-the two may be different architectures. This is the one-stage form of benchmarks; the paper first trains the student up
-to the hint alone. `feature_loss` names other distances, and a `logit_weight` adds KD.
+stride or size that fits, BatchNorm and ReLU for maps, Linear and LayerNorm for tokens (`models/feature_hooks.py`), so
+that the two may be different architectures. This is the one-stage form of benchmarks; the paper first trains the
+student up to the hint alone. `feature_loss` names other distances, and a `logit_weight` adds KD.
 
     spacedkd train --method fitnet --interval 1.5ep
 """
@@ -43,8 +43,12 @@ class FitNet(KD):
         models = super().models(ingredients)
         if not self.feature_weight:
             return models
-        ahead, behind = (cast(nn.Module, models[role].network) for role in self.chain)
-        first = self.hint if self.teacher_hint is None else self.teacher_hint
-        hints = (find_hint(ahead, ingredients.sample, first), find_hint(behind, ingredients.sample, self.hint))
-        teacher, student = make_hinted_pair(ahead, behind, hints)
-        return dict(zip(self.chain, (teacher, self.equipped(student)), strict=True))
+        teacher, student = (cast(nn.Module, models[role].network) for role in self.chain)
+        teacher_hint = self.hint if self.teacher_hint is None else self.teacher_hint
+        with_hints = make_hinted_pair(
+            teacher,
+            find_hint(teacher, ingredients.sample, teacher_hint),
+            student,
+            find_hint(student, ingredients.sample, self.hint),
+        )
+        return {self.chain[0]: with_hints[0], self.chain[1]: self.with_learned_temperature(with_hints[1])}

@@ -1,7 +1,7 @@
 """Teacher and student are two networks: online, spaced and offline KD (Sun et al. 2025).
 
-The teacher learns from the labels alone, so its path depends neither on the student nor on the interval. The
-student learns from labels, from the frozen teacher's softened classes, and from its features through an adapter:
+The teacher learns from the labels alone, so its weights depend neither on the student nor on the interval. The
+student learns from the labels, from the frozen teacher's softened classes, and from its features through an adapter:
 
     teacher   CE(z_t, y)
     student   0.7 CE(z_s, y) + 0.3 KL(z_t -> z_s; T=3) + 0.03 || A(f_s) - f_t ||
@@ -30,7 +30,11 @@ from spacedkd.runtime.errors import UserError
 
 @dataclass(frozen=True)
 class KD(Distillation, Method):
-    """A teacher network teaches a student network by its logits and pooled features."""
+    """A teacher network teaches a student network by its logits and pooled features.
+
+    `train(RunSpec(method="kd", schedule=Spaced("1.5ep")), folder)`, or as an object with other options:
+    `train(spec, folder, method=KD(temperature=4.0, feature_weight=0.0))`. The fields below are the options.
+    """
 
     card = Card("teacher")
     paper = "Sun et al., Spaced Knowledge Distillation, ICML 2025"
@@ -47,22 +51,22 @@ class KD(Distillation, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        asked = [name for name in ("distillation_token", "second_pass") if getattr(self, name)]
-        heeded = all(getattr(type(self), name) is getattr(KD, name) for name in ("models", "losses", "terms"))
-        if asked and not heeded:
+        options = [name for name in ("distillation_token", "second_pass") if getattr(self, name)]
+        is_plain_kd = all(getattr(type(self), name) is getattr(KD, name) for name in ("models", "losses", "terms"))
+        if options and not is_plain_kd:
             raise UserError(
-                f"{asked[0]} is an option of kd, and {type(self).__name__} would not heed it: leave it out."
+                f"{options[0]} is an option of kd, and {type(self).__name__} would ignore it: leave it out."
             )
-        if asked and not self.logit_weight:
-            raise UserError(f"{asked[0]} is about the logits' loss, and logit_weight is 0: leave one of them out.")
-        if len(asked) == 2:
+        if options and not self.logit_weight:
+            raise UserError(f"{options[0]} changes the logits' loss, and logit_weight is 0: leave one of them out.")
+        if len(options) == 2:
             raise UserError(
                 "distillation_token and second_pass both say which logits learn from the teacher: leave one out."
             )
 
     @property
     def chain(self) -> Sequence[str]:
-        """Every network's name, each taught by the one before it; here the chain is as short as can be."""
+        """Return the names of all networks, each taught by the one before it; methods with assistants have more."""
         return ("teacher", "student")
 
     @property
@@ -76,20 +80,21 @@ class KD(Distillation, Method):
     def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
         networks = {role: self.network(role, ingredients) for role in self.chain}
         models: dict[str, nn.Module] = {self.chain[0]: Classifier(networks[self.chain[0]])}
-        for ahead, role in pairwise(self.chain):
-            bridge = None
+        for teacher, role in pairwise(self.chain):
+            adapter = None
             if self.feature_weight:
-                bridge = make_adapter(*(feature_width(networks[one], ingredients.sample) for one in (role, ahead)))
+                own, target = (feature_width(networks[name], ingredients.sample) for name in (role, teacher))
+                adapter = make_adapter(own, target)
             has_token = self.distillation_token and role == self.chain[-1]
-            models[role] = self.equipped(Classifier(networks[role], bridge, has_token))
+            models[role] = self.with_learned_temperature(Classifier(networks[role], adapter, has_token))
         return models
 
     def network(self, role: str, ingredients: Ingredients) -> nn.Module:
-        """The network of one link of the chain."""
+        """Return a new network for one role of the chain."""
         return ingredients.network(role, frozen=self.is_frozen(role))
 
     def is_frozen(self, role: str) -> bool:
-        """Whether a network is trained already and stays as it is."""
+        """Return whether a role has a trained network that does not learn."""
         return role == self.chain[0] and not self.teacher_learns
 
     def determined_by(self, role: str) -> Literal["labels", "method"] | None:
@@ -97,22 +102,22 @@ class KD(Distillation, Method):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.chain[0]:
-            return self.own_losses(role, models, batch, progress)
+            return self.leader_losses(role, models, batch, progress)
         with torch.no_grad():
-            (teacher,) = models[self.ahead_of(role)](batch.inputs, adapted=False)
+            (teacher,) = models[self.teacher_of(role)](batch.inputs, adapted=False)
         student, *distilled = models[role](batch.inputs)
         if self.second_pass:
             distilled = models[role](batch.inputs)
         terms = self.terms(student, teacher, batch.labels, progress)
-        for other in distilled:  # the one that learns from the teacher's logits in the student's place
-            terms["logit"] = self.logit_weight * self.logit_term(other, teacher, batch.labels, progress)
+        for prediction in distilled:  # at most one, which meets the teacher's logits instead of the first prediction
+            terms["logit"] = self.logit_weight * self.logit_term(prediction, teacher, batch.labels, progress)
         return terms
 
-    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        """What the first of the chain learns from: the labels alone."""
+    def leader_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
+        """Return the losses of the first role, which has no teacher: the labels' cross-entropy."""
         (teacher,) = models[role](batch.inputs)
         return {"label": cross_entropy(teacher.logits, batch.labels)}
 
-    def ahead_of(self, role: str) -> str:
-        """Who teaches a role."""
+    def teacher_of(self, role: str) -> str:
+        """Return the role that teaches this one."""
         return self.chain[self.chain.index(role) - 1]

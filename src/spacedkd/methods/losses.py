@@ -1,10 +1,12 @@
 """Losses as pure functions. Student first, teacher second; the teacher's side never gets a gradient.
 
-Shapes: logits [B, C], labels [B], features [B, D]. All give one number.
+    loss = 0.7 * losses.cross_entropy(z_s, labels) + 0.3 * losses.kl(z_s, z_t, temperature=3.0)
+
+Shapes: logits [B, C], labels [B], features [B, D]. Every loss returns one number.
 
 Logits with more dimensions need `dim=`, the one of the classes: -1 for tokens [B, L, V], 1 for pixels [B, C, H, W]. The
 loss is then the mean over all N positions, of [B, L] or [B, H, W]; with `mask`, True where a position counts, over
-those alone, and 0 where none does.
+those alone, and 0 where none does. `LOGIT_LOSSES` and `FEATURE_LOSSES` have the names that methods know them by.
 """
 
 import math
@@ -19,10 +21,11 @@ from torch.nn import functional as F
 from spacedkd.runtime.errors import UserError
 
 Temperature = float | Tensor
+"""a number, or a learned scalar whose gradient is kept"""
 
 
-def alike(student: Tensor, teacher: Tensor, what: str) -> tuple[Tensor, Tensor]:
-    """Both, the teacher's without gradient; tensors that would be compared after a silent broadcast are refused."""
+def detach_teacher(student: Tensor, teacher: Tensor, what: str) -> tuple[Tensor, Tensor]:
+    """Return both tensors, the teacher's without gradient; refuse shapes that would be broadcast silently."""
     if student.shape != teacher.shape:
         raise UserError(
             f"The student's {what} {[*student.shape]} and the teacher's {[*teacher.shape]} must have the same shape."
@@ -31,7 +34,7 @@ def alike(student: Tensor, teacher: Tensor, what: str) -> tuple[Tensor, Tensor]:
 
 
 def class_dim(logits: Tensor, dim: int | None = None) -> int:
-    """Return which dimension of the logits holds the classes, from 1 up: `dim`, or 1 of [B, C]; no other is guessed."""
+    """Return the dimension of the classes, from 1 up: `dim`, or 1 for logits [B, C]; never guess for other shapes."""
     if dim is None:
         if logits.ndim == 2:
             return 1
@@ -50,7 +53,7 @@ def rows(logits: Tensor, dim: int | None = None, mask: Tensor | None = None) -> 
     flat = logits if logits.ndim == 2 else logits.movedim(dim, -1).flatten(0, -2)
     if mask is None:
         return flat
-    positions = [size for place, size in enumerate(logits.shape) if place != dim]
+    positions = [size for axis, size in enumerate(logits.shape) if axis != dim]
     if mask.dtype != torch.bool or [*mask.shape] != positions:
         kind = str(mask.dtype).removeprefix("torch.")
         raise UserError(
@@ -65,25 +68,31 @@ def softened(
 ) -> tuple[Tensor, Tensor]:
     """Return both logits divided by the temperature as `rows` [N, C], the teacher's without gradient.
 
-    A learned temperature is a tensor and not looked at: a GPU would be kept waiting for it.
+    The value of a learned temperature is not checked: reading it would make the CPU wait for the GPU.
     """
-    student, teacher = alike(student, teacher, "logits")
+    student, teacher = detach_teacher(student, teacher, "logits")
     if not isinstance(temperature, Tensor) and not 0 < temperature < math.inf:
         raise UserError(f"A temperature must be above 0 and finite, got {temperature:g}. The paper uses 3.")
     return rows(student / temperature, dim, mask), rows(teacher / temperature, dim, mask)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, dim: int | None = None, mask: Tensor | None = None) -> Tensor:
-    """-1/N sum_n log softmax(z_n)[y_n]; labels are classes [N], or shares of classes in the logits' shape."""
+    """Return the cross-entropy -1/N sum_n log softmax(z_n)[y_n].
+
+    Labels are class numbers [N], or class probabilities in the logits' shape (label smoothing, mixup).
+
+    >>> round(cross_entropy(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item(), 4)
+    0.1269
+    """
     z = rows(logits, dim, mask)
     if labels.shape == logits.shape:
         y = rows(labels, dim, mask)
     else:
-        positions = [size for place, size in enumerate(logits.shape) if place != class_dim(logits, dim)]
+        positions = [size for axis, size in enumerate(logits.shape) if axis != class_dim(logits, dim)]
         if [*labels.shape] != positions:
             raise UserError(
-                f"Labels {[*labels.shape]} do not fit logits {[*logits.shape]}: give classes {positions}, or shares of "
-                "classes in the logits' shape."
+                f"Labels {[*labels.shape]} do not fit logits {[*logits.shape]}: give classes {positions}, or class "
+                "probabilities in the logits' shape."
             )
         y = labels.flatten() if mask is None else labels[mask]
     return F.cross_entropy(z, y) if mask is None or len(z) else z.sum()
@@ -97,7 +106,13 @@ def kl(
     dim: int | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """KL divergence from teacher to student: 1/N sum_n sum_c p_t (log p_t - log p_s), p = softmax(z/T)."""
+    """Return the KL divergence from teacher to student: 1/N sum_n sum_c p_t (log p_t - log p_s), p = softmax(z/T).
+
+    There is no factor T^2: multiply by it to keep the gradient's size as T grows.
+
+    >>> kl(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), temperature=3.0).item()
+    0.0
+    """
     s, t = softened(student, teacher, temperature, dim, mask)
     return F.kl_div(s.log_softmax(1), t.log_softmax(1), reduction="sum", log_target=True) / max(len(s), 1)
 
@@ -110,7 +125,7 @@ def kl_over_classes(
     dim: int | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """The KL divided by N C instead of N: what the paper's transformer code and PyTorch's default reduction compute."""
+    """Return the KL divided by N C instead of N, as the paper's transformer code and PyTorch's default reduction do."""
     return kl(student, teacher, temperature, dim=dim, mask=mask) / student.shape[class_dim(student, dim)]
 
 
@@ -122,7 +137,7 @@ def soft_cross_entropy(
     dim: int | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """-1/N sum_n sum_c p_t log p_s: the KL plus the teacher's entropy, so with the same gradient."""
+    """Return -1/N sum_n sum_c p_t log p_s: the KL plus the teacher's entropy, so with the same gradient."""
     s, t = softened(student, teacher, temperature, dim, mask)
     each = -(t.softmax(1) * s.log_softmax(1)).sum(1)
     return each.mean() if len(each) else each.sum()
@@ -136,9 +151,9 @@ def probability_kl(
     dim: int | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """1/N sum_n sum_c p_t (log p_t - p_s): what the paper's CNN code computes in place of the KL.
+    """Return 1/N sum_n sum_c p_t (log p_t - p_s), which the paper's CNN code computes in place of the KL.
 
-    It feeds probabilities where log-probabilities belong. The result is not a divergence: its minimum puts all
+    That code passes probabilities where log-probabilities belong. The result is not a divergence: its minimum puts all
     mass on the teacher's first choice, and its gradient is a few percent of the KL's.
     """
     s, t = softened(student, teacher, temperature, dim, mask)
@@ -146,23 +161,23 @@ def probability_kl(
 
 
 def standardised(logits: Tensor, dim: int | None = None) -> Tensor:
-    """(z - mean z) / (1e-7 + std z) over the classes of each position, with the sample deviation (LSKD)."""
+    """Return (z - mean z) / (1e-7 + std z) over the classes of each position, with the sample deviation (LSKD)."""
     dim = class_dim(logits, dim)
     return (logits - logits.mean(dim, keepdim=True)) / (1e-7 + logits.std(dim, keepdim=True))
 
 
 def target_class(labels: Tensor) -> Tensor:
-    """The class of each label [B]; of a soft label [B, C] the one with the largest share."""
+    """Return the class of each label [B]; for soft labels [B, C] the class of the largest probability."""
     return labels if labels.ndim == 1 else labels.argmax(1)
 
 
 def soft_label(labels: Tensor, classes: int) -> Tensor:
-    """Every label as a distribution [B, C]: a class [B] becomes a one among zeros, a soft label stays as it is."""
+    """Return labels as distributions [B, C]: classes [B] become one-hot, soft labels stay as they are."""
     return F.one_hot(labels, classes) if labels.ndim == 1 else labels
 
 
 def decoupled_kl(student: Tensor, teacher: Tensor, labels: Tensor, temperature: Temperature) -> tuple[Tensor, Tensor]:
-    """The KL in two parts: target class against the rest, and the other classes among themselves (DKD).
+    """Return the KL in two parts: target class against the rest, and the other classes among themselves (DKD).
 
     With b = (p_y, 1 - p_y) and q the softmax over the classes other than y, all at temperature T:
     KL(b_t -> b_s) and KL(q_t -> q_s), each a mean over the batch. For every image
@@ -172,13 +187,13 @@ def decoupled_kl(student: Tensor, teacher: Tensor, labels: Tensor, temperature: 
     if labels.shape not in (student.shape[:1], student.shape):
         raise UserError(f"Labels {[*labels.shape]} do not fit logits {[*student.shape]}: give classes [B], or [B, C].")
     target = target_class(labels)[:, None]
-    parts = (_decoupled(one, target) for one in both)
+    parts = (_log_target_and_others(logits, target) for logits in both)
     binary, others = (F.kl_div(s, t, reduction="batchmean", log_target=True) for s, t in zip(*parts, strict=True))
     return binary, others
 
 
-def _decoupled(softened: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """log b [B, 2] and log q [B, C - 1]; sums of probabilities stay logarithms, so none of them underflows."""
+def _log_target_and_others(softened: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log b [B, 2] and log q [B, C - 1]; probabilities are summed as logarithms, so none underflows."""
     log_p = softened.log_softmax(1)
     classes = torch.arange(log_p.shape[1] - 1, device=log_p.device)
     others = log_p.gather(1, classes + (classes >= target))
@@ -187,7 +202,7 @@ def _decoupled(softened: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LogitLoss(Protocol):
-    """How far a student's logits are from a teacher's."""
+    """A loss between a student's logits and a teacher's, at a temperature."""
 
     def __call__(
         self,
@@ -201,33 +216,34 @@ class LogitLoss(Protocol):
 
 
 FeatureLoss = Callable[[Tensor, Tensor], Tensor]
+"""a loss between a student's features and a teacher's of the same shape"""
 
 
-def _of_features(loss: FeatureLoss) -> FeatureLoss:
-    """A loss of features of the same shape, the teacher's without gradient."""
-    return lambda student, teacher: loss(*alike(student, teacher, "features"))
+def _feature_loss(loss: FeatureLoss) -> FeatureLoss:
+    """Return the loss for features of the same shape, the teacher's without gradient."""
+    return lambda student, teacher: loss(*detach_teacher(student, teacher, "features"))
 
 
-feature_norm = _of_features(torch.dist)
+feature_norm = _feature_loss(torch.dist)
 """The Frobenius norm of the difference over the whole batch, neither squared nor averaged.
 
 Its gradient has norm 1 whatever the batch size, and is zero where both are equal.
 """
-feature_l1 = _of_features(F.l1_loss)
+feature_l1 = _feature_loss(F.l1_loss)
 """The mean absolute difference over batch and features."""
-feature_smooth_l1 = _of_features(F.smooth_l1_loss)
+feature_smooth_l1 = _feature_loss(F.smooth_l1_loss)
 """The mean of d^2/2 where the difference d is below 1, of |d| - 1/2 where it is above."""
-feature_mse = _of_features(F.mse_loss)
+feature_mse = _feature_loss(F.mse_loss)
 """The mean squared difference over batch and features."""
-feature_square_sum = _of_features(partial(F.mse_loss, reduction="sum"))
+feature_square_sum = _feature_loss(partial(F.mse_loss, reduction="sum"))
 """The squared difference summed over batch and features; what the paper's table calls MSE (sum) is `feature_norm`."""
-feature_cross_entropy = _of_features(F.cross_entropy)
+feature_cross_entropy = _feature_loss(F.cross_entropy)
 """Student features read as logits, raw teacher features as class weights, as in the paper code's CE option."""
 
 
 def feature_masked_square_sum(student: Tensor, teacher: Tensor) -> Tensor:
-    """The squared difference summed where either side is positive, as in a widely used BYOT re-implementation."""
-    student, teacher = alike(student, teacher, "features")
+    """Return the squared difference summed where either side is positive, as in a common BYOT re-implementation."""
+    student, teacher = detach_teacher(student, teacher, "features")
     active = (student > 0) | (teacher > 0)
     return ((student - teacher).square() * active).sum()
 

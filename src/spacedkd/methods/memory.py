@@ -1,7 +1,7 @@
-"""What a method remembers from turn to turn: models that nobody trains, saved with the others.
+"""Memories of methods: modules with buffers that no optimizer updates, saved in checkpoints with the other models.
 
-Reading comes before writing in a turn, and only the turns a method says write: a replay leaves the memory alone.
-Every process keeps all of it: what is written is gathered from all of them first. Rows are float32 in any precision.
+In a turn a method reads its memory before it writes, and a replay never writes. Every process holds the whole memory:
+rows are gathered from all processes before they are written. Rows are float32 in any precision.
 """
 
 import torch
@@ -12,7 +12,7 @@ from spacedkd.runtime.errors import UserError
 
 
 class Bank(nn.Module):
-    """One row for every training image, by its place in the data set.
+    """A row for every training image, by the image's index in the dataset.
 
     >>> bank = Bank(images=4, width=2)
     >>> bank.write(torch.tensor([3]), torch.tensor([[0.25, 0.75]]), Progress(0, 1, 1))
@@ -29,23 +29,23 @@ class Bank(nn.Module):
         self.register_buffer("visits", torch.zeros(images, dtype=torch.int64))
 
     def read(self, indices: Tensor) -> Tensor:
-        """Copies of the rows of these images, [B, width]; zeros where nothing was written."""
+        """Return copies of the rows of these images, [B, width]; zeros where nothing was written."""
         return self.rows[indices]
 
-    def seen(self, indices: Tensor) -> Tensor:
-        """How often each image was written, [B]."""
+    def count_visits(self, indices: Tensor) -> Tensor:
+        """Return how often the row of each image was written, [B]."""
         return self.visits[indices]
 
     @torch.no_grad()
     def write(self, indices: Tensor, rows: Tensor, progress: Progress) -> None:
-        """Put rows in their places, those of all processes; the graph they came from is let go."""
-        everyone = progress.gather(indices)
-        self.rows[everyone] = progress.gather(rows.detach()).to(self.rows.dtype)
-        self.visits[everyone] += 1
+        """Overwrite the rows of these images, with those of all processes, detached from their graph."""
+        gathered = progress.gather(indices)
+        self.rows[gathered] = progress.gather(rows.detach()).to(self.rows.dtype)
+        self.visits[gathered] += 1
 
 
-def bank_for(ingredients: Ingredients, method: str) -> Bank:
-    """An empty bank for the training data."""
+def make_bank(ingredients: Ingredients, method: str) -> Bank:
+    """Return an empty bank for the training data; refuse mixup and cutmix, whose images have no single index."""
     if ingredients.mixed:
         raise UserError(
             f"Method {method} remembers its predictions image by image, and mixup and cutmix make images of two: "
@@ -57,16 +57,16 @@ def bank_for(ingredients: Ingredients, method: str) -> Bank:
 
 
 def check_indices(indices: Tensor | None, method: str) -> None:
-    """Refuse a batch that does not say which images it holds."""
+    """Refuse a batch without the dataset indices of its images."""
     if indices is None or indices.dtype != torch.int64 or indices.ndim != 1:
         raise UserError(
-            f"Method {method} remembers images by their place in the data set, and this batch does not say it: "
+            f"Method {method} remembers images by their index in the dataset, and this batch has none: "
             "give Batch(images, labels, indices) with indices [B] of whole numbers (int64)."
         )
 
 
 class LastBatch(nn.Module):
-    """The logits of one batch, by the images they belong to, and the step it was.
+    """The logits of one batch, by the images they belong to, and its step.
 
     >>> memory = LastBatch(batch_size=3, classes=2)
     >>> memory.write(torch.tensor([7, 5]), torch.tensor([[7.0, 0.0], [5.0, 0.0]]), Progress(4, 10, 10))
@@ -78,7 +78,7 @@ class LastBatch(nn.Module):
     """
 
     logits: Tensor  # [B, C]
-    indices: Tensor  # [B], -1 where there is nothing
+    indices: Tensor  # [B], -1 in rows without an image
     step: Tensor
 
     def __init__(self, batch_size: int, classes: int) -> None:
@@ -88,19 +88,19 @@ class LastBatch(nn.Module):
         self.register_buffer("step", torch.tensor(-1))
 
     def holds(self, step: int) -> bool:
-        """Whether it is the batch of this step."""
+        """Return whether the batch is the one of this step."""
         return step >= 0 and int(self.step) == step
 
     def read(self, indices: Tensor) -> Tensor:
-        """The logits of these images, [b, C]; all of them must be in the batch."""
-        kept, order = self.indices.sort()
-        return self.logits[order[torch.searchsorted(kept, indices)]]
+        """Return the logits of these images, [b, C]; all of them must be in the batch."""
+        in_order, order = self.indices.sort()
+        return self.logits[order[torch.searchsorted(in_order, indices)]]
 
     @torch.no_grad()
     def write(self, indices: Tensor, logits: Tensor, progress: Progress) -> None:
-        """Forget the batch before and keep this one, of all processes; the graph it came from is let go."""
-        everyone = progress.gather(indices)
+        """Replace the batch by this one, of all processes, detached from its graph."""
+        gathered = progress.gather(indices)
         self.indices.fill_(-1)
-        self.indices[: len(everyone)] = everyone
-        self.logits[: len(everyone)] = progress.gather(logits.detach()).to(self.logits.dtype)
+        self.indices[: len(gathered)] = gathered
+        self.logits[: len(gathered)] = progress.gather(logits.detach()).to(self.logits.dtype)
         self.step.fill_(progress.step)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from spacedkd.data.inputs import Inputs
 from spacedkd.data.stream import Batch
 from spacedkd.methods.base import Ingredients, Losses, Models, Progress
 from spacedkd.methods.distillation import ramp_up
@@ -73,23 +74,23 @@ class ONE(OneNetwork):
         return self.with_snapshot(Branches(network, others, ingredients.sample, self.join))
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        views = (batch.inputs, *(other.inputs for other in batch.others))
-        follows = role == self.roles[-1]
-        if follows and self.variant == "snapshot":
+        views = batch_views(batch)
+        is_student = role == self.roles[-1]
+        if is_student and self.variant == "snapshot":
             with torch.no_grad():
                 *_, joint = models["snapshot"](*views)
-            return self.taught(models["network"](*views, joined=False), joint, models, batch, progress)
+            return self.ensemble_terms(models["network"](*views, joined=False), joint, models, batch, progress)
         *branches, joint = models["network"](*views)
         losses = {"ensemble label": cross_entropy(joint.logits, batch.labels)}
         if self.label_weight:
-            labelled = [cross_entropy(branch.logits, batch.labels) for branch in branches]
-            losses["label"] = self.label_weight * torch.stack(labelled).sum()
-        return losses | (self.taught(branches, joint, models, batch, progress) if follows else {})
+            label_losses = [cross_entropy(branch.logits, batch.labels) for branch in branches]
+            losses["label"] = self.label_weight * torch.stack(label_losses).sum()
+        return losses | (self.ensemble_terms(branches, joint, models, batch, progress) if is_student else {})
 
-    def taught(
+    def ensemble_terms(
         self, branches: Sequence[Prediction], joint: Prediction, models: Models, batch: Batch, progress: Progress
     ) -> dict[str, Tensor]:
-        """What the branches learn from their ensemble."""
+        """Return the terms that the branches learn from their ensemble, each summed over the branches."""
         terms = [self.terms(branch, joint, batch.labels, progress) for branch in branches]
         with_label = self.variant == "snapshot" and self.replay_label
         names = [name for name in terms[0] if name != "label" or with_label]
@@ -104,7 +105,12 @@ class ONE(OneNetwork):
         return super().warmup_weight(progress) * ramp_up(progress.epoch, self.ramp)
 
 
+def batch_views(batch: Batch) -> list[Inputs]:
+    """Return all views of a batch's images, the first one first."""
+    return [batch.inputs, *(other.inputs for other in batch.others)]
+
+
 def padded_kl(student: Tensor, teacher: Tensor, temperature: Temperature, padding: float) -> Tensor:
-    """1/B sum_b sum_c q (log q - log p_s), q = softmax(z_t/T) + padding; q sums to a little more than one."""
+    """Return 1/B sum_b sum_c q (log q - log p_s), q = softmax(z_t/T) + padding; q sums to a little more than one."""
     s, t = softened(student, teacher, temperature)
     return F.kl_div(s.log_softmax(1), t.softmax(1) + padding, reduction="batchmean")

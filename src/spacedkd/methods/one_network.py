@@ -1,4 +1,4 @@
-"""One network that learns in its own way, and how that can be spaced: from itself, or as the teacher of another.
+"""Base classes of methods in which one network distils from itself, and the ways to space them.
 
 plain      no spacing: one role, one update for each batch; this is the method itself
 live       the teacher's part of the network learns s steps, then the whole of it replays them
@@ -22,7 +22,7 @@ from spacedkd.runtime.errors import UserError
 
 @dataclass(frozen=True)
 class OneNetwork(Distillation, Method):
-    """What self-distilling methods share: both roles update the model "network"."""
+    """A method whose roles all update the same model, "network": plain, live or snapshot."""
 
     card = Card("self", when_spaced={"variant": "live"})
     variant: Literal["plain", "live", "snapshot"] = "plain"
@@ -37,18 +37,22 @@ class OneNetwork(Distillation, Method):
         return dict.fromkeys(self.roles, "network")
 
     def with_snapshot(self, network: nn.Module) -> dict[str, nn.Module]:
-        """The models of a method that has one network, and a copy of it where the variant needs one."""
-        models = {"network": self.equipped(network)}
+        """Return the models of the method: "network", and its copy "snapshot" if the variant has one."""
+        models = {"network": self.with_learned_temperature(network)}
         return models | ({"snapshot": deepcopy(models["network"])} if self.variant == "snapshot" else {})
 
     def on_block_start(self, role: str, models: Models) -> None:
+        """Copy the network into the snapshot before the student replays a block."""
         if self.variant == "snapshot" and role == self.roles[-1]:
             models["snapshot"].load_state_dict(models["network"].state_dict())
 
 
 @dataclass(frozen=True)
-class Taught(KD):
-    """What methods share by which one network learns alone, from `own_losses`; the weights are a taught student's."""
+class SelfTrainedTeacher(KD):
+    """A method in which one network learns alone, from `leader_losses`: plain or taught.
+
+    The options of `KD` are those of the student that it teaches in the variant "taught".
+    """
 
     card = Card("self", when_spaced={"variant": "taught"})
     variant: Literal["plain", "taught"] = "plain"
@@ -57,7 +61,7 @@ class Taught(KD):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.teacher_learns:
-            raise UserError("This method says how a teacher learns; for one that stands still use --method kd.")
+            raise UserError("This method says how a teacher learns; for a frozen teacher use --method kd.")
 
     @property
     def chain(self) -> Sequence[str]:

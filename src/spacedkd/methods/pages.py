@@ -1,4 +1,4 @@
-"""A page about each method, from what the method's own file says: its docstrings, its options, its card, and
+"""Markdown pages about the methods, made from each method's own file: its docstrings, its options, its card, and
 
     paper      authors, title, venue and year
     weights    of the losses by default
@@ -19,16 +19,16 @@ from spacedkd.methods import METHODS
 
 
 def options(method: type[Any]) -> Iterator[tuple[str, Any, str]]:
-    """The options of a method, its own first, then those it shares with others: name, default, what it does."""
-    said = {name: text for kind in reversed(method.__mro__) for name, text in field_docs(kind).items()}
-    values = {one.name: to_json(default_value(one)) for one in fields(method)}
-    for name in dict.fromkeys(name for kind in method.__mro__ for name in inspect.get_annotations(kind)):
-        if name in values:
-            yield name, values[name], said.get(name, "")
+    """Yield name, default and description of a method's options, its own first, then those it inherits."""
+    descriptions = {name: text for base in reversed(method.__mro__) for name, text in field_docs(base).items()}
+    defaults = {field.name: to_json(default_value(field)) for field in fields(method)}
+    for name in dict.fromkeys(name for base in method.__mro__ for name in inspect.get_annotations(base)):
+        if name in defaults:
+            yield name, defaults[name], descriptions.get(name, "")
 
 
-def cited(paper: str) -> str:
-    """A paper's authors and venue, without its title.
+def citation(paper: str) -> str:
+    """Return a paper's authors and venue, without its title.
 
     >>> cited("Zhao et al., Decoupled Knowledge Distillation, CVPR 2022")
     'Zhao et al., CVPR 2022'
@@ -37,8 +37,8 @@ def cited(paper: str) -> str:
     return f"{parts[0]}, {parts[-1]}" if len(parts) > 2 else paper
 
 
-def about(method: type[Any]) -> str:
-    """What a method is: the first sentence of its docstring.
+def summary(method: type[Any]) -> str:
+    """Return the first line of a method's docstring.
 
     >>> about(METHODS["kd"])
     'A teacher network teaches a student network by its logits and pooled features.'
@@ -47,36 +47,37 @@ def about(method: type[Any]) -> str:
 
 
 def page(name: str) -> str:
-    """Everything about one method, in Markdown."""
+    """Return the page of one method, in Markdown."""
     method = METHODS[name]
     facts = {
         "paper": method.paper or "none",
         "who teaches": method.card.kind,
         "weights by default": method.weights,
         "defined by": method.source or "itself",
-        "spaced": _how_spaced(name, method),
+        "spaced": _spacing_fact(name, method),
     }
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
     table = "\n".join(f"| `{option}` | `{default}` | {does} |" for option, default, does in options(method))
-    written = (inspect.getmodule(method).__doc__ or "").strip()
-    parts = [f"# {name}", about(method), f"| | |\n|---|---|\n{rows}", written]
+    definition = (inspect.getmodule(method).__doc__ or "").strip()
+    parts = [f"# {name}", summary(method), f"| | |\n|---|---|\n{rows}", definition]
     if table:
         head = "| name | default | what it does |\n|---|---|---|"
         parts += ["## Options", "`--set method.NAME=VALUE`", f"{head}\n{table}"]
     return "\n\n".join(parts) + "\n"
 
 
-def _how_spaced(name: str, method: type[Any]) -> str:
+def _spacing_fact(name: str, method: type[Any]) -> str:
+    """Return the flags that space a method, and the options they imply."""
     if len(method().roles) > 1:
         return f"`--method {name} --interval 1.5ep`"
     if not method.card.when_spaced:
-        return "there is nobody who leads"
+        return "not possible: there is no teacher"
     chosen = ", ".join(f"{key} {value}" for key, value in method.card.when_spaced.items())
     return f"`--method {name} --interval 1.5ep`, which chooses {chosen}"
 
 
 def index() -> str:
-    """All methods in one table, in Markdown."""
+    """Return a table of all methods, in Markdown."""
     lines = [
         "# Methods\n",
         "Made by `make docs` from the methods' own files. Any of them is spaced by one flag: "
@@ -85,15 +86,15 @@ def index() -> str:
         "|---|---|---|---|---|---|",
     ]
     for name, method in METHODS.items():
-        said = about(method).rstrip(".")
-        said = said if said[1].isupper() else said[0].lower() + said[1:]  # KD stays KD
-        facts = said, method.card.kind, cited(method.paper), method.weights, method.source
+        text = summary(method).rstrip(".")
+        text = text if text[1].isupper() else text[0].lower() + text[1:]  # KD stays KD
+        facts = text, method.card.kind, citation(method.paper), method.weights, method.source
         lines.append(f"| [{name}]({name}.md) | {' | '.join(facts)} |")
     return "\n".join(lines) + "\n"
 
 
-def write(folder: Path) -> None:
-    """All pages, and the table of them."""
+def write_pages(folder: Path) -> None:
+    """Write the page of every method, and the table as README.md."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in METHODS:
         (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
@@ -101,4 +102,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write_pages(Path(sys.argv[1]))

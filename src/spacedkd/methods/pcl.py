@@ -7,16 +7,16 @@ classifier on all branches' features side by side, m_j those of branch j with th
 
 z_f and m are detached in the KL. The average, m <- a m + (1 - a) w with a = min(1 - 1/step, 0.999), is brought up to
 date at the beginning of each of the leader's turns (of every turn if there is no spacing) but the first, step 0, from
-the weights as they then are: at step 1 it is those of after the first update alone. In a replay it stands still.
+the weights as they then are: at step 1 it is the weights after the first update alone. In a replay it is frozen.
 Variants are those of ONE.
 
 The definition is from shaoeric's re-implementation and the paper's abstract. Where we differ, or they leave it open:
 
-    views     they augment the images once for each branch; here all see one view, which keeps the trunk to one pass.
+    views     they augment the images once for each branch; here all get one view, which keeps the trunk to one pass.
               --set method.own_views=true does as they do, in one pass over all views
     ramp      the re-implementation has ONE's ramp in mind, but divides the epoch by 1, not by 80; here there is none.
               --set method.ramp=80 adds it
-    averages  theirs run in training mode; here they stand still in evaluation mode, so BatchNorm's statistics are
+    averages  theirs run in training mode; here they are frozen in evaluation mode, so BatchNorm's statistics are
               averaged like the weights
     student   the re-implementation reports the best averaged branch; here it is branch 1 as it is
 
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from spacedkd.data.stream import Batch, View
 from spacedkd.methods.base import Ingredients, Losses, Models, Progress
-from spacedkd.methods.one import ONE
+from spacedkd.methods.one import ONE, batch_views
 from spacedkd.models.branches import Fusion, Gate
 from spacedkd.models.classifier import Prediction
 from spacedkd.models.pretrained import ema_update
@@ -76,12 +76,12 @@ class PCL(ONE):
             ema_update(models["mean"], models["network"], decay, share=lambda row: progress.gather(row[None])[0])
         return super().losses(role, models, batch, progress)
 
-    def taught(
+    def ensemble_terms(
         self, branches: Sequence[Prediction], joint: Prediction, models: Models, batch: Batch, progress: Progress
     ) -> dict[str, Tensor]:
-        terms = super().taught(branches, joint, models, batch, progress)
+        terms = super().ensemble_terms(branches, joint, models, batch, progress)
         with torch.no_grad():
-            means = models["mean"](batch.inputs, *(other.inputs for other in batch.others), joined=False)
+            means = models["mean"](*batch_views(batch), joined=False)
         peers = [
             self.logit_term(branch, mean, batch.labels, progress)
             for i, branch in enumerate(branches)

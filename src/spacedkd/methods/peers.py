@@ -1,7 +1,7 @@
-"""Networks that learn side by side and teach each other.
+"""Base class of methods in which several networks learn side by side and teach each other.
 
-Every one of them takes its turn, from the one that leads to the one that follows; what the others say is computed
-without gradients. Their initial weights are their own: equal peers would have nothing to tell each other.
+Every network takes its turn, from the one that leads to the one that is reported. Predictions of the others are
+computed without gradients. Each network has its own initial weights: equal peers would teach each other nothing.
 """
 
 from collections.abc import Sequence
@@ -21,31 +21,31 @@ from spacedkd.schedule import Online, Schedule
 
 
 def peer_roles(peers: int) -> tuple[str, ...]:
-    """The names of so many networks, leader first; the last is the student that is reported.
+    """Return the role names of so many networks, leader first; the last is the student that is reported.
 
     >>> peer_roles(2), peer_roles(4)
     (('teacher', 'student'), ('teacher', 'peer 2', 'peer 3', 'student'))
     """
     if peers < 2:
         raise UserError(f"Peers teach each other, which needs two networks or more; got peers={peers}.")
-    return ("teacher", *(f"peer {place}" for place in range(2, peers)), "student")
+    return ("teacher", *(f"peer {number}" for number in range(2, peers)), "student")
 
 
-def classifiers(roles: Sequence[str], ingredients: Ingredients) -> dict[str, nn.Module]:
-    """A network for every role, each with initial weights of its own."""
+def make_classifiers(roles: Sequence[str], ingredients: Ingredients) -> dict[str, nn.Module]:
+    """Return a classifier for every role, each with initial weights of its own."""
     return {role: Classifier(ingredients.network(role, fresh=True)) for role in roles}
 
 
 @dataclass(frozen=True)
 class Peers(Distillation, Method):
-    """What methods with peers share: roles, networks, and whom of the others a network hears, now or as it was."""
+    """Networks that learn from each other's logits, current ones or those from before the round of turns."""
 
     card = Card("peers")
     feature_weight: float = 0.0
     peers: int = 2
     """how many networks learn together"""
     refresh_peers: bool = True
-    """hear the others as they are, updates just made included; False: as they were when the round of turns began"""
+    """learn from the others as they are, updates just made included; False: as they were before the round of turns"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,45 +60,47 @@ class Peers(Distillation, Method):
     def check_schedule(self, schedule: Schedule) -> None:
         if not self.refresh_peers and schedule != Online():
             raise UserError(
-                "refresh_peers=false lets a network hear the others as they were before, so spacing would do nothing: "
-                "leave it out, or leave out the interval."
+                "With refresh_peers=false a network learns from the others as they were before the round, so spacing "
+                "would do nothing: leave out refresh_peers, or leave out the interval."
             )
 
     def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
-        peers = classifiers(self.roles, ingredients)
-        for role in filter(self.listens, self.roles):
-            peers[role] = self.equipped(peers[role])
+        peers = make_classifiers(self.roles, ingredients)
+        for role in filter(self.learns_from_peers, self.roles):
+            peers[role] = self.with_learned_temperature(peers[role])
         if self.refresh_peers:
             return peers
-        snapshots = {_snapshot(role): deepcopy(model) for role, model in peers.items()}
-        of_round = nn.Module()
-        of_round.register_buffer("had_a_turn", torch.zeros(self.peers, dtype=torch.bool))
-        return {**peers, **snapshots, "round": of_round}
+        snapshots = {_snapshot_name(role): deepcopy(model) for role, model in peers.items()}
+        # A module, so that a run resumed within a round knows who has had a turn in it.
+        current_round = nn.Module()
+        current_round.register_buffer("had_a_turn", torch.zeros(self.peers, dtype=torch.bool))
+        return {**peers, **snapshots, "round": current_round}
 
     def on_block_start(self, role: str, models: Models) -> None:
-        """Where a second turn of the same role begins a new round, everybody is copied as they are."""
+        """Copy all networks into their snapshots when a new round begins: when a role has its second turn."""
         if self.refresh_peers:
             return
-        had_a_turn, place = cast(Tensor, models["round"].had_a_turn), self.roles.index(role)
-        if had_a_turn[place]:
+        had_a_turn, position = cast(Tensor, models["round"].had_a_turn), self.roles.index(role)
+        if had_a_turn[position]:
             had_a_turn.zero_()
-            for one in self.roles:
-                models[_snapshot(one)].load_state_dict(models[one].state_dict())
-        had_a_turn[place] = True
+            for peer in self.roles:
+                models[_snapshot_name(peer)].load_state_dict(models[peer].state_dict())
+        had_a_turn[position] = True
 
-    def listens(self, role: str) -> bool:
-        """Whether a role learns from the others at all."""
+    def learns_from_peers(self, role: str) -> bool:
+        """Return whether a role learns from the others at all."""
         return True
 
     def others(self, role: str) -> Sequence[str]:
+        """Return all roles but this one."""
         return [other for other in self.roles if other != role]
 
     @torch.no_grad()
-    def heard(self, other: str, models: Models, inputs: Inputs) -> Prediction:
-        """What another network says of them."""
-        said: Sequence[Prediction] = models[other if self.refresh_peers else _snapshot(other)](inputs)
-        return said[0]
+    def predict_peer(self, peer: str, models: Models, inputs: Inputs) -> Prediction:
+        """Return a peer's prediction for the inputs: of its current weights, or of its snapshot."""
+        predictions: Sequence[Prediction] = models[peer if self.refresh_peers else _snapshot_name(peer)](inputs)
+        return predictions[0]
 
 
-def _snapshot(role: str) -> str:
+def _snapshot_name(role: str) -> str:
     return f"{role} before the round"

@@ -2,11 +2,11 @@
 
     q_i = (1 - a_e) y_i + a_e M[i],    L = -1/B sum_i q_i . log softmax(z_i),    a_e = 0.8 (e + 1) / E
 
-`M[i]` [C] is what the network said of training image i an epoch ago, softmax(z_i) of its training pass, without
-temperature; where it has not seen the image yet it is the label, so epoch 0 is plain training. a_e grows with epoch
+`M[i]` [C] is the network's prediction for training image i an epoch ago, softmax(z_i) of its training pass, without
+temperature; for an image it has not had yet it is the label, so epoch 0 is plain training. a_e grows with epoch
 e, counted from 0, of the E epochs of the run. Labels may be soft themselves [B, C].
 
-Memory is kept by each image's place in the data set, and in a turn it is read before it is written. `variant` is
+The memory has a row for each image's index in the dataset; a turn reads it before it writes. `variant` is
 plain, the method itself, or taught: the teacher learns by PS-KD, and a student learns from it as in `kd` and leaves
 the memory alone; label_weight, logit_weight, feature_weight and temperature are the student's options.
 
@@ -23,15 +23,15 @@ from torch import Tensor, nn
 from spacedkd.data.stream import Batch
 from spacedkd.methods.base import Ingredients, Losses, Models, Progress
 from spacedkd.methods.losses import cross_entropy, soft_label
-from spacedkd.methods.memory import Bank, bank_for, check_indices
-from spacedkd.methods.one_network import Taught
+from spacedkd.methods.memory import Bank, check_indices, make_bank
+from spacedkd.methods.one_network import SelfTrainedTeacher
 from spacedkd.runtime.errors import check_between
 
 MEMORY = "predictions"
 
 
 @dataclass(frozen=True)
-class PSKD(Taught):
+class PSKD(SelfTrainedTeacher):
     """A network's labels are mixed, more and more, with its own predictions of an epoch ago."""
 
     paper = "Kim et al., Self-Knowledge Distillation with Progressive Refinement of Targets, ICCV 2021"
@@ -50,9 +50,9 @@ class PSKD(Taught):
         return True
 
     def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
-        return {**super().models(ingredients), MEMORY: bank_for(ingredients, "ps-kd")}
+        return {**super().models(ingredients), MEMORY: make_bank(ingredients, "ps-kd")}
 
-    def own_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
+    def leader_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         check_indices(batch.indices, "ps-kd")
         bank = cast(Bank, models[MEMORY])
         (own,) = models[role](batch.inputs)
@@ -62,7 +62,7 @@ class PSKD(Taught):
 
 
 def share(last: float, progress: Progress) -> float:
-    """a_e = a (e + 1) / E: how much of a target is prediction, from a/E in the first epoch to a in the last.
+    """Return a_e = a (e + 1) / E, the share of the prediction in a target: a/E in the first epoch, a in the last.
 
     >>> [round(share(0.8, Progress(step, 10, 30)), 4) for step in (0, 9, 10, 29)]
     [0.2667, 0.2667, 0.5333, 0.8]
@@ -72,7 +72,7 @@ def share(last: float, progress: Progress) -> float:
 
 
 def softened(labels: Tensor, bank: Bank, indices: Tensor, share: float) -> Tensor:
-    """(1 - a) y + a M [B, C]; of an image not seen yet the label alone."""
+    """Return the targets (1 - a) y + a M [B, C]; the label alone for an image without a prediction."""
     remembered = bank.read(indices)
     y = soft_label(labels, remembered.shape[1]).to(remembered)
-    return torch.where(bank.seen(indices)[:, None] > 0, torch.lerp(y, remembered, share), y)
+    return torch.where(bank.count_visits(indices)[:, None] > 0, torch.lerp(y, remembered, share), y)

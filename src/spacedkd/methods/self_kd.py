@@ -1,7 +1,7 @@
 """One network teaches itself: its deepest classifier teaches early exits (BYOT, Zhang et al. 2019).
 
 Exits sit behind the stages of a CNN, three of them for a ResNet, or behind the blocks of a transformer, eleven for
-a ViT of twelve; `models/exits.py` says which network gets which.
+a ViT of twelve; `models/early_exits.py` says which network gets which.
 
 With o the logits and f the features of the deepest classifier, o_k and f_k those of exit k:
 
@@ -12,7 +12,7 @@ o and f are detached in the distillation terms, but the trunk learns from every 
     plain      no spacing: one update of L for each batch
     live       spaced as in the paper's Algorithm 4: CE(o, y) for s steps, then L on the same batches, which
                trains the deepest classifier again; two updates for each batch
-    snapshot   spaced with a teacher that really stands still: the replay distils from a frozen copy of the
+    snapshot   spaced with a teacher that is really frozen: the replay distils from a frozen copy of the
                network made when it begins, and leaves CE(o, y) out
 
     spacedkd train --method self-kd --interval 4ep
@@ -67,8 +67,8 @@ class SelfKD(OneNetwork):
             teacher, *exits = models["network"](batch.inputs)
             losses["label"] = self.deepest_weight * cross_entropy(teacher.logits, batch.labels)
         share = 1 / len(exits) if self.student_reduction == "mean" else 1.0
-        for place, exit in enumerate(exits):
-            compared = not (self.skip_deepest_exit_features and place == 0)
+        for position, exit in enumerate(exits):  # from the deepest exit to the shallowest
+            compared = not (self.skip_deepest_exit_features and position == 0)
             for name, term in self.terms(exit, teacher, batch.labels, progress, compared).items():
                 total = losses.get(f"exit {name}")
                 losses[f"exit {name}"] = share * term if total is None else total + share * term

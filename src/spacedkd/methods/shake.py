@@ -1,13 +1,13 @@
 """Shadow knowledge distillation (Li and Jin, NeurIPS 2022): student and a shadow of the teacher teach each other.
 
 A small shadow head reads the teacher's last three stages (blocks of a ViT) and classifies with the teacher's own
-classifier (`models/exits.py`). z are logits [B, C] of student, teacher and shadow; all are compared, and meet the
+classifier (`models/early_exits.py`). z are logits [B, C] of student, teacher and shadow; all are compared, and meet the
 labels, as n(z) = 3.1415 (z - mean z) / sqrt(var z + 1e-7) over the classes of one image:
 
     teacher's turn   CE(t, y) + T^2 KL(s -> p; T) + CE(p, y) + MSE(p, t)       s = n(z_s), t = n(z_t), p = n(z_shadow)
     student's turn   CE(s, y) + T^2 KL(p -> s; T) + 0 T^2 KL(t -> s; T)        T = 4
 
-CE(t, y) moves the teacher's network alone, the rest of its turn the shadow head alone, with the student standing still.
+CE(t, y) moves the teacher's network alone, the rest of its turn the shadow head alone, with the student frozen.
 With a pre-trained teacher that does not learn, CE(t, y) falls away and the turn is the shadow's. `shadow_label=false`
 leaves out CE(p, y), which the authors' code has and the paper, users say, has not. One SGD for all, as in the authors'
 code, is the online schedule but for the order: here the shadow learns first.
@@ -66,32 +66,33 @@ class SHAKE(KD):
 
     def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
         models = super().models(ingredients)
-        ahead = self.chain[0]
-        teacher: nn.Module = models[ahead].network  # type: ignore[assignment]
-        return {**models, ahead: WithShadow(teacher, ingredients.sample, frozen=not self.teacher_learns)}
+        teacher = self.chain[0]
+        network: nn.Module = models[teacher].network  # type: ignore[assignment]
+        return {**models, teacher: WithShadow(network, ingredients.sample, frozen=not self.teacher_learns)}
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        ahead, behind = self.chain
-        with torch.set_grad_enabled(role == ahead):
-            teacher, shadow = (normalised(said) for said in models[ahead](batch.inputs))
-        with torch.set_grad_enabled(role == behind):
-            (student,) = (normalised(said) for said in models[behind](batch.inputs))
-        if role == behind:
+        teacher_role, student_role = self.chain
+        with torch.set_grad_enabled(role == teacher_role):
+            teacher, shadow = map(normalise_logits, models[teacher_role](batch.inputs))
+        with torch.set_grad_enabled(role == student_role):
+            (student,) = map(normalise_logits, models[student_role](batch.inputs))
+        if role == student_role:
             losses = self.terms(student, shadow._replace(features=teacher.features), batch.labels, progress)
             if self.teacher_weight:
-                apart = self.logit_term(student, teacher, batch.labels, progress)
-                losses["teacher logit"] = self.teacher_weight * apart
+                term = self.logit_term(student, teacher, batch.labels, progress)
+                losses["teacher logit"] = self.teacher_weight * term
             return losses
-        of_shadow = {
+        shadow_losses = {
             "shadow logit": self.logit_term(shadow, student, batch.labels, progress),
             "shadow mse": F.mse_loss(shadow.logits, teacher.logits.detach()),
         }
         if self.shadow_label:
-            of_shadow["shadow label"] = cross_entropy(shadow.logits, batch.labels)
+            shadow_losses["shadow label"] = cross_entropy(shadow.logits, batch.labels)
         losses = {"label": cross_entropy(teacher.logits, batch.labels)} if self.teacher_learns else {}
-        return losses | {name: self.logit_weight * term for name, term in of_shadow.items()}
+        return losses | {name: self.logit_weight * term for name, term in shadow_losses.items()}
 
 
-def normalised(said: Prediction) -> Prediction:
-    """The prediction with n(z) for logits: mean 0 and, over the classes, a deviation of 3.1415."""
-    return said._replace(logits=3.1415 * F.layer_norm(said.logits, said.logits.shape[1:], eps=1e-7))
+def normalise_logits(prediction: Prediction) -> Prediction:
+    """Return the prediction with n(z) for logits: mean 0 and, over the classes, a deviation of 3.1415."""
+    logits = prediction.logits
+    return prediction._replace(logits=3.1415 * F.layer_norm(logits, logits.shape[1:], eps=1e-7))

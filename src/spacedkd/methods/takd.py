@@ -3,7 +3,7 @@
     teacher                  CE(z, y)
     assistants, student      0.5 CE(z, y) + 0.5 T^2 KL(z_ahead -> z; T=5) / C
 
-Everyone is taught by whoever stands ahead in the chain. The authors' KL is divided by the number of classes C as well
+Every network is taught by the one before it in the chain. The authors' KL is divided by the number of classes C as well
 as by the batch, PyTorch's default; `--set method.logit_loss=kl` is the usual one. `assistants` names the networks in
 between, largest first; without it there is one, with the student's architecture. The authors train one network after
 the other, which is `--interval offline`, and let the best epoch of each teach the next; here it is the last.
@@ -37,7 +37,7 @@ class TAKD(KD):
     temperature_squared: bool = True
     logit_loss: str = "kl-over-classes"
     assistants: tuple[NetworkSpec, ...] = ()
-    """networks between teacher and student, largest first; none stands for one like the student's"""
+    """networks between teacher and student, largest first; if empty there is one, like the student's"""
 
     @property
     def chain(self) -> Sequence[str]:

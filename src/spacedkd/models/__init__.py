@@ -1,6 +1,8 @@
-"""What learns: networks by name or of one's own, and the heads that read them.
+"""Networks: built by name, by timm or by a user's function, and wrapped with the heads that methods need.
 
-Importing it makes our small-image ResNets known to timm.
+`factory.build_network` makes a network from a spec, `classifier.Classifier` gives it the form that methods call,
+`early_exits`, `branches` and `feature_hooks` add heads inside it, `pretrained` loads weights, and `student_io` saves
+and opens trained students. Importing the package registers the small-image ResNets with timm.
 """
 
 # ruff: noqa: E402

@@ -1,13 +1,13 @@
 """Branches: a network with several copies of its last stage and classifier, on one trunk.
 
-It divides before its last stage, or before the last quarter of a transformer's blocks. What enters that stage is
-watched, so that a trunk is computed once for all branches. A place is accepted only if the stage and the modules after
-it, run on their own, give the network's own answer.
+It forks before its last stage, or before the last quarter of a transformer's blocks. A hook records the input of that
+stage, so that the trunk is computed once for all branches. A fork is accepted only if the stage and the modules after
+it, run on their own, give the network's own logits.
 
-Branch 1 is the network itself, which is what gets saved. A joint head makes one prediction of all branches' ones:
+Branch 1 is the network itself, and the one that is saved. A joint head makes one prediction of those of all branches:
 
 Gate     logits sum_i g_i z_i, with g = softmax(ReLU(BatchNorm(V h))) of the pooled trunk output h (ONE)
-Fusion   a classifier on the branches' features, one behind the other (PCL)
+Fusion   a classifier on the branches' concatenated features (PCL)
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,28 +26,28 @@ from spacedkd.runtime.errors import UserError
 
 @dataclass(frozen=True)
 class Fork:
-    """Knows a network's modules by name only, so copies stay apart."""
+    """The point where a network divides; modules are known by name, so that it holds for copies of the network."""
 
     tail: tuple[str, ...]
-    """the last stage, and what follows it up to the network's head"""
+    """names of the last stage and of the modules after it, up to the network's head"""
     channels: int
-    """of what enters the tail: tells [B, C, H, W] from [B, H, W, C]"""
+    """of the tail's input: tells [B, C, H, W] from [B, H, W, C]"""
 
     def run_tail(self, network: nn.Module, shared: Any) -> Any:
-        """From what enters the tail to what the network's head takes."""
+        """Return the input of the network's head from the trunk's output."""
         for name in self.tail:
             shared = network.get_submodule(name)(shared)
         return shared
 
-    def pooled(self, network: nn.Module, shared: Tensor) -> Tensor:
-        """One vector [B, C] for each image: the mean over places, or the class token if the network reads that."""
+    def pool(self, network: nn.Module, shared: Tensor) -> Tensor:
+        """Return the trunk's output as vectors [B, C]: the mean over positions, or the class token if that is read."""
         if shared.ndim == 4:
             return shared.mean((2, 3) if shared.shape[1] == self.channels else (1, 2))
         return shared[:, 0] if getattr(network, "global_pool", None) == "token" else shared.mean(1)
 
 
 class Branch(nn.Module):
-    """A network that has lost its trunk: everything before the fork is taken out of it."""
+    """A network without its trunk: everything before the fork is removed from it."""
 
     def __init__(self, network: nn.Module, fork: Fork) -> None:
         super().__init__()
@@ -63,25 +63,30 @@ class Branch(nn.Module):
             holder = holder.get_submodule(name)
 
     def forward(self, shared: Tensor) -> Prediction:
+        """Return the branch's prediction from the trunk's output."""
         return classify(self.network, self._fork.run_tail(self.network, shared))
 
 
 def find_fork(network: nn.Module, image: Inputs) -> Fork:
-    """The fork of a network, tried on an example image."""
-    stirred = _perturbed_copy(network)
-    with eval_mode(stirred):
+    """Return the fork of a network, tried on an example image; refuse a network that cannot be divided.
+
+    The tail is grown module by module until, run on its own, it gives the network's features and logits. Inputs are
+    cloned, because some tails change theirs in place, and such a fork is refused: branches would disturb each other.
+    """
+    copy = _perturbed_copy(network)
+    with eval_mode(copy):
         try:
-            before, channels = _end_of_trunk(stirred)
-            names = [*_modules_after(stirred, before)]
-            with record_calls([stirred.get_submodule(names[0])], lambda shared: shared.clone()) as seen:
-                last, own = stirred.forward_features(image), stirred(image)  # type: ignore[operator]
+            before, channels = _end_of_trunk(copy)
+            names = [*_modules_after(copy, before)]
+            with record_calls([copy.get_submodule(names[0])], lambda shared: shared.clone()) as calls:
+                last, own = copy.forward_features(image), copy(image)  # type: ignore[operator]
             for end in range(1, len(names) + 1):
                 fork = Fork(tuple(names[:end]), channels)
-                shared = seen[0].entered.clone()
-                if not _equal(fork.run_tail(stirred, shared), last):
+                shared = calls[0].input.clone()
+                if not _equal(fork.run_tail(copy, shared), last):
                     continue
-                alone = Branch(deepcopy(stirred), fork)(shared)
-                if _equal(alone.logits, own) and _equal(shared, seen[0].entered):
+                branch = Branch(deepcopy(copy), fork)(shared)
+                if _equal(branch.logits, own) and _equal(shared, calls[0].input):
                     return fork
         except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
             pass  # this network cannot be divided in this way
@@ -92,37 +97,37 @@ def find_fork(network: nn.Module, image: Inputs) -> Fork:
 
 
 def _perturbed_copy(network: nn.Module) -> nn.Module:
-    """A copy in which no layer happens to do nothing, as a new BatchNorm does in evaluation mode."""
-    stirred, chance = deepcopy(network), torch.Generator().manual_seed(0)
-    for value in (*stirred.parameters(), *stirred.buffers()):
+    """Return a copy in which no layer is the identity, as a new BatchNorm is in eval mode: none may be overlooked."""
+    copy, generator = deepcopy(network), torch.Generator().manual_seed(0)
+    for value in (*copy.parameters(), *copy.buffers()):
         if value.squeeze().ndim == 1 and value.is_floating_point():
-            value.data += torch.rand(value.shape, generator=chance)
-    return stirred
+            value.data += torch.rand(value.shape, generator=generator)
+    return copy
 
 
-def _equal(found: Any, expected: Tensor) -> bool:
-    return isinstance(found, Tensor) and torch.equal(found, expected)
+def _equal(output: Any, expected: Tensor) -> bool:
+    return isinstance(output, Tensor) and torch.equal(output, expected)
 
 
 def _end_of_trunk(network: nn.Module) -> tuple[str, int]:
-    """The last module before the fork, and the channels it gives out."""
+    """Return the name of the last module before the fork, and the channels of its output."""
     stages = [info for info in network.feature_info if info["module"]]  # type: ignore[union-attr]
     repeats = len({(info["num_chs"], info["reduction"]) for info in stages}) == 1
-    place = -1 - max(len(stages) // 4, 1) if repeats else -2
-    return stages[place]["module"], stages[place]["num_chs"]
+    end = stages[-1 - max(len(stages) // 4, 1) if repeats else -2]
+    return end["module"], end["num_chs"]
 
 
 def _modules_after(network: nn.Module, name: str) -> Iterator[str]:
-    """The modules after one, in the order in which they were made: those beside it, then those beside its holder."""
+    """Yield the names of the modules after one, in their order: its later siblings, then those of its parent."""
     while name:
-        holder, _, own = name.rpartition(".")
-        beside = [child for child, _ in network.get_submodule(holder).named_children()]
-        yield from (f"{holder}.{child}" if holder else child for child in beside[beside.index(own) + 1 :])
-        name = holder
+        parent, _, own = name.rpartition(".")
+        siblings = [child for child, _ in network.get_submodule(parent).named_children()]
+        yield from (f"{parent}.{child}" if parent else child for child in siblings[siblings.index(own) + 1 :])
+        name = parent
 
 
 class JointSizes(NamedTuple):
-    """What a joint head is made for."""
+    """The sizes a joint head is built for: the number of branches, and widths of trunk, features and logits."""
 
     branches: int
     shared: int
@@ -131,7 +136,7 @@ class JointSizes(NamedTuple):
 
 
 class Gate(nn.Module):
-    """Weighs the branches for each image by what the trunk says of it."""
+    """A joint head that weights the branches of each image by a gate on the trunk's output."""
 
     name = "gated"
 
@@ -141,9 +146,10 @@ class Gate(nn.Module):
         self.norm = nn.BatchNorm1d(sizes.branches)
 
     def forward(self, shared: Tensor, branches: Sequence[Prediction]) -> Prediction:
+        """Return the weighted sum of the branches' predictions."""
         if self.training and len(shared) == 1:
             raise UserError(
-                "The gate over the branches needs two images or more in a batch, and the last one of an epoch has one: "
+                "The gate over the branches needs two images or more in a batch, and the epoch's last batch has one: "
                 "use another --batch-size, or --set data.drop_last=true."
             )
         weights = self.norm(self.linear(shared)).relu().softmax(1)[:, :, None]
@@ -153,7 +159,7 @@ class Gate(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Classifies all branches' features together. Features to compare others with are their mean."""
+    """A joint head that classifies all branches' features together; its own features are their mean."""
 
     name = "fused"
 
@@ -162,14 +168,18 @@ class Fusion(nn.Module):
         self.classifier = nn.Linear(sizes.branches * sizes.features, sizes.classes)
 
     def forward(self, shared: Tensor, branches: Sequence[Prediction]) -> Prediction:
+        """Return the prediction of the joint classifier."""
         features = [branch.features for branch in branches]
         return Prediction(self.classifier(torch.cat(features, 1)), torch.stack(features).mean(0))
 
 
 class Branches(nn.Module):
-    """A network that divides: its own answer, those of `others` in place of its last stage, and the joint head's.
+    """A network that divides into branches: its own head, those of `others` on its trunk, and a joint head.
 
-    Of the `others`, networks of the same architecture, all but the last stage and the head is dropped.
+    network    the timm network, branch 1
+    others     networks of the same architecture; only their last stage and head are used
+    image      an example batch
+    join       the class of the joint head
     """
 
     def __init__(
@@ -181,39 +191,43 @@ class Branches(nn.Module):
         self._fork = find_fork(network, image)
         self.branches = nn.ModuleList(Branch(_with_other_classifier(network, other), self._fork) for other in others)
         with eval_mode(self):
-            shared, (first, *_) = self._divided([cast(Tensor, image)])  # only networks that look at images have a fork
+            shared, (first, *_) = self._predict_branches([cast(Tensor, image)])  # only networks of images have a fork
         sizes = JointSizes(1 + len(others), shared.shape[1], first.features.shape[1], first.logits.shape[1])
         self.joint = join(sizes)
         self.head_names = ("final", *(f"branch{k}" for k in range(2, sizes.branches + 1)), join.name)
 
     def forward(self, *views: Tensor, joined: bool = True) -> tuple[Prediction, ...]:
-        """One view of the images [B, C, H, W] for all branches, or one for each of them.
+        """Return a prediction of each branch, and of the joint head last.
 
-        Not `joined`, the branches alone answer, and the joint head is not touched.
+        views     the images [B, C, H, W] for all branches, or one view of them for each branch
+        joined    False leaves out the joint head, which is not run then
         """
-        shared, branches = self._divided([preprocess(self.network, view) for view in views])
+        shared, branches = self._predict_branches([preprocess(self.network, view) for view in views])
         return (*branches, self.joint(shared, branches)) if joined else branches
 
-    def _divided(self, views: Sequence[Tensor]) -> tuple[Tensor, tuple[Prediction, ...]]:
-        """The first view's trunk output, pooled to [B, C], and what each branch says."""
+    def _predict_branches(self, views: Sequence[Tensor]) -> tuple[Tensor, tuple[Prediction, ...]]:
+        """Return the trunk's output for the first view, pooled to [B, C], and the predictions of all branches.
+
+        The trunk runs once on all views together; branch 1 goes on with the first view alone.
+        """
         count = len(views[0])
         images = views[0] if len(views) == 1 else torch.cat([*views])
         tail = self.network.get_submodule(self._fork.tail[0])
-        with record_calls([tail], lambda shared: shared[:count]) as seen:
+        with record_calls([tail], lambda shared: shared[:count]) as calls:
             first = classify(self.network, self.network.forward_features(images))  # type: ignore[operator]
-        parts = torch.split(seen[0].entered, count)
-        rest = parts[1:] if len(views) > 1 else parts * len(self.branches)
-        others = (branch(part) for branch, part in zip(self.branches, rest, strict=True))
-        return self._fork.pooled(self.network, parts[0]), (first, *others)
+        shared = torch.split(calls[0].input, count)
+        of_others = shared[1:] if len(views) > 1 else shared * len(self.branches)
+        others = (branch(trunk) for branch, trunk in zip(self.branches, of_others, strict=True))
+        return self._fork.pool(self.network, shared[0]), (first, *others)
 
 
 def _with_other_classifier(network: nn.Module, other: nn.Module) -> nn.Module:
-    """The other network; with a new classifier if it has this one's weights: branches that start equal stay equal."""
+    """Return the other network, with a new classifier if it has this one's weights: equal branches would stay equal."""
     pairs = zip(network.parameters(), other.parameters(), strict=True)
     if all(torch.equal(mine, theirs) for mine, theirs in pairs):
         classifier = other.get_classifier()  # type: ignore[operator]
-        for part in [classifier] if isinstance(classifier, nn.Module) else classifier:
-            for layer in part.modules():
+        for head in [classifier] if isinstance(classifier, nn.Module) else classifier:
+            for layer in head.modules():
                 if isinstance(layer, nn.Linear | nn.Conv2d):
                     layer.reset_parameters()
     return other

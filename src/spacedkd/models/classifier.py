@@ -1,11 +1,11 @@
-"""What reads a network: its own classifier, and an adapter that carries its features to a teacher's.
+"""Classifiers: a network with its own head, which also returns the features its head reads.
 
-Every model of a run is called with the inputs of a batch and answers with one `Prediction` for each of its heads, the
+Every model of a run is called with the inputs of a batch and returns one `Prediction` for each of its heads, the
 deepest first. A network may be
 
-    timm's                     read between its `forward_features` and `forward_head`
-    (logits, features)         or a mapping of both, or of logits alone: taken as it answers
-    logits alone               features are what enters the linear layer, or 1x1 convolution, that gives the logits
+    timm's                     split between its `forward_features` and `forward_head`
+    (logits, features)         a pair, or a mapping of both or of logits alone: taken as they are
+    logits alone               features are the input of the linear layer, or 1x1 convolution, that gives the logits
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,65 +23,34 @@ from spacedkd.runtime.errors import UserError, is_out_of_memory
 from spacedkd.runtime.user_code import failed, is_users
 
 
-@dataclass(eq=False)
-class LayerCall:
-    """One call of a module."""
-
-    module: nn.Module
-    entered: Tensor
-    """its first argument"""
-    left: Any = None
-    """what it gave out"""
-
-
-@contextmanager
-def record_calls(
-    modules: Iterable[nn.Module], handed_on: Callable[[Tensor], Tensor] | None = None
-) -> Iterator[list[LayerCall]]:
-    """What passes through the modules while this lasts, in the order in which they are called.
-
-    The modules are given what `handed_on` makes of what enters. Hooks do not outlive this: copies of a network must
-    not share them.
-    """
-    seen: list[LayerCall] = []
-
-    def enter(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, Any] | None:
-        entered = args[0] if args else next(iter(named.values()))
-        seen.append(LayerCall(module, entered))
-        return None if handed_on is None else ((handed_on(entered), *args[1:]), named)
-
-    def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        next(one for one in reversed(seen) if one.module is module).left = output
-
-    with ExitStack() as hooks:
-        for module in modules:
-            hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
-            hooks.enter_context(module.register_forward_hook(leave))
-        yield seen
-
-
 class Prediction(NamedTuple):
-    """What one head says of B items."""
+    """The output of one head for B items."""
 
     logits: Tensor  # [B, C]
     features: Tensor  # [B, D] pooled, before the classifier; [B, 0] where the network does not show them
-    heat: Tensor | None = None  # [1] how soft it wants to be compared, where that is learned
+    heat: Tensor | None = None  # [1] theta of a learned temperature (CTKD), where the model has one
 
 
 class Classifier(nn.Module):
-    """A network with its own head, and an adapter on its features if they are to meet a teacher's.
+    """A network with its own head, and an adapter that carries its features to the width of a teacher's.
 
-    With `distillation_token` the heads of its class token and of its distillation token learn apart: in train mode it
-    answers with a prediction of each, the class token's first. In eval mode it answers with the mean of both.
+    network               an `nn.Module`, timm's or any other: see the top of this file
+    adapter               applied to the features; without one they are the network's own
+    distillation_token    let the heads of a DeiT's class token and distillation token learn apart: in train mode there
+                          is a prediction of each, the class token's first; in eval mode there is one, their mean
+
+    >>> (prediction,) = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))(torch.zeros(2, 4))
+    >>> prediction.logits.shape, prediction.features.shape
+    (torch.Size([2, 3]), torch.Size([2, 4]))
     """
 
     head_names: tuple[str, ...] = ("final",)
 
     def __init__(self, network: nn.Module, adapter: nn.Module | None = None, distillation_token: bool = False) -> None:
         super().__init__()
-        if distillation_token and not (is_timm(network) and len(_classifiers(network)) == 2):
+        if distillation_token and not (is_timm(network) and len(_timm_classifiers(network)) == 2):
             raise UserError(
-                "distillation_token wants a student with a distillation token and its head, and "
+                "distillation_token needs a student with a distillation token and its head, and "
                 f"{type(network).__name__} has none: use --network deit_tiny_distilled_patch16_224, or leave it out."
             )
         self.network = network
@@ -89,20 +58,21 @@ class Classifier(nn.Module):
         self.distillation_token = distillation_token
 
     def forward(self, inputs: Inputs, adapted: bool = True) -> tuple[Prediction, ...]:
-        """Features come through the adapter, towards the teacher's; not `adapted` they are the network's own."""
+        """Return the predictions; not `adapted`, features are the network's own, without the adapter."""
         inputs = preprocess(self.network, inputs)
         if self.distillation_token and self.training:
             predictions = _classify_apart(self.network, self.network.forward_features(inputs))  # type: ignore[operator]
         elif is_timm(self.network):
             predictions = (classify(self.network, self.network.forward_features(inputs)),)  # type: ignore[operator]
         else:
-            predictions = (self._answer(inputs),)
-        adapter = self.adapter if adapted else None
-        return tuple(one if adapter is None else one._replace(features=adapter(one.features)) for one in predictions)
+            predictions = (self._predict(inputs),)
+        if self.adapter is None or not adapted:
+            return predictions
+        return tuple(prediction._replace(features=self.adapter(prediction.features)) for prediction in predictions)
 
-    def _answer(self, inputs: Inputs) -> Prediction:
-        """What a network that is not timm's says, and the features it gives or shows."""
-        with record_calls(_classifier_layers(self.network, inputs)) as seen:
+    def _predict(self, inputs: Inputs) -> Prediction:
+        """Return the prediction of a network that is not timm's."""
+        with record_calls(_classifier_layers(self.network, inputs)) as calls:
             logits, features = logits_and_features(self._call(inputs), type(self.network).__name__)
         classes = getattr(self.network, "_class_count", None)
         if logits.ndim != 2 or logits.shape[1] != (classes or logits.shape[1]):
@@ -111,7 +81,7 @@ class Classifier(nn.Module):
                 f"each item before: logits must always be [B, {classes or 'C'}], in training as in evaluation."
             )
         if features is None:
-            features = seen[-1].entered if seen else logits.new_empty(len(logits), 0)
+            features = calls[-1].input if calls else logits.new_empty(len(logits), 0)
         return Prediction(logits, features.flatten(1))
 
     def _call(self, inputs: Inputs) -> Any:
@@ -119,111 +89,30 @@ class Classifier(nn.Module):
             return call(self.network, inputs)
         except Exception as error:
             if isinstance(error, UserError) or is_out_of_memory(error) or is_users(error):
-                raise  # which whoever knows the step says in one line
+                raise  # the training loop makes one line of it, with the step
             raise failed(f"Network {type(self.network).__name__}", error, "while it is called") from error
 
 
-def is_timm(network: nn.Module) -> bool:
-    """Whether a network can be taken apart the way timm's can."""
-    parts = ("forward_features", "forward_head", "get_classifier")
-    return all(callable(getattr(network, part, None)) for part in parts)
+def make_adapter(student: int, teacher: int) -> nn.Module:
+    """Return the paper code's adapter of features: Linear, ReLU, Linear, with the mean of both widths between."""
+    hidden = (student + teacher) // 2
+    return nn.Sequential(nn.Linear(student, hidden), nn.ReLU(), nn.Linear(hidden, teacher))
 
 
-def logits_and_features(answer: Any, name: str) -> tuple[Tensor, Tensor | None]:
-    """Logits, and features if there are any, from whatever form a network answers in."""
-    found: tuple[Any, ...] = (answer, None)
-    if isinstance(answer, tuple) and "logits" in getattr(answer, "_fields", ()):
-        answer = answer._asdict()  # type: ignore[attr-defined]
-    if isinstance(answer, Mapping):
-        found = (answer.get("logits"), answer.get("features"))
-    elif isinstance(answer, tuple | list):
-        found = tuple(answer) if len(answer) == 2 else (None, None)
-    if not isinstance(found[0], Tensor) or not isinstance(found[1], Tensor | None):
+def feature_width(network: nn.Module, sample: Inputs) -> int:
+    """Return the width of a network's pooled features, from an example; refuse a network that does not show them."""
+    width = _predict_example(network, sample).features.shape[1]
+    if width == 0:
         raise UserError(
-            f"Network {name} returns {_describe_output(answer)}: it must return logits [B, C], a pair "
-            '(logits, features), or a mapping with "logits".'
+            f"{type(network).__name__} does not show its features: no linear layer of it gives its logits. Let it "
+            "return (logits, features), or leave features out: --set method.feature_weight=0."
         )
-    return found[0], found[1]
+    return int(width)
 
 
-def _describe_output(answer: Any) -> str:
-    if isinstance(answer, tuple | list):
-        return f"{len(answer)} of {', '.join(type(one).__name__ for one in answer[:3])}"
-    if isinstance(answer, Mapping):
-        return f"a mapping of {', '.join(str(key) for key in [*answer][:5]) or 'nothing'}"
-    return type(answer).__name__
-
-
-def _classifier_layers(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
-    """The layer that gives out a network's logits, if there is one; looked for once, in a pass of its own.
-
-    It is remembered by name, so that copies stay apart, and by the network: a search in the middle of a training would
-    change its bits, because some layers compute in another way while they are watched (nn.TransformerEncoder does).
-    """
-    names: tuple[str, ...] | None = getattr(network, "_classifying", None)
-    if names is None:
-        with eval_mode(network), record_calls(filter(_is_linear, network.modules())) as seen:
-            logits, features = logits_and_features(call(network, inputs), type(network).__name__)
-        names = () if features is not None else _layers_that_give(logits, seen, network)
-        network._classifying = names  # type: ignore[assignment]
-        network._class_count = logits.shape[1] if logits.ndim == 2 else None  # type: ignore[assignment]
-    return [network.get_submodule(name) for name in names]
-
-
-def _is_linear(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1))
-
-
-def _layers_that_give(logits: Tensor, seen: Sequence[LayerCall], network: nn.Module) -> tuple[str, ...]:
-    """The last linear layer that gave out these logits, in any shape, or else as many numbers; nothing if none did."""
-    names = {module: name for name, module in network.named_modules()}
-
-    def fits(one: LayerCall) -> bool:
-        return isinstance(one.left, Tensor) and one.left.numel() == logits.numel() and len(one.entered) == len(logits)
-
-    last = [one for one in reversed(seen) if fits(one)]
-    same = [one for one in last if torch.equal(one.left.reshape(logits.shape).to(logits.dtype), logits)]
-    return tuple(names[one.module] for one in (same or last)[:1])
-
-
-def classify(network: nn.Module, maps: Tensor) -> Prediction:
-    """What a timm network's own head says of its last maps; the features are what enters its classifier.
-
-    They are watched on their way in: networks with two classifiers, or with layers between pooling and classifier,
-    have no common way to be asked for them.
-    """
-    with record_calls(_classifiers(network)) as seen:
-        logits = network.forward_head(maps)  # type: ignore[operator]
-    if not seen:
-        raise UserError(f"{type(network).__name__} does not show the features before its classifier: no KD with it.")
-    features = [one.entered.flatten(1) for one in seen]
-    same_width = len({f.shape[1] for f in features}) == 1
-    return Prediction(logits, torch.stack(features).mean(0) if same_width else torch.cat(features, 1))
-
-
-def _classify_apart(network: nn.Module, maps: Tensor) -> tuple[Prediction, ...]:
-    """Return what each of a timm network's classifiers says of its last maps, and what enters it."""
-    with record_calls(_classifiers(network)) as seen:
-        network.forward_head(maps)  # type: ignore[operator]
-    return tuple(Prediction(one.left, one.entered.flatten(1)) for one in seen)
-
-
-def _classifiers(network: nn.Module) -> Sequence[nn.Module]:
-    found = network.get_classifier()  # type: ignore[operator]
-    several = found if isinstance(found, tuple | list | nn.ModuleList) else [found]
-    return [part.fc if isinstance(part, ClassifierHead) else part for part in several]
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """For a look at what a model says while it is built: nothing is learned, and its mode is given back."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
+def class_count(network: nn.Module, sample: Inputs) -> int:
+    """Return the number of a network's logits, from an example."""
+    return int(_predict_example(network, sample).logits.shape[1])
 
 
 def _predict_example(network: nn.Module, sample: Inputs) -> Prediction:
@@ -233,23 +122,152 @@ def _predict_example(network: nn.Module, sample: Inputs) -> Prediction:
     return prediction
 
 
-def feature_width(network: nn.Module, sample: Inputs) -> int:
-    """How many numbers a network's pooled features have, seen on an example."""
-    width = _predict_example(network, sample).features.shape[1]
-    if width == 0:
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into eval mode without gradients, and restore its mode afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+# Inputs and outputs of layers
+
+
+@dataclass(eq=False)
+class LayerCall:
+    """One call of a module."""
+
+    module: nn.Module
+    input: Tensor
+    """its first argument"""
+    output: Any = None
+
+
+@contextmanager
+def record_calls(
+    modules: Iterable[nn.Module], replace_input: Callable[[Tensor], Tensor] | None = None
+) -> Iterator[list[LayerCall]]:
+    """Record the calls of modules within a `with` block, in the order in which they are called.
+
+    With `replace_input` a module gets that function of its input instead. Hooks are removed at the end of the block: a
+    copy of a network must not share them with the original.
+    """
+    calls: list[LayerCall] = []
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        first = args[0] if args else next(iter(kwargs.values()))
+        calls.append(LayerCall(module, first))
+        return None if replace_input is None else ((replace_input(first), *args[1:]), kwargs)
+
+    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        next(layer_call for layer_call in reversed(calls) if layer_call.module is module).output = output
+
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(after))
+        yield calls
+
+
+# timm's networks
+
+
+def is_timm(network: nn.Module) -> bool:
+    """Return whether a network has the methods that timm's networks are split by."""
+    parts = ("forward_features", "forward_head", "get_classifier")
+    return all(callable(getattr(network, part, None)) for part in parts)
+
+
+def classify(network: nn.Module, maps: Tensor) -> Prediction:
+    """Return the prediction of a timm network's own head for its last maps; features are its classifier's input.
+
+    They are recorded by hooks: networks with two classifiers, or with layers between pooling and classifier, have no
+    common method that returns them.
+    """
+    with record_calls(_timm_classifiers(network)) as calls:
+        logits = network.forward_head(maps)  # type: ignore[operator]
+    if not calls:
+        raise UserError(f"{type(network).__name__} does not show the features before its classifier: no KD with it.")
+    features = [layer_call.input.flatten(1) for layer_call in calls]
+    same_width = len({f.shape[1] for f in features}) == 1
+    return Prediction(logits, torch.stack(features).mean(0) if same_width else torch.cat(features, 1))
+
+
+def _classify_apart(network: nn.Module, maps: Tensor) -> tuple[Prediction, ...]:
+    """Return a prediction for each of a timm network's classifiers."""
+    with record_calls(_timm_classifiers(network)) as calls:
+        network.forward_head(maps)  # type: ignore[operator]
+    return tuple(Prediction(layer_call.output, layer_call.input.flatten(1)) for layer_call in calls)
+
+
+def _timm_classifiers(network: nn.Module) -> Sequence[nn.Module]:
+    classifier = network.get_classifier()  # type: ignore[operator]
+    classifiers = classifier if isinstance(classifier, tuple | list | nn.ModuleList) else [classifier]
+    return [head.fc if isinstance(head, ClassifierHead) else head for head in classifiers]
+
+
+# Networks that are not timm's
+
+
+def logits_and_features(output: Any, name: str) -> tuple[Tensor, Tensor | None]:
+    """Return logits, and features or None, from the output of network `name` in any accepted form."""
+    pair: tuple[Any, ...] = (output, None)
+    if isinstance(output, tuple) and "logits" in getattr(output, "_fields", ()):
+        output = output._asdict()  # type: ignore[attr-defined]
+    if isinstance(output, Mapping):
+        pair = (output.get("logits"), output.get("features"))
+    elif isinstance(output, tuple | list):
+        pair = tuple(output) if len(output) == 2 else (None, None)
+    if not isinstance(pair[0], Tensor) or not isinstance(pair[1], Tensor | None):
         raise UserError(
-            f"{type(network).__name__} does not show its features: no linear layer of it gives out its logits. Let it "
-            "answer with (logits, features), or leave features out: --set method.feature_weight=0."
+            f"Network {name} returns {_describe_output(output)}: it must return logits [B, C], a pair "
+            '(logits, features), or a mapping with "logits".'
         )
-    return int(width)
+    return pair[0], pair[1]
 
 
-def class_count(network: nn.Module, sample: Inputs) -> int:
-    """How many classes a network tells apart, seen on an example."""
-    return int(_predict_example(network, sample).logits.shape[1])
+def _describe_output(output: Any) -> str:
+    if isinstance(output, tuple | list):
+        return f"{len(output)} of {', '.join(type(value).__name__ for value in output[:3])}"
+    if isinstance(output, Mapping):
+        return f"a mapping of {', '.join(str(key) for key in [*output][:5]) or 'nothing'}"
+    return type(output).__name__
 
 
-def make_adapter(student: int, teacher: int) -> nn.Module:
-    """The paper code's adapter from student to teacher features: Linear, ReLU, Linear with the mean width between."""
-    hidden = (student + teacher) // 2
-    return nn.Sequential(nn.Linear(student, hidden), nn.ReLU(), nn.Linear(hidden, teacher))
+def _classifier_layers(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
+    """Return the layer that gives a network's logits, in a list that is empty if there is none.
+
+    It is searched once, in a pass of its own, and stored on the network by name, so that a copy uses its own layer. A
+    search during training would change the run's bits: some layers compute in another way while they have hooks
+    (`nn.TransformerEncoder` does).
+    """
+    names: tuple[str, ...] | None = getattr(network, "_classifier_names", None)
+    if names is None:
+        with eval_mode(network), record_calls(filter(_is_linear, network.modules())) as calls:
+            logits, features = logits_and_features(call(network, inputs), type(network).__name__)
+        names = () if features is not None else _find_classifier(logits, calls, network)
+        network._classifier_names = names  # type: ignore[assignment]
+        network._class_count = logits.shape[1] if logits.ndim == 2 else None  # type: ignore[assignment]
+    return [network.get_submodule(name) for name in names]
+
+
+def _is_linear(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1))
+
+
+def _find_classifier(logits: Tensor, calls: Sequence[LayerCall], network: nn.Module) -> tuple[str, ...]:
+    """Return the name of the last linear layer whose output is the logits, or else has their size; () if none."""
+    names = {module: name for name, module in network.named_modules()}
+
+    def fits(layer_call: LayerCall) -> bool:
+        output = layer_call.output
+        has_size = isinstance(output, Tensor) and output.numel() == logits.numel()
+        return has_size and len(layer_call.input) == len(logits)
+
+    of_size = [layer_call for layer_call in reversed(calls) if fits(layer_call)]
+    equal = [c for c in of_size if torch.equal(c.output.reshape(logits.shape).to(logits.dtype), logits)]
+    return tuple(names[layer_call.module] for layer_call in (equal or of_size)[:1])

@@ -1,8 +1,9 @@
-"""Where the inner features of a network can be read, for exits to sit on; a middle layer as a hint (FitNets).
+"""Inner features of a timm network, read on the way through it; and a middle layer as a hint (FitNets).
 
-Through timm's `forward_intermediates` where a network has it, else by watching its blocks or stages at work.
+`find_feature_hooks` finds a way to read a network: timm's `forward_intermediates` where it has that, else forward hooks
+on its blocks or stages. Early exits and shadow heads sit on what it reads.
 
-A regressor carries a student's hint to its teacher's:
+A hint is the features behind one stage or block. A regressor carries a student's hint to the shape of its teacher's:
 
 maps [B, C, H, W]    a convolution that also brings H and W to the teacher's, BatchNorm, and ReLU where the teacher's
                      maps are nowhere negative
@@ -23,51 +24,56 @@ from spacedkd.models.preprocessing import preprocess
 from spacedkd.runtime.errors import UserError
 
 STAGES = 4
-"""the most that are read, the last ones"""
+"""the number of stages that are used at most, the deepest ones"""
 
 
 class InnerFeatures(NamedTuple):
-    """What one pass through a network shows."""
+    """The features of one pass through a network, inner and last."""
 
     last: Any
-    """what the network's own head takes"""
+    """the input of the network's own head"""
     inner: list[Tensor]
-    """from shallow to deep, [B, C, H, W] or [B, D]; the deepest is read by the network's own head"""
+    """from shallow to deep, [B, C, H, W] or [B, D]; the network's own head reads the deepest"""
 
 
 FeatureHooks = Callable[[Any, Tensor], InnerFeatures]
-"""Runs the body of a network and reads it on the way. Knows the network by names only, so copies stay apart."""
+"""runs the body of a network and returns its features; knows the network's modules by name only, so that a copy of the
+network is read and not the original"""
 
 
 def intermediates(network: Any, images: Tensor) -> InnerFeatures:
-    """Maps after every stage or block, as timm gives them."""
+    """Return the maps after every stage or block, as timm's `forward_intermediates` gives them."""
     return InnerFeatures(*network.forward_intermediates(images))
 
 
 def class_tokens(network: Any, images: Tensor) -> InnerFeatures:
-    """The class token after every block, of a network whose classifier reads that token."""
+    """Return the class token after every block, for a network whose classifier reads that token."""
     last, inner = network.forward_intermediates(images, return_prefix_tokens=True, output_fmt="NLC")
     return InnerFeatures(last, [prefix[:, 0] for _, prefix in inner])
 
 
 @dataclass(frozen=True)
 class ModuleHooks:
-    """What modules of these names give out; of sequences of tokens the first one, the class token, or their mean."""
+    """Forward hooks on modules, by name; token sequences become their class token or their mean."""
 
     names: tuple[str, ...]
     class_token: bool = False
+    """take the first token of a sequence instead of the mean of all"""
     channels: tuple[int, ...] | None = None
     """of each module's maps, where they are known: tells [B, C, H, W] from [B, H, W, C]"""
 
     def __call__(self, network: Any, images: Tensor) -> InnerFeatures:
+        """Run the network's body and return the outputs of the modules."""
         modules = [network.get_submodule(name) for name in self.names]
-        with record_calls(modules) as seen:
+        with record_calls(modules) as calls:
             last = network.forward_features(images)
-        left = {one.module: one.left for one in seen}
+        outputs = {layer_call.module: layer_call.output for layer_call in calls}
         channels = self.channels or (None,) * len(modules)
-        return InnerFeatures(last, [self._arranged(left[one], c) for one, c in zip(modules, channels, strict=True)])
+        inner = [self._arrange(outputs[module], width) for module, width in zip(modules, channels, strict=True)]
+        return InnerFeatures(last, inner)
 
-    def _arranged(self, output: Tensor, channels: int | None) -> Tensor:
+    def _arrange(self, output: Tensor, channels: int | None) -> Tensor:
+        """Return tokens as [B, D] and maps as [B, C, H, W]."""
         if output.ndim == 3:
             return output[:, 0] if self.class_token else output.mean(1)
         if channels is not None and output.shape[1] != channels:
@@ -75,27 +81,34 @@ class ModuleHooks:
         return output
 
 
-def find_feature_hooks(network: nn.Module, image: Inputs, what: str = "self KD") -> tuple[FeatureHooks, InnerFeatures]:
-    """The best taps a network has, with what they read from an example image; `what` it is for, should it have none."""
+def find_feature_hooks(
+    network: nn.Module, image: Inputs, purpose: str = "self KD"
+) -> tuple[FeatureHooks, InnerFeatures]:
+    """Return the best hooks for a network, with the features they read from an example image.
+
+    Hooks are accepted only if the network's head, on the features they return, gives the network's own logits. A
+    network without such hooks is refused; `purpose` names the method in the message.
+    """
     image = preprocess(network, image)
     with eval_mode(network):
         own = call(network, image)
-        for taps in _candidates(network):
+        for hooks in _candidate_hooks(network):
             try:
-                reading = taps(network, cast(Tensor, image))  # timm's networks look at images
-                found = classify(network, reading.last).logits
+                features = hooks(network, cast(Tensor, image))  # timm's networks take images
+                logits = classify(network, features.last).logits
             except (AttributeError, AssertionError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError):
                 continue  # this network cannot be read in this way
-            readable = all(isinstance(one, Tensor) and one.ndim in (2, 4) for one in reading.inner)
-            if torch.allclose(found, own, rtol=1e-3, atol=1e-5) and readable and len(reading.inner) > 1:
-                return taps, reading
+            readable = all(isinstance(level, Tensor) and level.ndim in (2, 4) for level in features.inner)
+            if torch.allclose(logits, own, rtol=1e-3, atol=1e-5) and readable and len(features.inner) > 1:
+                return hooks, features
     raise UserError(
-        f"{type(network).__name__} does not show two or more of its blocks or stages, so it cannot do {what}. "
+        f"{type(network).__name__} does not show two or more of its blocks or stages, so it cannot do {purpose}. "
         "Use --method kd, or another network."
     )
 
 
-def _candidates(network: nn.Module) -> Iterator[FeatureHooks]:
+def _candidate_hooks(network: nn.Module) -> Iterator[FeatureHooks]:
+    """Yield ways to read a network, the most informative first."""
     if not is_timm(network):
         return
     if isinstance(network, PoolingVisionTransformer):
@@ -107,40 +120,50 @@ def _candidates(network: nn.Module) -> Iterator[FeatureHooks]:
         yield class_tokens
     yield intermediates
     stages = [info for info in getattr(network, "feature_info", []) if info["module"]]
-    yield ModuleHooks(tuple(i["module"] for i in stages), channels=tuple(i["num_chs"] for i in stages))
+    yield ModuleHooks(tuple(info["module"] for info in stages), channels=tuple(info["num_chs"] for info in stages))
     yield ModuleHooks(tuple(f"blocks.{b}" for b, _ in enumerate(getattr(network, "blocks", []))))
 
 
 def count_levels(inner: list[Tensor]) -> tuple[int, str]:
-    """How many of the deepest count, and what they are: all where one block repeats (vectors, or maps of one shape)."""
-    is_blocks = inner[0].ndim == 2 or len({found.shape for found in inner}) == 1
+    """Return how many of the deepest features are used, and whether each is behind a "block" or a "stage".
+
+    Features of one shape are those of equal blocks, and all are used; of stages the last four are.
+    """
+    is_blocks = inner[0].ndim == 2 or len({level.shape for level in inner}) == 1
     return (len(inner), "block") if is_blocks else (min(len(inner), STAGES), "stage")
 
 
 class Hint(NamedTuple):
-    """Where a network is read, and what is there for an example."""
+    """A middle layer of a network, and its features for an example."""
 
-    taps: FeatureHooks
-    place: int
-    found: Tensor  # [B, C, H, W] or [B, D]
+    hooks: FeatureHooks
+    index: int
+    """of the layer among the inner features"""
+    features: Tensor  # [B, C, H, W] or [B, D]
 
 
 def find_hint(network: nn.Module, image: Inputs, number: int | None = None) -> Hint:
-    """The hint behind a stage or block, counted from 1; without a number the one in the middle.
+    """Return the hint behind a stage or block, counted from 1; without a number the one in the middle.
 
     That is the second of four stages and the sixth of twelve blocks. Of more than four stages the last four count.
     """
-    taps, (_, inner) = find_feature_hooks(network, image, "feature distillation of a middle layer")
-    several, kind = count_levels(inner)
-    number = max(several // 2, 1) if number is None else number
-    if not 1 <= number <= several:
-        raise UserError(f"hint must be from 1 to {several}, the {kind}s of {type(network).__name__}, got {number}.")
-    place = len(inner) - several + number - 1
-    return Hint(taps, place, inner[place])
+    hooks, (_, inner) = find_feature_hooks(network, image, "feature distillation of a middle layer")
+    levels, kind = count_levels(inner)
+    number = max(levels // 2, 1) if number is None else number
+    if not 1 <= number <= levels:
+        raise UserError(f"hint must be from 1 to {levels}, the {kind}s of {type(network).__name__}, got {number}.")
+    index = len(inner) - levels + number - 1
+    return Hint(hooks, index, inner[index])
 
 
 class WithHint(nn.Module):
-    """A network whose features are its hint; a student's comes through its regressor, towards the teacher's."""
+    """A network whose `features` are its hint; a student's hint passes a regressor towards the teacher's.
+
+    network      the timm network
+    hint         the layer to read
+    pooled       whether maps are averaged to vectors
+    regressor    the student's; a teacher has none
+    """
 
     head_names: tuple[str, ...] = ("final",)
 
@@ -148,27 +171,29 @@ class WithHint(nn.Module):
         super().__init__()
         self.network = network
         self.regressor = regressor
-        self._taps, self._place, self._pooled = hint.taps, hint.place, pooled
+        self._hooks, self._index, self._pooled = hint.hooks, hint.index, pooled
 
     def forward(self, images: Tensor, adapted: bool = True) -> tuple[Prediction, ...]:
-        """Not `adapted`, the hint is the network's own."""
-        last, inner = self._taps(self.network, preprocess(self.network, images))
-        hint = _pool(inner[self._place]) if self._pooled else inner[self._place]
+        """Return the network's prediction with the hint as its features; not `adapted`, without the regressor."""
+        last, inner = self._hooks(self.network, preprocess(self.network, images))
+        hint = _pool(inner[self._index]) if self._pooled else inner[self._index]
         if self.regressor is not None and adapted:
             hint = self.regressor(hint)
         return (classify(self.network, last)._replace(features=hint),)
 
 
-def make_hinted_pair(teacher: nn.Module, student: nn.Module, hints: tuple[Hint, Hint]) -> tuple[WithHint, WithHint]:
-    """Teacher and student with hints of one shape."""
-    of_teacher, of_student = hints
-    pooled = of_teacher.found.ndim != of_student.found.ndim
-    ahead, behind = (_pool(hint.found) if pooled else hint.found for hint in hints)
-    return WithHint(teacher, of_teacher, pooled), WithHint(student, of_student, pooled, make_regressor(behind, ahead))
+def make_hinted_pair(
+    teacher: nn.Module, teacher_hint: Hint, student: nn.Module, student_hint: Hint
+) -> tuple[WithHint, WithHint]:
+    """Return teacher and student with hints of one shape; the student gets a new regressor."""
+    pooled = teacher_hint.features.ndim != student_hint.features.ndim
+    target, own = (_pool(hint.features) if pooled else hint.features for hint in (teacher_hint, student_hint))
+    regressor = make_regressor(own, target)
+    return WithHint(teacher, teacher_hint, pooled), WithHint(student, student_hint, pooled, regressor)
 
 
 def make_regressor(student: Tensor, teacher: Tensor) -> nn.Module:
-    """A new regressor between hints like these."""
+    """Return a new regressor from a student's hint to a teacher's; both are examples of the features."""
     width, target = student.shape[1], teacher.shape[1]
     if student.ndim == 2:
         return nn.Sequential(nn.Linear(width, target), nn.LayerNorm(target))
@@ -177,18 +202,22 @@ def make_regressor(student: Tensor, teacher: Tensor) -> nn.Module:
 
 
 def _resizing_layer(student: Tensor, teacher: Tensor) -> nn.Module:
-    """mdistiller's convolutions for half, twice and other sizes, with its stride of 2 taken to other whole ratios."""
-    channels = (student.shape[1], teacher.shape[1])
+    """Return the convolution that brings the student's maps to the channels and size of the teacher's.
+
+    These are mdistiller's convolutions for half, twice and other sizes, with its stride of 2 taken to other whole
+    ratios.
+    """
+    channels, out = student.shape[1], teacher.shape[1]
     (h, w), (height, width) = student.shape[2:], teacher.shape[2:]
     if h > height and (h % height, w) == (0, width * (h // height)):
-        return nn.Conv2d(*channels, 3, stride=h // height, padding=1)
+        return nn.Conv2d(channels, out, 3, stride=h // height, padding=1)
     if height > h and (height % h, width) == (0, w * (height // h)):
         times = height // h
-        return nn.ConvTranspose2d(*channels, times + 2 * (times // 2), stride=times, padding=times // 2)
+        return nn.ConvTranspose2d(channels, out, times + 2 * (times // 2), stride=times, padding=times // 2)
     if h >= height and w >= width:
-        return nn.Conv2d(*channels, (1 + h - height, 1 + w - width))
+        return nn.Conv2d(channels, out, (1 + h - height, 1 + w - width))
     if h <= height and w <= width:
-        return nn.ConvTranspose2d(*channels, (1 + height - h, 1 + width - w))
+        return nn.ConvTranspose2d(channels, out, (1 + height - h, 1 + width - w))
     raise UserError(
         f"The student's hint has maps of {h}x{w} and the teacher's of {height}x{width}: one must fit into the other. "
         "Choose other layers: --set method.hint=1 --set method.teacher_hint=1."

@@ -1,5 +1,8 @@
-"""How a network sees inputs: at their own size or at the `input_size` it asks for, normalised as it was trained, and in
-the floating-point type of its weights."""
+"""Preprocessing that belongs to a network: scaling to its `input_size`, its own normalisation, its floating-point type.
+
+`add_preprocessing` attaches a step to a network when it is built, and whoever calls the network passes its inputs
+through `preprocess` first.
+"""
 
 import inspect
 from dataclasses import dataclass
@@ -20,11 +23,12 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class Resize:
-    """Scales images [B, C, H, W] to the size a network was built for; bicubic, as timm prepares images."""
+    """A step that scales images [B, C, H, W] to the size a network was built for; bicubic, as timm prepares images."""
 
     size: Size
 
     def __call__(self, images: Tensor) -> Tensor:
+        """Return the images at the size of the network."""
         if tuple(images.shape[-2:]) == self.size:
             return images
         with torch.autocast(images.device.type, enabled=False):  # there is no bicubic in bfloat16
@@ -33,79 +37,81 @@ class Resize:
 
 
 class Renormalise:
-    """Images normalised by one mean and deviation, shown as another pair would have them: a network's own."""
+    """A step from images normalised by the data's mean and deviation to those of a network's own training."""
 
-    def __init__(self, shown: Normalisation, own: Normalisation) -> None:
-        (mean, std), (own_mean, own_std) = (torch.tensor(pair)[:, :, None, None] for pair in (shown, own))
+    def __init__(self, data: Normalisation, own: Normalisation) -> None:
+        (mean, std), (own_mean, own_std) = (torch.tensor(pair)[:, :, None, None] for pair in (data, own))
         self.scale: Tensor = std / own_std
         self.shift: Tensor = (mean - own_mean) / own_std
 
     def __call__(self, images: Tensor) -> Tensor:
+        """Return the images in the network's normalisation."""
         return images * self.scale.to(images) + self.shift.to(images)
 
 
 class CastToWeights:
-    """Floating-point inputs in the type of the network's weights, whichever that is when it is called."""
+    """A step that casts floating-point inputs to the type of the network's weights at the time of the call."""
 
     def __call__(self, inputs: AnyInputs, network: nn.Module) -> AnyInputs:
-        return cast_floats(inputs, _weight_dtype(network))  # type: ignore[return-value]  # which has the same form
+        """Return the inputs in the type of the network's weights."""
+        return cast_floats(inputs, _weight_dtype(network))  # type: ignore[return-value]
 
 
 def _weight_dtype(network: nn.Module) -> torch.dtype:
-    return next((one.dtype for one in network.parameters() if one.is_floating_point()), torch.float32)
+    return next((weight.dtype for weight in network.parameters() if weight.is_floating_point()), torch.float32)
 
 
 def cast_where_needed(network: nn.Module, sample: Inputs) -> None:
-    """Let a network see inputs in the type of its weights, where it fails on them as they are: data in float64, say.
-
-    A network that takes them as they are goes on to.
-    """
-    if any(isinstance(change, CastToWeights) for change in getattr(network, "_preprocessing", ())):
+    """Add `CastToWeights` to a network that fails on inputs in their own type, such as data in float64."""
+    if any(isinstance(step, CastToWeights) for step in getattr(network, "_preprocessing", ())):
         return
-    types = {one.dtype for one in tensors(sample) if one.is_floating_point()}
-    if types <= {_weight_dtype(network)}:
+    dtypes = {tensor.dtype for tensor in tensors(sample) if tensor.is_floating_point()}
+    if dtypes <= {_weight_dtype(network)}:
         return
     was_training = network.training
     network.eval()
     try:
         with torch.no_grad():
             call(network, preprocess(network, sample))
-    except Exception:  # whatever else is wrong shows when it is tried with the other type
+    except Exception:  # any other mistake shows when the network is checked with the new type
         add_preprocessing(network, CastToWeights())
     finally:
         network.train(was_training)
 
 
-def add_preprocessing(network: nn.Module, change: Resize | Renormalise | CastToWeights) -> None:
-    """Let a network see images only after this change.
+def add_preprocessing(network: nn.Module, step: Resize | Renormalise | CastToWeights) -> None:
+    """Add a step to the preprocessing of a network.
 
-    It is no module of the network: some networks run all the modules they hold.
+    The step is an attribute and not a submodule: some networks run all the modules they hold.
     """
-    network._preprocessing = (*getattr(network, "_preprocessing", ()), change)  # type: ignore[assignment]
+    network._preprocessing = (*getattr(network, "_preprocessing", ()), step)  # type: ignore[assignment]
 
 
 def preprocess(network: nn.Module, inputs: AnyInputs) -> AnyInputs:
-    """The inputs as this network wants them: renormalised, scaled or of another type if it was built so."""
-    for change in getattr(network, "_preprocessing", ()):
-        inputs = change(inputs, network) if isinstance(change, CastToWeights) else change(inputs)
+    """Return the inputs after the network's own preprocessing; most networks have none."""
+    for step in getattr(network, "_preprocessing", ()):
+        inputs = step(inputs, network) if isinstance(step, CastToWeights) else step(inputs)
     return inputs
 
 
-def parse_size(asked: Any) -> Size:
-    """A size from an option: one number for squares, or height and width.
+def parse_size(option: Any) -> Size:
+    """Return height and width from the option `input_size`: one number for squares, or both.
 
     >>> parse_size(64), parse_size([64, 48])
     ((64, 64), (64, 48))
     """
-    sides = [asked, asked] if isinstance(asked, int) else asked
+    sides = [option, option] if isinstance(option, int) else option
     if not (isinstance(sides, list | tuple) and len(sides) == 2 and all(type(s) is int and s > 0 for s in sides)):
-        raise UserError(f"input_size must be a number of pixels, or [height, width], got {asked!r}.")
+        raise UserError(f"input_size must be a number of pixels, or [height, width], got {option!r}.")
     check_pixels("input_size", *sides)
     return sides[0], sides[1]
 
 
 def patch_misfit(network: nn.Module, size: Size) -> str:
-    """What is wrong with patches that would drop the images' margin without a word, and the way out; else nothing."""
+    """Return why patches do not tile images of this size, with the way out; "" where they do.
+
+    timm would drop the margin of such images silently.
+    """
     embed = next((module for module in network.modules() if isinstance(module, PatchEmbed)), None)
     if embed is None or embed.dynamic_img_pad or not any(s % p for s, p in zip(size, embed.patch_size, strict=True)):
         return ""
@@ -121,6 +127,6 @@ def patch_misfit(network: nn.Module, size: Size) -> str:
 
 
 def _patch_that_tiles(size: Size) -> int:
-    """A patch that tiles the image, as near as there is to one eighth of it: 4 for CIFAR, 8 for Tiny-ImageNet."""
-    whole = [patch for patch in range(1, min(size) + 1) if all(side % patch == 0 for side in size)]
-    return min(whole, key=lambda patch: abs(patch - min(size) / 8))
+    """Return the patch that tiles the image and is nearest to one eighth of it: 4 for CIFAR, 8 for Tiny-ImageNet."""
+    sizes = [patch for patch in range(1, min(size) + 1) if all(side % patch == 0 for side in size)]
+    return min(sizes, key=lambda patch: abs(patch - min(size) / 8))

@@ -1,4 +1,8 @@
-"""Weights: whether a network of one's own works with those it has, and trained ones from a run, a file, an average."""
+"""Trained weights for networks: from a run, a file or timm's hub; and checks of a network on two items.
+
+`load_weights` puts weights into a network and refuses any that do not fit. `check_network` runs a user's network on two
+items of the data before training. `ema_update` is the moving average of weights.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,58 +27,59 @@ from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.user_code import failed, is_user_code
 
 
-def check_network(network: nn.Module, name: str, shown: DataInfo) -> None:
-    """Show a network two items, so that a misfit shows before training and not in it."""
-    several, what = row_count(shown.sample), _describe_shapes(shown.sample)
-    cast_where_needed(network, shown.sample)
+def check_network(network: nn.Module, name: str, data: DataInfo) -> None:
+    """Run a user's network on two items of the data, so that a misfit shows before training and not in it.
+
+    It must return finite float logits [2, classes] and, if any, float features [2, width].
+    """
+    items, shapes = row_count(data.sample), _describe_shapes(data.sample)
+    cast_where_needed(network, data.sample)
     try:
         with eval_mode(network):
-            answer = call(network, preprocess(network, shown.sample))
+            output = call(network, preprocess(network, data.sample))
     except Exception as error:
-        raise failed(f"Network {name}", error, f"on {what}") from error
-    logits, features = logits_and_features(answer, name)
-    if logits.ndim != 2 or len(logits) != several or not logits.is_floating_point():
+        raise failed(f"Network {name}", error, f"on {shapes}") from error
+    logits, features = logits_and_features(output, name)
+    if logits.ndim != 2 or len(logits) != items or not logits.is_floating_point():
         raise UserError(
-            f"Network {name} must give float logits [{several}, classes] for {what}, got {_describe_shapes(logits)}."
+            f"Network {name} must give float logits [{items}, classes] for {shapes}, got {_describe_shapes(logits)}."
         )
-    if features is not None and (features.ndim < 2 or len(features) != several or not features.is_floating_point()):
+    if features is not None and (features.ndim < 2 or len(features) != items or not features.is_floating_point()):
+        raise UserError(f"Network {name} must give float features [{items}, width], got {_describe_shapes(features)}.")
+    if data.classes and logits.shape[1] != len(data.classes):
         raise UserError(
-            f"Network {name} must give float features [{several}, width], got {_describe_shapes(features)}."
-        )
-    if shown.classes and logits.shape[1] != len(shown.classes):
-        raise UserError(
-            f"Network {name} tells {logits.shape[1]} classes apart, and the data has {len(shown.classes)}: "
-            "let it give as many logits."
+            f"Network {name} gives {logits.shape[1]} logits, and the data has {len(data.classes)} classes: "
+            "let it give one logit for each class."
         )
     if not torch.isfinite(logits).all():
-        check_sample(shown.sample)
-        raise UserError(f"Network {name} answers with what is not a number (NaN or infinity) to {what}.")
-    _check_timm_interface(network, name, shown.sample, logits)
+        check_sample(data.sample)
+        raise UserError(f"Network {name} gives logits that are not finite (NaN or infinity) for {shapes}.")
+    _check_timm_interface(network, name, data.sample, logits)
 
 
 def check_sample(sample: Inputs) -> None:
-    """Refuse NaN and infinity in the inputs a network is tried on, the first test items of a user's dataset."""
+    """Refuse NaN and infinity in the items a network is checked on, the first test items of a user's dataset."""
     if (row := first_not_finite(sample)) is not None:
-        raise UserError(f"Item {row} of the test data holds NaN or infinity: mend it or leave it out.")
+        raise UserError(f"Item {row} of the test data holds NaN or infinity: correct it or leave it out.")
 
 
 def _check_timm_interface(network: nn.Module, name: str, sample: Inputs, logits: Tensor) -> None:
-    """Refuse a network that looks like timm's and is not."""
+    """Refuse a network that has timm's methods by name, but gives other logits through them."""
     try:
         with eval_mode(network):
-            (read,) = Classifier(network)(sample)
-        same = torch.allclose(read.logits, logits, rtol=1e-3, atol=1e-5)
+            (prediction,) = Classifier(network)(sample)
+        same = torch.allclose(prediction.logits, logits, rtol=1e-3, atol=1e-5)
     except (AttributeError, RuntimeError, TypeError, ValueError):
         same = False
     if not same:
         raise UserError(
-            f"Network {name} has timm's forward_features, forward_head and get_classifier, but is not read by them as "
-            "timm's are: give them other names."
+            f"Network {name} has methods called forward_features, forward_head and get_classifier, but not with timm's "
+            "meaning: give them other names."
         )
 
 
 def _describe_shapes(inputs: Inputs) -> str:
-    """What goes into a network, in a few words.
+    """Return types and shapes of a network's inputs as text.
 
     >>> _shapes(torch.zeros(2, 5)), _shapes({"tokens": torch.zeros(2, 7).long()})
     ('float32 [2, 5]', 'tokens int64 [2, 7]')
@@ -82,22 +87,22 @@ def _describe_shapes(inputs: Inputs) -> str:
     if isinstance(inputs, Tensor):
         return f"{str(inputs.dtype).removeprefix('torch.')} {[*inputs.shape]}"
     if isinstance(inputs, Mapping):
-        return ", ".join(f"{key} {_describe_shapes(one)}" for key, one in inputs.items())
-    return ", ".join(_describe_shapes(one) for one in inputs)
+        return ", ".join(f"{key} {_describe_shapes(value)}" for key, value in inputs.items())
+    return ", ".join(_describe_shapes(value) for value in inputs)
 
 
 def error_sentence(error: Exception) -> str:
-    """The first line of an error, as a sentence."""
+    """Return the first line of an error as a sentence."""
     return first_line(error).removesuffix(".") + "."
 
 
-_RUN = ("student/model.safetensors", "model.safetensors")
-"""where weights lie in a run folder, and in the student's folder inside it"""
+_WEIGHT_FILES = ("student/model.safetensors", "model.safetensors")
+"""the file of weights in a run folder, and in the student's folder inside it"""
 
 
 @contextmanager
 def weights_only() -> Iterator[None]:
-    """While it lasts torch reads nothing but weights from any file, whatever timm asks it for: pickles can run code."""
+    """Make torch load nothing but weights within a `with` block, whatever timm asks for: pickles can run code."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before, os.environ[name] = os.environ.get(name), "1"
     try:
@@ -108,35 +113,37 @@ def weights_only() -> Iterator[None]:
             os.environ[name] = before
 
 
-def load_weights(network: nn.Module, place: str, classes: Sequence[str], averaged: bool = False) -> None:
-    """Put trained weights into a network that was built for these classes; anything that does not fit is an error.
+def load_weights(network: nn.Module, source: str, classes: Sequence[str], averaged: bool = False) -> None:
+    """Load trained weights into a network; refuse missing, unknown and misshapen ones.
 
-    Of a file that holds a moving average too, that one is taken where it is asked for.
+    source      a run folder, a student's folder, a .safetensors file or a torch file
+    classes     names of the data's classes, which those of the source must equal; () skips the check
+    averaged    of a file that also holds a moving average, load the average
     """
-    path = Path(place)
+    path = Path(source)
     file = weights_file(path)
     if path.is_dir():
-        _check_classes(file.with_name("config.json"), place, classes)
+        _check_classes(file.with_name("config.json"), source, classes)
     expected = network.state_dict()
-    found = _read_weights(file, place, expected, averaged)
+    weights = _read_weights(file, source, expected, averaged)
     if classes:
-        _check_classifier(network, found, place, len(classes))
-    unknown = [key for key in found if key not in expected]
-    missing = [key for key in expected if key not in found]
-    made = {key: value for key, value in expected.items() if not is_lazy(value)}  # others take the shape they are given
-    shapes = [key for key in found if key in made and found[key].shape != made[key].shape]
-    if wrong := (*missing, *unknown, *shapes):
+        _check_classifier(network, weights, source, len(classes))
+    unknown = [key for key in weights if key not in expected]
+    missing = [key for key in expected if key not in weights]
+    shaped = {key: value for key, value in expected.items() if not is_lazy(value)}  # lazy ones accept any shape
+    misshapen = [key for key in weights if key in shaped and weights[key].shape != shaped[key].shape]
+    if wrong := (*missing, *unknown, *misshapen):
         raise UserError(
-            f"The weights in {place} are those of another network than {type(network).__name__} as asked for: "
-            f"{len(missing)} missing, {len(unknown)} unknown, {len(shapes)} of another shape, first {wrong[0]!r}."
+            f"The weights in {source} do not fit {type(network).__name__} with these options: {len(missing)} missing, "
+            f"{len(unknown)} unknown, {len(misshapen)} of another shape, first {wrong[0]!r}."
         )
-    network.load_state_dict(found)
+    network.load_state_dict(weights)
 
 
 def weights_file(path: Path) -> Path:
-    """The file of weights in a run folder, in its student's folder, or the file itself.
+    """Return the file of weights in a run folder, in its student's folder, or the file itself.
 
-    Weights of a finished run must be those that it ended with.
+    Weights of a finished run are refused if their digest is not the one that the run recorded.
     """
     file = _weights_file(path)
     check_weights(file)
@@ -148,93 +155,94 @@ def _weights_file(path: Path) -> Path:
         raise UserError(f"There are no weights at {path}. Name a run folder, a .safetensors file or a torch file.")
     if path.is_file():
         return path
-    for inside in _RUN:
-        if (path / inside).is_file():  # no pipe, which safetensors would wait for
-            return path / inside
+    for file in _WEIGHT_FILES:
+        if (path / file).is_file():  # no pipe, which safetensors would wait for
+            return path / file
     if (path / "result.json").exists():
         raise UserError(f"The student of {path} is gone. Make it again with: spacedkd train --resume {path}")
     if (path / "spec.json").exists():
         raise UserError(f"The run in {path} is not finished, so it has no student yet: spacedkd train --resume {path}")
-    raise UserError(f"{path} is no run folder: there is no {_RUN[0]} in it.")
+    raise UserError(f"{path} is no run folder: there is no {_WEIGHT_FILES[0]} in it.")
 
 
-def _read_weights(file: Path, place: str, expected: Mapping[str, Tensor], averaged: bool) -> dict[str, Tensor]:
+def _read_weights(file: Path, source: str, expected: Mapping[str, Tensor], averaged: bool) -> dict[str, Tensor]:
+    """Return the tensors of a file by name; refuse NaN and files of anything else."""
     try:
-        found: dict[str, Tensor] = load_file(file) if file.suffix == ".safetensors" else {}
-        if found.keys() != expected.keys():  # timm knows what training scripts wrap weights in
+        weights: dict[str, Tensor] = load_file(file) if file.suffix == ".safetensors" else {}
+        if weights.keys() != expected.keys():  # timm unwraps what training scripts put around weights
             with weights_only():
-                found = load_state_dict(str(file), use_ema=averaged, device="cpu", weights_only=True)
+                weights = load_state_dict(str(file), use_ema=averaged, device="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and safetensors all fail in their own ways
         line = (str(error).splitlines() or [""])[0][:120]
-        raise UserError(f"{place} holds no weights that can be read ({type(error).__name__}: {line}).") from None
-    if not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise UserError(f"{place} holds no weights: it must be a table of names and tensors.")
-    for name, value in found.items():
+        raise UserError(f"{source} holds no weights that can be read ({type(error).__name__}: {line}).") from None
+    if not weights or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise UserError(f"{source} holds no weights: it must be a table of names and tensors.")
+    for name, value in weights.items():
         if value.isnan().any():
-            raise UserError(f"The weights in {place} are no good: {name!r} holds what is not a number.")
-    return found
+            raise UserError(f"The weights in {source} are unusable: {name!r} holds NaN.")
+    return weights
 
 
-def _check_classes(description: Path, place: str, classes: Sequence[str]) -> None:
-    names = read_config(description).get("label_names")
+def _check_classes(config: Path, source: str, classes: Sequence[str]) -> None:
+    """Refuse a student that was trained for other classes, or for the same in another order."""
+    names = read_config(config).get("label_names")
     if not names or not classes or list(names) == list(classes):
         return
     if len(names) != len(classes):
-        raise _classes_error(place, len(names), len(classes))
+        raise _classes_error(source, len(names), len(classes))
     theirs, ours = next((old, new) for old, new in zip(names, classes, strict=True) if old != new)
-    raise UserError(
-        f"The weights in {place} are for other classes: what they call {theirs!r}, the data calls {ours!r}."
-    )
+    raise UserError(f"The weights in {source} are for other classes: their class {theirs!r} is {ours!r} in the data.")
 
 
-def _check_classifier(network: nn.Module, found: Mapping[str, Tensor], place: str, classes: int) -> None:
+def _check_classifier(network: nn.Module, weights: Mapping[str, Tensor], source: str, classes: int) -> None:
+    """Refuse weights whose classifier has another number of classes."""
     names = getattr(network, "pretrained_cfg", {}).get("classifier") or ()
     for name in [names] if isinstance(names, str) else names:
-        bias = found.get(f"{name}.bias")
+        bias = weights.get(f"{name}.bias")
         if bias is not None and len(bias) != classes:
-            raise _classes_error(place, len(bias), classes)
+            raise _classes_error(source, len(bias), classes)
 
 
 def check_trained(spec: NetworkSpec, classes: int) -> None:
-    """Refuse a teacher that would not learn and does not know the data's classes.
+    """Refuse a frozen teacher that has no trained weights for the data's classes.
 
-    Of published weights for other classes timm would draw the classifier at random. A function of one's own may give
-    its network trained weights itself.
+    With published weights for other classes timm would draw the classifier at random. A user's function may load
+    trained weights itself, so it is not checked.
     """
     if is_user_code(spec.name):
         return
     if not spec.pretrained:
-        raise UserError("A teacher that does not learn needs weights: --teacher-weights with a run folder or a file.")
+        raise UserError("A frozen teacher needs trained weights: --teacher-weights with a run folder or a file.")
     if spec.options.get("pretrained"):
         check_published(spec.name, classes)
 
 
 def check_published(name: str, classes: int) -> None:
-    """Refuse timm's own weights of a network if they know other classes than the data."""
+    """Refuse timm's published weights of a network if they have another number of classes."""
     published = timm.get_pretrained_cfg(name)
     if published is not None and published.num_classes != classes:
         raise _classes_error(f"timm's {name}", published.num_classes, classes)
 
 
-def keep_normalisation(network: nn.Module, spec: NetworkSpec, shown: Normalisation | None) -> None:
-    """Let a network that will not learn see images normalised as in its own training, where that is known."""
-    own: Mapping[str, Any] = {}
+def keep_normalisation(network: nn.Module, spec: NetworkSpec, data: Normalisation | None) -> None:
+    """Let a frozen network get images normalised as in its own training, where that is known."""
+    trained_with: Mapping[str, Any] = {}
     if spec.weights is not None and Path(spec.weights).is_dir():
-        known = read_config(weights_file(Path(spec.weights)).with_name("config.json"))
-        own = known.get("pretrained_cfg", known)
+        config = read_config(weights_file(Path(spec.weights)).with_name("config.json"))
+        trained_with = config.get("pretrained_cfg", config)
     elif spec.options.get("pretrained"):
-        own = getattr(network, "pretrained_cfg", {})
-    if shown is None or own.get("mean") is None or own.get("std") is None:
+        trained_with = getattr(network, "pretrained_cfg", {})
+    if data is None or trained_with.get("mean") is None or trained_with.get("std") is None:
         return
-    theirs = (tuple(own["mean"]), tuple(own["std"]))
-    if theirs != (tuple(shown[0]), tuple(shown[1])):
-        add_preprocessing(network, Renormalise(shown, theirs))
+    own = (tuple(trained_with["mean"]), tuple(trained_with["std"]))
+    if own != (tuple(data[0]), tuple(data[1])):
+        add_preprocessing(network, Renormalise(data, own))
 
 
-def _classes_error(place: str, theirs: int, ours: int) -> UserError:
+def _classes_error(source: str, theirs: int, ours: int) -> UserError:
     return UserError(
-        f"The weights of {place} tell {theirs} classes apart, and the data has {ours}: "
-        "it must know the same classes. Train it on this data first."
+        f"The weights of {source} are for {theirs} classes, and the data has {ours}: a network must know the same "
+        "classes. Train it on this data first."
     )
 
 
@@ -242,14 +250,15 @@ def _classes_error(place: str, theirs: int, ours: int) -> UserError:
 def ema_update(
     average: nn.Module, module: nn.Module, decay: float, share: Callable[[Tensor], Tensor] = lambda value: value
 ) -> None:
-    """average <- d average + (1 - d) module, weights and statistics such as BatchNorm's; whole numbers are copied.
+    """Update a moving average in place: average <- d average + (1 - d) module.
 
-    Processes have statistics of their own; `share` makes one of them everybody's.
+    Buffers such as BatchNorm's statistics are averaged like weights; whole numbers are copied. Processes have buffers
+    of their own; `share` makes those of one process everybody's.
     """
-    for mine, theirs in zip(average.parameters(), module.parameters(), strict=True):
-        mine.lerp_(theirs.to(mine.dtype), 1 - decay)
-    for kept, current in zip(average.buffers(), module.buffers(), strict=True):
-        if kept.is_floating_point():
-            kept.lerp_(share(current).to(kept.dtype), 1 - decay)
+    for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
+        mean.lerp_(weight.to(mean.dtype), 1 - decay)
+    for mean, value in zip(average.buffers(), module.buffers(), strict=True):
+        if mean.is_floating_point():
+            mean.lerp_(share(value).to(mean.dtype), 1 - decay)
         else:
-            kept.copy_(current)
+            mean.copy_(value)

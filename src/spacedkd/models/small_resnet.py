@@ -16,13 +16,18 @@ from torch import nn
 from spacedkd.runtime.errors import UserError, unknown
 
 Init = Literal["kaiming", "torch"]
+"""how the convolutions' first weights are drawn"""
 
 
 class SmallResNet(ResNet):
-    """Four stages with 1, 1/2, 1/4 and 1/8 of the image size and 1, 2, 4 and 8 times `width` channels.
+    """A ResNet of four stages with 1, 1/2, 1/4 and 1/8 of the image size and 1, 2, 4 and 8 times `width` channels.
 
-    `init` draws the convolutions as the paper's self-KD networks do ("kaiming", normal with fan_out) or as its
-    online ones do ("torch", PyTorch's default).
+    block, layers    the kind of block, and how many each stage has
+    width            channels of the stem and of the first stage
+    init             draw the convolutions as the paper's self-KD networks do ("kaiming", normal with fan_out) or as its
+                     online ones do ("torch", PyTorch's default)
+
+    The other arguments are those of timm's ResNet.
     """
 
     def __init__(
@@ -30,6 +35,7 @@ class SmallResNet(ResNet):
         block: type[BasicBlock] | type[Bottleneck],
         layers: tuple[int, ...],
         width: float = 64,
+        *,
         in_chans: int = 3,
         num_classes: int = 1000,
         global_pool: str = "avg",
@@ -74,6 +80,7 @@ _VARIANTS: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...],
     "resnet18_small_w512": (BasicBlock, _R18, 512),
 }
 NAMES = tuple(_VARIANTS)
+"""the networks of this module, as timm knows them"""
 
 _CFG = {
     "input_size": (3, 32, 32),
@@ -91,9 +98,11 @@ default_cfgs = generate_default_cfgs(dict.fromkeys(NAMES, _CFG))
 
 
 def _register(name: str) -> None:
+    """Register a variant with timm under its name."""
+
     def entry(pretrained: bool = False, **options: Any) -> SmallResNet:
-        asked = {**dict(zip(("block", "layers", "width"), _VARIANTS[name], strict=True)), **options}
-        network: SmallResNet = build_model_with_cfg(SmallResNet, name, pretrained, **asked)
+        variant = dict(zip(("block", "layers", "width"), _VARIANTS[name], strict=True))
+        network: SmallResNet = build_model_with_cfg(SmallResNet, name, pretrained, **{**variant, **options})
         return network
 
     entry.__name__ = name
