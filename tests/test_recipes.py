@@ -409,7 +409,7 @@ def test_options_that_a_method_would_not_heed_are_refused(name: str, options: di
 
 def test_a_student_without_a_distillation_token_cannot_learn_by_it() -> None:
     words = "--data digits --train-limit 40 --width 4 --set method.distillation_token=true"
-    with pytest.raises(UserError, match="distillation_token wants a student with a distillation token"):
+    with pytest.raises(UserError, match="distillation_token needs a student with a distillation token"):
         build_models(resolve(to_spec(parse(words.split()))))
 
 

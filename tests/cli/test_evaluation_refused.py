@@ -87,7 +87,7 @@ def test_a_checkpoint_that_is_none(runs: Path, tmp_path: Path, capsys: pytest.Ca
     weights = load_file(runs / "kd" / "1" / "student" / "model.safetensors")
     weights["fc.bias"][3] = float("nan")
     save_file(weights, tmp_path / "nan.safetensors")
-    assert "'fc.bias' holds what is not a number" in refused([*network, str(tmp_path / "nan.safetensors")], capsys)
+    assert "'fc.bias' holds NaN" in refused([*network, str(tmp_path / "nan.safetensors")], capsys)
     assert "is a file. Name a run folder" in refused(["evaluate", str(tmp_path / "junk.safetensors")], capsys)
 
 
@@ -97,14 +97,14 @@ def test_classes_that_do_not_match(runs: Path, tmp_path: Path, capsys: pytest.Ca
     save_file(weights, tmp_path / "seven.safetensors")
     network = f"evaluate {NETWORK} --data digits --train-limit 40 --weights".split()
     said = refused([*network, str(tmp_path / "seven.safetensors")], capsys)
-    assert "tell 7 classes apart, and the data has 10" in said
+    assert "7 classes, and the data has 10" in said
 
 
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
         ("--network resnet18_small", "There are no published weights of resnet18_small: use --weights FILE"),
-        ("--network resnet18", "tell 1000 classes apart, and the data has 10"),
+        ("--network resnet18", "1000 classes, and the data has 10"),
         ("--network resnt18", "Did you mean 'resnet18'"),
         ("--network resnet18_small --data digit", "Did you mean 'digits'"),
     ],

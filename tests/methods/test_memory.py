@@ -72,10 +72,10 @@ def test_the_last_batch_forgets_the_one_before_whatever_its_size() -> None:
 
 @pytest.mark.parametrize("indices", [None, torch.zeros(2), torch.zeros(2, 1, dtype=torch.int64), torch.ones(2).bool()])
 def test_a_batch_must_say_which_images_it_holds(indices: Any) -> None:
-    with pytest.raises(UserError, match="remembers images by their place in the data set"):
+    with pytest.raises(UserError, match="this batch has none: give Batch"):
         check_indices(indices, "ps-kd")
     for method in (PSKD(), DLB()):
-        with pytest.raises(UserError, match="remembers images by their place in the data set"):
+        with pytest.raises(UserError, match="this batch has none: give Batch"):
             method.losses("student", _with_memory(student=says(S)), Batch(torch.zeros(2), Y, indices), START)
 
 
@@ -217,7 +217,7 @@ def test_bad_options_are_explained(make: Any) -> None:
         ({"temperature": 0}, "temperature must be above 0 and finite, got 0"),
         ({"alpha": -1.0}, "alpha must be"),
         ({"alpha": float("nan")}, "alpha must be"),
-        ({"teacher_learns": False}, "stands still use method='kd'"),
+        ({"teacher_learns": False}, "frozen teacher use method='kd'"),
     ]:
         with pytest.raises(UserError, match=message):
             make(**options)

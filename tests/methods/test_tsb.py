@@ -130,7 +130,7 @@ def test_it_says_what_it_is() -> None:
 
 
 def test_a_batch_must_say_which_images_it_holds() -> None:
-    with pytest.raises(UserError, match="Method tsb-like remembers images by their place"):
+    with pytest.raises(UserError, match="Method tsb-like remembers images by their index"):
         AT_ONCE.losses("teacher", peers(teacher=TE, student=S), Batch(torch.zeros(2), Y, None), START)
 
 

@@ -136,7 +136,7 @@ SCALE = "Let it scale them: network.input_size="
         ("vit_tiny_patch16_224", {"img_size": 224}, f"{SCALE}224"),
         ("efficientformer_l1", {}, f"{SCALE}224"),
         ("inception_v4", {}, f"{SCALE}299"),
-        ("swinv2_tiny_window8_256", {}, "what it says of them is not a number"),
+        ("swinv2_tiny_window8_256", {}, "not finite"),
         ("resnet18", {"input_size": "big"}, "input_size must be a number of pixels, or [height, width], got 'big'"),
     ],
 )

@@ -388,7 +388,7 @@ def test_a_learning_rate_of_ones_own(tmp_path: Path) -> None:
     [
         ({"network": lambda: None}, "must make an nn.Module, got NoneType"),
         ({"network": lambda: nn.Linear(1, 1)}, "fails on float32 [2, 1, 8, 8]"),
-        ({"network": lambda: Small(classes=7)}, "tells 7 classes apart, and the data has 10"),
+        ({"network": lambda: Small(classes=7)}, "7 logits, and the data has 10 classes"),
         ({"network": 3}, "network must be a function, got 3"),
         ({"lr": lambda step: math.nan if step == 7 else 0.1}, "lr(7) is nan"),
         ({"lr": lambda step: "0.1"}, "lr(0) is '0.1'"),

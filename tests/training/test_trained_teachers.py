@@ -115,8 +115,8 @@ def test_what_does_not_fit(tmp_path: Path, tiny: RunSpec, taught: Path) -> None:
         (wide, tmp_path / "empty", "is no run folder"),
         (wide, tmp_path / "garbage.pth", "holds no weights that can be read"),
         (wide, tmp_path / "numbers.pth", "holds no weights"),
-        (wide, tmp_path / "seven.safetensors", "tell 7 classes apart, and the data has 10"),
-        (SMALL, taught, "are those of another network than SmallResNet as asked for"),
+        (wide, tmp_path / "seven.safetensors", "7 classes, and the data has 10"),
+        (SMALL, taught, "do not fit SmallResNet"),
     ]
     for network, place, message in cases:
         spec = replace(tiny, method=FIXED, teacher=replace(network, weights=str(place)))
@@ -130,8 +130,8 @@ def test_what_does_not_fit(tmp_path: Path, tiny: RunSpec, taught: Path) -> None:
 def test_a_teacher_must_know_the_datas_classes(tmp_path: Path, tiny: RunSpec, taught: Path) -> None:
     data = three_classes(tmp_path)
     for teacher, message in (
-        (NetworkSpec("resnet18_small", {"width": 6}, str(taught)), "tell 10 classes apart, and the data has 3"),
-        (NetworkSpec("resnet18", {"pretrained": True}), "timm's resnet18 tell 1000 classes apart, and the data has 3"),
+        (NetworkSpec("resnet18_small", {"width": 6}, str(taught)), "10 classes, and the data has 3"),
+        (NetworkSpec("resnet18", {"pretrained": True}), "timm's resnet18 are for 1000 classes, and the data has 3"),
     ):
         for method in (FIXED, MethodSpec("shake", {"teacher_learns": False})):
             with pytest.raises(UserError, match=message):
@@ -200,7 +200,7 @@ def test_a_broken_description_is_said_to_be_one(tmp_path: Path, tiny: RunSpec, t
 
 
 def test_a_teacher_that_does_not_learn_needs_weights(tmp_path: Path, tiny: RunSpec) -> None:
-    with pytest.raises(UserError, match="A teacher that does not learn needs weights: teacher.weights"):
+    with pytest.raises(UserError, match="frozen teacher needs trained weights: teacher.weights"):
         train(replace(tiny, method=FIXED), tmp_path / "run")
 
 

@@ -179,14 +179,14 @@ def test_what_raises_is_one_line_with_name_place_and_step(mark: str, tmp_path: P
     ("given", "said"),
     [
         ({"network": Fewer}, r"Network Fewer gives logits \[8, 5\], and gave 10 for each item before"),
-        ({"network": Nothing}, "Network Nothing answers with NoneType"),
+        ({"network": Nothing}, "Network Nothing returns NoneType"),
         ({"method": Mine(what="nothing")}, "at step 2 it gives None"),
         ({"method": Mine(what="floats")}, "{'label': 'float'}"),
         ({"method": Mine(what="none")}, "at step 2 it gives {}"),
         ({"method": Mine(what="vectors")}, r"shape \[3\]"),
         ({"method": Mine(what="constant")}, "at step 2 do not depend on its weights"),
-        ({"network": Net()}, "network is a Net that is made already.*give the class or a function that makes it"),
-        ({"teacher": Net()}, "teacher is a Net that is made already"),
+        ({"network": Net()}, "network is a Net object.*give the class or a function that makes it"),
+        ({"teacher": Net()}, "teacher is a Net object"),
     ],
 )
 def test_what_gives_something_else_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:

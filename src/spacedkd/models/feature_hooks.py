@@ -137,8 +137,8 @@ class Hint(NamedTuple):
     """A middle layer of a network, and its features for an example."""
 
     hooks: FeatureHooks
-    index: int
-    """of the layer among the inner features"""
+    level: int
+    """the position of the layer among the inner features"""
     features: Tensor  # [B, C, H, W] or [B, D]
 
 
@@ -152,8 +152,8 @@ def find_hint(network: nn.Module, image: Inputs, number: int | None = None) -> H
     number = max(levels // 2, 1) if number is None else number
     if not 1 <= number <= levels:
         raise UserError(f"hint must be from 1 to {levels}, the {kind}s of {type(network).__name__}, got {number}.")
-    index = len(inner) - levels + number - 1
-    return Hint(hooks, index, inner[index])
+    level = len(inner) - levels + number - 1
+    return Hint(hooks, level, inner[level])
 
 
 class WithHint(nn.Module):
@@ -171,12 +171,12 @@ class WithHint(nn.Module):
         super().__init__()
         self.network = network
         self.regressor = regressor
-        self._hooks, self._index, self._pooled = hint.hooks, hint.index, pooled
+        self._hooks, self._level, self._pooled = hint.hooks, hint.level, pooled
 
     def forward(self, images: Tensor, adapted: bool = True) -> tuple[Prediction, ...]:
         """Return the network's prediction with the hint as its features; not `adapted`, without the regressor."""
         last, inner = self._hooks(self.network, preprocess(self.network, images))
-        hint = _pool(inner[self._index]) if self._pooled else inner[self._index]
+        hint = _pool(inner[self._level]) if self._pooled else inner[self._level]
         if self.regressor is not None and adapted:
             hint = self.regressor(hint)
         return (classify(self.network, last)._replace(features=hint),)

@@ -27,16 +27,16 @@ from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.user_code import failed, is_user_code
 
 
-def check_network(network: nn.Module, name: str, data: DataInfo) -> None:
+def check_network(network: nn.Module, name: str, info: DataInfo) -> None:
     """Run a user's network on two items of the data, so that a misfit shows before training and not in it.
 
     It must return finite float logits [2, classes] and, if any, float features [2, width].
     """
-    items, shapes = row_count(data.sample), _describe_shapes(data.sample)
-    cast_where_needed(network, data.sample)
+    items, shapes = row_count(info.sample), _describe_shapes(info.sample)
+    cast_where_needed(network, info.sample)
     try:
         with eval_mode(network):
-            output = call(network, preprocess(network, data.sample))
+            output = call(network, preprocess(network, info.sample))
     except Exception as error:
         raise failed(f"Network {name}", error, f"on {shapes}") from error
     logits, features = logits_and_features(output, name)
@@ -46,15 +46,15 @@ def check_network(network: nn.Module, name: str, data: DataInfo) -> None:
         )
     if features is not None and (features.ndim < 2 or len(features) != items or not features.is_floating_point()):
         raise UserError(f"Network {name} must give float features [{items}, width], got {_describe_shapes(features)}.")
-    if data.classes and logits.shape[1] != len(data.classes):
+    if info.classes and logits.shape[1] != len(info.classes):
         raise UserError(
-            f"Network {name} gives {logits.shape[1]} logits, and the data has {len(data.classes)} classes: "
+            f"Network {name} gives {logits.shape[1]} logits, and the data has {len(info.classes)} classes: "
             "let it give one logit for each class."
         )
     if not torch.isfinite(logits).all():
-        check_sample(data.sample)
+        check_sample(info.sample)
         raise UserError(f"Network {name} gives logits that are not finite (NaN or infinity) for {shapes}.")
-    _check_timm_interface(network, name, data.sample, logits)
+    _check_timm_interface(network, name, info.sample, logits)
 
 
 def check_sample(sample: Inputs) -> None:
@@ -257,8 +257,8 @@ def ema_update(
     """
     for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
         mean.lerp_(weight.to(mean.dtype), 1 - decay)
-    for mean, value in zip(average.buffers(), module.buffers(), strict=True):
-        if mean.is_floating_point():
-            mean.lerp_(share(value).to(mean.dtype), 1 - decay)
+    for mean_buffer, buffer in zip(average.buffers(), module.buffers(), strict=True):
+        if mean_buffer.is_floating_point():
+            mean_buffer.lerp_(share(buffer).to(mean_buffer.dtype), 1 - decay)
         else:
-            mean.copy_(value)
+            mean_buffer.copy_(buffer)

@@ -74,7 +74,9 @@ def _check_defined(items: Images | Encoded | Items, part: str, undefined: Mappin
         row = items.first_not_finite() if isinstance(items, Items) else None
         source = "training" if part == "holdout" else part  # of which an item is held out under the number it has there
         cause = (
-            "" if row is None else f" Item {row} of the {source} data holds NaN or infinity: mend it or leave it out."
+            ""
+            if row is None
+            else f" Item {row} of the {source} data holds NaN or infinity: correct it or leave it out."
         )
         raise NotFinite(f"{error}{cause}", row) from None
 
