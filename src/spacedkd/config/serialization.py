@@ -13,7 +13,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
@@ -52,6 +52,53 @@ def to_json(value: Any) -> Any:
         return plain
     names = {kind: name for name, kind in SCHEDULES.items()}
     return with_defaults(value).to_json(names.get(type(value), qualified_name(value)), plain)
+
+
+Identity = Literal["always", "changed", "default", "never"]
+"""whether a field counts for a fingerprint: always, where it is not the default, as if it were the default, or never"""
+
+
+def option(
+    default: Any = MISSING,
+    *,
+    factory: Any = MISSING,
+    identity: Identity = "always",
+    paired: bool = True,
+    resumable: bool = False,
+    teacher: str | None = None,
+    later: bool = False,
+) -> Any:
+    """Return a dataclass field that declares what depends on it.
+
+    Args:
+        default: its value where nothing is given, or `factory`, which makes it.
+        identity: whether the field is a part of what the run computes, and so of its fingerprint.
+        paired: whether two runs must agree in it to be compared seed by seed, as spaced and unspaced.
+        resumable: whether --resume may change it.
+        teacher: what a refusal calls the field, where a teacher's weights depend on it: a teacher that was recorded
+            is shared only with runs that agree in it.
+        later: whether the field is younger than files that lack it: it is written only where it is not the default,
+            so that old files and fingerprints keep their meaning.
+    """
+    declared = {"identity": identity, "paired": paired, "resumable": resumable, "teacher": teacher}
+    metadata = {**declared, "later": True} if later else declared
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def identity_json(spec: Any) -> dict[str, Any]:
+    """Return the JSON of a spec that its fingerprint is computed from: see `option`."""
+    written, described = to_json(spec), {}
+    for entry in fields(spec):
+        value, default = getattr(spec, entry.name), default_value(entry)
+        identity = entry.metadata.get("identity", "always")
+        if entry.name not in written or identity == "never" or (identity == "changed" and value == default):
+            continue
+        nested = is_dataclass(value) and not isinstance(value, Duration | Schedule)
+        plain = identity_json(value) if nested else written[entry.name]
+        described[entry.name] = to_json(default) if identity == "default" else plain
+    return described
 
 
 def qualified_name(thing: Any) -> str:
@@ -120,11 +167,11 @@ def field_docs(kind: type[Any]) -> dict[str, str]:
         return {}
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
-    said = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            said[ast.unparse(field.target)] = " ".join(str(below.value.value).split())
-    return said
+    docs = {}
+    for line, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(line, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            docs[ast.unparse(line.target)] = " ".join(str(below.value.value).split())
+    return docs
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,13 @@
-"""A spec in a few words."""
+"""What one run is: frozen dataclasses that go to JSON and back.
+
+A `RunSpec` holds everything that decides a run; what is left open has a default or is decided by `config.resolve`. The
+text below a field is the help of its flag. What depends on a field (the fingerprint, pairs of runs, a resume, a shared
+teacher) is declared on the field itself, with `option`.
+
+>>> spec = RunSpec(data="digits", schedule="1.5ep", epochs=30)
+>>> spec.data.source, str(spec.schedule.interval), spec.optimizer.lr
+('digits', '1.5ep', 0.01)
+"""
 
 from __future__ import annotations
 
@@ -14,27 +23,39 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spacedkd.config.registry import METHODS, check_names
-from spacedkd.config.serialization import changed_fields, check_fields, from_json, to_json, with_truth
+from spacedkd.config.serialization import (
+    changed_fields,
+    check_fields,
+    from_json,
+    identity_json,
+    option,
+    to_json,
+    with_truth,
+)
 from spacedkd.runtime.documents import read_document
 from spacedkd.runtime.errors import PYTHON_NAMES, UserError, check_between, format_value, same_name, unknown
 from spacedkd.runtime.torchvision_compat import declare_missing
 from spacedkd.runtime.user_code import is_user_code, marked
 from spacedkd.schedule import Duration, Joined, Schedule, describe_schedule, in_steps
 
-# Which data a run has, and how it is varied.
+# --- Data
 
 NAMED = ("digits", "cifar10", "cifar100", "tiny-imagenet", "imagenet-100", "imagenet-1k")
-"""data sets that are known by name"""
+"""datasets that are known by name"""
 
 
 def named_source(source: str) -> str:
-    """Return the data set a source means, CIFAR-100 too; a folder or a file of exactly that name is what it says."""
+    """Return the dataset that a source names, in any case and spelling; a folder or file of that name is left alone."""
     return source if source in NAMED or Path(source).exists() else same_name(source, NAMED)
 
 
 @dataclass(frozen=True)
 class AugmentSpec:
-    """Random changes of the training images, in this order: shifted crop, mirror, rotation."""
+    """Random augmentation of the training images, in this order: shifted crop, mirror, rotation.
+
+    >>> RunSpec(data=DataSpec("digits", augment=AugmentSpec(crop=2, rotate=10))).data.augment.crop
+    2
+    """
 
     crop: int = 0
     """pad by this many pixels and cut out the original size at a random place"""
@@ -51,29 +72,38 @@ class AugmentSpec:
 
 @dataclass(frozen=True)
 class DataSpec:
+    """The dataset of a run, which part of it is used, and how training images are augmented.
+
+    >>> DataSpec("cifar100", augmentation="paper", holdout=0.1).holdout
+    0.1
+    >>> DataSpec(holdout=1)
+    Traceback (most recent call last):
+    spacedkd.runtime.errors.UserError: holdout must be a part from 0 up to (not including) 1, got 1.
+    """
+
     source: str = "digits"
-    """a data set by name (see `spacedkd list data`), a folder, a .parquet or .npz file, a hub name owner/name, or a
+    """a dataset by name (see `spacedkd list data`), a folder, a .parquet or .npz file, a hub name owner/name, or a
     function of yours as package.module:name that gives two torch datasets, to train and to test on"""
     augment: AugmentSpec | None = None
-    """the random changes of a batch-wise augmentation; None takes what suits the data set"""
+    """crop, mirror and rotation of the training images; None takes what suits the dataset"""
     train_limit: int | None = None
     """use only this many training images, evenly from all classes"""
-    class_limit: int | None = field(default=None, metadata={"later": True})
+    class_limit: int | None = option(None, later=True)
     """use only the first so many classes"""
     holdout: float = 0.0
     """part of the training images kept aside, so that the best epoch can be chosen without the test set"""
     drop_last: bool = False
     """leave out the last, smaller batch of an epoch"""
     augmentation: str | None = None
-    """how training images are varied, by name (see `spacedkd list augmentations`); None takes what suits the data"""
+    """augmentation of training images, by name (see `spacedkd list augmentations`); None takes what suits the data"""
     mixup: float = 0.0
     """mix every image and label with those of a partner; the share is drawn from Beta(mixup, mixup)"""
     cutmix: float = 0.0
     """paste a box of a partner into every image, sized after Beta(cutmix, cutmix)"""
     image_size: int | None = None
     """the side of the square a network sees; None takes what suits the augmentation and the data"""
-    root: str = "data"
-    """the folder that holds data sets known by name"""
+    root: str = option("data", identity="default")
+    """the folder that holds datasets known by name"""
     class_list: str | None = None
     """a file with one class folder a line: only these classes, in this order"""
     image_column: str | None = None
@@ -87,7 +117,7 @@ class DataSpec:
     test_part: float | None = None
     """where the data has no part to test on, this part of its images, evenly from all classes"""
     skip_bad: bool = False
-    """leave images out that cannot be read"""
+    """leave out images that cannot be read"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -106,7 +136,7 @@ class DataSpec:
             raise UserError(f"test_part must be between 0 and 1, got {self.test_part:g}.")
 
 
-# How weights are updated, and how fast.
+# --- Optimizer and learning rate
 
 Options = Mapping[str, Any]
 
@@ -117,6 +147,14 @@ MOST_DECAY = 4.0
 
 @dataclass(frozen=True)
 class OptimizerSpec:
+    """The optimizer of every role, by name, and its settings.
+
+    >>> OptimizerSpec("sgd", lr=0.1, nesterov=True).momentum
+    0.9
+    >>> OptimizerSpec("lion", lr=1e-4, options={"betas": [0.9, 0.99]}).weight_decay
+    0.0005
+    """
+
     name: str = "sgd"
     """sgd, adamw, any other of timm.optim (lion, lamb, adan ...), or a function of yours as package.module:name"""
     lr: float = 0.01
@@ -171,7 +209,13 @@ SHAPES = ("constant", "cosine", "multistep")
 
 @dataclass(frozen=True)
 class RateSpec:
-    """The learning rate as a function of the step: a factor on the optimizer's `lr`."""
+    """The learning rate as a function of the step: a factor on the optimizer's `lr`.
+
+    >>> RateSpec("cosine", warmup="5ep").warmup
+    Duration(amount=5.0, unit='ep')
+    >>> RateSpec("multistep", milestones=("60ep", "120ep"), factor=0.2).factor
+    0.2
+    """
 
     shape: str = "constant"
     """how the learning rate goes: constant, cosine, multistep, or a function of the step as package.module:name"""
@@ -255,33 +299,39 @@ def _has_momentum(name: str) -> bool:
     return bool(info.has_momentum)
 
 
-# Where a run is computed.
+# --- Machine
 
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Where a run is computed. Not a part of its identity: it does not decide what is computed."""
+    """The machine of a run: devices, processes and threads. It decides where a run is computed, and not what.
+
+    Only the number of processes belongs to a run's fingerprint, because BatchNorm sees one process's part of a batch.
+
+    >>> EngineSpec(accelerator="cuda", devices=2, workers=8).processes
+    2
+    """
 
     accelerator: str = "auto"
     """cpu, cuda, mps or auto"""
-    devices: int = 1
+    devices: int = option(1, resumable=True)
     """GPUs (or CPU processes) to share each batch"""
-    nodes: int = 1
+    nodes: int = option(1, resumable=True)
     """machines to share each batch"""
     workers: int = 0
     """processes that prepare batches ahead of time; the batches are the same for any number"""
     threads: int | None = None
     """CPU threads of each process; None takes all cores"""
-    strategy: Literal["ddp", "fsdp"] = "ddp"
+    strategy: Literal["ddp", "fsdp"] = option("ddp", resumable=True)
     """how devices share a network: each has all of it (ddp), or a part of its weights (fsdp) where it does not fit"""
-    compile: bool = False
+    compile: bool = option(False, teacher="compiler")
     """let torch compile the networks, which takes minutes once and makes steps faster on most GPUs"""
     pipeline: bool = False
     """teacher and student learn at the same time, in two processes with a device each"""
     keep_path: bool = False
-    """keep what is recorded of teachers that arms share, or that --pipeline hands over"""
+    """keep the snapshots of a teacher that arms share or that --pipeline hands over, which are deleted otherwise"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -299,23 +349,24 @@ class EngineSpec:
 
     @property
     def processes(self) -> int:
+        """The number of processes that share each batch."""
         return self.devices * self.nodes
 
 
-# Where a run goes on that makes another one longer, and the schedule it then has.
+# --- Extensions
 
 
 @dataclass(frozen=True)
 class Extends:
-    """A run like this one, but for its epochs, was trained so far; this one goes on from there."""
+    """A shorter run that this one continues: it is like this run but for its epochs."""
 
     epochs: float
-    """it was asked for"""
+    """the epochs of the shorter run"""
     turn: int
-    """its last"""
+    """the last turn of the shorter run"""
     how: Literal["exact", "warm", "anew"]
-    """exact: a run in one go has the same turns and learning rates until then, and so the same bits; warm: the same
-    turns, but other learning rates; anew: the blocks of the schedule begin anew there"""
+    """exact: one long run has the same turns and learning rates until then, and so the same bits; warm: the same turns,
+    but other learning rates; anew: the blocks of the schedule begin again there"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -324,22 +375,32 @@ class Extends:
 
 
 def with_extensions(schedule: Schedule, extends: Sequence[Extends], steps_per_epoch: int, total: int) -> Schedule:
-    """The schedule of a run of `total` steps, written in steps; lengths in percent are of what was added."""
-    at = [Duration(one.epochs, "ep").whole_steps(steps_per_epoch, 0) for one in extends if one.how == "anew"]
-    lengths = [stop - start for start, stop in pairwise((0, *at, total))]
+    """Return the schedule of a run of `total` steps, written in steps; lengths in percent are of what was added."""
+    restarts = [extension for extension in extends if extension.how == "anew"]
+    boundaries = [Duration(extension.epochs, "ep").whole_steps(steps_per_epoch, 0) for extension in restarts]
+    lengths = [stop - start for start, stop in pairwise((0, *boundaries, total))]
     parts = tuple(in_steps(schedule, steps_per_epoch, length) for length in lengths)
-    return Joined(parts, tuple(at)) if at else parts[0]
+    return Joined(parts, tuple(boundaries)) if boundaries else parts[0]
 
 
-# What one run is: frozen dataclasses that go to JSON and back.
+# --- Networks, methods and runs
 
 OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)")
+"""the names of our small-image ResNets"""
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
+    """A network by name: the keyword arguments it is built with, and the weights it starts from.
+
+    >>> NetworkSpec("resnet18_small", {"width": 16}).is_ours
+    True
+    >>> NetworkSpec("resnet34", {"pretrained": True}).untrained()
+    NetworkSpec(name='resnet34', options={}, weights=None)
+    """
+
     name: str = "resnet18_small"
     """any timm network, one of ours (see `spacedkd list networks`), or a function of yours as package.module:name"""
     options: Options = field(default_factory=dict)
@@ -354,6 +415,7 @@ class NetworkSpec:
 
     @property
     def pretrained(self) -> bool:
+        """Whether the network starts from trained weights."""
         return self != self.untrained()
 
     @property
@@ -362,13 +424,22 @@ class NetworkSpec:
         return OURS.fullmatch(self.name) is not None
 
     def untrained(self) -> NetworkSpec:
-        """The same network without trained weights."""
+        """Return the same network without trained weights."""
         trained = ("pretrained", "checkpoint_path")
         return NetworkSpec(self.name, {key: value for key, value in self.options.items() if key not in trained})
 
 
 @dataclass(frozen=True)
 class MethodSpec:
+    """A distillation method by name, and its settings.
+
+    >>> MethodSpec("dkd", {"temperature": 4}).name
+    'dkd'
+    >>> MethodSpec("dkdd")
+    Traceback (most recent call last):
+    spacedkd.runtime.errors.UserError: Unknown method 'dkdd'. Did you mean 'dkd'? ...
+    """
+
     name: str = "kd"
     """what is learned (see `spacedkd list methods`), or a class of yours as package.module:Name"""
     options: Options = field(default_factory=dict)
@@ -386,27 +457,40 @@ class MethodSpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    data: DataSpec = field(default_factory=DataSpec)
+    """Everything that decides a run: data, networks, method, schedule, optimizer, and where it is computed.
+
+    Names, lengths and dictionaries stand for the objects they describe: "digits" for `DataSpec("digits")`, "1.5ep" for
+    `Spaced("1.5ep")`. A field that does not fit is refused with a `UserError` when the spec is made.
+
+    >>> spec = RunSpec(data=DataSpec("digits"), network=NetworkSpec("resnet18_small", {"width": 16}), epochs=30)
+    >>> spec == RunSpec(data="digits", network={"name": "resnet18_small", "options": {"width": 16}}, epochs=30)
+    True
+    >>> RunSpec(epochs=-1)
+    Traceback (most recent call last):
+    spacedkd.runtime.errors.UserError: epochs must be more than 0 and finite, less than 1e9; got -1.
+    """
+
+    data: DataSpec = option(factory=DataSpec, teacher="data")
     network: NetworkSpec = field(default_factory=NetworkSpec)
     teacher: NetworkSpec | None = None
     """the teacher's network; None takes the student's"""
     method: MethodSpec = field(default_factory=MethodSpec)
-    schedule: Schedule | None = None
+    schedule: Schedule | None = option(None, paired=False)
     """who learns when; None is online where somebody leads, and stays None where nobody does"""
-    epochs: float = 80.0
+    epochs: float = option(80.0, teacher="epochs")
     """passes over the training images"""
-    batch_size: int = 128
+    batch_size: int = option(128, teacher="batch size")
     """images in a batch, over all devices"""
-    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
-    rate: RateSpec = field(default_factory=RateSpec)
-    seed: int = 0
+    optimizer: OptimizerSpec = option(factory=OptimizerSpec, teacher="optimizer")
+    rate: RateSpec = option(factory=RateSpec, teacher="learning rate")
+    seed: int = option(0, paired=False, teacher="seed")
     """decides data order, augmentation and initial weights"""
     same_init: bool = True
     """teacher and student start from the same weights where their networks are the same"""
-    label_smoothing: float = 0.0
+    label_smoothing: float = option(0.0, teacher="label smoothing")
     """this part of every label is spread evenly over all classes"""
     ema: float | None = None
-    """keep a moving average of the student's weights with this decay, and measure it too"""
+    """keep a moving average of the student's weights with this decay, and evaluate it too"""
     frozen_mode: Literal["eval", "train", "shared"] = "eval"
     """how a model behaves while another learns; train lets its BatchNorm statistics move and its dropout act; shared
     gives what its own turn at that step will: masks and the batch's statistics are the same, and what it keeps of them
@@ -415,42 +499,42 @@ class RunSpec:
     """roles take their turns in the opposite order, so the student meets the teacher before it has learned the batch"""
     redraw_replay: bool = False
     """whoever follows sees other batches than the leader: another order, other augmentation"""
-    follower_rate: Literal["own", "leader"] = "own"
+    follower_rate: Literal["own", "leader"] = option("own", identity="changed")
     """whoever follows has the learning rate of its own step, or that of the step where the leader stands"""
-    precision: str = "auto"
+    precision: str = option("auto", teacher="precision")
     """32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it"""
-    channels_last: bool = True
+    channels_last: bool = option(True, teacher="memory layout")
     """keep the channels of images last in memory, which is faster on most hardware"""
-    sync_batchnorm: bool = False
+    sync_batchnorm: bool = option(False, identity="changed", teacher="shared BatchNorm")
     """BatchNorm takes its statistics from the whole batch, not from each device's part of it"""
-    evaluate_every: Duration = Duration(1, "ep")
-    """how often every role is measured, on its own clock"""
-    save_every: Duration = Duration(1, "ep")
-    """how often everything is saved"""
-    log_every: Duration = Duration(25, "st")
-    """how often losses are written down"""
-    log: tuple[str, ...] = field(default=(), metadata={"later": True})
+    evaluate_every: Duration = option(Duration(1, "ep"), paired=False)
+    """how often every role is evaluated, in its own steps"""
+    save_every: Duration = option(Duration(1, "ep"), identity="never")
+    """how often a checkpoint is saved"""
+    log_every: Duration = option(Duration(25, "st"), identity="never")
+    """how often losses are written to the journal"""
+    log: tuple[str, ...] = option((), identity="never", resumable=True, later=True)
     """loggers of losses and accuracies, beside the journal: csv, tensorboard, wandb, mlflow"""
-    on_nonfinite: Literal["stop", "skip"] = "stop"
+    on_nonfinite: Literal["stop", "skip"] = option("stop", identity="changed")
     """what happens when losses or weights are no finite numbers: stop, or skip the update, as if it had not been"""
-    only: str | None = None
+    only: str | None = option(None, identity="changed")
     """train no further than this role: those that would follow it are left out"""
-    record: tuple[Schedule, ...] = ()
-    """keep what students of these intervals need of their teacher, so that others can follow it with --teacher-path"""
-    teacher_path: str | None = None
-    """a run that has recorded its teacher: this one trains the student alone, to the same bits"""
-    label: str = ""
+    record: tuple[Schedule, ...] = option((), identity="never")
+    """record the snapshots of the teacher that students of these intervals see, for other runs with --teacher-path"""
+    teacher_path: str | None = option(None, identity="never")
+    """a run whose recorded teacher is replayed here: this run trains the student alone, to the same bits"""
+    label: str = option("", identity="never")
     """the arm of a comparison this run belongs to"""
     objects: Options = field(default_factory=dict)
-    """what was given to `train()` as an object: its qualified name and the digest of its source"""
-    accumulate: int = field(default=1, metadata={"later": True})
+    """objects that were given to `train()`: the qualified name of each, and the digest of its source"""
+    accumulate: int = option(1, later=True)
     """compute every batch in so many parts, one after the other, for one update: less memory at the same batch size;
     BatchNorm and losses over a whole batch, such as the feature norm, see a part at a time, as they do on devices"""
-    extends: tuple[Extends, ...] = field(default=(), metadata={"later": True})
-    """the runs this one goes on from, each like it but for its epochs (`spacedkd train --extend RUN --epochs 120`)"""
-    processes_before: tuple[str, ...] = ()
-    """of a run that was taken up on another number of processes: '2 until turn 586'; no run in one go has its bits"""
-    engine: EngineSpec = field(default_factory=EngineSpec)
+    extends: tuple[Extends, ...] = option((), later=True)
+    """the shorter runs that this one continues (`spacedkd train --extend RUN --epochs 120`)"""
+    processes_before: tuple[str, ...] = option((), identity="changed")
+    """of a run that was resumed on another number of processes: '2 until turn 586'; no run in one go has its bits"""
+    engine: EngineSpec = option(factory=EngineSpec, identity="never")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -458,18 +542,18 @@ class RunSpec:
             raise UserError(f"epochs must be more than 0 and finite, less than 1e9; got {self.epochs:g}.")
         check_between("batch_size", self.batch_size, 1, 10**9)
         check_between("accumulate", self.accumulate, 1, self.batch_size)
-        lengths = [*(one.epochs for one in self.extends), self.epochs]
+        lengths = [*(extension.epochs for extension in self.extends), self.epochs]
         if lengths != sorted({*lengths}):
-            raise UserError(f"epochs must be more with each extension, got {', '.join(f'{one:g}' for one in lengths)}.")
+            raise UserError(f"epochs must be more with each extension, got {', '.join(f'{n:g}' for n in lengths)}.")
         check_between("seed", self.seed, 0, 2**63)
-        for name, one in self.objects.items():
+        for name, entry in self.objects.items():
             if not (
-                isinstance(one, Mapping)
-                and {*one} == {"name", "digest"}
-                and all(isinstance(text, str) for text in one.values())
+                isinstance(entry, Mapping)
+                and {*entry} == {"name", "digest"}
+                and all(isinstance(text, str) for text in entry.values())
             ):
                 raise UserError(
-                    f"objects.{name} must be the name and the digest of an object, got {format_value(one)}."
+                    f"objects.{name} must be the name and the digest of an object, got {format_value(entry)}."
                 )
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
@@ -483,19 +567,16 @@ class RunSpec:
             raise UserError(f"ema must be a decay between 0 and 1, for instance 0.999; got {self.ema:g}.")
 
     def fingerprint(self) -> str:
-        """Names what the run computes: equal for equal specs, whatever the runs are called and wherever they are made.
+        """Return a digest of what the run computes, equal for equal computations wherever they are made.
 
-        The number of processes belongs to it: BatchNorm and the feature norm look at one process's part of a batch.
+        The fields declare whether they belong to it (see `option`). The number of processes does: BatchNorm and the
+        feature norm look at one process's part of a batch.
         """
-        written = to_json(self)
-        described = {key: value for key, value in written.items() if key not in (*_NOT_COMPUTED, *_WHEN_SET)}
-        described |= {key: written[key] for key, usual in _WHEN_SET.items() if written[key] != usual}
-        described["processes"] = self.engine.processes
-        described["data"]["root"] = DataSpec.root  # where data sets known by name lie, on this machine
+        described = {**identity_json(self), "processes": self.engine.processes}
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
     def fingerprints(self) -> tuple[str, ...]:
-        """Its own, and those it had before it was taken up on other numbers of processes."""
+        """Return the run's fingerprint, and those it had before it was resumed on other numbers of processes."""
         if not self.processes_before:
             return (self.fingerprint(),)
         *earlier, last = self.processes_before
@@ -503,26 +584,44 @@ class RunSpec:
         return (self.fingerprint(), *replace(self, processes_before=tuple(earlier), engine=engine).fingerprints())
 
 
-_NOT_COMPUTED = ("engine", "label", "save_every", "log_every", "log", "record", "teacher_path")
-_WHEN_SET = {
-    "sync_batchnorm": False,
-    "processes_before": [],
-    "only": None,
-    "on_nonfinite": "stop",
-    "follower_rate": "own",
-}
-"""what counts only where it is not as usual; runs of before did not have it"""
+def pairing_json(spec: RunSpec) -> dict[str, Any]:
+    """Return the JSON of the fields in which two runs must agree to be compared seed by seed: see `option`."""
+    written = to_json(spec)
+    unpaired = {
+        entry.name for entry in fields(spec) if entry.metadata["identity"] == "never" or not entry.metadata["paired"]
+    }
+    return {name: value for name, value in written.items() if name not in unpaired}
 
 
-def _python_names(spec: type, where: str = "") -> Iterator[tuple[str, str]]:
-    """The flag of every field, and what it is called in Python: batch-size and batch_size, lr and optimizer.lr."""
-    for one in fields(spec):
-        made = one.default_factory() if callable(one.default_factory) else None
+def teacher_settings(spec: RunSpec) -> dict[str, Any]:
+    """Return what a teacher's weights depend on, by the words of a refusal: see `option`."""
+    declared = {**_declared(spec, "teacher"), **_declared(spec.engine, "teacher")}
+    return {words: to_json(value) for words, value in declared.items()}
+
+
+def _declared(spec: Any, key: str) -> dict[str, Any]:
+    return {entry.metadata[key]: getattr(spec, entry.name) for entry in fields(spec) if entry.metadata.get(key)}
+
+
+def resumable_fields(spec: type[Any] = RunSpec, prefix: str = "") -> set[str]:
+    """Return the paths of the fields that --resume may change.
+
+    >>> sorted(resumable_fields())
+    ['engine.devices', 'engine.nodes', 'engine.strategy', 'log']
+    """
+    paths = {f"{prefix}{entry.name}" for entry in fields(spec) if entry.metadata.get("resumable")}
+    return paths if prefix else paths | resumable_fields(EngineSpec, "engine.")
+
+
+def _python_names(spec: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the flag of every field, and its name in Python: batch-size and batch_size, lr and optimizer.lr."""
+    for entry in fields(spec):
+        made = entry.default_factory() if callable(entry.default_factory) else None
         if is_dataclass(made):
-            yield one.name, one.name  # a name alone stands for all of it
-            yield from _python_names(type(made), f"{one.name}.")
+            yield entry.name, entry.name  # a name alone stands for all of it
+            yield from _python_names(type(made), f"{entry.name}.")
         else:
-            yield {"augmentation": "augment"}.get(one.name, one.name).replace("_", "-"), f"{where}{one.name}"
+            yield {"augmentation": "augment"}.get(entry.name, entry.name).replace("_", "-"), f"{prefix}{entry.name}"
 
 
 PYTHON_NAMES.update(_python_names(RunSpec))
@@ -531,7 +630,7 @@ PYTHON_NAMES["augment"] = "data.augmentation"
 
 
 def check_spec(spec: object) -> None:
-    """Refuse what is no spec, where somebody gives one in Python."""
+    """Refuse an object that is no RunSpec."""
     if not isinstance(spec, RunSpec):
         raise UserError(
             f"The spec must be a RunSpec, got {spec!r}. One of defaults is RunSpec(), that of a dictionary "
@@ -540,16 +639,16 @@ def check_spec(spec: object) -> None:
 
 
 def check_folder(what: str, path: object) -> None:
-    """Refuse what names no folder."""
+    """Refuse an object that names no folder."""
     if not isinstance(path, str | PathLike) or not str(path):
         raise UserError(f"{what} must name a folder, for instance 'runs/mine'; got {path!r}.")
 
 
 def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
-    """A spec from a spec.json, from the same as YAML or TOML, or from the run folder that holds one.
+    """Return the spec in a spec.json, in a YAML or TOML file like it, or in a run folder.
 
-    Reading imports nothing. What the file names of somebody's own code, `package.module:Name`, can be trained or
-    measured only if you trust it with `trust_code`, or have named it yourself in this process.
+    Reading imports nothing. User code that the file names, `package.module:Name`, can be trained or evaluated only if
+    you trust the file with `trust_code`, or have named the code yourself in this process.
     """
     check_folder("The path of a spec", path)
     path = Path(path)
@@ -567,11 +666,11 @@ def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
         raise UserError(f"{path} is no spec: {str(error).splitlines()[0]}.") from None
 
 
-# A spec in a few words.
+# --- Descriptions
 
 
 def describe(spec: RunSpec) -> str:
-    """A name for a run that was given none: its method and schedule.
+    """Return a name for a run that was given none: its method and schedule.
 
     >>> describe(RunSpec(schedule="1.5ep"))
     'kd, spaced 1.5ep'
