@@ -1,6 +1,7 @@
-"""Ways in which the paper's released code differs from the paper, by name; `docs/recipes.md` explains every one.
+"""Quirks: ways in which the paper's released code differs from the paper, by name.
 
-Each is a few settings of a run, and belongs to the recipes and modes that name it.
+Each quirk is a few settings of a run, and belongs to the recipes and modes that name it; `docs/recipes.md` explains
+every one.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from spacedkd.config.spec import NetworkSpec, RunSpec
 from spacedkd.schedule import ReleasedSelfKD, interval_of
 
 Settings = Mapping[str, Any]
-"""what is set in a spec, by its place: {"optimizer.lr": 0.1}"""
+"""values of a spec by path: {"optimizer.lr": 0.1}"""
 
 
 class Quirk(NamedTuple):
@@ -20,7 +21,7 @@ class Quirk(NamedTuple):
 
     about: str
     settings: Callable[[RunSpec], Settings]
-    """what it sets in such a run; nothing where it does not matter"""
+    """the settings it gives to a run with this spec; none where it does not matter"""
 
 
 def _sets(settings: Settings) -> Callable[[RunSpec], Settings]:
@@ -28,11 +29,11 @@ def _sets(settings: Settings) -> Callable[[RunSpec], Settings]:
 
 
 def _network_option(option: str, value: str, of: Callable[[NetworkSpec], bool]) -> Callable[[RunSpec], Settings]:
-    """Return what sets an option of those networks, student's and teacher's, that the released code makes otherwise."""
+    """Return a function that sets an option of the student's and the teacher's network, each where `of` says so."""
 
     def settings(spec: RunSpec) -> Settings:
         networks = {"network": spec.network, "teacher": spec.teacher}
-        return {f"{role}.{option}": value for role, one in networks.items() if one is not None and of(one)}
+        return {f"{role}.{option}": value for role, made in networks.items() if made is not None and of(made)}
 
     return settings
 

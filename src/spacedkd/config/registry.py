@@ -1,42 +1,9 @@
-"""The distillation methods by name, and where each is written; known without importing any of them, or torch."""
+"""Methods and loggers by name; neither torch nor any of them is imported to know that they exist."""
 
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 
 from spacedkd.runtime.errors import UserError, install_command, unknown
-
-# Loggers by name, and what has to be installed for each.
-
-LOGGERS = {
-    "csv": ("", ""),
-    "tensorboard": ("tensorboard", ""),
-    "wandb": ("wandb", "wandb"),
-    "mlflow": ("mlflow", "mlflow"),
-}
-"""name -> the module it needs, if any, and what pip is to install for it; nothing where it is an extra of that name"""
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Refuse a logger that there is not, and one that is named twice."""
-    seen = set()
-    for name in names:
-        if name not in LOGGERS:
-            raise unknown("logger", name, LOGGERS)
-        if name in seen:
-            raise UserError(f"Logger {name} is named twice: once is enough.")
-        seen.add(name)
-
-
-def check_installed(names: Iterable[str]) -> None:
-    """Refuse a logger whose library is not here, before anything is trained for it."""
-    for name in names:
-        module, package = LOGGERS[name]
-        if module and find_spec(module) is None:
-            command = f"pip install {package}" if package else install_command(name)
-            raise UserError(f"Logging to {name} needs a library that is not installed: {command}")
-
-
-# The distillation methods by name, and where each is written; known without importing any of them, or torch.
 
 METHODS: Mapping[str, str] = {
     "none": "spacedkd.methods.no_kd:NoKD",
@@ -59,3 +26,32 @@ METHODS: Mapping[str, str] = {
     "dlb": "spacedkd.methods.dlb:DLB",
     "ps-kd": "spacedkd.methods.ps_kd:PSKD",
 }
+"""name -> where the class is written"""
+
+LOGGERS = {
+    "csv": ("", ""),
+    "tensorboard": ("tensorboard", ""),
+    "wandb": ("wandb", "wandb"),
+    "mlflow": ("mlflow", "mlflow"),
+}
+"""name -> the module a logger needs, if any, and the package that pip installs; empty where an extra has that name"""
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse a logger that does not exist, and one that is named twice."""
+    seen = set()
+    for name in names:
+        if name not in LOGGERS:
+            raise unknown("logger", name, LOGGERS)
+        if name in seen:
+            raise UserError(f"Logger {name} is named twice: once is enough.")
+        seen.add(name)
+
+
+def check_installed(names: Iterable[str]) -> None:
+    """Refuse a logger whose library is not installed, before anything is trained."""
+    for name in names:
+        module, package = LOGGERS[name]
+        if module and find_spec(module) is None:
+            command = f"pip install {package}" if package else install_command(name)
+            raise UserError(f"Logging to {name} needs a library that is not installed: {command}")

@@ -1,7 +1,8 @@
-"""Dataclasses as plain JSON and back; what a field may be is decided by its type, in one place for both.
+"""Dataclasses to JSON and back, with every field checked against its type.
 
-`check_fields`, called when a dataclass is made, takes '1.5ep' for a `Duration`, 'kd' for a `MethodSpec` and `Online`
-for `Online()`, and says in one line what is wrong with anything else. `from_json` asks the same function.
+`coerce` is the one place that decides which values fit a type: it takes '1.5ep' for a `Duration`, 'kd' for a
+`MethodSpec` and `Online` for `Online()`, and refuses anything else in one line. `check_fields` calls it for a dataclass
+that is made in Python, `from_json` for one that is read from a file. `option` declares what depends on a field.
 """
 
 import ast
@@ -26,10 +27,9 @@ from spacedkd.schedule import SCHEDULES, Duration, NamedSchedule, Schedule, as_s
 
 
 def to_json(value: Any) -> Any:
-    """Dataclasses to plain dictionaries; durations to text; schedules get their kind.
+    """Return a dataclass as a plain dictionary, with durations as text, and schedules with their kind.
 
-    A field that came "later" is written down only where it is not as usual: what was written before it came still means
-    the same.
+    A field that is declared `later` (see `option`) is left out where it has its default.
 
     >>> from spacedkd.schedule import Spaced
     >>> to_json(Spaced("1.5ep"))
@@ -44,9 +44,9 @@ def to_json(value: Any) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     plain = {
-        one.name: to_json(getattr(value, one.name))
-        for one in fields(value)
-        if "later" not in one.metadata or getattr(value, one.name) != default_value(one)
+        entry.name: to_json(getattr(value, entry.name))
+        for entry in fields(value)
+        if "later" not in entry.metadata or getattr(value, entry.name) != default_value(entry)
     }
     if not isinstance(value, Schedule):
         return plain
@@ -102,9 +102,9 @@ def identity_json(spec: Any) -> dict[str, Any]:
 
 
 def qualified_name(thing: Any) -> str:
-    """`package.module:Name` of a class or a function; of any other object that of its class.
+    """Return `package.module:Name` of a class or a function, or of the class of any other object.
 
-    What a script defines is named after its file, so that it is the same when the file is imported.
+    An object of a script is named after the script's file, so that it has the same name when the file is imported.
     """
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     module = named.__module__
@@ -117,7 +117,7 @@ T = TypeVar("T")
 
 
 def from_json(kind: type[T], plain: Any, where: str = "spec") -> T:
-    """The dataclass that `plain` describes.
+    """Return the dataclass that a plain dictionary describes; `where` names the dictionary in refusals.
 
     >>> from spacedkd.schedule import Spaced
     >>> from_json(Spaced, {"interval": "2ep"}).interval
@@ -136,31 +136,31 @@ def from_json(kind: type[T], plain: Any, where: str = "spec") -> T:
 
 
 def check_fields(value: Any) -> None:
-    """Bring every field of a new dataclass to its type, or say what is wrong with it."""
+    """Bring every field of a new dataclass to its type, or refuse it."""
     for name, hint in _hints(type(value)).items():  # type: ignore[arg-type]
         object.__setattr__(value, name, coerce(hint, getattr(value, name), name))
 
 
 def changed_fields(spec: Any) -> list[str]:
-    """The fields of a spec that are not as its class leaves them.
+    """Return the names of a spec's fields that do not have their defaults.
 
     >>> from spacedkd.schedule import Spaced
     >>> changed_fields(Spaced("1ep", tail="drop"))
     ['interval', 'tail']
     """
-    return [one.name for one in fields(spec) if getattr(spec, one.name) != default_value(one)]
+    return [entry.name for entry in fields(spec) if getattr(spec, entry.name) != default_value(entry)]
 
 
-def default_value(one: Field[Any]) -> Any:
-    """What a field has where nothing is said."""
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def default_value(entry: Field[Any]) -> Any:
+    """Return the default of a dataclass field; MISSING where it has none."""
+    return entry.default if entry.default_factory is MISSING else entry.default_factory()
 
 
 def field_docs(kind: type[Any]) -> dict[str, str]:
-    """The sentence below each field of a class of ours, for help and docs; not of the classes it comes from.
+    """Return the text below each field of a class of this package, for help and docs; inherited fields have none.
 
     >>> from spacedkd.config.spec import OptimizerSpec
-    >>> sentences(OptimizerSpec)["lr"]
+    >>> field_docs(OptimizerSpec)["lr"]
     'learning rate'
     """
     if kind.__module__.partition(".")[0] != "spacedkd":
@@ -181,7 +181,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def coerce(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type `hint` wants it."""
+    """Return `value` as the type `hint`, or refuse it; `where` names the value in the refusal."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         options = [option for option in get_args(hint) if option is not types.NoneType]
@@ -191,7 +191,7 @@ def coerce(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise UserError(f"{where} must be a list, got {format_value(value)}.")
-        return tuple(coerce(get_args(hint)[0], item, f"{where}[{place}]") for place, item in enumerate(value))
+        return tuple(coerce(get_args(hint)[0], item, f"{where}[{number}]") for number, item in enumerate(value))
     if hint is Duration:
         return Duration.parse(value)
     if hint is Schedule:
@@ -208,7 +208,7 @@ def coerce(hint: Any, value: Any, where: str) -> Any:
 
 
 def _dataclass(kind: Any, value: Any, where: str) -> Any:
-    """An object of this kind; a name alone stands for one with that name, `Online` for `Online()`."""
+    """Return an object of this kind from itself, from a dictionary, or from a text that is its first field."""
     if isinstance(value, kind):
         return value
     first = next(iter(_hints(kind).values()))
@@ -222,7 +222,7 @@ def _dataclass(kind: Any, value: Any, where: str) -> Any:
 
 
 TRUTH = {"true": True, "yes": True, "false": False, "no": False}
-"""texts that stand for a truth value, in any case, wherever one is wanted"""
+"""texts that stand for a truth value, in any case, wherever a field is one"""
 
 
 def truth(value: Any) -> bool | None:
@@ -235,80 +235,76 @@ def truth(value: Any) -> bool | None:
 
 
 def with_truth(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options whose types are not known here, with truth values in place of the texts that stand for them.
+    """Return options whose types are not known here, with truth values in place of the texts that stand for them.
 
     Left as text, "False" would count as true wherever Python asks whether it is.
     """
 
     def read(value: Any) -> Any:
-        known = truth(value)
-        return value if known is None else known
+        meaning = truth(value)
+        return value if meaning is None else meaning
 
-    return {key: with_truth(one) if isinstance(one, Mapping) else read(one) for key, one in options.items()}
+    return {key: with_truth(value) if isinstance(value, Mapping) else read(value) for key, value in options.items()}
 
 
 def by_signature(function: Callable[..., Any], options: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Keyword arguments of a function as its parameters want them: by annotation or else by default value.
+    """Return keyword arguments of a function with the types of its parameters: by annotation, or by default value.
 
-    A text stays one where the parameter takes texts; elsewhere one that stands for a truth value becomes that. What
-    cannot be the truth value or the number that a parameter wants is refused, and so is a truth value (a `no` of YAML,
-    say) where it is annotated to take nothing but texts.
+    A text stays a text where the parameter takes texts; elsewhere "yes" or "false" becomes a truth value. A value that
+    cannot be the truth value or the number that a parameter takes is refused, and so is a truth value (YAML's `no`,
+    say) for a parameter that is annotated to take nothing but texts.
 
     >>> def make(width: int = 8, deep=False, language: str = "en"): ...
     >>> by_signature(make, {"width": 4, "deep": "yes", "language": "no"}, "Network make")
     {'width': 4, 'deep': True, 'language': 'no'}
     """
-    wanted = _wanted(function) if any(isinstance(one, str | bool) for one in options.values()) else {}
-    made = with_truth(options)
+    by_parameter = _parameter_types(function) if any(isinstance(v, str | bool) for v in options.values()) else {}
+    arguments = with_truth(options)
     for name, value in options.items():
-        kinds = wanted.get(name, ())
+        kinds = by_parameter.get(name, ())
         if str in kinds and bool not in kinds:
-            made[name] = value
-        if isinstance(made[name], str | bool) and len(kinds) == 1:
-            made[name] = _scalar(kinds[0], made[name], f"{what}: {name}")
-    return made
+            arguments[name] = value
+        if isinstance(arguments[name], str | bool) and len(kinds) == 1:
+            arguments[name] = _scalar(kinds[0], arguments[name], f"{what}: {name}")
+    return arguments
 
 
-def _wanted(function: Callable[..., Any]) -> dict[str, tuple[type, ...]]:
-    """The plain types that each parameter takes; of a class also those of the classes it hands keywords on to."""
+def _parameter_types(function: Callable[..., Any]) -> dict[str, tuple[type, ...]]:
+    """Return the plain types of each parameter; for a class also those of base classes that it passes keywords to."""
     kinds = function.__mro__[:-1] if isinstance(function, type) else ()
     makers: list[Any] = [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)] or [function]
-    wanted: dict[str, tuple[type, ...]] = {}
+    by_parameter: dict[str, tuple[type, ...]] = {}
     for make in makers:
         try:
             parameters = inspect.signature(make, eval_str=True).parameters.values()
         except (TypeError, ValueError, NameError, AttributeError):
-            return wanted
-        for one in parameters:
-            wanted.setdefault(one.name, _plain_types(one))
-        if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
-            return wanted
-    return wanted
+            return by_parameter
+        for parameter in parameters:
+            by_parameter.setdefault(parameter.name, _plain_types(parameter))
+        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+            return by_parameter
+    return by_parameter
 
 
 def _plain_types(parameter: inspect.Parameter) -> tuple[type, ...]:
-    """What it takes, of bool, int, float and str; (str, object) where it takes texts and perhaps something else."""
-    hint, default_value = parameter.annotation, parameter.default
+    """Return those of bool, int, float and str that a parameter takes; (str, object) if it may take more than str."""
+    hint, default = parameter.annotation, parameter.default
     if hint is str:
         return (str,)
     if hint is inspect.Parameter.empty:
-        return (
-            (str, object)
-            if isinstance(default_value, str)
-            else (type(default_value),)
-            if isinstance(default_value, bool | float)
-            else ()
-        )
+        if isinstance(default, str):
+            return (str, object)
+        return (type(default),) if isinstance(default, bool | float) else ()
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    kinds = tuple(one for one in options if one is not types.NoneType)
-    if kinds != (str,) and all(one in (bool, int, float, str) for one in kinds):
+    kinds = tuple(option for option in options if option is not types.NoneType)
+    if kinds != (str,) and all(kind in (bool, int, float, str) for kind in kinds):
         return kinds
     return (str, object) if str in kinds else ()
 
 
 def _scalar(hint: type, value: Any, where: str) -> Any:
-    if hint is bool and (known := truth(value)) is not None:
-        return known
+    if hint is bool and (meaning := truth(value)) is not None:
+        return meaning
     if hint is str and isinstance(value, PathLike):
         return _unicode(str(fspath(value)), where)
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -435,9 +435,8 @@ class MethodSpec:
 
     >>> MethodSpec("dkd", {"temperature": 4}).name
     'dkd'
-    >>> MethodSpec("dkdd")
-    Traceback (most recent call last):
-    spacedkd.runtime.errors.UserError: Unknown method 'dkdd'. Did you mean 'dkd'? ...
+    >>> MethodSpec("Self_KD").name
+    'self-kd'
     """
 
     name: str = "kd"
@@ -587,10 +586,12 @@ class RunSpec:
 def pairing_json(spec: RunSpec) -> dict[str, Any]:
     """Return the JSON of the fields in which two runs must agree to be compared seed by seed: see `option`."""
     written = to_json(spec)
-    unpaired = {
-        entry.name for entry in fields(spec) if entry.metadata["identity"] == "never" or not entry.metadata["paired"]
+    declared = {entry.name: entry.metadata for entry in fields(spec)}
+    return {
+        name: value
+        for name, value in written.items()
+        if declared[name].get("identity") != "never" and declared[name].get("paired", True)
     }
-    return {name: value for name, value in written.items() if name not in unpaired}
 
 
 def teacher_settings(spec: RunSpec) -> dict[str, Any]:

@@ -11,20 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import RunSpec, read_spec, with_extensions
+from spacedkd.config.spec import RunSpec, pairing_json, read_spec, with_extensions
 from spacedkd.runs.journal import Curve, Curves, read_accuracies, read_curves
 from spacedkd.runs.schema import PlanDocument, ResultDocument, read_checked
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import Folder
 from spacedkd.schedule import interval_of, steps_of
-
-_IRRELEVANT = (
-    *("label", "seed", "engine", "schedule", "evaluate_every", "save_every", "log_every", "log"),
-    *("record", "teacher_path"),
-)
-"""fields of a spec that do not decide a run's last accuracy, or that differ between the runs of a pair"""
 
 
 @dataclass(frozen=True)
@@ -127,11 +120,10 @@ class Run:
     @cached_property
     def all_but_spacing(self) -> str:
         """The settings that decide the numbers, except schedule and variant, as JSON: equal for runs to be paired."""
-        spec = to_json(self.spec)
-        settings = {key: value for key, value in spec.items() if key not in _IRRELEVANT}
-        options = {key: value for key, value in spec["method"]["options"].items() if key != "variant"}
+        settings = pairing_json(self.spec)
+        options = {key: value for key, value in settings["method"]["options"].items() if key != "variant"}
         settings["method"] = {"name": self.spec.method.name, "options": options}
-        settings["teacher"] = spec["teacher"] or spec["network"]
+        settings["teacher"] = settings["teacher"] or settings["network"]
         settings["processes"] = self.spec.engine.processes
         settings["roles"] = max(2, len(self.roles))  # a chain of three is not two with another interval
         return json.dumps(settings, sort_keys=True)

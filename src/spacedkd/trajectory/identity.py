@@ -17,7 +17,7 @@ from torch import nn
 
 from spacedkd.config.resolve import ResolvedRun
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import read_spec
+from spacedkd.config.spec import read_spec, teacher_settings
 from spacedkd.data.inputs import Inputs
 from spacedkd.runs.tensor_file import digest
 from spacedkd.runtime.errors import UserError
@@ -70,19 +70,9 @@ def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Mod
     before = roles[: roles.index(role) + 1]
     settings = {
         "network": to_json(network.untrained()),
-        "data": to_json(spec.data),
-        "seed": spec.seed,
-        "batch size": spec.batch_size,
-        "epochs": spec.epochs,
+        **teacher_settings(spec),
         "steps to learn": run.stops[role],
-        "optimizer": to_json(spec.optimizer),
-        "learning rate": to_json(spec.rate),
-        "label smoothing": spec.label_smoothing,
-        "precision": spec.precision,
-        "memory layout": spec.channels_last,
-        "compiler": spec.engine.compile,
         "number of processes": [spec.engine.processes, *spec.processes_before],
-        "shared BatchNorm": spec.sync_batchnorm,
         "objects": [spec.objects.get(name) for name in (own, "data", "collate", "optimizer", "lr")],
         "method": to_json(spec.method) if uses_method else None,
         "first weights": [digest(models[learners[name]].state_dict()) for name in before],
