@@ -93,6 +93,18 @@ class Classifier(nn.Module):
             raise failed(f"Network {type(self.network).__name__}", error, "while it is called") from error
 
 
+class Logits(nn.Module):
+    """A model's deepest head alone, as other tools expect a network: images to logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images)[0].logits
+        return logits
+
+
 def make_adapter(student: int, teacher: int) -> nn.Module:
     """Return the paper code's adapter of features: Linear, ReLU, Linear, with the mean of both widths between."""
     hidden = (student + teacher) // 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from spacedkd.config.objects import Objects
 from spacedkd.config.resolve import resolve
@@ -20,7 +20,7 @@ from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Batch
 from spacedkd.evaluation.scores import Predict
 from spacedkd.models import factory
-from spacedkd.models.classifier import Classifier, Prediction
+from spacedkd.models.classifier import Classifier, Logits, Prediction
 from spacedkd.models.pretrained import check_published, keep_normalisation
 from spacedkd.runs import checkpoint, tensor_file
 from spacedkd.runs.folder import RunFolder
@@ -82,18 +82,6 @@ class TrainedModels:
 
     def to_device(self, batch: Batch) -> Batch:
         return batch.to(self.device, self.channels_last)
-
-
-class Logits(nn.Module):
-    """A model's deepest head alone, as other tools expect a network: images to logits."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(images)[0].logits
-        return logits
 
 
 def load_run(

@@ -1,4 +1,4 @@
-"""What the trajectory of a role depends on, and whether a recorded one is the one that a run's own role would take.
+"""The settings that a role's trajectory depends on, and the check that a recorded one is that of a run's own role.
 
 A role that learns from labels, or from roles before it, has weights that are a pure function of the settings listed
 here. Equal settings are equal bits, so the trajectory can be recorded by one run and replayed by another.

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from spacedkd.config.resolve import resolve
 from spacedkd.config.spec import OptimizerSpec, RateSpec, check_folder, read_spec
+from spacedkd.models.classifier import Logits
 from spacedkd.runtime.errors import UserError, check_between, pluralize, whole_number
 from spacedkd.schedule import Duration, Schedule, Spaced
 from spacedkd.timeline import TeacherUpdates
 from spacedkd.training.build import build_models
-from spacedkd.training.trained_models import Logits
 from spacedkd.trajectory.store import (
     FolderSnapshots,
     RunSnapshots,
