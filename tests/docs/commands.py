@@ -91,7 +91,7 @@ def _no_work() -> Iterator[None]:
         patch("spacedkd.training.loop.train_run", lambda spec, *_, **__: _understood(spec)),
         patch("spacedkd.comparison.scheduler.compare", lambda arms, *_, **__: _understood(*arms.values())),
         patch("spacedkd.cli.train.extended", lambda spec, *_: spec),
-        patch.object(RunFolder, "taken_up", lambda self, spec: spec),
+        patch.object(RunFolder, "spec_to_resume", lambda self, spec: spec),
         ExitStack() as stack,
     ):
         for name in _WORK:

@@ -27,7 +27,7 @@ from spacedkd.config.spec import (
     read_spec,
 )
 from spacedkd.runtime.errors import UserError, same_name
-from spacedkd.runtime.files import resolved
+from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.user_code import is_user_code
 from spacedkd.schedule import SCHEDULES, Ahead, Duration, Online, Schedule, Window, as_schedule, by_name
 
@@ -74,7 +74,7 @@ def _with_trained_teacher(spec: RunSpec, place: str, trust_code: bool) -> RunSpe
     """The trained teacher; a method whose teacher would learn is told that it does not."""
     if place != PUBLISHED:
         network = spec.teacher or _trained_network(Path(place), spec, trust_code)
-        teacher = replace(network, weights=str(resolved(Path(place))))
+        teacher = replace(network, weights=str(resolve_links(Path(place))))
     elif spec.teacher is None:
         raise UserError("--teacher-weights timm takes the published weights of a network: name it with --teacher.")
     else:

@@ -213,7 +213,7 @@ def train(
         console.print(f"Recipe {name} fills in:", terminal.of_spec(spec, of_quirks(name, without, spec)))
     folder, library = run_asked.place(), Library()
     if resume is not None and typed:
-        spec = RunFolder(resume).taken_up(changed(spec, typed))
+        spec = RunFolder(resume).spec_to_resume(changed(spec, typed))
     if extend is not None:
         RunFolder(folder).check_free()
         spec = extended(spec, extend, library)

@@ -21,7 +21,7 @@ from spacedkd.runtime.errors import (
     UserError,
     first_line,
 )
-from spacedkd.runtime.files import resolved
+from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
 from spacedkd.training.callbacks import Event
@@ -79,7 +79,7 @@ def train_all(
     while waiting or running:
         if stop():
             raise Stopped("The comparison", len(jobs) - len(waiting) - len(running), len(jobs), "runs")
-        lost = {str(resolved(jobs[number].folder)): jobs[number] for number in failed}
+        lost = {str(resolve_links(jobs[number].folder)): jobs[number] for number in failed}
         for number, job in [place for place in waiting if place[1].spec.teacher_path in lost]:
             leader = lost[job.spec.teacher_path or ""]
             failed[number] = LeftAlone(f"{job.name}: it follows {leader.name}, which did not finish.")

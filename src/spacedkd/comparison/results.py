@@ -22,7 +22,7 @@ from spacedkd.runs.result import Run, read_run
 from spacedkd.runs.schema import COST_TOTALS
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError, unknown
-from spacedkd.runtime.files import remove_leftovers, resolved, write_json
+from spacedkd.runtime.files import remove_leftovers, resolve_links, write_json
 from spacedkd.schedule import describe_schedule
 
 # What spacing did: every spaced arm beside the arm that differs from it in nothing but the spacing.
@@ -227,7 +227,7 @@ def _place(path: Path, folder: str) -> Path:
     """Where a run of a comparison lies; one that was written with its whole path may have been copied with the rest."""
     parts = Path(folder).parts if Path(folder).is_absolute() else ()
     copies = (path.parent.joinpath(*parts[-last:]) for last in range(len(parts) - 1, 0, -1))
-    return resolved(next((copy for copy in copies if copy.exists()), path.parent / folder))
+    return resolve_links(next((copy for copy in copies if copy.exists()), path.parent / folder))
 
 
 def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:

@@ -33,7 +33,7 @@ from spacedkd.config.spec import MethodSpec, RunSpec, check_folder, check_spec, 
 from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import Moved, SnapshotsGone, UserError, install_command, unknown
-from spacedkd.runtime.files import Folder, make_durable, naming, resolved
+from spacedkd.runtime.files import Folder, make_durable, resolve_links, write_errors
 from spacedkd.runtime.machine import free_memory, numbers_of
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, never_stop
@@ -246,9 +246,11 @@ def run_all(
         if ray is None and at_once is None:
             at_once = as_memory_allows(jobs_at_once(None, todo[0].spec.engine.accelerator), held)
         todo = [job for job in known if not job.finished]
-        leaders = {str(resolved(job.folder)): job for job in (*jobs, *known)}
+        leaders = {str(resolve_links(job.folder)): job for job in (*jobs, *known)}
         _train_all(todo, leaders, lost, out, at_once, callback, ray, stop)
-    ours = {place for job in jobs for place in (resolved(job.folder), RunFolder(resolved(job.folder)).teacher)}
+    ours = {
+        place for job in jobs for place in (resolve_links(job.folder), RunFolder(resolve_links(job.folder)).teacher)
+    }
     recorders = followers(out, ())
     forget_passed({leader: runs for leader, runs in recorders.items() if leader in ours})
     return {job.folder: lost[job.folder][1] for job in jobs if job.folder in lost}
@@ -272,19 +274,19 @@ def _train_all(
     gone: set[Path] = set()
     renewed: set[str] = set()
     place = Folder(out)
-    with naming(out):
+    with write_errors(out):
         make_durable(out)
 
     def stops() -> bool:
         try:
             place.check()
         except Moved as error:
-            where = "" if error.place is None else " Go on with the same command and the new name of the folder."
-            raise Moved(f"{error}{where}", error.place) from None
+            where = "" if error.path is None else " Go on with the same command and the new name of the folder."
+            raise Moved(f"{error}{where}", error.path) from None
         return stop()
 
     with ExitStack() as stack:
-        stack.enter_context(place.held())
+        stack.enter_context(place.held_open())
         pool: Pool | None = None
         while todo := without_lost(todo, leaders, lost, gone):
             pool = pool or stack.enter_context(_open_pool(todo, at_once, ray))

@@ -16,7 +16,7 @@ from spacedkd.config.spec import RunSpec, read_spec
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.documents import read_json, read_small_json
 from spacedkd.runtime.errors import Diverged, Moved, RunFailed, SnapshotsGone, UserError
-from spacedkd.runtime.files import Folder, resolved, write_json
+from spacedkd.runtime.files import Folder, resolve_links, write_json
 from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Offline, Schedule
 from spacedkd.timeline import updates_seen
@@ -170,7 +170,7 @@ def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
         if not live.begun:
             others = _fitting(others, live.folder)
         spec = live.spec if live.begun else _recording(live.spec, [teacher for _, teacher in others])
-        path, last = str(resolved(live.folder)), own.plan.stops[own.plan.roles[0]]
+        path, last = str(resolve_links(live.folder)), own.plan.stops[own.plan.roles[0]]
         threads = live.spec.engine.threads  # which show in the bits; a run that has begun keeps its own
         follow = []
         for job, teacher in others:
@@ -184,7 +184,7 @@ def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
 
 def _fitting(arms: Sequence[tuple[Job, Teacher]], folder: Path) -> list[tuple[Job, Teacher]]:
     """The arms that need least of their teacher, as long as what is recorded for all of them finds room on the disk."""
-    room = shutil.disk_usage(next(place for place in resolved(folder).parents if place.exists())).free // ROOM
+    room = shutil.disk_usage(next(place for place in resolve_links(folder).parents if place.exists())).free // ROOM
     found, recorded = [], set[int]()
     for job, teacher in sorted(arms, key=lambda arm: len(arm[1].needed)):
         recorded |= teacher.needed
@@ -252,12 +252,14 @@ def without_lost(jobs: Sequence[Job], leaders: Mapping[str, Job], lost: Lost, go
         _, error = lost.get(teacher.folder) or lost.get(leader.folder) or (None, None)
         of_teacher = isinstance(error, Diverged) and error.role in _recorded_roles(leader)
         if error is not None and (of_teacher or teacher.folder in lost):
-            again = replace(job.spec, teacher_path=str(resolved(leader.folder)))  # which may not fail the next time
+            again = replace(
+                job.spec, teacher_path=str(resolve_links(leader.folder))
+            )  # which may not fail the next time
             _lose(job._replace(spec=again), error, lost)
             continue
         if not teacher.finished:
             found.setdefault(teacher.folder, teacher)
-        found[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(resolved(teacher.folder))))
+        found[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(resolve_links(teacher.folder))))
     return [*found.values()]
 
 
@@ -286,7 +288,7 @@ def _lose(job: Job, error: UserError, lost: Lost) -> None:
 
 def next_jobs(waiting: Sequence[tuple[int, Job]], running: Collection[Job], room: int) -> list[tuple[int, Job]]:
     """Which jobs to begin now, as many as there is room for; first those that need not wait for one that is running."""
-    busy = {str(resolved(job.folder)) for job in running}
+    busy = {str(resolve_links(job.folder)) for job in running}
     ready = [place for place in waiting if _can_begin(place[1], busy)]
     return sorted(ready, key=lambda place: place[1].spec.teacher_path in busy)[:room]
 

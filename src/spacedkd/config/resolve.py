@@ -25,7 +25,7 @@ from spacedkd.methods.base import Method, Progress
 from spacedkd.models import factory
 from spacedkd.models.classifier import class_count
 from spacedkd.runtime.errors import UserError, unknown
-from spacedkd.runtime.files import resolved
+from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.machine import check_count, check_threads
 from spacedkd.runtime.user_code import check_trusted, failed, is_user_code, load_object, user_code
 from spacedkd.schedule import Duration, Online, Schedule, Turn
@@ -134,7 +134,7 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
         data=spec.data if is_user_code(spec.data.source) else (library or Library()).resolve(spec.data),
         method=describe(method),
         schedule=schedule,
-        teacher_path=None if spec.teacher_path is None else str(resolved(Path(spec.teacher_path))),
+        teacher_path=None if spec.teacher_path is None else str(resolve_links(Path(spec.teacher_path))),
         precision=best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
         engine=replace(_checked(spec.engine), threads=spec.engine.threads or _threads(spec.engine)),
     )

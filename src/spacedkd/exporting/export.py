@@ -23,7 +23,7 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, check_weights
 from spacedkd.runs.schema import ClassesDocument, read_checked
 from spacedkd.runtime.errors import UserError
-from spacedkd.runtime.files import make_durable, naming, write_json, write_new_folder, write_text
+from spacedkd.runtime.files import make_durable, write_errors, write_json, write_new_folder, write_text
 
 # What somebody asks to be exported, refused before anything heavy is imported where it cannot be.
 
@@ -80,7 +80,7 @@ def write(asked: ExportRequest, run: Run, network: MakeModule | None = None, tru
     folder.check_links()
     source = folder.average if asked.average else folder.best if asked.best else folder.student
     known = _known(source, run.spec, asked.license, trust_code)
-    with naming(asked.to):
+    with write_errors(asked.to):
         make_durable(asked.to.parent)
     with write_new_folder(asked.to) as unfinished:
         _copy(folder, source / "model.safetensors", unfinished)

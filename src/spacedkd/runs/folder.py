@@ -1,4 +1,8 @@
-"""A run is a folder: its spec, its journal, its checkpoint, its student and its result."""
+"""A run's folder: the paths of its files, and the rules for when they may be written.
+
+All files are opened from a handle of the folder (`RunFolder.handle`), so that no link in it is followed and nothing is
+written to a folder that was moved. A process that trains a run holds its lock.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,41 +20,47 @@ from spacedkd.runs.result import matches_digest, read_digests
 from spacedkd.runs.status import PROGRESS
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import Moved, UserError
-from spacedkd.runtime.files import Folder, check_writable, is_unfinished, make_durable, naming, write_json
+from spacedkd.runtime.files import Folder, check_writable, is_unfinished, make_durable, write_errors, write_json
 from spacedkd.runtime.locks import LockHeld, hold
 
 
 class RunFolder:
-    """Paths of a run's files, and the rules for when they may be written."""
+    """The folder of a run."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.handle = Folder(self.path)
-        """through which all its files are written, and read"""
+        """reads and writes all its files"""
         self.spec = self.path / "spec.json"
         self.classes = self.path / "classes.json"
         self.journal = self.path / "journal.jsonl"
         self.checkpoint = self.path / "checkpoint" / "latest.safetensors"
         self.student = self.path / "student"
         self.average = self.path / "average"
+        """the student's moving average"""
         self.best = self.path / "best"
+        """the student of its best epoch, where held-out images chose one"""
         self.result = self.path / "result.json"
         self.teacher = self.path / "teacher"
+        """the run that trains the teacher, in a pipeline"""
         self.logs = self.path / "logs"
         self.passed = self.path / "passed.json"
+        """which snapshots of a recorded teacher no checkpoint of this run needs any more"""
         self.failed = self.path / "failed.json"
-        """of a run of a comparison that an exception has ended, or the end of its process: what it was"""
+        """of a run of a comparison that an exception, or the end of its process, has ended: the error"""
         self.begin = self.path / "begin"
         """of a run that extends another: what that one ended with"""
         self.first_checkpoint = self.begin / "checkpoint.safetensors"
 
+    # Who may use the folder.
+
     def check_free(self) -> None:
-        """Refuse a place that already holds something, so that nothing is written over."""
+        """Refuse a folder that already holds something, so that nothing is overwritten."""
         if self.spec.exists():
             raise UserError(
                 f"{self.path} already holds a run. Continue it with --resume {self.path}, or choose another folder."
             )
-        if self.path.exists() and (not self.path.is_dir() or any(not _leftover(p) for p in self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or any(not _is_leftover(p) for p in self.path.iterdir())):
             raise UserError(f"{self.path} is not empty and not a run. Choose another folder.")
 
     def check_holds(self, spec: RunSpec) -> None:
@@ -58,18 +68,70 @@ class RunFolder:
         if read_spec(self.path).fingerprint() not in spec.fingerprints():
             raise UserError(f"{self.path} holds another run (its spec.json differs). Choose another folder.")
 
-    def taken_up(self, spec: RunSpec) -> RunSpec:
-        """The spec of the run with its number of processes changed to that of `spec`; what it was before is kept."""
-        held = read_spec(self.path)
-        if held.engine.processes == spec.engine.processes or self.finished():
+    def check_links(self) -> None:
+        """Refuse a run in which a file or folder is a symbolic link; the run's folder itself may be reached by links."""
+        if self.path.is_dir():
+            logs = [f"{self.logs.name}/{name}" for name in LOGGERS]  # the other files in there are the loggers' own
+            files = [f"{folder}/{name}" for folder in logs for name in ("run.json", "metrics.csv")]
+            self.handle.refuse_links((*_FILES, *_FOLDERS, *logs, *files))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for this process, and remove what killed processes left unfinished; a kill releases it."""
+        self._make()
+        self.check_links()
+        try:
+            with self.handle.held_open(), hold(self.path / ".lock", within=self.handle):
+                recorded = self.path / "path"
+                own = (self.path, self.checkpoint.parent, self.student, self.average, self.best, self.begin, recorded)
+                for folder in (*own, *(recorded / name for name in self.handle.names(recorded))):
+                    self.handle.remove_leftovers(folder)
+                yield
+        except Moved as error:
+            way_out = "" if error.path is None else f" Continue with: spacedkd train --resume {error.path}"
+            raise Moved(f"{error}{way_out}", error.path) from None
+        except LockHeld as error:
+            line = f"Another process is training in {self.path}: {error} Wait for it or stop it first."
+            raise UserError(line) from None
+
+    # How a run begins, and begins again.
+
+    def create(self, spec: RunSpec) -> None:
+        """Make the folder, and write its spec.json."""
+        if spec.engine.pipeline:  # its teacher is inside of the folder, and moves with it
+            spec = replace(spec, teacher_path=None)
+        self._make()
+        write_json(self.spec, to_json(spec), self.handle)
+
+    def _make(self) -> None:
+        with write_errors(self.path):
+            make_durable(self.path)
+
+    def spec_to_resume(self, spec: RunSpec) -> RunSpec:
+        """Return the spec, in which the numbers of processes are noted that the run had before, if its own differs."""
+        started = read_spec(self.path)
+        if started.engine.processes == spec.engine.processes or self.finished():
             return spec
         if not checkpoint.generations(self.checkpoint):
-            raise UserError(f"{self.path} has no checkpoint yet to go on from: start again in a new folder.")
-        done = f"{held.engine.processes} until turn {checkpoint.newest(self.checkpoint).position.turns}"
-        return replace(spec, processes_before=(*held.processes_before, done))
+            raise UserError(f"{self.path} has no checkpoint yet to continue from: start again in a new folder.")
+        done = f"{started.engine.processes} until turn {checkpoint.newest(self.checkpoint).position.turns}"
+        return replace(spec, processes_before=(*started.processes_before, done))
+
+    def restart(self) -> None:
+        """Take the run back to its start; its journal so far is kept as journal-before-N.jsonl."""
+        for path in (self.result, self.passed, self.failed, self.path / "diverged.json"):
+            self.handle.remove(path)
+        if self.handle.exists(self.journal):
+            taken = {*self.handle.names()}
+            names = (f"journal-before-{number}.jsonl" for number in count(1))
+            self.handle.rename(self.journal, self.path / next(name for name in names if name not in taken))
+        for path in checkpoint.generations(self.checkpoint):
+            self.handle.remove(path)
+        for folder in (self.path / "path", self.best, self.logs):
+            self.handle.remove_tree(folder)
 
     def discard(self) -> None:
-        """Give back a folder in which nothing was learned."""
+        """Remove a run that has made no update, and its folder if nothing else is in it."""
         if not self.path.is_dir():
             return
         for path in (self.spec, self.classes, self.journal, self.failed, self.path / PROGRESS, self.path / ".lock"):
@@ -79,89 +141,46 @@ class RunFolder:
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
-    def create(self, spec: RunSpec) -> None:
-        if spec.engine.pipeline:  # its teacher lies within the folder, wherever that is moved to
-            spec = replace(spec, teacher_path=None)
-        self._make()
-        write_json(self.spec, to_json(spec), self.handle)
-
-    def _make(self) -> None:
-        with naming(self.path):
-            make_durable(self.path)
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the folder for this process, without what others have left unfinished in it; a kill releases it too."""
-        self._make()
-        self.check_links()
-        try:
-            with self.handle.held(), hold(self.path / ".lock", within=self.handle):
-                recorded = self.path / "path"
-                own = (self.path, self.checkpoint.parent, self.student, self.average, self.best, self.begin, recorded)
-                for folder in (*own, *(recorded / name for name in self.handle.names(recorded))):
-                    self.handle.remove_leftovers(folder)
-                yield
-        except Moved as error:
-            way_on = "" if error.place is None else f" Go on with: spacedkd train --resume {error.place}"
-            raise Moved(f"{error}{way_on}", error.place) from None
-        except LockHeld as error:
-            line = f"Another process is training in {self.path}: {error} Wait for it or stop it first."
-            raise UserError(line) from None
-
-    def check_links(self) -> None:
-        """Refuse a run of whose files or folders one is a symbolic link; its folder itself may be reached by links."""
-        if self.path.is_dir():
-            logs = [f"{self.logs.name}/{name}" for name in LOGGERS]  # what is in theirs is the loggers' own
-            files = [f"{folder}/{name}" for folder in logs for name in ("run.json", "metrics.csv")]
-            self.handle.refuse_links((*_FILES, *_FOLDERS, *logs, *files))
-
-    def begin_again(self) -> None:
-        """Take a run back to its beginning; the journal so far stays beside the new one."""
-        for path in (self.result, self.passed, self.failed, self.path / "diverged.json"):
-            self.handle.remove(path)
-        if self.handle.exists(self.journal):
-            taken = {*self.handle.names()}
-            names = (f"journal-before-{number}.jsonl" for number in count(1))
-            self.handle.rename(self.journal, self.path / next(name for name in names if name not in taken))
-        for path in checkpoint.generations(self.checkpoint):
-            self.handle.remove(path)
-        for gone in (self.path / "path", self.best, self.logs):
-            self.handle.remove_tree(gone)
+    # What a run has.
 
     def finished(self) -> bool:
+        """Return whether the run has a result."""
         return self.result.exists()
 
     def failed_at_once(self) -> bool:
-        """Whether a run has failed before it saved anything, so that its folder may be given to another spec."""
+        """Return whether the run failed before it saved anything, so that its folder may be given to another spec."""
         before = (self.begin, self.teacher, self.path / "journal-before-1.jsonl")
         saved = [*checkpoint.generations(self.checkpoint), *(path for path in before if path.exists())]
         return self.failed.exists() and not self.finished() and not saved
 
     def is_whole(self, spec: RunSpec) -> bool:
-        """Whether a finished run has all it needs; its checkpoints may have been removed, but not be damaged.
+        """Return whether a finished run has all its files; its checkpoints may have been removed, but not be damaged.
 
-        If not, it can be taken up once more where there is a checkpoint, and else from the beginning only.
+        A run that is not whole is repaired from its checkpoint. Where there is none, it is refused: it can only be
+        restarted.
         """
-        left = checkpoint.generations(self.checkpoint)
+        checkpoints = checkpoint.generations(self.checkpoint)
         students = (self.student, self.average) if spec.ema is not None else (self.student,)
         digests = read_digests(self.path)
         damaged = [folder.name for folder in students if not self._holds_student(folder, digests.get(folder.name))]
         if not matches_digest(self.handle, self.journal, digests.get("journal")):
             damaged.append("journal")
-        if not left and damaged:
+        if not checkpoints and damaged:
             raise UserError(
                 f"{self.path} is finished, but its {damaged[0]} is gone or damaged, and its checkpoints are gone. "
                 f"Train it again with: spacedkd train --resume {self.path} --restart"
             )
-        return not damaged and (not left or checkpoint.newest(self.checkpoint, self.journal).path == self.checkpoint)
+        return not damaged and (
+            not checkpoints or checkpoint.newest(self.checkpoint, self.journal).path == self.checkpoint
+        )
 
     def _holds_student(self, folder: Path, digest: str | None) -> bool:
-        """Whether the network is there that was saved, as far as a file without a digest shows it."""
+        """Return whether a folder has a network with this SHA-256; without a digest, one that can be opened."""
         try:
             with self.handle.reading(folder / "model.safetensors") as file:
                 safe_open(f"/dev/fd/{file.fileno()}", framework="pt")
-            described = read_small_json(folder / "config.json", self.handle)
-            return bool(described) and matches_digest(self.handle, folder / "model.safetensors", digest)
+            config = read_small_json(folder / "config.json", self.handle)
+            return bool(config) and matches_digest(self.handle, folder / "model.safetensors", digest)
         except (SafetensorError, OSError, ValueError):
             return False
 
@@ -172,24 +191,33 @@ _FILES = (
     *("teacher", "logs"),
 )
 _FOLDERS = ("checkpoint/", "student/", "average/", "best/", "begin/", "path/")
-"""what a run's folder holds, in which no link is followed; a pipeline's teacher is a run of its own"""
-_NAMES = (".lock", ".lock.heartbeat", PROGRESS, "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
-"""what a run may have before it has learned anything"""
-_BEGIN = ("checkpoint.safetensors", "journal.jsonl", "best")
-"""what one that extends another gets first"""
+"""in which no link is followed, however deep it lies; `teacher`, in a pipeline, is a run with rules of its own"""
+_FIRST_FILES = (
+    ".lock",
+    ".lock.heartbeat",
+    PROGRESS,
+    "spec.json",
+    "classes.json",
+    "journal.jsonl",
+    "checkpoint",
+    "path",
+)
+"""what a run may have before its first update"""
+_EXTENSION_FILES = ("checkpoint.safetensors", "journal.jsonl", "best")
+"""what `begin/` may have before spec.json is written"""
 
 
-def _leftover(path: Path) -> bool:
-    """What a kill during the very first write leaves behind; in a pipeline the teacher is the first to write."""
+def _is_leftover(path: Path) -> bool:
+    """Return whether a kill during the first writes left this; in a pipeline the teacher is the first to write."""
     if path.name == "teacher" and path.is_dir():
-        return _leads(path) or all(one.name in _NAMES or is_unfinished(one) for one in path.iterdir())
+        return _is_pipeline_teacher(path) or all(p.name in _FIRST_FILES or is_unfinished(p) for p in path.iterdir())
     if path.name == "begin" and path.is_dir():
-        return all(one.name in _BEGIN or is_unfinished(one) for one in path.iterdir())
-    return path.name in _NAMES[:3] or is_unfinished(path)
+        return all(p.name in _EXTENSION_FILES or is_unfinished(p) for p in path.iterdir())
+    return path.name in _FIRST_FILES[:3] or is_unfinished(path)
 
 
-def _leads(path: Path) -> bool:
-    """Whether this is the teacher of a pipeline, which may have come to its end before the student began."""
+def _is_pipeline_teacher(path: Path) -> bool:
+    """Return whether a run trains one role only; it may have finished before the student began."""
     try:
         return read_spec(path).only is not None
     except UserError:
@@ -197,7 +225,7 @@ def _leads(path: Path) -> bool:
 
 
 def make_folder(path: Path, flag: str) -> None:
-    """Make a place for results before they are worked for, so that a bad one is noticed then."""
+    """Make a folder for results before the work begins, so that a bad one is refused then; the error names the flag."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from spacedkd.runs.schema import AccuracyEntry, LossEntry, check
 from spacedkd.runtime.documents import parse_json, read_lines
 from spacedkd.runtime.errors import Damaged, UserError, format_value
-from spacedkd.runtime.files import Folder, naming
+from spacedkd.runtime.files import Folder, write_errors
 
 
 class Journal(AbstractContextManager["Journal"]):
@@ -28,7 +28,7 @@ class Journal(AbstractContextManager["Journal"]):
         if not self._folder.exists(path):
             with self._folder.write_whole(path):
                 pass
-        with naming(path):
+        with write_errors(path):
             self._file = os.fdopen(self._folder.open(path, os.O_RDWR), "r+b")
             self._digest = hashlib.sha256(self._file.read(keep_bytes))
             if digest and self.digest() != digest:
@@ -41,14 +41,14 @@ class Journal(AbstractContextManager["Journal"]):
             self._file.seek(keep_bytes)
 
     def __exit__(self, *exception: object) -> None:
-        with naming(self.path):
+        with write_errors(self.path):
             self._file.close()
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Append one line, and hand it to the system."""
         line = json.dumps(entry).encode() + b"\n"
         self._folder.check()
-        with naming(self.path):
+        with write_errors(self.path):
             self._file.write(line)
             self._file.flush()
         self._digest.update(line)
@@ -71,7 +71,7 @@ class Journal(AbstractContextManager["Journal"]):
 
     def sync(self) -> None:
         """Force everything to disk."""
-        with naming(self.path):
+        with write_errors(self.path):
             os.fsync(self._file.fileno())
 
 

@@ -173,11 +173,11 @@ class Linked(UserError):
 
 
 class Moved(UserError):
-    """A folder was renamed or removed while it was written to; `place` is where it is now, where that is known."""
+    """A folder was renamed or removed while it was written to; `path` is where it is now, if that is known."""
 
-    def __init__(self, line: str, place: Path | None = None) -> None:
+    def __init__(self, line: str, path: Path | None = None) -> None:
         super().__init__(line)
-        self.place = place
+        self.path = path
 
 
 class Diverged(UserError):

@@ -1,4 +1,10 @@
-"""Files that are there whole or not at all, and where things are kept from one run to the next."""
+"""Files that are written whole or not at all, and folders whose contents somebody else may have chosen.
+
+`Folder` opens everything from a handle of the folder and follows no link below it: use it for runs. `write_whole`,
+`write_new_folder` and `write_text` write by a path, where the user named the path. Whatever is written has a name that
+ends in `.unfinished` until it is complete and on the disk; then one rename gives it its own name, so a kill or a power
+cut leaves the old file or the new one. `remove_leftovers` removes what killed writers left.
+"""
 
 import errno
 import hashlib
@@ -20,27 +26,29 @@ from spacedkd.runtime.errors import CannotWrite, Linked, Moved
 
 HOST = re.sub(r"\W", "-", socket.gethostname())[:32] or "here"
 _UNFINISHED = re.compile(r".*\.([\w-]+)_(\d+)_[0-9a-f]+\.unfinished")
-_OLD_LEFTOVER = re.compile(r".*\.unfinished|\.tmp\w{6}")
-"""what earlier versions, and safetensors itself, leave behind"""
-ABANDONED = 3600.0
-"""seconds after which what a process of another machine has not finished is taken to be left behind"""
+"""an unfinished name: that of the file, the machine and the process that writes it, and a random number"""
+_LEFTOVER = re.compile(r".*\.unfinished|\.tmp\w{6}")
+"""names of unfinished files; those without a process are of earlier versions, or of safetensors"""
+ABANDONED_SECONDS = 3600.0
+"""after which an unfinished file of another machine, whose processes cannot be seen from here, counts as left behind"""
+_BLOCK = 1 << 20
 
 
 def open_ordinary(
     path: Path, flags: int = os.O_RDONLY, within: "Folder | Path | None" = None, mode: int = 0o666
 ) -> int:
-    """Open an ordinary file and return its descriptor; refuse folders, FIFOs and devices with an OSError.
+    """Open an ordinary file and return its descriptor; folders, pipes and devices raise an OSError.
 
     `within` is a folder above `path` that somebody else may have filled, such as a run that was downloaded: see
     `Folder` for what is refused below it.
     """
     if within is not None:
         return as_folder(within).open(path, flags, mode)
-    # Without O_NONBLOCK, opening a FIFO that nobody writes to would wait for ever.
-    return _ordinary(os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode), path)
+    # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    return _check_ordinary(os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode), path)
 
 
-def _ordinary(descriptor: int, path: Path) -> int:
+def _check_ordinary(descriptor: int, path: Path) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is a pipe, a device or a folder, not an ordinary file", str(path))
@@ -56,8 +64,8 @@ def read_ordinary(path: Path, most_bytes: int, within: "Folder | Path | None" = 
     return contents
 
 
-def resolved(path: Path) -> Path:
-    """Return the whole path without links; one that leads to itself stays, where `Path.resolve` raises an error."""
+def resolve_links(path: Path) -> Path:
+    """Return the absolute path without links; a link to itself is kept, where `Path.resolve` raises an error."""
     return Path(os.path.realpath(path))
 
 
@@ -65,10 +73,11 @@ class Folder:
     """A folder that somebody else may have filled, such as a run that was downloaded, used by a handle of it.
 
     A path below the folder is looked up part by part, from the handle. No symbolic link is followed there, not even one
-    that leads back into the folder, and ordinary files alone are opened; the folder itself may be reached by links.
+    that leads back into the folder: it is refused as `Linked`. Only ordinary files are opened. The folder itself may be
+    reached by links.
 
-    The handle is opened for each use, or, while the folder is `held`, once for all. Then nothing is written any more
-    after the folder was renamed or removed, and no other folder is made in its place: every use is refused as `Moved`.
+    The handle is opened for each use, or once while the folder is `held_open`. Then nothing more is written after the
+    folder was renamed or removed, and no other folder is made under its name: every use is refused as `Moved`.
 
     >>> import tempfile
     >>> folder = Folder(tempfile.mkdtemp())
@@ -80,60 +89,61 @@ class Folder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._held: int | None = None
-        self._place = self.path
-        """where the folder was when it was held, whatever the current folder of the process is by now"""
+        self._descriptor: int | None = None
+        self._absolute = self.path
+        """where the folder was when it was opened, whatever the current folder of the process is by now"""
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Have the handle open while this lasts."""
-        self._held, self._place = _open_folder(self.path), self.path.absolute()
+    def held_open(self) -> Iterator[None]:
+        """Keep the handle open inside of the block."""
+        self._descriptor, self._absolute = _open_folder(self.path), self.path.absolute()
         try:
             yield
         finally:
-            descriptor, self._held = self._held, None
+            descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
 
     def check(self) -> None:
-        """Refuse to go on with a folder that is held and was renamed or removed; where it is not held, do nothing."""
-        if self._held is None:
+        """Refuse a folder that was renamed or removed since it was held open; do nothing where it is not."""
+        if self._descriptor is None:
             return
-        ours = os.fstat(self._held)
+        ours = os.fstat(self._descriptor)
         with suppress(FileNotFoundError, NotADirectoryError):
-            if os.path.samestat(ours, self._place.stat()):
+            if os.path.samestat(ours, self._absolute.stat()):
                 return
         if ours.st_nlink == 0:
             raise Moved(f"{self.path} was removed while it was written to, with all that was saved in it.")
-        place = _place_of(self._held)
-        where = "elsewhere" if place is None else f"to {place}"
+        new_path = _path_of(self._descriptor)
+        where = "elsewhere" if new_path is None else f"to {new_path}"
         raise Moved(
             f"{self.path} was moved {where} while it was written to. What was saved before is whole there, and nothing "
             "was written since.",
-            place,
+            new_path,
         )
 
     def open(self, path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
         """Open an ordinary file and return its descriptor."""
-        with self._holding(path) as (folder, name):
+        with self._parent_of(path) as (folder, name):
             try:
                 descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=folder)
             except OSError as error:
                 _refuse_link(name, folder, path)
                 raise OSError(error.errno, error.strerror, str(path)) from None
-        return _ordinary(descriptor, path)
+        return _check_ordinary(descriptor, path)
 
     def reading(self, path: Path) -> BinaryIO:
-        """Open an ordinary file to be read."""
+        """Open an ordinary file for reading."""
         return os.fdopen(self.open(path), "rb")
 
     @contextmanager
     def write_whole(self, path: Path, before: Path | None = None) -> Iterator[BinaryIO]:
-        """A file to write to, which gets its name when the block ends well; see the function of the same name.
+        """Open a new file for writing, which gets its name when the block ends without an error.
 
-        What was there is kept under the name `before`; then a kill can leave the old file there alone.
+        If `before` is given, the file that has the name now is kept under that one. The old file is renamed first, so
+        a kill between the renames leaves it as `before` alone, and never two files of one age.
         """
-        unfinished = _name_for(path).name
-        with naming(path), self._holding(path) as (folder, name):
+        unfinished = _unfinished_name(path).name
+        with write_errors(path), self._parent_of(path) as (folder, name):
             _refuse_link(name, folder, path)
             if before is not None:
                 _refuse_link(before.name, folder, before)
@@ -153,9 +163,9 @@ class Folder:
 
     @contextmanager
     def write_folder(self, path: Path) -> Iterator[Path]:
-        """A new folder for libraries that write by a path; its files get their places in `path` when all went well."""
-        unfinished = _name_for(self._place / path.relative_to(self.path))
-        with naming(path), self._holding(path) as (folder, name):
+        """Make a new folder for libraries that write by a path; when the block ends, its files move to `path`."""
+        unfinished = _unfinished_name(self._absolute / path.relative_to(self.path))
+        with write_errors(path), self._parent_of(path) as (folder, name):
             _refuse_link(name, folder, path)
             try:
                 os.mkdir(unfinished.name, dir_fd=folder)
@@ -163,39 +173,39 @@ class Folder:
                 self.check()
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=folder)
-                with _inner(unfinished.name, folder, unfinished) as ours, _inner(name, folder, path) as place:
+                with _subfolder(unfinished.name, folder, unfinished) as ours, _subfolder(name, folder, path) as target:
                     for file in sorted(os.listdir(ours)):  # noqa: PTH208, by a handle
                         _refuse_link(file, ours, unfinished / file)
-                        _refuse_link(file, place, path / file)
+                        _refuse_link(file, target, path / file)
                         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=ours), "rb") as opened:
                             os.fsync(opened.fileno())
-                        os.rename(file, file, src_dir_fd=ours, dst_dir_fd=place)
-                    _sync(place)
+                        os.rename(file, file, src_dir_fd=ours, dst_dir_fd=target)
+                    _sync(target)
                 _sync(folder)
             finally:
                 shutil.rmtree(unfinished.name, ignore_errors=True, dir_fd=folder)
 
     @contextmanager
     def append(self, path: Path) -> Iterator[BinaryIO]:
-        """A file to write to behind what it has; it is made where it is not there."""
-        with naming(path), os.fdopen(self.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+        """Open a file for writing at its end; it is made if it does not exist."""
+        with write_errors(path), os.fdopen(self.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
             yield file
 
     def make(self, path: Path) -> None:
-        """Make a folder below this one, and those between, so that their names survive a power cut."""
-        with naming(path), self._walked(self._parts(path), make=True):
+        """Make a folder below this one, and those between them, so that their names survive a power cut."""
+        with write_errors(path), self._walk(self._parts(path), make=True):
             pass
 
     def exists(self, path: Path) -> bool:
-        """Whether there is anything of this name; a link is, which is refused when it is opened."""
+        """Return whether there is anything of this name, also a link, which is refused when it is opened."""
         try:
-            with self._holding(path) as (folder, name):
+            with self._parent_of(path) as (folder, name):
                 return _mode_of(name, folder) is not None
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def size(self, path: Path) -> int:
-        """Of a file in bytes; 0 where there is none."""
+        """Return the bytes of a file; 0 where there is none."""
         try:
             with self.reading(path) as file:
                 return os.fstat(file.fileno()).st_size
@@ -203,54 +213,54 @@ class Folder:
             return 0
 
     def digest(self, path: Path, most_bytes: int | None = None) -> str:
-        """SHA-256 of a file, or of its first bytes."""
-        found, left = hashlib.sha256(), sys.maxsize if most_bytes is None else most_bytes
+        """Return the SHA-256 of a file, or of its first bytes."""
+        digest, remaining = hashlib.sha256(), sys.maxsize if most_bytes is None else most_bytes
         with self.reading(path) as file:
-            while left > 0 and (piece := file.read(min(left, _PIECE))):
-                found.update(piece)
-                left -= len(piece)
-        return found.hexdigest()
+            while remaining > 0 and (block := file.read(min(remaining, _BLOCK))):
+                digest.update(block)
+                remaining -= len(block)
+        return digest.hexdigest()
 
     def names(self, path: Path | None = None) -> list[str]:
-        """What there is in the folder, or in one below it; nothing where there is none."""
+        """Return the names in the folder, or in one below it; none where that does not exist."""
         try:
-            with self._walked(() if path is None else self._parts(path)) as folder:
+            with self._walk(() if path is None else self._parts(path)) as folder:
                 return sorted(os.listdir(folder))  # noqa: PTH208, by a handle
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def remove(self, path: Path, durable: bool = False) -> None:
-        """Remove a file, if it is there; if told, so that it is gone after a power cut."""
-        with naming(path), suppress(FileNotFoundError), self._holding(path) as (folder, name):
+        """Remove a file, if it exists; with `durable`, so that it stays removed after a power cut."""
+        with write_errors(path), suppress(FileNotFoundError), self._parent_of(path) as (folder, name):
             _refuse_link(name, folder, path)
             os.unlink(name, dir_fd=folder)
             if durable:
                 _sync(folder)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder with all that is in it, or whatever has its name; what the system keeps is left."""
-        with suppress(FileNotFoundError, NotADirectoryError), self._holding(path) as (folder, name):
+        """Remove a folder with all that is in it, or a file of this name; what the system refuses to remove stays."""
+        with suppress(FileNotFoundError, NotADirectoryError), self._parent_of(path) as (folder, name):
             _refuse_link(name, folder, path)
             if stat.S_ISDIR(_mode_of(name, folder) or stat.S_IFDIR):
                 shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
-            else:  # rmtree would open a pipe, and wait for somebody who writes to it
+            else:  # rmtree would open a pipe, and wait for a process that writes to it
                 with suppress(OSError):
                     os.unlink(name, dir_fd=folder)
 
     def rename(self, path: Path, to: Path, durable: bool = True) -> None:
-        """Give a file another name, in the place of whatever has it; unless told, so that it survives a power cut."""
-        with naming(to), self._holding(path) as (folder, name), self._holding(to) as (there, new):
+        """Rename a file, and replace what has the new name; with `durable`, so that it survives a power cut."""
+        with write_errors(to), self._parent_of(path) as (folder, name), self._parent_of(to) as (new_folder, new_name):
             _refuse_link(name, folder, path)
-            _refuse_link(new, there, to)
-            os.rename(name, new, src_dir_fd=folder, dst_dir_fd=there)
+            _refuse_link(new_name, new_folder, to)
+            os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=new_folder)
             if durable:
-                _sync(there)
+                _sync(new_folder)
 
     def remove_leftovers(self, path: Path) -> None:
-        """Remove what killed writers have left unfinished in a folder that nobody else writes to."""
+        """Remove what killed writers left unfinished in a folder that no other process writes to."""
         try:
-            with self._walked(self._parts(path)) as folder:
-                for name in filter(_OLD_LEFTOVER.fullmatch, os.listdir(folder)):  # noqa: PTH208, by a handle
+            with self._walk(self._parts(path)) as folder:
+                for name in filter(_LEFTOVER.fullmatch, os.listdir(folder)):  # noqa: PTH208, by a handle
                     mode = _mode_of(name, folder)
                     with suppress(OSError):
                         if mode is not None and stat.S_ISDIR(mode):
@@ -261,15 +271,15 @@ class Folder:
             return
 
     def refuse_links(self, names: Iterable[str]) -> None:
-        """Refuse, for libraries that open files by a path, links among these names, or anywhere below `name/`."""
+        """Refuse links among these names, or anywhere below `name/`: for libraries that open files by a path."""
         for name in names:
             path = self.path / name
             try:
-                with self._holding(path) as (folder, last):
+                with self._parent_of(path) as (folder, last):
                     _refuse_link(last, folder, path)
                     mode = _mode_of(last, folder)
                     if name.endswith("/") and mode is not None and stat.S_ISDIR(mode):
-                        with _inner(last, folder, path) as inner:
+                        with _subfolder(last, folder, path) as inner:
                             _refuse_links_below(inner, path)
             except (FileNotFoundError, NotADirectoryError):
                 continue
@@ -281,17 +291,21 @@ class Folder:
         return parts
 
     @contextmanager
-    def _holding(self, path: Path) -> Iterator[tuple[int, str]]:
-        """The folder that holds a path, and the path's name in it."""
+    def _parent_of(self, path: Path) -> Iterator[tuple[int, str]]:
+        """Yield a descriptor of the folder that a path is in, and the path's name in it."""
         *folders, name = self._parts(path)
-        with self._walked(folders) as folder:
+        with self._walk(folders) as folder:
             yield folder, name
 
     @contextmanager
-    def _walked(self, parts: Sequence[str], make: bool = False) -> Iterator[int]:
-        """The folder at the end of these parts; with `make`, those that are not there are made."""
+    def _walk(self, parts: Sequence[str], make: bool = False) -> Iterator[int]:
+        """Yield a descriptor of the folder at the end of these parts; with `make`, missing ones are made.
+
+        Each part is opened from the descriptor of the one before it. If another process replaced a folder by a link
+        meanwhile, opening it fails.
+        """
         self.check()
-        folder = _open_folder(self.path) if self._held is None else os.dup(self._held)
+        folder = _open_folder(self.path) if self._descriptor is None else os.dup(self._descriptor)
         try:
             path = self.path
             for part in parts:
@@ -312,10 +326,8 @@ class Folder:
             os.close(folder)
 
 
-_PIECE = 1 << 20
-
-
 def as_folder(within: Folder | Path) -> Folder:
+    """Return a `Folder`, also of a path."""
     return within if isinstance(within, Folder) else Folder(within)
 
 
@@ -324,8 +336,8 @@ def _open_folder(path: Path | str, flags: int = 0, folder: int | None = None) ->
 
 
 @contextmanager
-def _inner(name: str, folder: int, path: Path) -> Iterator[int]:
-    """A folder inside of another that is open."""
+def _subfolder(name: str, folder: int, path: Path) -> Iterator[int]:
+    """Yield a descriptor of a folder inside of one that is open."""
     _refuse_link(name, folder, path)
     inner = _open_folder(name, os.O_NOFOLLOW, folder)
     try:
@@ -335,7 +347,7 @@ def _inner(name: str, folder: int, path: Path) -> Iterator[int]:
 
 
 def _mode_of(name: str, folder: int) -> int | None:
-    """What kind of thing has this name in a folder that is open; None where nothing has."""
+    """Return the mode (file, folder, link ...) of a name in a folder that is open; None where nothing has the name."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -357,12 +369,12 @@ def _refuse_links_below(folder: int, path: Path) -> None:
             if entry.is_symlink():
                 _refuse_link(entry.name, folder, path / entry.name)
             elif entry.is_dir(follow_symlinks=False):
-                with _inner(entry.name, folder, path / entry.name) as inner:
+                with _subfolder(entry.name, folder, path / entry.name) as inner:
                     _refuse_links_below(inner, path / entry.name)
 
 
-def _place_of(descriptor: int) -> Path | None:
-    """Where an open folder is by now, where the system tells."""
+def _path_of(descriptor: int) -> Path | None:
+    """Return the path that an open folder has now; None where the system does not tell."""
     try:
         return Path(f"/proc/self/fd/{descriptor}").readlink()
     except OSError:
@@ -377,12 +389,13 @@ def _sync(folder: int) -> None:
 
 @contextmanager
 def write_whole(path: Path) -> Iterator[Path]:
-    """A name to write to; when the block ends well the file gets its own. A kill leaves the old file or the new one.
+    """Yield an unfinished name to write to; when the block ends without an error, the file gets its own name.
 
-    The name is this writer's alone, and when the block has ended what was written survives a power cut.
+    A kill leaves the old file or the new one. No other writer has the unfinished name, and when the block has ended,
+    what was written survives a power cut.
     """
-    unfinished = _name_for(path)
-    with naming(path):
+    unfinished = _unfinished_name(path)
+    with write_errors(path):
         try:
             os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
             yield unfinished
@@ -396,14 +409,14 @@ def write_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def write_new_folder(path: Path) -> Iterator[Path]:
-    """A folder to write files to, which gets the name `path` by one rename when the block ends well.
+    """Yield a folder to write files to, which gets the name `path` by one rename when the block ends without an error.
 
-    `path` must not exist, or be an empty folder. A kill leaves nothing under that name, or all of it. What a killed
-    writer of the same folder has left beside it is removed first.
+    `path` must not exist, or be an empty folder. A kill leaves nothing under that name, or everything. What killed
+    writers of the same folder left beside it is removed first.
     """
     path = path.resolve()  # of a symbolic link to an empty folder, the rename is to replace the folder
-    unfinished = _name_for(path)
-    with naming(path):
+    unfinished = _unfinished_name(path)
+    with write_errors(path):
         _remove_unfinished(path)
         try:
             unfinished.mkdir()
@@ -420,11 +433,11 @@ def write_new_folder(path: Path) -> Iterator[Path]:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Remove what writers of `path` that are gone have left beside it, and nothing else there."""
-    for beside in path.parent.iterdir():
-        writer = _UNFINISHED.fullmatch(beside.name)
-        if writer and beside.name[: writer.start(1) - 1] == path.name and not _is_being_written(beside):
-            shutil.rmtree(beside, ignore_errors=True)
+    """Remove what writers of `path` that are gone left beside it, and nothing else there."""
+    for sibling in path.parent.iterdir():
+        writer = _UNFINISHED.fullmatch(sibling.name)
+        if writer and sibling.name[: writer.start(1) - 1] == path.name and not _is_being_written(sibling):
+            shutil.rmtree(sibling, ignore_errors=True)
 
 
 def _sync_path(path: Path) -> None:
@@ -456,22 +469,22 @@ def sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def _name_for(path: Path) -> Path:
-    """A name that no other process or thread, on any machine, writes to."""
+def _unfinished_name(path: Path) -> Path:
+    """Return a name beside `path` that no other process or thread, on any machine, writes to."""
     return path.with_name(f"{path.name}.{HOST}_{os.getpid()}_{secrets.token_hex(4)}.unfinished")
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder in which no file can be made."""
-    with naming(folder):
-        tried = _name_for(folder / "tried")
+    """Refuse a folder in which no file can be made, by making one."""
+    with write_errors(folder):
+        tried = _unfinished_name(folder / "tried")
         os.close(os.open(tried, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
         tried.unlink()
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Whatever the system refuses while this lasts is one line that names the file and the way out."""
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError in the block into `CannotWrite`: one line that names the path and the way out."""
     try:
         yield
     except CannotWrite:
@@ -483,7 +496,7 @@ def naming(path: Path) -> Iterator[None]:
 def _way_out(error: OSError, path: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "the disk is full" if error.errno == errno.ENOSPC else "the quota of this disk is used up"
-        return f"{what}. Make room, then resume the run or give the command again; what was saved is whole."
+        return f"{what}. Free some space, then resume the run or give the command again; what was saved is whole."
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         folder = path if path.is_dir() else path.parent
         return f"{folder} is read-only for you. Give another folder, or make this one writable (chmod u+w)."
@@ -493,14 +506,15 @@ def _way_out(error: OSError, path: Path) -> str:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a name is one of those that are written to before a file gets its own."""
-    return _OLD_LEFTOVER.fullmatch(path.name) is not None
+    """Return whether a name is an unfinished one, which is written to before a file gets its own."""
+    return _LEFTOVER.fullmatch(path.name) is not None
 
 
 def remove_leftovers(*folders: Path, alone: bool = False) -> None:
-    """Remove what writers that are gone have left unfinished in these folders.
+    """Remove what writers that are gone left unfinished in these folders.
 
-    Whoever is `alone` in them, because of a lock, need not ask: a number may be that of another process by now.
+    A caller that is `alone` in them, because it holds a lock, removes all of it: the number of a process that is gone
+    may be that of another process by now, and then its files would stay.
     """
     for folder in folders:
         for path in folder.iterdir() if folder.is_dir() else ():
@@ -516,13 +530,13 @@ def _is_being_written(path: Path) -> bool:
     if writer[1] == HOST:
         return is_alive(int(writer[2]))
     try:
-        return time.time() - path.lstat().st_mtime < ABANDONED
+        return time.time() - path.lstat().st_mtime < ABANDONED_SECONDS
     except FileNotFoundError:
         return False
 
 
 def is_alive(process: int) -> bool:
-    """Whether this machine has a process of that number."""
+    """Return whether this machine has a process of that number."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -533,11 +547,12 @@ def is_alive(process: int) -> bool:
 
 
 def write_json(path: Path, value: Any, within: Folder | Path | None = None) -> None:
+    """Replace a file by this value as indented JSON; see `write_text` for `within`."""
     write_text(path, json.dumps(value, indent=2) + "\n", within)
 
 
 def write_text(path: Path, text: str, within: Folder | Path | None = None) -> None:
-    """Replace a file by this text; links at or below `within` are refused, as `Folder` does."""
+    """Replace a file by this text; `within` is a folder above it in which links are refused, as `Folder` does."""
     if within is not None:
         with as_folder(within).write_whole(path) as file:
             file.write(text.encode())
@@ -547,5 +562,5 @@ def write_text(path: Path, text: str, within: Folder | Path | None = None) -> No
 
 
 def cache_folder(*parts: str) -> Path:
-    """Where what can be made again is kept, for instance ~/.cache/spacedkd/checked; it need not exist."""
+    """Return a folder for files that can be made again, such as ~/.cache/spacedkd/checked; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "spacedkd", *parts)

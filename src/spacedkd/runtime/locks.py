@@ -14,7 +14,7 @@ from typing import Any
 
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import UserError
-from spacedkd.runtime.files import HOST, Folder, is_alive, naming, open_ordinary, write_json
+from spacedkd.runtime.files import HOST, Folder, is_alive, open_ordinary, write_errors, write_json
 
 POLL_SECONDS = 0.05
 BEAT_SECONDS = 5.0
@@ -36,7 +36,7 @@ def hold(path: Path, seconds: float = 0.0, within: Folder | Path | None = None) 
     Below `within`, a folder that somebody else may have filled, no links are followed.
     """
     until = time.monotonic() + seconds
-    with naming(path):
+    with write_errors(path):
         while (lock := _taken(path, within)) is None:
             if time.monotonic() > until:
                 raise LockHeld(f"{path} is held by another process{_whose(path)}.")

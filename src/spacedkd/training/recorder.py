@@ -69,7 +69,7 @@ class Beginning(NamedTuple):
                 folder.create(spec)  # from here on it is a run on another number of processes, or with other loggers
         if self.restart:
             replay.check_complete(folder.path)
-            folder.begin_again()
+            folder.restart()
         folder.handle.remove(folder.failed)  # it is tried again
         replay.resume(folder)
         write_json(folder.classes, state.run.data.describe(), folder.handle)

@@ -20,7 +20,7 @@ from spacedkd.config.resolve import ResolvedRun
 from spacedkd.config.spec import RunSpec
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
-from spacedkd.runtime.files import naming
+from spacedkd.runtime.files import write_errors
 from spacedkd.runtime.locks import hold, is_held
 from spacedkd.runtime.signals import Stop, Stopped, as_child, child_context, killed_by, signals_wait
 from spacedkd.runtime.user_code import Inherited
@@ -143,7 +143,7 @@ def _train_teacher(
     """Train the teacher's run, in its own process; a message on the connection asks it to stop."""
     as_child(parent)
     try:
-        with naming(folder):
+        with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         # A teacher whose parent was killed is about to notice, and to release its lock.
         with hold(folder / ".lock", seconds=30):

@@ -37,7 +37,7 @@ from spacedkd.runtime.errors import (
     pluralize,
     unknown,
 )
-from spacedkd.runtime.files import Folder, as_folder, make_durable, naming, write_json
+from spacedkd.runtime.files import Folder, as_folder, make_durable, write_errors, write_json
 from spacedkd.runtime.locks import is_held
 from spacedkd.trajectory.checkpoints import HUGGING_FACE_NAME, LIGHTNING_NAME, hugging_face_files, read_lightning
 
@@ -178,7 +178,7 @@ class FolderSnapshots(SnapshotStore):
         if file.exists() and not self.overwrite:
             _check_equal(file, tensors)
             return file
-        with naming(self.folder):
+        with write_errors(self.folder):
             make_durable(self.folder)
         tensor_file.write(file, tensors, {"updates": str(update)})
         return file
