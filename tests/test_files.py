@@ -81,7 +81,7 @@ def test_a_symlink_where_a_file_is_to_be_is_not_followed(tmp_path: Path, monkeyp
     (tmp_path / "a.json").symlink_to(precious)
     write_json(tmp_path / "a.json", [1])
     assert not (tmp_path / "a.json").is_symlink()
-    monkeypatch.setattr(files, "_name_for", lambda path: path.with_name("guessed.unfinished"))
+    monkeypatch.setattr(files, "_unfinished_name", lambda path: path.with_name("guessed.unfinished"))
     (tmp_path / "guessed.unfinished").symlink_to(precious)
     with pytest.raises(CannotWrite, match="b.json cannot be written: File exists"):
         write_json(tmp_path / "b.json", [2])

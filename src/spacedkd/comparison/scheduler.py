@@ -248,9 +248,8 @@ def run_all(
         todo = [job for job in known if not job.finished]
         leaders = {str(resolve_links(job.folder)): job for job in (*jobs, *known)}
         _train_all(todo, leaders, lost, out, at_once, callback, ray, stop)
-    ours = {
-        place for job in jobs for place in (resolve_links(job.folder), RunFolder(resolve_links(job.folder)).teacher)
-    }
+    folders = [resolve_links(job.folder) for job in jobs]
+    ours = {*folders, *(RunFolder(folder).teacher for folder in folders)}
     recorders = followers(out, ())
     forget_passed({leader: runs for leader, runs in recorders.items() if leader in ours})
     return {job.folder: lost[job.folder][1] for job in jobs if job.folder in lost}

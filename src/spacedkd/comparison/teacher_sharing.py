@@ -252,9 +252,8 @@ def without_lost(jobs: Sequence[Job], leaders: Mapping[str, Job], lost: Lost, go
         _, error = lost.get(teacher.folder) or lost.get(leader.folder) or (None, None)
         of_teacher = isinstance(error, Diverged) and error.role in _recorded_roles(leader)
         if error is not None and (of_teacher or teacher.folder in lost):
-            again = replace(
-                job.spec, teacher_path=str(resolve_links(leader.folder))
-            )  # which may not fail the next time
+            # The leader may not fail the next time.
+            again = replace(job.spec, teacher_path=str(resolve_links(leader.folder)))
             _lose(job._replace(spec=again), error, lost)
             continue
         if not teacher.finished:

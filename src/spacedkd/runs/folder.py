@@ -69,7 +69,7 @@ class RunFolder:
             raise UserError(f"{self.path} holds another run (its spec.json differs). Choose another folder.")
 
     def check_links(self) -> None:
-        """Refuse a run in which a file or folder is a symbolic link; the run's folder itself may be reached by links."""
+        """Refuse a run in which a file or folder is a symbolic link; the run's folder itself may be one."""
         if self.path.is_dir():
             logs = [f"{self.logs.name}/{name}" for name in LOGGERS]  # the other files in there are the loggers' own
             files = [f"{folder}/{name}" for folder in logs for name in ("run.json", "metrics.csv")]
@@ -192,16 +192,8 @@ _FILES = (
 )
 _FOLDERS = ("checkpoint/", "student/", "average/", "best/", "begin/", "path/")
 """in which no link is followed, however deep it lies; `teacher`, in a pipeline, is a run with rules of its own"""
-_FIRST_FILES = (
-    ".lock",
-    ".lock.heartbeat",
-    PROGRESS,
-    "spec.json",
-    "classes.json",
-    "journal.jsonl",
-    "checkpoint",
-    "path",
-)
+_LOCK_FILES = (".lock", ".lock.heartbeat", PROGRESS)
+_FIRST_FILES = (*_LOCK_FILES, "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
 """what a run may have before its first update"""
 _EXTENSION_FILES = ("checkpoint.safetensors", "journal.jsonl", "best")
 """what `begin/` may have before spec.json is written"""
@@ -213,7 +205,7 @@ def _is_leftover(path: Path) -> bool:
         return _is_pipeline_teacher(path) or all(p.name in _FIRST_FILES or is_unfinished(p) for p in path.iterdir())
     if path.name == "begin" and path.is_dir():
         return all(p.name in _EXTENSION_FILES or is_unfinished(p) for p in path.iterdir())
-    return path.name in _FIRST_FILES[:3] or is_unfinished(path)
+    return path.name in _LOCK_FILES or is_unfinished(path)
 
 
 def _is_pipeline_teacher(path: Path) -> bool:
