@@ -118,9 +118,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
         main(start if name == "spec.json" else ["train", "--resume", str(run)])
     said = capsys.readouterr().err
     assert said.count("\n") == 1, said
-    assert (
-        f"{name} cannot be written: the disk is full. Make room, then resume the run or give the command again" in said
-    )
+    assert f"{name} cannot be written: the disk is full" in said
     assert not [*run.rglob("*.unfinished")]
     if name == "latest.safetensors":
         assert_same_bits(tensors(run), before)
