@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spacedkd.runtime.errors import Linked
 from spacedkd.runtime.files import Folder, open_ordinary, read_ordinary
 
 
@@ -25,9 +26,9 @@ def test_links_below_the_folder_are_not_followed(tmp_path: Path, name: str) -> N
     (run / "link").symlink_to(other / "file")
     (run / "inner").symlink_to(other)
     assert read_ordinary(run / name, 10) == b"secret"
-    with pytest.raises(OSError, match="symbolic link"):
+    with pytest.raises(Linked, match="symbolic link"):
         read_ordinary(run / name, 10, within=run)
-    with pytest.raises(OSError, match="symbolic link"):
+    with pytest.raises(Linked, match="symbolic link"):
         open_ordinary(run / name, os.O_WRONLY | os.O_CREAT, within=run)
 
 
