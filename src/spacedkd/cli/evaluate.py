@@ -198,7 +198,14 @@ def evaluate(
     count, evaluations = len(folders), {}
     for number, folder in enumerate(folders, 1):
         networks = (
-            load_run(folder, unfinished, flags.accelerator, flags.threads, _load_objects(objects), flags.trust_code)
+            load_run(
+                folder,
+                unfinished=unfinished,
+                accelerator=flags.accelerator,
+                threads=flags.threads,
+                objects=_load_objects(objects),
+                trust_code=flags.trust_code,
+            )
             if runs
             else _load_network(typed, flags.accelerator, flags.threads)
         )

@@ -36,7 +36,14 @@ def evaluate(
     if not isinstance(run, Run):
         check_folder("run", run)
     folder = run.folder if isinstance(run, Run) else Path(run)
-    networks = load_run(folder, unfinished, accelerator, threads, Objects(**objects), trust_code)
+    networks = load_run(
+        folder,
+        unfinished=unfinished,
+        accelerator=accelerator,
+        threads=threads,
+        objects=Objects(**objects),
+        trust_code=trust_code,
+    )
     return measure(folder, networks, spec or EvaluationSpec(), progress)
 
 

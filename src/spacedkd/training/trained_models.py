@@ -1,4 +1,7 @@
-"""Trained networks ready to be measured: those of a run, or any timm network with weights from a file."""
+"""Trained models with their data, ready to be evaluated: those of a run, or any timm network with its weights.
+
+`load_run` and `load_network` load them. Instruments get predict functions from them, and never the run.
+"""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -27,27 +30,28 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.machine import check_threads
 from spacedkd.runtime.processes import print_notice
-from spacedkd.training.build import build_models
 from spacedkd.training.onednn import patch_strided_convolutions, supports_channels_last
 from spacedkd.training.state import check_same_data
+from spacedkd.training.students import build_saved_models
 
 
 @dataclass(frozen=True)
 class TrainedModels:
-    """Trained models with the data they are measured on."""
+    """Trained models with the data they are evaluated on."""
 
     models: dict[str, nn.Module]
-    """on the device and in eval mode; one of them is the student"""
+    """on the device and in evaluation mode; one of them is the student"""
     student: str
     data: RunData
     precision: str
     device: torch.device
     channels_last: bool
     origin: dict[str, Any]
-    """what these weights are (of which run after which epoch, or from which file), and which data that is"""
+    """where the weights come from (a run and its epoch, or a file), and the data's spec"""
 
     @property
     def module(self) -> nn.Module:
+        """The student."""
         return self.models[self.student]
 
     def head_names(self, model: str | None = None) -> Sequence[str]:
@@ -55,52 +59,96 @@ class TrainedModels:
         return names
 
     def predict(self, model: str | None = None) -> Predict:
-        """What every head of a model says of images, in the precision it was trained in."""
-        return self._saying(self.models[model or self.student])
+        """Return the predict function of a model with all its heads, in the precision it was trained in."""
+        return self._predict_function(self.models[model or self.student])
 
     def deepest(self) -> nn.Module:
-        """The student without its early exits, sharing its weights."""
+        """Return the student without its early exits; it shares the student's weights."""
         return Classifier(self.module.network).eval()  # type: ignore[arg-type]
 
     def predict_deepest(self) -> Predict:
-        """What the student's deepest head alone says; gradients pass through to the images."""
-        return self._saying(self.deepest())
+        """Return the predict function of the student's deepest head; gradients pass through it to the images."""
+        return self._predict_function(self.deepest())
 
-    def _saying(self, module: nn.Module) -> Predict:
-        whole, mixed = next(module.parameters()).dtype, self.precision == "bf16-mixed"
+    def _predict_function(self, module: nn.Module) -> Predict:
+        dtype, mixed = next(module.parameters()).dtype, self.precision == "bf16-mixed"
 
-        def say(inputs: Inputs) -> Sequence[Prediction]:
+        def predict(inputs: Inputs) -> Sequence[Prediction]:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
-                found: Sequence[Prediction] = module(cast_floats(inputs, whole))
-            return [one._replace(logits=one.logits.float(), features=one.features.float()) for one in found]
+                heads: Sequence[Prediction] = module(cast_floats(inputs, dtype))
+            return [head._replace(logits=head.logits.float(), features=head.features.float()) for head in heads]
 
-        return say
+        return predict
 
     def student_in_float32(self) -> nn.Module:
-        """A copy of the student for what is too delicate for fewer bits; images to the deepest head's logits."""
+        """Return a copy of the student, images to logits of its deepest head, for measurements that need float32."""
         return Logits(deepcopy(self.deepest())).float().requires_grad_(True).eval()
 
     def to_device(self, batch: Batch) -> Batch:
+        """Return the batch on the models' device and in their memory layout."""
         return batch.to(self.device, self.channels_last)
 
 
 def load_run(
     path: Path,
+    *,
     unfinished: bool = False,
     accelerator: str | None = None,
     threads: int | None = None,
     objects: Objects | None = None,
     trust_code: bool = False,
 ) -> TrainedModels:
-    """The models of a run's checkpoint: the student, whoever taught it, and the student's moving average if it has one.
+    """Return the models of a run's last checkpoint: the student, its teachers, and its moving average if it has one.
 
-    A run that is not finished is refused unless asked for, and one that was given a network, data or a method as an
-    object needs the same again. It gets the CPU threads it was trained with, unless told. Code that its spec.json names
-    is imported only with `trust_code`.
+    A run that is not finished is refused unless `unfinished`. A run that was given its network, data or method as an
+    object needs the same in `objects`. CPU threads are those it was trained with, unless `threads` says otherwise. User
+    code that its spec.json names is imported only with `trust_code`.
     """
     folder, objects = RunFolder(path), objects or Objects()
     folder.check_links()
     spec = read_spec(path, trust_code)
+    _check_loadable(folder, path, unfinished)
+    not_needed = ("optimizer", "lr")  # to evaluate
+    objects = replace(objects, **dict.fromkeys(not_needed))
+    needed = {name: described for name, described in spec.objects.items() if name not in not_needed}
+    objects.check(needed, str(path), f"--{{}} package.module:name, or spacedkd.evaluate({str(path)!r}, {{}}=...)")
+    check_threads(threads)
+    torch.set_num_threads(threads or spec.engine.threads or torch.get_num_threads())
+    run = resolve(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects=needed), objects)
+    check_same_data(folder, run.data)
+    models = build_saved_models(run)
+    saved = checkpoint.newest(folder.checkpoint, models=models)
+    if saved.why and folder.finished():
+        raise UserError(f"{saved.why} Make it again from the one before it with: spacedkd train --resume {path}")
+    if saved.why:
+        print_notice(f"{saved.why} The one before it is measured, which is of turn {saved.position.turns}.")
+    learners = {*run.method.learners.values()}
+    for name, model in models.items():  # before weights are loaded: those of 64-true do not fit into float32
+        model.to(_training_dtype(run.spec.precision, learns=name in learners))
+    position = checkpoint.load(saved.path, spec.fingerprints(), models, {})
+    # All other models are memory banks, or copies of a learner.
+    evaluated = [name for name in models if name in learners or name in run.method.frozen or name == "average"]
+    origin = {
+        "run": spec.label or str(path),
+        "fingerprint": spec.fingerprint(),
+        "checkpoint": "last",
+        "turns": position.turns,
+        "of_turns": len(run.timeline),
+        "epochs": spec.epochs if position.turns == len(run.timeline) else None,
+        "data": to_json(run.spec.data),
+    }
+    return _prepare(
+        {name: models[name] for name in evaluated},
+        student=run.student,
+        data=run.data,
+        precision=run.spec.precision,
+        accelerator=accelerator or spec.engine.accelerator,
+        origin=origin,
+    )
+
+
+def _check_loadable(folder: RunFolder, path: Path, unfinished: bool) -> None:
+    """Refuse a run without a checkpoint, and one that is not finished unless that is asked for."""
     if not checkpoint.generations(folder.checkpoint):
         if folder.finished():
             raise UserError(
@@ -113,46 +161,13 @@ def load_run(
             f"{path} is not finished, so it has no student to measure. Finish it with: spacedkd train --resume {path}, "
             "or measure its last checkpoint with --unfinished."
         )
-    how_trained = ("optimizer", "lr")  # which does not matter any more
-    objects = replace(objects, **dict.fromkeys(how_trained))
-    needed = {name: one for name, one in spec.objects.items() if name not in how_trained}
-    objects.check(needed, str(path), f"--{{}} package.module:name, or spacedkd.evaluate({str(path)!r}, {{}}=...)")
-    check_threads(threads)
-    torch.set_num_threads(threads or spec.engine.threads or torch.get_num_threads())
-    plan = resolve(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects=needed), objects)
-    check_same_data(folder, plan.data)
-    models = build_models(plan)
-    if spec.ema is not None:
-        models["average"] = deepcopy(models[plan.student])
-    found = checkpoint.newest(folder.checkpoint, models=models)
-    if found.why and folder.finished():
-        raise UserError(f"{found.why} Make it again from the one before it with: spacedkd train --resume {path}")
-    if found.why:
-        print_notice(f"{found.why} The one before it is measured, which is of turn {found.position.turns}.")
-    learners = {*plan.method.learners.values()}
-    for name, model in models.items():  # before the weights come: those of 64-true do not fit into float32
-        model.to(_kept_in(plan.spec.precision, name in learners))
-    position = checkpoint.load(found.path, spec.fingerprints(), models, {})
-    # Whatever else nobody trains is memory, or a copy of somebody.
-    measured = [name for name in models if name in learners or name in plan.method.frozen or name == "average"]
-    origin = {
-        "run": spec.label or str(path),
-        "fingerprint": spec.fingerprint(),
-        "checkpoint": "last",
-        "turns": position.turns,
-        "of_turns": len(plan.timeline),
-        "epochs": spec.epochs if position.turns == len(plan.timeline) else None,
-        "data": to_json(plan.spec.data),
-    }
-    ready = {name: models[name] for name in measured}
-    where = accelerator or spec.engine.accelerator
-    return _ready(ready, plan.student, plan.data, plan.spec.precision, where, origin)
 
 
 def load_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto") -> TrainedModels:
-    """Any timm network, with the weights its spec names, or else timm's own.
+    """Return any timm network as a student, with the weights its spec names, or else timm's own.
 
-    It sees images normalised as in its own training, where that is known.
+    It gets images normalised as in its own training, where that is known. A network without published weights, or with
+    other classes than the data, is refused.
     """
     data = sources.resolve_data(data)
     parts = sources.load(data)
@@ -165,36 +180,47 @@ def load_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto"
     built = factory.build_network(network, parts.info, seed=0)
     keep_normalisation(built, network, parts.info.normalisation)
     origin = {"network": to_json(network), "weights": network.weights or "timm's own", "data": to_json(data)}
-    return _ready({"student": Classifier(built)}, "student", parts, "32-true", accelerator, origin)
+    return _prepare(
+        {"student": Classifier(built)},
+        student="student",
+        data=parts,
+        precision="32-true",
+        accelerator=accelerator,
+        origin=origin,
+    )
 
 
-def _kept_in(precision: str, learns: bool) -> torch.dtype:
-    """What a model's weights are in while it is trained; one that never learns is never in bfloat16."""
+def _training_dtype(precision: str, learns: bool) -> torch.dtype:
+    """Return the dtype of a model's weights while it is trained; frozen models are never in bfloat16."""
     if precision == "64-true":
         return torch.float64
     return torch.bfloat16 if precision == "bf16-true" and learns else torch.float32
 
 
-def _ready(
-    models: dict[str, nn.Module], student: str, data: RunData, precision: str, accelerator: str, origin: dict[str, Any]
+def _prepare(
+    models: dict[str, nn.Module],
+    *,
+    student: str,
+    data: RunData,
+    precision: str,
+    accelerator: str,
+    origin: dict[str, Any],
 ) -> TrainedModels:
+    """Put the models on the device, in evaluation mode and in the fastest memory layout that is safe."""
     device = device_for(accelerator)
     # As if in float32, in which curvature is measured whatever the run's precision was.
     samples = data.samples()
     channels_last = all(supports_channels_last(model, device, samples, "32-true") for model in models.values())
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    ready = {
-        name: model.to(device, memory_format=layout).eval().requires_grad_(False)  # type: ignore[call-overload]
-        for name, model in models.items()
-    }
-    for model in ready.values():
+    for model in models.values():
+        model.to(device, memory_format=layout).eval().requires_grad_(False)  # type: ignore[call-overload]
         patch_strided_convolutions(model, device, precision)  # as in training, to the same bits
-    origin = {**origin, "weights_digest": tensor_file.digest(ready[student].state_dict()), "precision": precision}
-    return TrainedModels(ready, student, data, precision, device, channels_last, origin)
+    origin = {**origin, "weights_digest": tensor_file.digest(models[student].state_dict()), "precision": precision}
+    return TrainedModels(models, student, data, precision, device, channels_last, origin)
 
 
 def device_for(accelerator: str) -> torch.device:
-    """The device an accelerator's name means here."""
+    """Return the device that an accelerator's name means on this machine; refuse one that is not there."""
     if accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available():
         return torch.device("cuda")
     if accelerator in ("auto", "mps") and torch.backends.mps.is_available():
