@@ -1,4 +1,4 @@
-"""Spaced KD in a loop of Hugging Face accelerate, on any number of processes; start it again and it goes on.
+"""Spaced KD in a loop of Hugging Face accelerate, on any number of processes; start it again and it resumes.
 
 Run it with: python examples/snapshots_accelerate.py FOLDER, or with accelerate launch in place of python
 """

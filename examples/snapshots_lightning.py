@@ -1,4 +1,4 @@
-"""Spaced KD with Lightning: a teacher's run leaves snapshots, a student's run follows them. Stop it, and it goes on.
+"""Spaced KD with Lightning: a teacher's run leaves snapshots, a student's run reads them. Stop it, and it resumes.
 
 Run it with: python examples/snapshots_lightning.py FOLDER
 """

@@ -1,4 +1,4 @@
-"""Spaced KD as two ordinary runs of a plain loop: a teacher that leaves snapshots, a student that looks at them.
+"""Spaced KD as two ordinary runs of a plain loop: a teacher that leaves snapshots, a student that learns from them.
 
 Run it with: python examples/snapshots_own_loop.py FOLDER
 """

@@ -1,6 +1,6 @@
-"""Spaced KD with Hugging Face's Trainer: a teacher's run leaves snapshots, a student's run follows them.
+"""Spaced KD with Hugging Face's Trainer: a teacher's run leaves snapshots, a student's run reads them.
 
-Which part of Python's own documentation does a sentence come from? Stop it, and it goes on.
+Which part of Python's own documentation does a sentence come from? Stop it, and it resumes.
 Run it with: python examples/snapshots_transformers.py FOLDER
 """
 

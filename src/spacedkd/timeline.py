@@ -34,7 +34,7 @@ ENDLESS = 10**15
 """the steps of a run whose length nobody has given"""
 
 
-# --- Turns and blocks
+# Turns and blocks
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def dropout_key(turn: Turn, frozen_mode: str) -> tuple[str, int]:
     return ("shared", turn.step) if frozen_mode == "shared" else turn
 
 
-# --- Which update of the teacher a step sees
+# Which update of the teacher a step sees
 
 
 def _leader_progress(turns: Iterable[Turn], leader: str) -> Iterator[tuple[Turn, int, int]]:

@@ -174,7 +174,7 @@ class Replay:
             yield {re.sub(rf"^{re.escape(trajectory.role)}(?= )", role, name): count for name, count in counts.items()}
 
 
-# --- Which snapshots a run still needs
+# Which snapshots a run still needs
 
 
 def _needed_document(oldest: Mapping[str, int], fingerprint: str) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def read_oldest_needed(folder: RunFolder) -> Mapping[str, int]:
     return oldest if is_whole and is_possible else {}
 
 
-# --- Before a replay begins
+# Before a replay begins
 
 
 def wait_for_recording(run: ResolvedRun) -> Iterator[str]:

@@ -126,7 +126,7 @@ def open_store(folder: Path, role: str | None = None, wait: float = 0.0) -> Snap
     )
 
 
-# --- A folder of snapshots, ours or another trainer's
+# A folder of snapshots, ours or another trainer's
 
 
 class FolderSnapshots(SnapshotStore):
@@ -220,7 +220,7 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
-# --- A run with --record
+# A run with --record
 
 
 class RunSnapshots(SnapshotStore):
@@ -341,7 +341,7 @@ def _open_run(run: Path, role: str | None) -> RunSnapshots:
     return RunSnapshots(run, role, roles[role].updates)
 
 
-# --- Weights from a network, and into one
+# Weights from a network, and into one
 
 
 def state_of(network: nn.Module) -> dict[str, Tensor]:
