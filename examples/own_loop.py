@@ -25,11 +25,11 @@ def network() -> nn.Module:
 def main() -> dict[str, float]:
     models = {"teacher": network(), "student": network()}
     optimizers = {role: torch.optim.SGD(model.parameters(), 0.1, 0.9) for role, model in models.items()}
-    stream = DatasetStream(train, batch_size=32, seed=0)  # the same batch whenever a step is asked for: no buffer
+    stream = DatasetStream(train, batch_size=32, seed=0)  # a pure function of the step: no buffer
     lr = learning_rate.cosine(0.1, STEPS)
     for role, step in Spaced("30st").turns(("teacher", "student"), range(STEPS)):
         x, y, *_ = stream.batch(step)
-        with learning(models, role) as model:  # the other one stands still, its BatchNorm statistics too
+        with learning(models, role) as model:  # the other one is frozen, its BatchNorm statistics too
             z = model(x)
             loss = losses.cross_entropy(z, y)
             if role == "student":

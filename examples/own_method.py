@@ -1,4 +1,4 @@
-"""A method of your own. From this folder it is known to the command line too:
+"""A distillation method of your own, with one option. Run in this folder, the command line finds it by name:
 
 spacedkd train --method own_method:Confidence --interval 1.5ep --set method.strength=0.8 --width 8 --epochs 20
 """
@@ -15,10 +15,15 @@ from spacedkd import Batch, Classifier, Ingredients, Method, Models, Progress
 
 @dataclass(frozen=True)
 class Confidence(Method):
-    """The student's label smoothing is the teacher's mean doubt about the batch."""
+    """The less sure the teacher is of a batch, the more the student's labels are smoothed.
+
+    teacher   CE(z_t, y)
+    student   CE(z_s, y smoothed by strength * (1 - mean over the batch of max softmax(z_t)))
+    """
 
     roles = ("teacher", "student")
     strength: float = 0.5
+    """how much of the teacher's doubt becomes smoothing"""
 
     def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
         return {role: Classifier(ingredients.network(role)) for role in self.roles}

@@ -25,8 +25,8 @@ class Mixer(nn.Module):
         self.head = nn.Linear(side * width, 10)
 
     def forward(self, images: Tensor) -> Tensor:  # [B, 1, 8, 8] -> [B, 10]
-        seen = self.rows(images[:, 0])
-        return self.head((seen + self.columns(seen.mT).mT).flatten(1))  # type: ignore[no-any-return]
+        rows = self.rows(images[:, 0])
+        return self.head((rows + self.columns(rows.mT).mT).flatten(1))  # type: ignore[no-any-return]
 
 
 def main(folder: Path) -> Run:
@@ -49,4 +49,4 @@ if __name__ == "__main__":
     run = main(Path(sys.argv[1]))
     student = load_student(run.folder, network=Mixer)
     print(f"student: {100 * run.student():.1f} % of {run.plan['test_images']} test images, last epoch, one seed")
-    print(f"and of a blank image it says {student(torch.zeros(1, 1, 8, 8)).argmax().item()}")
+    print(f"a blank image is a {student(torch.zeros(1, 1, 8, 8)).argmax().item()} to it")

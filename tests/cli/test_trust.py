@@ -309,7 +309,7 @@ def test_what_is_mistyped_does_not_wait_for_the_hub(here: Path, capsys: pytest.C
 
 
 def test_python_is_trusted_with_what_it_names_itself(here: Path) -> None:
-    spec = RunSpec(network="tests.models.test_own:mlp", data=TINY.data)
+    spec = RunSpec(network="tests.models.test_user_networks:mlp", data=TINY.data)
     assert type(spec.network.name) is str
     with pytest.raises(UserError, match="Cannot load 'nowhere.at:all'"):
         train(RunSpec(network="nowhere.at:all"), here / "run")

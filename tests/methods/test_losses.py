@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -20,18 +21,18 @@ from tests.methods.vectors import FS, FT, O1, O2, START, TE, S, Y, close, gradie
 
 @pytest.mark.parametrize("name", [*losses.LOGIT_LOSSES, "decoupled"])
 def test_logits_that_would_be_broadcast_and_temperatures_of_nothing_are_refused(name: str) -> None:
-    def apart(student: Tensor, teacher: Tensor, temperature: float | Tensor) -> object:
+    def loss(student: Tensor, teacher: Tensor, temperature: float | Tensor) -> object:
         if name == "decoupled":
             return losses.decoupled_kl(student, teacher, Y, temperature)
         return losses.LOGIT_LOSSES[name](student, teacher, temperature)
 
     for teacher in (TE[:1], TE[:, :1], TE[0], TE[None]):
         with pytest.raises(UserError, match=r"^The student's logits \[2, 3\] and the teacher's \[.*\] must have"):
-            apart(S, teacher, 3.0)
+            loss(S, teacher, 3.0)
     for temperature in (0, -1.0, float("nan"), float("inf")):
         with pytest.raises(UserError, match=r"^A temperature must be above 0 and finite, got"):
-            apart(S, TE, temperature)
-    apart(S, TE, torch.tensor(2.0))  # a learned one
+            loss(S, TE, temperature)
+    loss(S, TE, torch.tensor(2.0))  # a learned one
 
 
 @pytest.mark.parametrize("name", losses.FEATURE_LOSSES)
@@ -41,45 +42,86 @@ def test_features_that_would_be_broadcast_are_refused(name: str) -> None:
             losses.FEATURE_LOSSES[name](FS, teacher)
 
 
-def test_cross_entropy() -> None:
-    assert losses.cross_entropy(S, Y).item() == close(0.7702599809)
-    assert losses.cross_entropy(TE, Y).item() == close(0.2829793541)
+SIGNED = tensor([[-0.5, 1, 0, 2], [1.5, 0, -0.3, 0.7]])
 
 
 @pytest.mark.parametrize(
-    ("temperature", "value"), [(1, 0.2574859749), (2, 0.0807564898), (3, 0.0385252820), (4, 0.0223212676)]
+    ("loss", "arguments", "value"),
+    [
+        (losses.cross_entropy, (S, Y), 0.7702599809),
+        (losses.cross_entropy, (TE, Y), 0.2829793541),
+        (losses.kl, (S, TE, 1), 0.2574859749),
+        (losses.kl, (S, TE, 2), 0.0807564898),
+        (losses.kl, (S, TE, 3), 0.0385252820),
+        (losses.kl, (S, TE, 4), 0.0223212676),
+        (losses.kl_over_classes, (S, TE, 1), 0.0858286583),
+        (losses.kl_over_classes, (S, TE, 2), 0.0269188299),
+        (losses.kl_over_classes, (S, TE, 3), 0.0128417607),
+        (losses.kl_over_classes, (S, TE, 4), 0.0074404225),
+        (losses.soft_cross_entropy, (S, TE, 1.0), 0.9246850246),
+        (losses.probability_kl, (S, TE, 3.0), -1.4103873109),  # card 4: probabilities where logarithms belong
+        (losses.feature_norm, (FS, FT), 1.4422205102),  # card 3, from here on
+        (losses.feature_mse, (FS, FT), 0.26),
+        (losses.feature_square_sum, (FS, FT), 2.08),
+        (losses.feature_square_sum, (SIGNED, FT), 2.08),
+        (losses.feature_cross_entropy, (FS, FT), 3.2606718797),
+        (losses.feature_masked_square_sum, (FS, FT), 2.08),
+        (losses.feature_masked_square_sum, (SIGNED, FT), 1.74),
+    ],
 )
-def test_kl(temperature: float, value: float) -> None:
-    assert losses.kl(S, TE, temperature).item() == close(value)
+def test_values(loss: Callable[..., Tensor], arguments: tuple[Any, ...], value: float) -> None:
+    assert loss(*arguments).item() == close(value)
 
 
 @pytest.mark.parametrize(
-    ("temperature", "value"), [(1, 0.0858286583), (2, 0.0269188299), (3, 0.0128417607), (4, 0.0074404225)]
+    ("loss", "at", "expected"),
+    [
+        (
+            lambda s: 16 * losses.kl(s, TE, 4.0),
+            S,
+            [[-0.2014875244, 0.1621851463, 0.0393023782], [0.0716848853, -0.1684435951, 0.0967587098]],
+        ),
+        (
+            lambda s: losses.kl(s, TE, 3.0),
+            S,
+            [[-0.0227542920, 0.0186054299, 0.0041488621], [0.0063825092, -0.0167971610, 0.0104146517]],
+        ),
+        (
+            lambda s: losses.soft_cross_entropy(s, TE, 3.0),  # the gradient of the KL
+            S,
+            [[-0.0227542920, 0.0186054299, 0.0041488621], [0.0063825092, -0.0167971610, 0.0104146517]],
+        ),
+        (
+            lambda s: losses.probability_kl(s, TE, 3.0),
+            S,
+            [[-0.0055933399, 0.0012433154, 0.0043500245], [0.0085486890, 0.0041173729, -0.0126660619]],
+        ),
+        (
+            lambda f: losses.feature_norm(f, FT),
+            FS,
+            [
+                [0.3466876226, -0.1386750491, -0.2773500981, 0.6933752453],
+                [0.3466876226, -0.3466876226, 0.2080125736, -0.1386750491],
+            ],
+        ),
+    ],
+    ids=["T^2 kl, T=4", "kl, T=3", "soft cross-entropy, T=3", "probability kl, T=3", "feature norm"],
 )
-def test_kl_over_classes(temperature: float, value: float) -> None:
-    assert losses.kl_over_classes(S, TE, temperature).item() == close(value)
-
-
-@pytest.mark.parametrize(
-    ("temperature", "value"), [(1, 0.2574859749), (2, 0.3230259590), (3, 0.3467275381), (4, 0.3571402819)]
-)
-def test_kl_with_the_squared_temperature(temperature: float, value: float) -> None:
-    method = KD(temperature=temperature, temperature_squared=True, label_weight=0, logit_weight=1, feature_weight=0)
-    assert method.terms(Prediction(S, FS), Prediction(TE, FT), Y, START)["logit"].item() == close(value)
-
-
-def test_gradient_of_kl() -> None:
-    expected = tensor([[-0.2014875244, 0.1621851463, 0.0393023782], [0.0716848853, -0.1684435951, 0.0967587098]])
-    torch.testing.assert_close(gradient(lambda s: 16 * losses.kl(s, TE, 4.0), S), expected, atol=1e-9, rtol=0)
-    expected = tensor([[-0.0227542920, 0.0186054299, 0.0041488621], [0.0063825092, -0.0167971610, 0.0104146517]])
-    torch.testing.assert_close(gradient(lambda s: losses.kl(s, TE, 3.0), S), expected, atol=1e-9, rtol=0)
+def test_gradients(loss: Callable[[Tensor], Tensor], at: Tensor, expected: list[list[float]]) -> None:
+    torch.testing.assert_close(gradient(loss, at), tensor(expected), atol=1e-9, rtol=0)
 
 
 def test_soft_cross_entropy_has_the_gradient_of_kl() -> None:
-    assert losses.soft_cross_entropy(S, TE, 1.0).item() == close(0.9246850246)
     torch.testing.assert_close(
         gradient(lambda s: losses.soft_cross_entropy(s, TE, 3.0), S), gradient(lambda s: losses.kl(s, TE, 3.0), S)
     )
+
+
+def test_the_gradient_of_the_feature_norm_has_norm_one_and_is_zero_at_equality() -> None:
+    assert gradient(lambda f: losses.feature_norm(f, FT), FS).norm().item() == close(1.0)
+    at_equality = FT.clone().requires_grad_()
+    losses.feature_norm(at_equality, FT).backward()
+    assert torch.equal(at_equality.grad, torch.zeros_like(FT))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("loss", losses.LOGIT_LOSSES.values(), ids=losses.LOGIT_LOSSES)
@@ -93,38 +135,7 @@ def test_teacher_features_never_get_a_gradient(loss: losses.FeatureLoss) -> None
     assert not loss(FS, FT.clone().requires_grad_()).requires_grad
 
 
-def test_probability_kl_is_what_the_papers_code_computes() -> None:
-    """Card 4: probabilities where log-probabilities belong."""
-    assert losses.probability_kl(S, TE, 3.0).item() == close(-1.4103873109)
-    expected = tensor([[-0.0055933399, 0.0012433154, 0.0043500245], [0.0085486890, 0.0041173729, -0.0126660619]])
-    torch.testing.assert_close(gradient(lambda s: losses.probability_kl(s, TE, 3.0), S), expected, atol=1e-9, rtol=0)
-
-
-def test_feature_losses() -> None:
-    """Card 3."""
-    assert losses.feature_norm(FS, FT).item() == close(1.4422205102)
-    assert losses.feature_mse(FS, FT).item() == close(0.26)
-    assert losses.feature_square_sum(FS, FT).item() == close(2.08)
-    assert losses.feature_cross_entropy(FS, FT).item() == close(3.2606718797)
-    assert losses.feature_masked_square_sum(FS, FT).item() == close(2.08)
-    signed = tensor([[-0.5, 1, 0, 2], [1.5, 0, -0.3, 0.7]])
-    assert losses.feature_masked_square_sum(signed, FT).item() == close(1.74)
-    assert losses.feature_square_sum(signed, FT).item() == close(2.08)
-
-
-def test_gradient_of_the_feature_norm() -> None:
-    expected = tensor(
-        [
-            [0.3466876226, -0.1386750491, -0.2773500981, 0.6933752453],
-            [0.3466876226, -0.3466876226, 0.2080125736, -0.1386750491],
-        ]
-    )
-    found = gradient(lambda f: losses.feature_norm(f, FT), FS)
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
-    assert found.norm().item() == close(1.0)
-    at_equality = FT.clone().requires_grad_()
-    losses.feature_norm(at_equality, FT).backward()
-    assert torch.equal(at_equality.grad, torch.zeros_like(FT))  # type: ignore[arg-type]
+ONLY_LOGITS = {"temperature_squared": True, "label_weight": 0.0, "logit_weight": 1.0, "feature_weight": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -133,6 +144,10 @@ def test_gradient_of_the_feature_norm() -> None:
         ({"logit_loss": "probability-kl"}, 0.1593324086),
         ({}, 0.5940061865),
         ({"temperature_squared": True}, 0.6864668634),
+        ({**ONLY_LOGITS, "temperature": 1.0}, 0.2574859749),
+        ({**ONLY_LOGITS, "temperature": 2.0}, 0.3230259590),
+        ({**ONLY_LOGITS, "temperature": 3.0}, 0.3467275381),
+        ({**ONLY_LOGITS, "temperature": 4.0}, 0.3571402819),
         (
             {
                 "temperature": 4.0,
@@ -144,7 +159,13 @@ def test_gradient_of_the_feature_norm() -> None:
             0.3984522518,
         ),
     ],
-    ids=["as the paper's code", "the paper's formula", "with T squared", "Hinton's KD"],
+    ids=[
+        "as the paper's code",
+        "the paper's formula",
+        "with T squared",
+        *(f"T^2 KL, T={t}" for t in (1, 2, 3, 4)),
+        "Hinton's KD",
+    ],
 )
 def test_the_students_whole_loss(options: dict[str, float], value: float) -> None:
     """Cards 2 and 4."""
@@ -153,7 +174,7 @@ def test_the_students_whole_loss(options: dict[str, float], value: float) -> Non
 
 
 def self_kd_loss(method: SelfKD, o4: Tensor, o3: Tensor, features: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """The loss of a network whose heads answer with the card's numbers."""
+    """Return the loss of a network whose heads give the card's numbers."""
     f3, f2, f1 = features
     heads = (Prediction(o4, FT), Prediction(o3, f3), Prediction(O2, f2), Prediction(O1, f1))
     models = {"network": lambda images: heads}
@@ -190,14 +211,14 @@ def test_gradients_of_self_kd() -> None:
     expected = tensor([[-0.17049943, 0.12121649, 0.04928295], [0.02144903, 0.04773569, -0.06918472]])
     torch.testing.assert_close(o4.grad, expected, atol=1e-8, rtol=0)
     expected = tensor([[-0.27589792, 0.22556773, 0.05033019], [0.02163768, 0.00090128, -0.02253897]])
-    found = gradient(lambda o: self_kd_loss(AUTHORS, TE, o, (FS, FS, 0.5 * FS)), S)
-    torch.testing.assert_close(found, expected, atol=1e-8, rtol=0)
+    of_exit = gradient(lambda o: self_kd_loss(AUTHORS, TE, o, (FS, FS, 0.5 * FS)), S)
+    torch.testing.assert_close(of_exit, expected, atol=1e-8, rtol=0)
 
 
 def by_hand(name: str, student: list[float], teacher: list[float], temperature: float) -> float:
-    """A logit loss of one position, class by class."""
+    """Return a logit loss of one position, summed class by class."""
     p, q = ([math.exp(z / temperature) for z in logits] for logits in (teacher, student))
-    p, q = ([one / sum(raised) for one in raised] for raised in (p, q))
+    p, q = ([power / sum(powers) for power in powers] for powers in (p, q))
     return {
         "kl": sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True)),
         "kl-over-classes": sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True)) / len(p),
@@ -210,7 +231,7 @@ SHAPES = {"tokens": ([2, 3, 5], -1), "pixels": ([2, 5, 3, 2], 1), "images": ([4,
 
 
 def dense(kind: str) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """Logits of student and teacher, a mask and labels of their positions, and the dimension of the classes."""
+    """Return logits of student and teacher, a mask and labels of their positions, and the dimension of the classes."""
     shape, dim = SHAPES[kind]
     drawn = torch.Generator().manual_seed(0)
     student, teacher = (torch.randn(shape, generator=drawn, dtype=torch.float64) for _ in range(2))
@@ -219,7 +240,7 @@ def dense(kind: str) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
     return student, teacher, mask, torch.randint(0, 5, positions, generator=drawn), dim
 
 
-def places(student: Tensor, dim: int) -> list[tuple[int, ...]]:
+def positions_of(student: Tensor, dim: int) -> list[tuple[int, ...]]:
     return [*product(*(range(size) for size in student.movedim(dim, -1).shape[:-1]))]
 
 
@@ -229,14 +250,14 @@ def test_logits_of_many_positions(name: str, kind: str) -> None:
     """The mean over the positions, or over those of a mask, each with the softmax over its own classes."""
     student, teacher, mask, _, dim = dense(kind)
     last = (student.movedim(dim, -1), teacher.movedim(dim, -1))
-    each = {at: by_hand(name, last[0][at].tolist(), last[1][at].tolist(), 3.0) for at in places(student, dim)}
+    each = {at: by_hand(name, last[0][at].tolist(), last[1][at].tolist(), 3.0) for at in positions_of(student, dim)}
     loss = losses.LOGIT_LOSSES[name]
     assert loss(student, teacher, 3.0, dim=dim).item() == close(sum(each.values()) / len(each))
     counted = [value for at, value in each.items() if mask[at]]
     assert 0 < len(counted) < len(each)
-    found = loss(student.requires_grad_(), teacher, 3.0, dim=dim, mask=mask)
-    assert found.item() == close(sum(counted) / len(counted))
-    found.backward()
+    masked = loss(student.requires_grad_(), teacher, 3.0, dim=dim, mask=mask)
+    assert masked.item() == close(sum(counted) / len(counted))
+    masked.backward()
     assert torch.equal(student.grad.movedim(dim, -1).abs().sum(-1) > 0, mask)  # type: ignore[union-attr]
 
 
@@ -245,7 +266,7 @@ def test_cross_entropy_of_many_positions(kind: str) -> None:
     student, _, mask, labels, dim = dense(kind)
     each = {
         at: math.log(sum(map(math.exp, z := student.movedim(dim, -1)[at].tolist()))) - z[labels[at]]
-        for at in places(student, dim)
+        for at in positions_of(student, dim)
     }
     assert losses.cross_entropy(student, labels, dim=dim).item() == close(sum(each.values()) / len(each))
     shares = F.one_hot(labels, 5).double().movedim(-1, dim)
@@ -257,12 +278,12 @@ def test_cross_entropy_of_many_positions(kind: str) -> None:
 @pytest.mark.parametrize("kind", SHAPES)
 def test_standardised_logits_of_many_positions(kind: str) -> None:
     student, _, _, _, dim = dense(kind)
-    found = losses.standardised(student, dim).movedim(dim, -1)
-    for at in places(student, dim):
+    result = losses.standardised(student, dim).movedim(dim, -1)
+    for at in positions_of(student, dim):
         z = student.movedim(dim, -1)[at].tolist()
         mean = sum(z) / 5
-        deviation = math.sqrt(sum((one - mean) ** 2 for one in z) / 4)
-        assert found[at].tolist() == pytest.approx([(one - mean) / (1e-7 + deviation) for one in z], abs=1e-12)
+        deviation = math.sqrt(sum((logit - mean) ** 2 for logit in z) / 4)
+        assert result[at].tolist() == pytest.approx([(logit - mean) / (1e-7 + deviation) for logit in z], abs=1e-12)
 
 
 def test_a_mask_without_a_position_gives_zero_and_no_gradient() -> None:
@@ -287,19 +308,37 @@ def test_a_shape_whose_classes_are_not_known_is_refused(shape: list[int]) -> Non
             call()
 
 
-def test_dims_masks_and_labels_that_do_not_fit_are_refused() -> None:
-    student, teacher, mask, labels, _ = dense("tokens")
-    for dim in (0, 3, -3, -4):
-        with pytest.raises(UserError, match=f"^dim={dim} must name a dimension of the logits"):
-            losses.kl(student, teacher, 3.0, dim=dim)
-    for wrong in (mask.long(), mask.float(), mask[:1], mask.T, mask[..., None]):
-        with pytest.raises(UserError, match=r"^mask must be a bool tensor \[2, 3\], True where a position counts; got"):
-            losses.kl(student, teacher, 3.0, dim=-1, mask=wrong)
-    for wrong in (labels[:, 1:], labels[0], labels.T):
-        with pytest.raises(UserError, match=r"^Labels \[.*\] do not fit logits \[2, 3, 5\]: give classes \[2, 3\]"):
-            losses.cross_entropy(student, wrong, dim=-1)
-    with pytest.raises(UserError, match=r"^Labels \[2, 1\] do not fit logits \[2, 3\]"):
-        losses.decoupled_kl(S, TE, Y[:, None], 3.0)
+TOKENS, TOKEN_TEACHER, MASK, LABELS, _ = dense("tokens")
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments", "wrong"),
+    [
+        *((losses.kl, {"dim": dim}, f"^dim={dim} ") for dim in (0, 3, -3, -4)),
+        *(
+            (losses.kl, {"dim": -1, "mask": mask}, r"^mask must be a bool tensor \[2, 3\]")
+            for mask in (MASK.long(), MASK.float(), MASK[:1], MASK.T, MASK[..., None])
+        ),
+    ],
+)
+def test_dims_and_masks_that_do_not_fit_are_refused(loss: Any, arguments: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(UserError, match=wrong):
+        loss(TOKENS, TOKEN_TEACHER, 3.0, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "wrong"),
+    [
+        *(
+            (partial(losses.cross_entropy, TOKENS, dim=-1), labels, r"logits \[2, 3, 5\]: give classes \[2, 3\]")
+            for labels in (LABELS[:, 1:], LABELS[0], LABELS.T)
+        ),
+        (partial(losses.decoupled_kl, S, TE, temperature=3.0), Y[:, None], r"^Labels \[2, 1\] .* logits \[2, 3\]"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(loss: Any, labels: Tensor, wrong: str) -> None:
+    with pytest.raises(UserError, match=wrong):
+        loss(labels=labels)
 
 
 def test_losses_of_images_are_those_of_torch_to_the_bit() -> None:

@@ -1,4 +1,4 @@
-"""Peers that teach each other: METHODS.md card 8 (DML), and who hears whom when."""
+"""Peers that teach each other: METHODS.md card 8 (DML), and who learns from which weights of the others."""
 
 from __future__ import annotations
 
@@ -21,36 +21,34 @@ CE_TE = 0.2829793541
 
 
 def dml_loss(method: DML, role: str, **logits: Tensor) -> Tensor:
-    """The loss of one of several networks that answer with these logits."""
+    """Return the loss of one of several networks that give these logits."""
     models = {name.replace("_", " "): says(z) for name, z in logits.items()}
     return total(method.losses(role, models, shown(), START))
 
 
-def test_two_networks_that_learn_from_each_other() -> None:
-    assert dml_loss(DML(), "student", teacher=TE, student=S).item() == close(1.0277459558)
-    assert dml_loss(DML(), "teacher", teacher=TE, student=S).item() == close(0.5127612395)
-
-
-@pytest.mark.parametrize(("reduction", "value"), [("mean", 1.2685779928), ("sum", 1.7668960047)])
-def test_three_networks(reduction: Any, value: float) -> None:
-    method = DML(peers=3, peer_reduction=reduction)
-    assert dml_loss(method, "student", teacher=TE, peer_2=U, student=S).item() == close(value)
+@pytest.mark.parametrize(
+    ("method", "role", "logits", "value"),
+    [
+        (DML(), "student", {"teacher": TE, "student": S}, 1.0277459558),
+        (DML(), "teacher", {"teacher": TE, "student": S}, 0.5127612395),
+        (DML(peers=3), "student", {"teacher": TE, "peer_2": U, "student": S}, 1.2685779928),
+        (DML(peers=3, peer_reduction="sum"), "student", {"teacher": TE, "peer_2": U, "student": S}, 1.7668960047),
+        (DML(reverse=False), "teacher", {"teacher": TE, "student": S}, CE_TE),  # from the labels alone
+        (DML(reverse=False), "student", {"teacher": TE, "student": S}, 1.0277459558),
+    ],
+)
+def test_values(method: DML, role: str, logits: dict[str, Tensor], value: float) -> None:
+    assert dml_loss(method, role, **logits).item() == close(value)
 
 
 def test_a_network_learns_and_its_peers_get_no_gradient() -> None:
-    found = gradient(lambda s: dml_loss(DML(), "student", teacher=TE, student=s), S)
+    of_student = gradient(lambda s: dml_loss(DML(), "student", teacher=TE, student=s), S)
     expected = [[-0.59827667, 0.50731523, 0.09096144], [0.03490220, -0.03076303, -0.00413917]]
-    assert found.numpy() == close_to(expected)
+    assert of_student.numpy() == close_to(expected)
     peer, own = TE.clone().requires_grad_(), S.clone().requires_grad_()
     dml_loss(DML(), "student", teacher=peer, student=own).backward()
     assert peer.grad is None
     assert own.grad is not None
-
-
-def test_without_the_reverse_term_the_leader_learns_from_the_labels_alone() -> None:
-    method = DML(reverse=False)
-    assert dml_loss(method, "teacher", teacher=TE, student=S).item() == close(CE_TE)
-    assert dml_loss(method, "student", teacher=TE, student=S).item() == close(1.0277459558)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +75,7 @@ class Counter(nn.Module):
         return (Prediction(self.updates.expand(len(images), 3).clone(), FS),)
 
 
-class Given:
+class PeerIngredients:
     """Ingredients for peers: no networks at all, but each of its own."""
 
     def network(self, role: str, fresh: bool) -> nn.Module:
@@ -85,49 +83,49 @@ class Given:
         return nn.Identity()
 
 
-def heard_in(method: DML, turns: list[str]) -> list[list[float]]:
-    """How many updates of each other network a role hears in its turns."""
-    built = method.models(Given())
+def updates_seen(method: DML, turns: list[str]) -> list[list[float]]:
+    """Return for each turn the number of updates that each other network has had, as its role sees them."""
+    built = method.models(PeerIngredients())
     models: dict[str, Any] = {name: model if name == "round" else Counter() for name, model in built.items()}
-    heard: list[list[float]] = []
+    updates: list[list[float]] = []
     for before, role in pairwise(["", *turns]):
         if role != before:
             method.on_block_start(role, models)
         others = method.others(role)
-        heard.append(
+        updates.append(
             [method.predict_peer(other, models, torch.zeros(1, 1, 1, 1)).logits[0, 0].item() for other in others]
         )
         models[role].updates += 1
-    return heard
+    return updates
 
 
 def test_every_peer_learns_its_own_temperature() -> None:
-    models = DML(peers=3, curriculum=10.0).models(Given())
+    models = DML(peers=3, curriculum=10.0).models(PeerIngredients())
     assert [[name for name, _ in model.named_parameters()] for model in models.values()] == [["heat"]] * 3
 
 
-def test_the_next_network_hears_the_update_just_made() -> None:
-    assert heard_in(DML(), ["teacher", "student"] * 2) == [[0], [1], [1], [2]]
+def test_the_next_network_learns_from_the_update_just_made() -> None:
+    assert updates_seen(DML(), ["teacher", "student"] * 2) == [[0], [1], [1], [2]]
 
 
 @pytest.mark.parametrize("order", [("teacher", "student"), ("student", "teacher")])
 def test_or_everybody_as_they_were_before_the_round_whoever_comes_first(order: tuple[str, str]) -> None:
     method = DML(refresh_peers=False)
-    assert heard_in(method, [*order] * 3) == [[0], [0], [1], [1], [2], [2]]
+    assert updates_seen(method, [*order] * 3) == [[0], [0], [1], [1], [2], [2]]
 
 
-def test_hearing_the_others_as_they_were_would_undo_spacing() -> None:
+def test_learning_from_the_others_as_they_were_would_undo_spacing() -> None:
     method = DML(refresh_peers=False)
     method.check_schedule(Online())
     DML().check_schedule(Spaced("2st"))
-    with pytest.raises(UserError, match="spacing would do nothing: leave it out, or leave out the interval"):
+    with pytest.raises(UserError, match="refresh_peers"):
         method.check_schedule(Spaced("2st"))
 
 
 def test_a_round_of_three() -> None:
     method = DML(peers=3, refresh_peers=False)
-    assert heard_in(method, ["teacher", "peer 2", "student"] * 2) == [[0, 0]] * 3 + [[1, 1]] * 3
-    fresh = heard_in(DML(peers=3), ["teacher", "peer 2", "student"] * 2)
+    assert updates_seen(method, ["teacher", "peer 2", "student"] * 2) == [[0, 0]] * 3 + [[1, 1]] * 3
+    fresh = updates_seen(DML(peers=3), ["teacher", "peer 2", "student"] * 2)
     assert fresh == [[0, 0], [1, 0], [1, 1], [1, 1], [2, 1], [2, 2]]
 
 

@@ -82,7 +82,7 @@ class MakeNetwork(Protocol):
 
 
 class Ingredients(NamedTuple):
-    """Everything a method may build its models from."""
+    """The parts a method builds its models from, and the facts of the run they depend on."""
 
     network: MakeNetwork
     """makes the network of a role: `ingredients.network("student")`"""

@@ -30,7 +30,7 @@ def options(method: type[Any]) -> Iterator[tuple[str, Any, str]]:
 def citation(paper: str) -> str:
     """Return a paper's authors and venue, without its title.
 
-    >>> cited("Zhao et al., Decoupled Knowledge Distillation, CVPR 2022")
+    >>> citation("Zhao et al., Decoupled Knowledge Distillation, CVPR 2022")
     'Zhao et al., CVPR 2022'
     """
     parts = paper.split(", ")
@@ -40,7 +40,7 @@ def citation(paper: str) -> str:
 def summary(method: type[Any]) -> str:
     """Return the first line of a method's docstring.
 
-    >>> about(METHODS["kd"])
+    >>> summary(METHODS["kd"])
     'A teacher network teaches a student network by its logits and pooled features.'
     """
     return inspect.cleandoc(method.__doc__ or "").partition("\n")[0]

@@ -81,7 +81,7 @@ def _check_timm_interface(network: nn.Module, name: str, sample: Inputs, logits:
 def _describe_shapes(inputs: Inputs) -> str:
     """Return types and shapes of a network's inputs as text.
 
-    >>> _shapes(torch.zeros(2, 5)), _shapes({"tokens": torch.zeros(2, 7).long()})
+    >>> _describe_shapes(torch.zeros(2, 5)), _describe_shapes({"tokens": torch.zeros(2, 7).long()})
     ('float32 [2, 5]', 'tokens int64 [2, 7]')
     """
     if isinstance(inputs, Tensor):

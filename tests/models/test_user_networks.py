@@ -353,8 +353,8 @@ def test_bad_networks_are_each_one_line(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "shown", "message"),
     [
-        ("tests.models.test_own:nothing", VECTORS, "Cannot load 'tests.models.test_own:nothing'"),
-        ("tests.models.test_own:CLASSES", VECTORS, "must be a function that makes an nn.Module, got tuple."),
+        ("tests.models.test_user_networks:nothing", VECTORS, "Cannot load 'tests.models.test_user_networks:nothing'"),
+        ("tests.models.test_user_networks:CLASSES", VECTORS, "must be a function that makes an nn.Module, got tuple."),
         ("resnet18_small", VECTORS, "takes images [N, channels, height, width]"),
         ("resnet18_small", TOKENS, "takes images [N, channels, height, width]"),
         ("resnet18_small", IMAGES._replace(classes=()), "The data does not say how many classes there are"),
