@@ -36,13 +36,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.timing import fastest
 from benchmarks.ways import NEVER, Bare, Case, Ours, Released, write_images
 from spacedkd import DataSpec, Duration, EngineSpec, NetworkSpec, OptimizerSpec, RunSpec, Spaced, train
-from spacedkd.config.objects import Objects
 from spacedkd.config.resolve import best_precision
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import Batch, batches
 from spacedkd.runs.folder import RunFolder
 from spacedkd.training.forecast import peak_memory
-from spacedkd.training.loop import train_run
+from spacedkd.training.train import train_run
 
 SGD, ADAMW = OptimizerSpec(lr=0.01), OptimizerSpec("adamw", lr=5e-4, weight_decay=0.05)
 QUARTER = NetworkSpec("resnet18_small", {"width": 16})
@@ -176,8 +175,8 @@ def waiting(folder: Path, workers: int, is_quick: bool) -> dict[str, float]:
         return _watched(batches(*given), waits, ends)
 
     encoded = Library(memory_limit=0)  # images stay encoded, so that workers have something to do
-    with patch("spacedkd.training.loop.batches", watched):
-        train_run(spec, RunFolder(folder / "run"), False, Objects(), lambda moment: None, encoded)
+    with patch("spacedkd.training.session.batches", watched):
+        train_run(spec, RunFolder(folder / "run"), library=encoded)
     first = 2 * workers  # made while the loop was starting
     return {"share": sum(waits[first + 1 :]) / (ends[-1] - ends[first]), "seconds_until_the_first": waits[0]}
 

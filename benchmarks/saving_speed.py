@@ -23,17 +23,17 @@ import numpy as np
 
 from spacedkd import DataSpec, Duration, EngineSpec, Event, NetworkSpec, RunSpec, train
 from spacedkd.runtime.files import write_json
-from spacedkd.training.recorder import Background
+from spacedkd.training.callbacks import BackgroundThread
 
 EPOCH = 391
 """steps of an epoch of CIFAR in the default batches, after which a run is saved if nothing else is said"""
 
 
-def at_once(background: Background, work: Callable[[], None]) -> None:
+def at_once(background: BackgroundThread, work: Callable[[], None]) -> None:
     work()
 
 
-def measured(spec: RunSpec, folder: Path, start: Callable[[Background, Callable[[], None]], None]) -> float:
+def measured(spec: RunSpec, folder: Path, start: Callable[[BackgroundThread, Callable[[], None]], None]) -> float:
     """The seconds from the end of the first turn to the end of the last, with all that is still to be written."""
     turns: list[float] = []
 
@@ -42,13 +42,13 @@ def measured(spec: RunSpec, folder: Path, start: Callable[[Background, Callable[
         if moment.turn == moment.turns:
             raise KeyboardInterrupt  # the student and the result are no part of this
 
-    usual, Background.start = Background.start, start  # type: ignore[method-assign, assignment]
+    usual, BackgroundThread.start = BackgroundThread.start, start  # type: ignore[method-assign, assignment]
     try:
         train(spec, folder, callback=callback)
     except KeyboardInterrupt:
         return time.perf_counter() - turns[0]
     finally:
-        Background.start = usual  # type: ignore[method-assign]
+        BackgroundThread.start = usual  # type: ignore[method-assign]
     raise AssertionError("it was to be stopped")
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=128)
     typed = parser.parse_args()
-    beside = Background.start
+    beside = BackgroundThread.start
     with tempfile.TemporaryDirectory() as place:
         images = np.random.default_rng(0).integers(0, 256, (typed.steps * typed.batch_size, 32, 32, 3), np.uint8)
         labels = np.arange(len(images)) % 100

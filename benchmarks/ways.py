@@ -29,9 +29,8 @@ from spacedkd import DataSpec, Duration, NetworkSpec, OptimizerSpec, RunSpec, Sp
 from spacedkd.config.resolve import resolve
 from spacedkd.models.classifier import make_adapter
 from spacedkd.runs.folder import RunFolder
-from spacedkd.training.loop import learn
 from spacedkd.training.onednn import supports_channels_last
-from spacedkd.training.recorder import Recorder
+from spacedkd.training.session import Session
 from spacedkd.training.state import build_state
 
 CLASSES = 20
@@ -80,7 +79,7 @@ def write_images(path: Path, side: int, count: int) -> None:
 
 
 class Ours:
-    """The loop of `spacedkd train`, with its recorder in a folder that is thrown away."""
+    """The loop of `spacedkd train`, with its session in a folder that is thrown away."""
 
     def __init__(self, case: Case, data: Path, interval: int) -> None:
         self.steps = case.steps
@@ -88,17 +87,17 @@ class Ours:
         setup = build_state(resolve(spec))
         self.stack = ExitStack()
         place = self.stack.enter_context(tempfile.TemporaryDirectory())
-        recorder = Recorder(setup, RunFolder(Path(place) / "run"))
-        self.stack.enter_context(recorder.opened())
-        self.moments = learn(setup, recorder)
+        session = Session(setup, RunFolder(Path(place) / "run"))
+        self.stack.enter_context(session.opened())
+        self.turns = session.turns()
 
     def block(self) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)  # as it is in our runs, and in neither of the others
         for _ in range(2 * self.steps):
-            next(self.moments)
+            next(self.turns)
 
     def close(self) -> None:
-        self.moments.close()  # type: ignore[attr-defined]
+        self.turns.close()  # type: ignore[attr-defined]
         self.stack.close()
 
 

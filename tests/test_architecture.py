@@ -121,7 +121,7 @@ def test_only_training_touches_the_distributed_engine_and_imports_it_in_one_plac
 def test_a_run_imports_nothing_of_other_trainers() -> None:
     """Fabric would import torchmetrics to know its version, and that transformers; afterwards it is as it was."""
     code = (
-        "import sys, spacedkd.training.loop; assert not {'torchmetrics', 'transformers', 'lightning'} & {*sys.modules}"
+        "import sys, spacedkd.training.train; assert not {'torchmetrics', 'transformers', 'lightning'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

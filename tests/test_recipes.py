@@ -516,7 +516,7 @@ def test_the_table_of_a_recipe_says_what_became_of_its_quirks(
     def train(*given: Any, **options: Any) -> None:
         raise UserError("That is enough.")
 
-    monkeypatch.setattr("spacedkd.training.loop.train_run", train)
+    monkeypatch.setattr("spacedkd.training.train.train_run", train)
     with pytest.raises(SystemExit):
         main("train --recipe official-vit --data digits --set method.temperature=4 --without zero_head".split())
     printed = " ".join(capsys.readouterr().out.split())

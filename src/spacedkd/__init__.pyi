@@ -76,11 +76,11 @@ from .schedule import Spaced as Spaced
 from .schedule import Turn as Turn
 from .schedule import Window as Window
 from .schedule import in_steps as in_steps
-from .training.callbacks import Event as Event
 from .training.forecast import Forecast as Forecast
 from .training.forecast import forecast as forecast
 from .training.learner import learning as learning
 from .training.loggers import RunLogger as RunLogger
-from .training.loop import train as train
+from .training.loop import Event as Event
+from .training.train import train as train
 from .trajectory.snapshot_teacher import Snapshots as Snapshots
 from .trajectory.snapshot_teacher import SnapshotTeacher as SnapshotTeacher

@@ -21,7 +21,7 @@ from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import printable
 from spacedkd.runtime.files import HOST
 from spacedkd.runtime.processes import print_notice
-from spacedkd.training.callbacks import Event
+from spacedkd.training.loop import Event
 from tests.report.fake_runs import FakeArm, write_runs
 
 EVIL = "a\x1b[2J\x1b]0;title\x07\x9b31m\r\nspacedkd: all is well\x08\u202etxt\u2028\x7f"

@@ -112,7 +112,7 @@ def test_a_stop_before_anything_is_trained_is_one_line(
     def strike(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    for place, words in (("spacedkd.cli._dispatch", []), ("spacedkd.training.loop.resolve", KD)):
+    for place, words in (("spacedkd.cli._dispatch", []), ("spacedkd.training.train.resolve", KD)):
         with monkeypatch.context() as patched:
             patched.setattr(place, strike)
             with pytest.raises(SystemExit) as stop:

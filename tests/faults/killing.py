@@ -30,8 +30,8 @@ SECONDS = 300
 MOMENTS = {
     "update": ("spacedkd.training.learner", "Learner.update"),
     "evaluation": ("spacedkd.training.evaluate", "evaluate_model"),
-    "save": ("spacedkd.training.recorder", "Recorder.save"),
-    "finish": ("spacedkd.training.recorder", "Recorder.finish"),
+    "save": ("spacedkd.training.callbacks", "CheckpointCallback.save"),
+    "finish": ("spacedkd.training.callbacks", "ResultCallback.on_end"),
     "hand over": ("spacedkd.trajectory.replay", "RecordedTrajectory.load"),
 }
 """kill points between files: where these begin"""

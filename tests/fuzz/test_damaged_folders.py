@@ -84,8 +84,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             line = {"event": "command", "date": "2026-01-01", "line": f"spacedkd {command}"}
             Path("given", name, "commands.jsonl").write_text(json.dumps(line) + "\n")
         Path("given").rename(kept / "given")
-        patch.setattr("spacedkd.training.loop.learn", reached)
-        patch.setattr("spacedkd.training.loop.teacher_process", reached)
+        patch.setattr("spacedkd.training.session.training_loop", reached)
+        patch.setattr("spacedkd.training.train.teacher_process", reached)
         patch.setattr("spacedkd.comparison.scheduler._open_pool", reached)
         patch.setattr("torch.hub.download_url_to_file", reached)
         yield kept / "given"

@@ -11,8 +11,7 @@ from spacedkd import Event, RunSpec
 from spacedkd.config.objects import Objects
 from spacedkd.config.resolve import resolve
 from spacedkd.runs.folder import RunFolder
-from spacedkd.training.loop import learn
-from spacedkd.training.recorder import Recorder
+from spacedkd.training.session import Session
 from spacedkd.training.state import TrainingState, build_state
 
 
@@ -22,7 +21,9 @@ def ready(spec: RunSpec, objects: Objects | None = None) -> TrainingState:
 
 def turn_by_turn(setup: TrainingState) -> Iterator[Event]:
     """Every turn of the run; between two of them the models can be looked at."""
-    return learn(setup, Recorder(setup, RunFolder(Path("nowhere"))))
+    events: list[Event] = []
+    for _ in Session(setup, RunFolder(Path("nowhere")), callback=events.append).turns():
+        yield events.pop()
 
 
 def state(setup: TrainingState) -> dict[str, Tensor]:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from spacedkd import Event, RunSpec, Spaced, UserError, load_student, read_run, train
 from spacedkd.cli import main
-from spacedkd.training.evaluate import Scores, evaluate_role
+from spacedkd.training.evaluate import evaluate_role
+from spacedkd.training.loop import Scores
 from spacedkd.training.state import TrainingState
 from tests.conftest import TINY, assert_same_bits
 from tests.training.stopping import assert_same_run, train_in_parts
@@ -36,7 +37,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> None:
         fixed = {"test": {"final": epoch / 10}, "holdout": {"final": SCORES[epoch - 1]}}
         return [(name, fixed if name == "student" else found) for name, found in real(ready, role, at_end)]
 
-    monkeypatch.setattr("spacedkd.training.loop.evaluate_role", measured)
+    monkeypatch.setattr("spacedkd.training.roles.evaluate_role", measured)
 
 
 def weights_at(spec: RunSpec, folder: Path, turn: int) -> dict[str, Tensor]:

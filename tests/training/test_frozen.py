@@ -37,7 +37,7 @@ def test_only_the_role_whose_turn_it_is_moves(tiny_with: Make, changes: dict[str
 
 def test_evaluation_moves_nothing(tiny_with: Make) -> None:
     setup = ready(tiny_with())
-    setup.begin("teacher")
+    setup.activate("teacher")
     before = state(setup)
     for role in ("teacher", "student"):
         evaluate_model(setup, setup.models[role], setup.modules()[role])

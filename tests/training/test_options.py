@@ -162,7 +162,7 @@ def test_what_timm_spares_is_spared(network: str) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_64_true_computes_losses_in_float64(tiny_with: Make, smoothing: float) -> None:
     setup = ready(tiny_with("kd", {"feature_weight": 0}, precision="64-true", label_smoothing=smoothing))
-    setup.begin("student")
+    setup.activate("student")
     batch, models = setup.stream.batch(0), setup.modules()
     found = setup.run.method.losses(
         "student", setup.models, batch, setup.run.progress(Turn("student", 0), lambda rows: rows)

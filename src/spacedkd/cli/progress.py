@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spacedkd.comparison.teacher_sharing import Job
     from spacedkd.evaluation.instrument import Advance
     from spacedkd.evaluation.instrument import Progress as ShowWork
-    from spacedkd.training.callbacks import Event
+    from spacedkd.training.loop import Event
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ from rich.table import Table
 from spacedkd.report.formatting import duration
 
 if TYPE_CHECKING:
-    from spacedkd.training.callbacks import Callback, Event
+    from spacedkd.training.loop import Event, EventFunction
 
 
 # What somebody is told while runs are going on: a live bar on a terminal, plain lines anywhere else.
@@ -289,7 +289,7 @@ def evaluated(moment: Event, accuracy: float, losses: str, now: datetime) -> str
 
 
 @contextmanager
-def run_progress() -> Iterator[Callback]:
+def run_progress() -> Iterator[EventFunction]:
     """What is shown of one run."""
     with working():
         if console.is_terminal:
@@ -300,7 +300,7 @@ def run_progress() -> Iterator[Callback]:
 
 
 @contextmanager
-def _bars() -> Iterator[Callback]:
+def _bars() -> Iterator[EventFunction]:
     bars, looked = RoleBars(), -LOOK_SECONDS
     with Live(bars, console=console, refresh_per_second=4):
 
@@ -316,7 +316,7 @@ def _bars() -> Iterator[Callback]:
         yield callback
 
 
-def _lines() -> Callback:
+def _lines() -> EventFunction:
     told, waited = time.monotonic(), ""
 
     def callback(moment: Event) -> None:

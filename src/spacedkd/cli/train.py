@@ -202,11 +202,11 @@ def train(
     spec, _, resume, extend = run_asked
 
     from spacedkd.cli import terminal
-    from spacedkd.config.objects import Objects
     from spacedkd.data.sources import Library
     from spacedkd.report import tables
     from spacedkd.runs.folder import RunFolder
-    from spacedkd.training import extension, loop
+    from spacedkd.training import extension
+    from spacedkd.training.train import train_run
 
     if "recipe" in typed:
         name, without = typed["recipe"], typed.get("without", ())
@@ -230,9 +230,17 @@ def train(
 
     done = RunFolder(folder).finished()
     with until_stopped(way_on) as stop, kept(folder, done), run_progress() as callback:
-        given_to = (spec, RunFolder(folder), resume is not None, Objects(), callback, library, restart, stop)
-        before = None if extend is None else RunFolder(extend)
-        found = loop.train_run(*given_to, before, planned=say_planned)
+        found = train_run(
+            spec,
+            RunFolder(folder),
+            resume=resume is not None,
+            restart=restart,
+            extend=None if extend is None else RunFolder(extend),
+            library=library,
+            callback=callback,
+            stop=stop,
+            on_start=say_planned,
+        )
     console.print(rich_table(tables.of_run(found)))
     best = f", of its best epoch ({found.plan['best']['epoch']:g}): {folder}/best" if "best" in found.plan else ""
     say(f"{found.cost['updates']} updates in {found.seconds:.0f} s. Student: {folder}/student{best}")

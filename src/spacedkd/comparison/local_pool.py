@@ -13,7 +13,7 @@ from spacedkd.comparison.teacher_sharing import Job
 from spacedkd.runtime.errors import RunFailed
 from spacedkd.runtime.signals import as_child, child_context, killed_by, signals_wait
 from spacedkd.runtime.user_code import Inherited
-from spacedkd.training.callbacks import Event
+from spacedkd.training.loop import Event
 
 
 @dataclass(eq=False)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spacedkd.comparison.teacher_sharing import Job, keep_diverged, keep_failed, next_jobs
-from spacedkd.config.objects import Objects
 from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import (
@@ -24,8 +23,8 @@ from spacedkd.runtime.errors import (
 from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
-from spacedkd.training.callbacks import Event
-from spacedkd.training.loop import train_run
+from spacedkd.training.loop import Event
+from spacedkd.training.train import train_run
 from spacedkd.trajectory.store import is_recording
 
 REPORT_SECONDS = 0.2
@@ -157,7 +156,7 @@ def train_job(job: Job, callback: Callable[[Event], None], stop: Stop, patience:
 
     try:
         folder = RunFolder(job.folder)
-        train_run(job.spec, folder, True, Objects(), sometimes, LIBRARY, stop=lambda: gives_way or stop())
+        train_run(job.spec, folder, resume=True, library=LIBRARY, callback=sometimes, stop=lambda: gives_way or stop())
     except Stopped:
         return False
     except Diverged as error:

@@ -26,7 +26,7 @@ from spacedkd.runtime.errors import RunFailed, UserError
 from spacedkd.runtime.locks import LockHeld, hold
 from spacedkd.runtime.signals import Signals
 from spacedkd.runtime.user_code import Inherited
-from spacedkd.training.callbacks import Event
+from spacedkd.training.loop import Event
 
 ANSWER_SECONDS = 5.0
 """within which a cluster must answer; Ray itself would try for minutes"""

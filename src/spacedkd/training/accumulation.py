@@ -45,7 +45,7 @@ class MicroBatches:
         # its seed, so that a batch computed whole has the masks it always had.
         masks: list[str | int] = [*dropout_key(turn, run.spec.frozen_mode), fabric.global_rank]
         device.seed(fabric.device, seed_for(run.spec.seed, "masks", *masks, *([number] if number else [])))
-        self._cost.set_part(state.stream.size(turn.step), number, run.spec.accumulate)
+        self._cost.start_part(turn.role, state.stream.size(turn.step), number, run.spec.accumulate)
         losses = run.method.losses(turn.role, state.models, batch, run.progress(turn, self._gather, number))
         _check_losses(losses, run.spec.method.name, turn)
         return losses

@@ -1,22 +1,26 @@
 """The cost of training in updates, passes and images, as counted while it goes on."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from spacedkd.schedule import Turn
+from spacedkd.training.loop import Callback, StepResult
 
-class Cost:
+
+class Cost(Callback):
     """A counter of every learner's updates, and of the passes and images through every model.
 
     Forward hooks count the passes, so that a method cannot miscount its own. A forward pass that records gradients is
     followed by a backward pass. Evaluation is not counted.
     """
 
-    def __init__(self, models: Mapping[str, nn.Module]) -> None:
+    def __init__(self, models: Mapping[str, nn.Module], learners: Mapping[str, str]) -> None:
+        """Count the passes through `models`; `learners` has the model that each role updates."""
+        self._learners = learners
         self.counts: dict[str, Counter[str]] = {}
         """role -> what its turns cost, such as "student forward images" """
         self._current: Counter[str] = Counter()  # the counts of the role whose turn it is
@@ -31,24 +35,17 @@ class Cost:
             self._current[f"{model} {direction} passes"] += passes
             self._current[f"{model} {direction} images"] += passes * self._images
 
-    @contextmanager
-    def count_passes(self, role: str, images: int) -> Iterator[None]:
-        """Count the passes of a role's turn on a global batch of so many images."""
-        self._current, self._images = self.counts.setdefault(role, Counter()), images
-        yield
-        self._images = 0
-
-    def set_part(self, images: int, number: int, count: int) -> None:
-        """Count passes from here on for part `number` of the `count` parts of a global batch of so many images."""
+    def start_part(self, role: str, images: int, number: int, count: int) -> None:
+        """Count passes from here on for a role, on part `number` of the `count` parts of a global batch."""
+        self._current = self.counts.setdefault(role, Counter())
         self._images = images * (number + 1) // count - images * number // count
 
-    @contextmanager
-    def count_update(self, role: str, learner: str, images: int) -> Iterator[None]:
-        """Count one update of `learner` on a global batch of so many images, with all the passes made for it."""
-        with self.count_passes(role, images):
-            yield
-        self._current[f"{learner} updates"] += 1
-        self._current[f"{learner} images"] += images
+    def on_step(self, turn: Turn, result: StepResult) -> None:
+        """Count one update of the role's model, and no passes until the next batch."""
+        self._images = 0
+        learner = self._learners[turn.role]
+        self.counts[turn.role][f"{learner} updates"] += 1
+        self.counts[turn.role][f"{learner} images"] += result.images
 
     def summary(self, others: Iterable[Mapping[str, int]] = ()) -> dict[str, Any]:
         """Return totals over all models, and the counts they are made of; counts of `others` are added."""

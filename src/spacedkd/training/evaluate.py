@@ -11,12 +11,8 @@ from spacedkd.data.images import Encoded, Images
 from spacedkd.data.stream import evaluation_batches
 from spacedkd.evaluation.scores import NotFinite, check_finite, count
 from spacedkd.training import device
+from spacedkd.training.loop import Scores
 from spacedkd.training.state import TrainingState
-
-Scores = dict[str, dict[str, float]]
-
-
-"""part of the data -> head -> accuracy"""
 
 
 def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tuple[str, Scores]]:

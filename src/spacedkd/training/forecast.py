@@ -35,8 +35,7 @@ from spacedkd.timeline import Timeline
 from spacedkd.training.build import build_models
 from spacedkd.training.cost import Cost
 from spacedkd.training.evaluate import evaluate_model
-from spacedkd.training.loop import learn
-from spacedkd.training.recorder import Recorder
+from spacedkd.training.session import Session
 from spacedkd.training.state import TrainingState, build_state
 from spacedkd.trajectory.identity import check_shareable, find_trajectories, shared_roles, trajectory_settings
 from spacedkd.trajectory.record import updates_to_record
@@ -194,11 +193,11 @@ class _AllInOne:
 
 def run(state: TrainingState, folder: RunFolder, seconds: float) -> Trial:
     """Let every role take real steps for about so many seconds, in a folder that will be thrown away."""
-    recorder = Recorder(state, folder)
-    with recorder.opened():
-        steps = {role: _steps_of(role, state, recorder, seconds) for role in state.run.last_step}
-        save_seconds = _timed(state, recorder.save)
-        finish_seconds = _timed(state, recorder.finish)
+    session = Session(state, folder)
+    with session.opened():
+        steps = {role: _steps_of(role, session, seconds) for role in state.run.last_step}
+        save_seconds = _timed(state, session.checkpoint.save)
+        finish_seconds = _timed(state, lambda: _finish(session))
     activations = max(step.activations for step in steps.values())
     lines = [*read_lines(folder.journal)] if state.fabric.is_global_zero else []
     return Trial(
@@ -216,21 +215,27 @@ def run(state: TrainingState, folder: RunFolder, seconds: float) -> Trial:
     )
 
 
-def _steps_of(role: str, state: TrainingState, recorder: Recorder, seconds: float) -> Step:
+def _finish(session: Session) -> None:
+    session.checkpoint.on_end()
+    session.result.on_end()
+
+
+def _steps_of(role: str, session: Session, seconds: float) -> Step:
     """The role's first turns: one that warms up, one that is looked into, then as many as there is time for."""
-    plan, cost = state.run, recorder.cost
+    state, plan = session.state, session.state.run
     planned = islice((turn for turn in plan.timeline.after(0) if turn.role == role), MOST_TIMED + 2)
     few = [*islice(cycle(planned), MOST_TIMED + 2)]
     never = plan.total_steps + 1
     alone = replace(
         plan, timeline=Timeline(plan.method.roles, few, [role]), every=Every(never, never, never), last_step={role: -1}
     )
-    recorder.position.turns = 0
-    moments = learn(replace(state, run=alone), recorder)
+    trial = Session(replace(state, run=alone), session.folder)
+    trial.journal.journal = session.journal.journal
+    turns, cost = trial.turns(), trial.cost
 
     def counted(turn: Turn) -> dict[str, int]:
         before = Counter(cost.counts.get(role, {}))
-        next(moments)
+        next(turns)
         size = state.stream.size(turn.step)
         more = {name: count - before[name] for name, count in cost.counts[role].items()}
         return {name: count // size if name.endswith("images") else count for name, count in more.items()}
@@ -240,10 +245,10 @@ def _steps_of(role: str, state: TrainingState, recorder: Recorder, seconds: floa
     counter.mod_tracker = _AllInOne()  # type: ignore[assignment]
     with kept_for_backward(plan.spec.accumulate > 1) as kept, counter as flops:
         later = counted(few[1])
-    times = [_timed(state, lambda: next(moments)) for _ in range(LEAST_TIMED)]
+    times = [_timed(state, lambda: next(turns)) for _ in range(LEAST_TIMED)]
     affordable = min(MOST_TIMED, int(seconds / statistics.median(times)))
     for _ in range(LEAST_TIMED, state.fabric.broadcast(affordable)):  # ranks must take equally many
-        times.append(_timed(state, lambda: next(moments)))
+        times.append(_timed(state, lambda: next(turns)))
     own = {storage_of(tensor) for model in state.models.values() for tensor in model.state_dict().values()}
     return Step(
         seconds=statistics.median(times),
@@ -251,7 +256,7 @@ def _steps_of(role: str, state: TrainingState, recorder: Recorder, seconds: floa
         activations=sum(size for place, size in kept.items() if place not in own),
         first=first,
         later=later,
-        evaluation_seconds=_evaluation_seconds(few[0], state, recorder),
+        evaluation_seconds=_evaluation_seconds(few[0], trial),
     )
 
 
@@ -259,7 +264,7 @@ def cost_of(
     state: TrainingState, steps: Mapping[str, Step], turns: Mapping[str, int], images: Mapping[str, int]
 ) -> dict[str, Any]:
     """What the run's own counter will have counted at its end, after so many turns and images of each role."""
-    cost, plan = Cost({}), state.run
+    cost, plan = Cost({}, {}), state.run
     for role, taken in steps.items():
         first = state.stream.size(next(turn.step for turn in plan.timeline.after(0) if turn.role == role))
         cost.counts[role] = Counter()
@@ -275,8 +280,9 @@ def cost_of(
     return cost.summary()
 
 
-def _evaluation_seconds(turn: Turn, state: TrainingState, recorder: Recorder) -> float:
+def _evaluation_seconds(turn: Turn, trial: Session) -> float:
     """What the role's evaluation takes: measured on a few batches of each part, and so much more for each other one."""
+    state = trial.state
     batch = max(256, state.run.spec.batch_size) * state.fabric.world_size
     whole = [-(-len(part) // batch) for part in state.data.evaluated_splits().values()]
     learner = state.learner(turn.role)
@@ -288,7 +294,8 @@ def _evaluation_seconds(turn: Turn, state: TrainingState, recorder: Recorder) ->
         }
         short = replace(state, data=replace(state.data, **parts))  # type: ignore[arg-type]
         return _timed(
-            state, lambda: recorder.accuracy(turn, evaluate_model(short, learner.model, learner.module), turn.role)
+            state,
+            lambda: trial.journal.on_evaluate(turn, turn.role, evaluate_model(short, learner.model, learner.module)),
         )
 
     some(1)  # warms up

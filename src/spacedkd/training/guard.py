@@ -20,6 +20,7 @@ from spacedkd.runs.checkpoint import Position
 from spacedkd.runtime.errors import Diverged
 from spacedkd.schedule import Turn
 from spacedkd.training.learner import Losses
+from spacedkd.training.loop import Callback, StepResult
 from spacedkd.training.state import TrainingState
 
 HUGE = 1000
@@ -30,13 +31,43 @@ Undo = Callable[[Losses], str]
 """takes an update back if it left anything that is not finite; says what, or nothing where all is well"""
 
 
-class Guard:
+class Guard(Callback):
     """Looks at the losses and weights of a run; all processes come to the same verdict."""
 
-    def __init__(self, state: TrainingState, position: Position) -> None:
-        self.state, self._position = state, position
-        self._finite_until = position.turns
-        self._watched = {name: _watched(module) for name, module in state.modules().items()}
+    def __init__(
+        self, state: TrainingState, position: Position, writes_weights: Callable[[Turn], bool] = lambda turn: False
+    ) -> None:
+        """`writes_weights` says whether any callback writes weights after a turn, which are checked before."""
+        self.state, self._position, self._writes_weights = state, position, writes_weights
+        self._finite_until = 0
+        self._turn: Turn | None = None
+        self._watched: dict[str, TensorSlots] = {}
+
+    def start(self) -> None:
+        """Take the models as they are now, before the first turn, to be finite."""
+        self._finite_until = self._position.turns
+        self._watched = {name: _watched_tensors(module) for name, module in self.state.modules().items()}
+
+    def on_step(self, turn: Turn, result: StepResult) -> None:
+        """Check the losses that are about to be logged; this waits for the device, so the clock is right after it."""
+        self._turn = turn
+        if not result.skipped and self.state.run.logs(turn):
+            self.check_losses(turn, result.losses)
+
+    def on_turn_end(self, turn: Turn) -> None:
+        """Check the weights that are about to be written: nothing diverged replaces what is not."""
+        if self._writes_weights(turn):
+            self.check_weights(turn)
+
+    def on_stop(self) -> None:
+        """Check the weights before the run saves them and stops."""
+        if self._turn is not None:
+            self.check_weights(self._turn)
+
+    def on_end(self) -> None:
+        """Check the weights before the student and the result are written."""
+        student = self.state.run.roles[-1]
+        self.check_weights(Turn(student, self.state.run.last_step[student]))
 
     def check_losses(self, turn: Turn, values: Mapping[str, float]) -> None:
         """Refuse losses, as they are about to be written down, that are no finite numbers."""
@@ -93,7 +124,7 @@ class Guard:
         begin = max(self._finite_until, self._position.turns - MOST_TURNS)
         row = -1
         for turn in islice(plan.timeline.after(begin), self._position.turns - begin):
-            for view in plan.views(turn) if turn.role not in state.followed and row < 0 else ():
+            for view in plan.views(turn) if turn.role not in state.replayed and row < 0 else ():
                 batch = state.stream.batch(*view)
                 if (place := first_not_finite(batch.inputs)) is not None and batch.indices is not None:
                     row = int(items.rows[batch.indices[place]])
@@ -104,7 +135,7 @@ class Guard:
         summed: Tensor = self.state.fabric.all_reduce(flags.float(), reduce_op="sum")  # type: ignore[assignment]
         return summed.tolist()
 
-    def before(self, role: str) -> Undo:
+    def before_update(self, role: str) -> Undo:
         """Remember everything an update of the role may move, if such updates are to be skipped."""
         if self.state.run.spec.on_nonfinite == "stop":
             return lambda losses: ""  # costs nothing
@@ -128,19 +159,19 @@ class Guard:
         return undo
 
 
-def skipped(journal: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def count_skipped(journal: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """How many updates of each role were skipped."""
     return dict(Counter(entry["role"] for entry in journal if entry["event"] == "skipped"))
 
 
-Places = list[tuple[Mapping[str, Tensor | None], str]]
+TensorSlots = list[tuple[Mapping[str, Tensor | None], str]]
 """where tensors are found, because a module may put others there"""
 
 
-def _watched(module: nn.Module) -> Places:
+def _watched_tensors(module: nn.Module) -> TensorSlots:
     """What should stay finite: not, say, a mask of -inf that a network keeps among its buffers."""
-    parameters: Places = [(part._parameters, name) for part in module.modules() for name in part._parameters]
-    buffers: Places = [(part._buffers, name) for part in module.modules() for name in part._buffers]
+    parameters: TensorSlots = [(part._parameters, name) for part in module.modules() for name in part._parameters]
+    buffers: TensorSlots = [(part._buffers, name) for part in module.modules() for name in part._buffers]
     return [
         *((place, name) for place, name in parameters if _is_float(place[name])),
         *((place, name) for place, name in buffers if _is_float(one := place[name]) and one.isfinite().all()),
@@ -151,7 +182,7 @@ def _is_float(tensor: Tensor | None) -> TypeGuard[Tensor]:
     return tensor is not None and tensor.is_floating_point()
 
 
-def _tensors(places: Places) -> Iterator[Tensor]:
+def _tensors(places: TensorSlots) -> Iterator[Tensor]:
     return (tensor for place, name in places if _is_float(tensor := place.get(name)))
 
 

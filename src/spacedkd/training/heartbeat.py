@@ -14,14 +14,14 @@ from typing import Any
 from spacedkd.runs.status import PROGRESS
 from spacedkd.runtime.errors import Diverged, UserError
 from spacedkd.runtime.files import HOST, Folder
-from spacedkd.training.callbacks import Event
+from spacedkd.training.loop import Callback, Event
 
 BEAT_SECONDS = 5.0
 _NOT_SAID = ("accuracy", "losses", "lr")
 """of a moment: the journal says these, and looking at losses may wait for a device"""
 
 
-class Heartbeat:
+class Heartbeat(Callback):
     """What is known of a run that goes on, and the thread that writes it down."""
 
     def __init__(self, run: Folder) -> None:
@@ -30,12 +30,12 @@ class Heartbeat:
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def tell(self, moment: Event) -> None:
-        """Where the run is."""
-        self._known["moment"] = moment
+    def on_event(self, event: Event) -> None:
+        """Take the progress that is written next."""
+        self._known["event"] = event
 
-    def saved(self, turn: int) -> None:
-        """From where it would go on."""
+    def note_saved(self, turn: int) -> None:
+        """Take the number of turns from which the run would resume."""
         self._known["saved"] = turn
 
     @contextmanager
@@ -77,8 +77,8 @@ class Heartbeat:
         A full disk ends nothing here, nor does a folder that was moved: what the run itself writes next will.
         """
         known = dict(self._known)
-        moment = known.pop("moment", None)
-        where = {} if moment is None else {k: v for k, v in moment._asdict().items() if k not in _NOT_SAID}
+        event = known.pop("event", None)
+        where = {} if event is None else {k: v for k, v in event._asdict().items() if k not in _NOT_SAID}
         who = {"host": HOST, "process": os.getpid(), "time": time.time()}
         unfinished = self._path.with_name(f"{PROGRESS}.unfinished")
         with suppress(OSError, UserError):

@@ -26,6 +26,7 @@ from spacedkd.runtime.errors import Linked, UserError, first_line
 from spacedkd.runtime.files import Folder, write_json
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.user_code import failed
+from spacedkd.training.loop import Callback
 
 Entry = Mapping[str, Any]
 """an entry of a journal"""
@@ -93,7 +94,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-class Loggers:
+class Loggers(Callback):
     """All loggers of a run: those its spec names, and objects of the user.
 
     A named logger that fails is dropped with a notice, and the run goes on. An error of a user's object ends the run.
@@ -134,7 +135,7 @@ class Loggers:
                 with _user_errors(logger):
                     _finalize(logger, status)
 
-    def log(self, entry: Entry, images_per_second: float | None = None) -> None:
+    def on_log(self, entry: Entry, images_per_second: float | None = None) -> None:
         """Log an entry that was written into the journal."""
         if not self:
             return

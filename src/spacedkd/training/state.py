@@ -93,18 +93,18 @@ class TrainingState:
     models: dict[str, nn.Module]
     """all of them, as they are called now"""
     learners: dict[str, Learner]
-    paths: Mapping[str, Settings]
-    """what decides the weights of each role whose path is recorded or followed"""
-    followed: dict[str, RecordedTrajectory]
+    trajectories: Mapping[str, Settings]
+    """what decides the weights of each role whose path is recorded or replayed"""
+    replayed: dict[str, RecordedTrajectory]
     """of the roles that do not learn here, because their weights are known already"""
     channels_last: bool
     average: nn.Module | None
     """the moving average of the student's weights, if one is kept; it is among the models too"""
 
     @property
-    def learning(self) -> Sequence[str]:
+    def trained(self) -> Sequence[str]:
         """The roles that learn here."""
-        return [role for role in self.run.roles if role not in self.followed]
+        return [role for role in self.run.roles if role not in self.replayed]
 
     def learner(self, role: str) -> Learner:
         return self.learners[self.run.method.learners[role]]
@@ -113,8 +113,8 @@ class TrainingState:
         """The models as they are saved: without what devices and precision wrap around them."""
         return {name: self.learners[name].module if name in self.learners else m for name, m in self.models.items()}
 
-    def begin(self, role: str) -> None:
-        """From here on the role's model learns and every other one stands still."""
+    def activate(self, role: str) -> None:
+        """Let the role's model learn from here on, and freeze every other one."""
         learner, mode = self.learner(role), self.run.spec.frozen_mode
         for name, one in self.learners.items():
             self.models[name] = one.model if one is learner else one.frozen
@@ -143,7 +143,7 @@ class TrainingState:
             if name == stopped or (name not in self.learners and any(True for _ in module.parameters())):
                 device.broadcast_buffers(module)
 
-    def move_along(self, role: str, step: int, lr: float) -> None:
+    def update_others(self, role: str, step: int, lr: float) -> None:
         """Move what an update moves besides the role's model: the student's average and, by a quirk, all others."""
         learner, spec = self.learner(role), self.run.spec
         if spec.optimizer.moves_frozen:
@@ -169,11 +169,11 @@ def build_state(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -
     spec, method = plan.spec, plan.method
     if spec.teacher_path is not None:
         check_same_data(RunFolder(spec.teacher_path), plan.data, "--teacher-path: ")
-    paths = {role: trajectory_settings(plan, role, models) for role in shared_roles(plan)}
-    followed = {} if spec.teacher_path is None else find_trajectories(plan, paths)
-    if spec.record and not paths.keys() - followed.keys():
+    trajectories = {role: trajectory_settings(plan, role, models) for role in shared_roles(plan)}
+    replayed = {} if spec.teacher_path is None else find_trajectories(plan, trajectories)
+    if spec.record and not trajectories.keys() - replayed.keys():
         raise UserError("--record: everybody who leads learns elsewhere, by --teacher-path. Leave one of them out.")
-    learning = [role for role in plan.roles if role not in followed]
+    learning = [role for role in plan.roles if role not in replayed]
     names = sorted({method.learners[role] for role in learning})
     fabric = device.start_fabric(spec, find_unused_parameters=len(names) < len(learning))
     on_device = fabric.device.type != "cpu" and spec.engine.workers == 0
@@ -195,7 +195,7 @@ def build_state(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -
     learners = {name: Learner(fabric, models[name], spec.optimizer, plan.objects.optimizer, own_lr) for name in names}
     if spec.optimizer.moves_frozen and any(learner.needs_closure for learner in learners.values()):
         raise UserError("moves_frozen gives others a step without losses: it needs an optimizer of torch's or timm's.")
-    elsewhere = {method.learners[role] for role in followed}
+    elsewhere = {method.learners[role] for role in replayed}
     ready = {}
     for name, model in models.items():
         add = device.setup_replayed if name in elsewhere else device.setup_frozen
@@ -205,7 +205,7 @@ def build_state(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -
     if spec.engine.compile:
         compile_blocks(models.values(), fabric.device)
     stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
-    return TrainingState(plan, fabric, data, stream, ready, learners, paths, followed, channels_last, average)
+    return TrainingState(plan, fabric, data, stream, ready, learners, trajectories, replayed, channels_last, average)
 
 
 def update_average(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:

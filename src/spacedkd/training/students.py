@@ -20,9 +20,10 @@ from spacedkd.runs.tensor_file import system_errors, whole
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import Folder, write_json
+from spacedkd.schedule import Turn
 from spacedkd.training.build import build_models
 from spacedkd.training.distributed import uses_fsdp
-from spacedkd.training.evaluate import Scores
+from spacedkd.training.loop import Callback, Scores
 from spacedkd.training.state import TrainingState
 
 # A student's folder, as a run leaves it at its end, or as it is made again when it was lost.
@@ -84,40 +85,40 @@ JUDGE, HEAD = "holdout", "final"
 WEIGHTS = "model.safetensors"
 
 
-class BestStudent:
+class BestStudent(Callback):
     """Whether an epoch of the student is the best so far. The journal alone decides it, so a resumed run does the same.
 
     It is written before anything that says the run is further than its epoch: whoever is taken back to before comes to
     it once more.
     """
 
-    def __init__(self, state: TrainingState, folder: RunFolder) -> None:
-        self._state, self._folder = state, folder
+    def __init__(self, state: TrainingState, folder: RunFolder, position: Position) -> None:
+        self._state, self._folder, self._position = state, folder, position
         self._measured = folder.best / "measured.json"
         self._score = -math.inf
         self.digest = ""
         """of the weights in `best/`, where there is one"""
         self._pending: dict[str, Any] | None = None
 
-    def resume(self, position: Position) -> None:
+    def resume(self) -> None:
         """Take up what was the best when the run was left; all processes hear it from the first, whose journal is.
 
         A `best/` that is not the one of the checkpoint is refused, unless the run will write it again.
         """
         found = self._line() if self._state.fabric.is_global_zero else None
         if found is not None:
-            self._check(found, position)
+            self._check(found)
         score = -math.inf if found is None else found["accuracy"][JUDGE][HEAD]
         self._score = float(self._state.fabric.broadcast(score))
 
-    def _check(self, line: Mapping[str, Any], position: Position) -> None:
+    def _check(self, line: Mapping[str, Any]) -> None:
         """Refuse a `best/` that the run did not write: until the checkpoint it is that of this line of the journal."""
         weights, measured = self._folder.best / WEIGHTS, read_best_measurement(self._folder) or {}
         kept = best_is_saved(self._folder, line)
         self.digest = self._folder.handle.digest(weights) if kept else ""
         turn = measured.get("turn", math.inf)
-        written_later = isinstance(turn, int | float) and turn > position.turns  # it is about to be written again
-        if position.best_digest and not written_later and self.digest != position.best_digest:
+        written_later = isinstance(turn, int | float) and turn > self._position.turns  # it is about to be written again
+        if self._position.best_digest and not written_later and self.digest != self._position.best_digest:
             raise UserError(
                 f"{weights} was changed or damaged: it is not the best student of this run. Remove {self._folder.best} "
                 f"to go on without it, or begin again with: spacedkd train --resume {self._folder.path} --restart"
@@ -128,19 +129,24 @@ class BestStudent:
             return None
         return best_journal_entry(self._folder.path, self._state.run.roles[-1])
 
-    def observe(self, role: str, turns: int, epoch: float, scores: Scores) -> None:
-        """How good a role was after so many turns; only the student on held-out images counts."""
-        if role == self._state.run.roles[-1] and JUDGE in scores and scores[JUDGE][HEAD] > self._score:
+    def on_evaluate(self, turn: Turn, model: str, scores: Scores) -> None:
+        """Compare the student's accuracy on held-out images with the best so far; nothing else counts."""
+        run = self._state.run
+        if model == run.roles[-1] and JUDGE in scores and scores[JUDGE][HEAD] > self._score:
             self._score = scores[JUDGE][HEAD]
-            self._pending = {"chosen_on": JUDGE, "turn": turns, "epoch": epoch, "accuracy": _deepest(scores)}
+            self._pending = {
+                "chosen_on": JUDGE,
+                "turn": self._position.turns,
+                "epoch": (turn.step + 1) / run.steps_per_epoch,
+                "accuracy": _deepest(scores),
+            }
 
-    @property
-    def pending(self) -> bool:
-        """Whether the student as it is now is to be kept; all processes say the same."""
+    def writes_weights(self, turn: Turn) -> bool:
+        """Return whether the student as it is now is the best so far."""
         return self._pending is not None
 
-    def save_pending(self) -> None:
-        """Keep it, if it is due; while it is being written nothing says whose weights these are."""
+    def on_turn_end(self, turn: Turn) -> None:
+        """Write the student if it is the best so far; while it is written, no file says which epoch it is of."""
         if self._pending is None:
             return
         network, due, self._pending = self._network(), self._pending, None

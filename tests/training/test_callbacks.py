@@ -13,8 +13,9 @@ from torch import Tensor
 from spacedkd import Duration, Event, RateSpec, RunSpec, Spaced, train
 from spacedkd.config.spec import MethodSpec
 from spacedkd.runs.journal import read_journal
-from spacedkd.schedule import ReleasedSelfKD
-from spacedkd.training.callbacks import LossValues, Speed
+from spacedkd.schedule import ReleasedSelfKD, Turn
+from spacedkd.training.callbacks import Timer
+from spacedkd.training.roles import LossValues
 
 
 def test_a_callback_sees_the_losses_that_are_written_down(tmp_path: Path, tiny: RunSpec) -> None:
@@ -65,24 +66,25 @@ def test_losses_go_to_other_processes_as_numbers() -> None:
     assert repr(values) == "{'label': 0.5, 'logit': 2.0}"
 
 
-def test_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A teacher of 0.1 s a turn, a student of 0.3 s, and 2 s of evaluation after a turn of the student."""
     now = 100.0
     monkeypatch.setattr("spacedkd.training.callbacks.time.monotonic", lambda: now)
-    speed = Speed({"teacher": 10, "student": 4})
-    assert speed.seconds_left() == 0, "nothing is known yet"
+    timer = Timer({"teacher": 10, "student": 4})
+    teacher, student = Turn("teacher", 0), Turn("student", 0)
+    assert timer.seconds_left() == 0, "nothing is known yet"
     for _ in range(5):
-        speed.begin()
+        timer.before_step(teacher)
         now += 0.1
-        assert speed.learned("teacher", 8) == pytest.approx(80)
-        left = speed.ended("teacher")
-    assert left == pytest.approx(5 * 0.1 + 4 * 0.1), "the student is taken to be as fast"
+        assert timer.images_per_second("teacher", 8) == pytest.approx(80)
+        timer.on_turn_end(teacher)
+    assert timer.seconds_left() == pytest.approx(5 * 0.1 + 4 * 0.1), "the student is taken to be as fast"
     now += 50  # for somebody else
-    speed.waited()
+    timer.on_wait(student, "waiting")
     for _ in range(2):
-        speed.begin()
+        timer.before_step(student)
         now += 0.3
-        assert speed.learned("student", 8) == pytest.approx(8 / 0.3)
+        assert timer.images_per_second("student", 8) == pytest.approx(8 / 0.3)
         now += 2
-        left = speed.ended("student")
-    assert left == pytest.approx(5 * 0.1 + 2 * 2.3)
+        timer.on_turn_end(student)
+    assert timer.seconds_left() == pytest.approx(5 * 0.1 + 2 * 2.3)

@@ -1,0 +1,163 @@
+"""The roles of a run: trained here, or replayed from a trajectory that another run recorded."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spacedkd.data.stream import Batch, lost_worker_error
+from spacedkd.runs.checkpoint import Position
+from spacedkd.runtime.errors import is_out_of_memory, out_of_memory
+from spacedkd.runtime.user_code import user_code
+from spacedkd.schedule import Turn
+from spacedkd.timeline import Block
+from spacedkd.training.accumulation import MicroBatches
+from spacedkd.training.cost import Cost
+from spacedkd.training.evaluate import evaluate_role
+from spacedkd.training.guard import Guard
+from spacedkd.training.loop import Role, Scores, StepResult
+from spacedkd.training.state import TrainingState
+from spacedkd.trajectory.replay import Replay
+
+AllReady = Callable[[bool], bool]
+"""returns whether all processes see what this one sees (`distributed.CollectiveStop.all_ready`)"""
+
+
+class TrainedRole:
+    """A role that learns in this run."""
+
+    def __init__(
+        self,
+        name: str,
+        state: TrainingState,
+        position: Position,
+        *,
+        cost: Cost,
+        guard: Guard,
+        replay: Replay,
+        all_ready: AllReady,
+    ) -> None:
+        self.name, self.state, self.position, self.guard = name, state, position, guard
+        self.learner = state.learner(name)
+        self._micro_batches = MicroBatches(state, cost)
+        self._replay, self._all_ready = replay, all_ready
+
+    def begin(self, block: Block, previous: str) -> Iterator[str]:
+        """Load the snapshots of replayed teachers, then let this role's model learn and freeze all others."""
+        yield from self._replay.load(self._all_ready)
+        with _explained(self.state, Turn(block.role, block.steps[0])):
+            self.state.activate(self.name)
+            if previous != self.name:  # equal where a block is resumed in its middle
+                self.state.run.method.on_block_start(self.name, self.state.models)
+                self.state.share_frozen(previous)
+
+    def turns(self, block: Block) -> Iterable[Turn]:
+        """Return all turns of a block."""
+        return block
+
+    def step(self, turn: Turn, batches: Iterator[Batch]) -> StepResult:
+        """Update the role's model with the next batch; an update that is not finite may be undone, as the spec says."""
+        run = self.state.run
+        with _explained(self.state, turn):
+            if (extra := run.timeline.forward_only.get(turn)) is not None:
+                with torch.no_grad():
+                    for micro_batch in self._micro_batches.split(extra, next(batches)):
+                        micro_batch.compute_losses()
+            micro_batches, lr = self._micro_batches.split(turn, next(batches)), run.lr(turn)
+            undo = self.guard.before_update(self.name)
+            losses = self.learner.update(micro_batches, lr)
+            skipped = undo(losses)
+            if not skipped:
+                self.state.update_others(self.name, turn.step, lr)
+        return StepResult(LossValues(losses), self.learner.lr, self.state.stream.size(turn.step), skipped)
+
+    def evaluate(self, turn: Turn) -> Iterator[tuple[str, Scores]]:
+        """Yield the accuracy of the role's model, and of the student's average or of a student that moved with it."""
+        at_end = self.position.turns == len(self.state.run.timeline)
+        with _explained(self.state, turn), self.guard.evaluating(turn):
+            yield from evaluate_role(self.state, self.name, at_end)
+
+    def finish(self) -> Iterator[str]:
+        """Yield nothing: what this role has learned is there."""
+        return iter(())
+
+
+class ReplayedRole:
+    """A role whose weights were recorded by another run, or are being recorded: it takes no turns here."""
+
+    def __init__(self, name: str, replay: Replay, all_ready: AllReady) -> None:
+        self.name, self._replay, self._all_ready = name, replay, all_ready
+
+    def begin(self, block: Block, previous: str) -> Iterator[str]:
+        """Skip a block. Its snapshot is loaded when a role that learns begins: nobody sees the role before that."""
+        self._replay.skip(block)
+        return iter(())
+
+    def turns(self, block: Block) -> Iterable[Turn]:
+        """Return no turns."""
+        return ()
+
+    def step(self, turn: Turn, batches: Iterator[Batch]) -> StepResult:
+        raise AssertionError(f"the {turn.role} is replayed and takes no turns")
+
+    def evaluate(self, turn: Turn) -> Iterator[tuple[str, Scores]]:
+        raise AssertionError(f"the {turn.role} is replayed and was evaluated where it was trained")
+
+    def finish(self) -> Iterator[str]:
+        """Load the last snapshot, and wait until the role's whole cost is known."""
+        yield from self._replay.load(self._all_ready)
+        yield from self._replay.wait_for_costs()
+
+
+def make_roles(
+    state: TrainingState, position: Position, *, cost: Cost, guard: Guard, replay: Replay, all_ready: AllReady
+) -> dict[str, Role]:
+    """Return the roles of a run by name: trained, or replayed where their trajectory is known."""
+    roles: dict[str, Role] = {}
+    for name in state.run.roles:
+        if name in state.replayed:
+            roles[name] = ReplayedRole(name, replay, all_ready)
+        else:
+            roles[name] = TrainedRole(name, state, position, cost=cost, guard=guard, replay=replay, all_ready=all_ready)
+    return roles
+
+
+class LossValues(Mapping[str, float]):
+    """The losses of a turn by name, copied from the device when one is first read: training waits for nothing."""
+
+    def __init__(self, losses: Mapping[str, Tensor]) -> None:
+        self._losses: Mapping[str, Any] = {name: loss.detach() for name, loss in losses.items()}
+
+    def __getitem__(self, name: str) -> float:
+        if isinstance(self._losses[name], Tensor):
+            self._losses = {name: float(loss) for name, loss in self._losses.items()}
+        return float(self._losses[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._losses)
+
+    def __len__(self) -> int:
+        return len(self._losses)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def __reduce__(self) -> Any:  # to another process
+        return dict, (dict(self),)
+
+
+@contextmanager
+def _explained(state: TrainingState, turn: Turn) -> Iterator[None]:
+    """Turn what user code raises, a lost worker and a lack of memory into one line that names the turn."""
+    when = f"at step {turn.step} of the {turn.role}"
+    try:
+        with user_code(lambda: when):
+            yield
+    except (MemoryError, RuntimeError) as error:
+        if (lost := lost_worker_error(error)) is not None:
+            raise lost from error
+        if not is_out_of_memory(error):
+            raise
+        raise out_of_memory(error, when, state.run.spec.batch_size) from error

@@ -1,0 +1,240 @@
+"""A run that is open: its folder held, its weights and position restored, its roles and callbacks made."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from spacedkd.config.resolve import ResolvedRun
+from spacedkd.config.spec import read_spec
+from spacedkd.data.stream import batches
+from spacedkd.runs import checkpoint
+from spacedkd.runs.checkpoint import Position
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runs.journal import Journal, read_journal
+from spacedkd.runtime.errors import Moved, UserError
+from spacedkd.runtime.files import write_json
+from spacedkd.runtime.signals import never_stop
+from spacedkd.schedule import Turn
+from spacedkd.training.callbacks import (
+    Callbacks,
+    CheckpointCallback,
+    JournalCallback,
+    ProgressCallback,
+    RecordingCallback,
+    ResultCallback,
+    Timer,
+    UserCallback,
+)
+from spacedkd.training.cost import Cost
+from spacedkd.training.distributed import CollectiveStop, check_shared_storage
+from spacedkd.training.extension import copy_start, restore_start
+from spacedkd.training.guard import Guard
+from spacedkd.training.heartbeat import Heartbeat
+from spacedkd.training.loggers import Loggers
+from spacedkd.training.loop import Callback, Event, training_loop
+from spacedkd.training.roles import make_roles
+from spacedkd.training.state import TrainingState
+from spacedkd.training.students import BestStudent
+from spacedkd.trajectory.record import TrajectoryRecorder
+from spacedkd.trajectory.replay import Replay
+
+
+@dataclass(frozen=True)
+class Start:
+    """The way in which a run takes its folder."""
+
+    new: bool = False
+    """the folder must be free"""
+    restart: bool = False
+    """a run that is there starts again from its first turn"""
+    extend: RunFolder | None = None
+    """the run that this one continues"""
+    on_start: Callable[[ResolvedRun, int], None] = lambda run, done: None
+    """called with the run and its number of finished turns, once the folder is held"""
+
+
+class Session:
+    """The training of one run in one process.
+
+    >>> session = Session(state, folder)  # doctest: +SKIP
+    >>> with session.opened():            # doctest: +SKIP
+    ...     for turn in session.turns():
+    ...         print(turn)
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        folder: RunFolder,
+        loggers: Loggers | None = None,
+        callback: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        """Make roles and callbacks; nothing is read or written before `opened`."""
+        run, modules = state.run, state.modules()
+        self.state, self.folder, self.position = state, folder, Position()
+        self.callbacks = Callbacks()
+        self.cost = Cost(modules, run.method.learners)
+        self.guard = Guard(state, self.position, self.callbacks.writes_weights)
+        self.journal = JournalCallback(run, self.position, self.callbacks.on_log)
+        self.replay = Replay(run, modules, state.replayed, self.callbacks.on_log)
+        self.best = BestStudent(state, folder, self.position)
+        self.loggers, self.heartbeat = loggers or Loggers(), Heartbeat(folder.handle)
+        recorded = {
+            role: settings for role, settings in state.trajectories.items() if run.spec.record and role in state.trained
+        }
+        self.recording = RecordingCallback(TrajectoryRecorder(folder.handle, run, modules, recorded), self.cost)
+        parts: dict[str, Any] = {
+            "journal": self.journal,
+            "cost": self.cost,
+            "best": self.best,
+            "replay": self.replay,
+            "heartbeat": self.heartbeat,
+        }
+        self.checkpoint = CheckpointCallback(state, self.position, folder, **parts)
+        self.result = ResultCallback(state, self.position, folder, **parts)
+        self._callback = UserCallback(callback)
+
+    def _in_order(self) -> list[Callback]:
+        """Return all callbacks in the order in which each of them is called.
+
+        What has diverged is never logged or saved: the guard is first. A snapshot that others replay has its journal:
+        the journal comes before the recording. A checkpoint never says that a run is further than its best student or
+        its recording: it comes after both. Somebody who is told of progress can rely on what was saved, and the result
+        is written last of all.
+        """
+        run, done = self.state.run, self.state.run.updates(self.position.turns)
+        counts = run.timeline.counts()
+        timer = Timer({role: counts[role] - done[role] for role in self.state.trained})
+        progress = ProgressCallback(run, self.position, timer, self.replay, self.callbacks.on_event)
+        return [
+            self.guard,
+            self.cost,
+            timer,
+            self.journal,
+            self.loggers,
+            self.best,
+            self.recording,
+            self.checkpoint,
+            progress,
+            self.heartbeat,
+            self._callback,
+            self.result,
+        ]
+
+    def turns(self, stop: CollectiveStop | None = None) -> Iterator[Turn]:
+        """Train, and yield every turn when it is done; end early when `stop` says so."""
+        state, run = self.state, self.state.run
+        stop = stop or CollectiveStop(state.fabric, never_stop)
+        self.callbacks.callbacks = self._in_order()
+        self.guard.start()
+        roles = make_roles(
+            state, self.position, cost=self.cost, guard=self.guard, replay=self.replay, all_ready=stop.all_ready
+        )
+        trained = (turn for turn in run.timeline.after(self.position.turns) if turn.role not in state.replayed)
+        views = (
+            run.views(turn)
+            for update in trained
+            for turn in (run.timeline.forward_only.get(update), update)
+            if turn is not None
+        )
+        # Workers end with the loop, also by an error.
+        with closing(batches(state.stream, views, run.spec.engine.workers)) as loaded:
+            yield from training_loop(run, self.position, roles, loaded, self.callbacks, stop)
+
+    @contextmanager
+    def opened(self, start: Start | None = None) -> Iterator[None]:
+        """Hold the folder, with the run restored as it was saved, or at its first turn."""
+        run, fabric = self.state.run, self.state.fabric
+        with ExitStack() as stack:
+            is_new = False
+            if fabric.is_global_zero:
+                stack.enter_context(self.folder.lock())  # before anything is written: others may start here as well
+                is_new = self._take_folder(start or Start())
+            fabric.barrier()
+            check_shared_storage(fabric, self.folder.spec)
+            self._load_checkpoint()
+            entries_before: list[Mapping[str, Any]] = []
+            if fabric.is_global_zero:
+                entries_before = self._entries_to_log()
+                journal = Journal(
+                    self.folder.journal,
+                    self.position.journal_bytes,
+                    self.position.journal_digest,
+                    self.folder.handle,
+                )
+                self.journal.journal = stack.enter_context(journal)
+                entries = read_journal(self.folder.journal, self.folder.handle)
+                stack.enter_context(self.recording.recorder.opened(run.updates(self.position.turns), entries))
+                self.recording.writes = True
+                stack.push(self.checkpoint.close)
+            self.best.resume()
+            self.checkpoint.started = time.monotonic() - self.position.seconds
+            turns_before = self.position.turns
+            try:
+                with self._watched(entries_before):
+                    yield
+            except Moved:
+                raise
+            except UserError:
+                if is_new and self.position.turns == turns_before:  # a mistake that shows at the first step
+                    self.folder.discard()
+                raise
+
+    def _take_folder(self, start: Start) -> bool:
+        """Make the folder, which is held, this run's; return whether nobody has trained there before."""
+        folder, spec = self.folder, self.state.run.spec
+        is_new = not folder.spec.exists()
+        if is_new:
+            if start.extend is not None:
+                copy_start(start.extend, folder, self.state.run)
+            folder.create(spec)
+        elif start.new:
+            folder.check_free()
+        else:
+            folder.check_holds(spec)
+            saved = read_spec(folder.path)
+            if (saved.processes_before, saved.log) != (spec.processes_before, spec.log):
+                folder.create(spec)  # from here on the run has another number of processes, or other loggers
+        if start.restart:
+            self.replay.check_complete(folder.path)
+            folder.restart()
+        folder.handle.remove(folder.failed)  # of an earlier attempt
+        self.replay.resume(folder)
+        write_json(folder.classes, self.state.run.data.describe(), folder.handle)
+        if checkpoint.generations(folder.checkpoint):
+            checkpoint.promote_newest(folder.checkpoint, folder.journal, self.state.modules(), folder.handle)
+        elif folder.first_checkpoint.exists():
+            restore_start(folder)
+        return is_new
+
+    def _load_checkpoint(self) -> None:
+        """Restore models, optimizers, position and cost as they were saved, where they were."""
+        latest, first = self.folder.checkpoint, self.folder.first_checkpoint
+        file = latest if latest.exists() else first
+        if file.exists():
+            fingerprints = self.state.run.spec.fingerprints()
+            saved = checkpoint.load(file, fingerprints, self.state.modules(), self.checkpoint.optimizers())
+            vars(self.position).update(vars(saved))  # all callbacks have this position
+            self.cost.counts = {role: Counter(counts) for role, counts in self.position.cost.items()}
+
+    def _entries_to_log(self) -> list[Mapping[str, Any]]:
+        """Return the whole journal, where loggers need it."""
+        journal, handle = self.folder.journal, self.folder.handle
+        return [*read_journal(journal, handle)] if self.loggers and handle.exists(journal) else []
+
+    @contextmanager
+    def _watched(self, entries_before: list[Mapping[str, Any]]) -> Iterator[None]:
+        """Let others see how far the run is; `entries_before` is the journal as it was before it was cut."""
+        if self.journal.journal is None:
+            yield
+            return
+        run, entries = self.state.run, self._entries_to_log()
+        cut = entries_before[len(entries) :]
+        with (
+            self.heartbeat.beating(self.position.turns, len(run.timeline), run.roles),
+            self.loggers.open(self.folder.path, run.spec, run.roles[-1], entries, cut),
+        ):
+            yield

@@ -1,0 +1,183 @@
+"""`train`: one run in one folder, from a spec to a student."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from spacedkd.config.objects import Objects
+from spacedkd.config.resolve import ResolvedRun, resolve, resolve_spec
+from spacedkd.config.spec import RunSpec, check_folder, check_spec, read_spec
+from spacedkd.data.sources import Library
+from spacedkd.learning_rate import LearningRate
+from spacedkd.methods.base import Method
+from spacedkd.runs.folder import RunFolder
+from spacedkd.runs.result import Run, read_run
+from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.signals import Stop, Stopped, never_stop
+from spacedkd.training.distributed import CollectiveStop, watch_ranks
+from spacedkd.training.extension import check_extended_run_given, extend_spec
+from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
+from spacedkd.training.loop import Event
+from spacedkd.training.session import Session, Start
+from spacedkd.training.state import build_state, check_same_data
+from spacedkd.training.students import restore_students
+from spacedkd.trajectory.pipeline import check_pipeline, remove_teacher, teacher_process
+from spacedkd.trajectory.replay import wait_for_recording
+
+
+def _ignore(event: Event) -> None:
+    """Do nothing with an event."""
+
+
+def train(
+    spec: RunSpec,
+    folder: Path | str,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+    extend: Path | str | None = None,
+    network: Callable[..., nn.Module] | None = None,
+    teacher: Callable[..., nn.Module] | None = None,
+    data: tuple[Any, Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer] | None = None,
+    lr: LearningRate | None = None,
+    method: Method | None = None,
+    callback: Callable[[Event], None] = _ignore,
+    loggers: Sequence[RunLogger] = (),
+    stop: Stop = never_stop,
+) -> Run:
+    """Train one run in its folder, and return it when it is finished.
+
+        run = train(RunSpec(schedule=Spaced("1.5ep"), epochs=30), "runs/spaced")
+
+    Args:
+        spec: what is trained.
+        folder: where the run is kept; it must be free, unless the run is resumed or restarted.
+        resume: continue a run that was stopped, from its last checkpoint. A finished run is returned as it is.
+        restart: train a run that is there again from its first turn; its journal so far is kept beside the new one.
+        extend: a run to continue in this folder with more epochs, which is all that may differ in the spec:
+            `train(replace(read_spec(run), epochs=120), folder, extend=run)`.
+        network: a function that makes the network, in place of the name in the spec.
+        teacher: the same for the teacher's network.
+        data: a pair of torch datasets to train and to test on, in place of the name in the spec.
+        collate: makes a batch of a list of the datasets' items.
+        optimizer: a function of named parameters that makes an optimizer.
+        lr: the learning rate as a function of the step.
+        method: a distillation method.
+        callback: called with an `Event` after every turn. What it raises ends the run; nothing is saved then.
+        loggers: objects with `log_metrics(metrics, step)` and `log_hyperparams(params)`, such as Lightning's. Loggers
+            that the spec names in `log` are made here.
+        stop: called after every turn. When it returns True everything is saved, and `Stopped` is raised. Signals are
+            not handled here: `with Signals() as stop:` does that.
+
+    Torch is left in deterministic mode, with the spec's number of threads and another random state.
+    """
+    check_spec(spec)
+    check_folder("folder", folder)
+    check_loggers(loggers)
+    objects, library = Objects(network, teacher, data, collate, optimizer, lr, method), Library()
+    if extend is not None:
+        if resume or restart:
+            raise UserError("extend starts a new run, resume and restart continue one: give one of them.")
+        spec = extend_spec(spec, extend, objects, library)
+    return train_run(
+        spec,
+        RunFolder(folder),
+        resume=resume or restart,
+        restart=restart,
+        extend=None if extend is None else RunFolder(extend),
+        objects=objects,
+        library=library,
+        callback=callback,
+        loggers=loggers,
+        stop=stop,
+    )
+
+
+def train_run(
+    spec: RunSpec,
+    folder: RunFolder,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+    extend: RunFolder | None = None,
+    objects: Objects | None = None,
+    library: Library | None = None,
+    callback: Callable[[Event], None] = _ignore,
+    loggers: Sequence[RunLogger] = (),
+    stop: Stop = never_stop,
+    on_start: Callable[[ResolvedRun, int], None] = lambda run, done: None,
+) -> Run:
+    """Train a run whose spec is checked, as `train` does.
+
+    A `library` keeps the data for other runs. `on_start` is called with the resolved run and its number of finished
+    turns, before the first turn.
+    """
+    objects, library = objects or Objects(), library or Library()
+    check_extended_run_given(spec, extend, folder)
+    folder.check_links()
+    if not resume:
+        folder.check_free()
+    elif folder.spec.exists():
+        saved = read_spec(folder.path)
+        # The number of threads shows in the bits, so a resumed run keeps the one it was started with.
+        spec = replace(spec, engine=replace(spec.engine, threads=saved.engine.threads or spec.engine.threads))
+        done = not restart and folder.finished() and folder.is_whole(saved)
+        if not done or spec != saved:
+            objects.check(saved.objects, str(folder.path))
+            folder.check_holds(resolve_spec(spec, objects, library))
+        if done:
+            remove_teacher(saved, folder)  # a kill may have left it
+            return read_run(folder.path)
+    named_loggers = Loggers(spec.log, loggers)
+    run = resolve(spec, objects, library)
+    if resume:
+        check_same_data(folder, run.data, begins_again=restart)
+        if not restart and folder.finished() and restore_students(run, folder):
+            return read_run(folder.path)
+    start = Start(new=not resume, restart=restart, extend=extend, on_start=on_start)
+    if not run.spec.engine.pipeline:
+        return _train(run, folder, start, named_loggers, callback, stop)
+    check_pipeline(run, folder.teacher)
+    if restart or not folder.spec.exists():  # what a kill has left of another start
+        with folder.lock():
+            folder.handle.remove_tree(folder.teacher)
+    with teacher_process(run, folder, _train_teacher) as check_teacher:
+
+        def check_and_call(event: Event) -> None:
+            if event.waiting:
+                check_teacher()
+                event = event._replace(waiting="waiting for the teacher's process")
+            callback(event)
+
+        replayed = replace(run, spec=replace(run.spec, teacher_path=str(folder.teacher.resolve())))
+        return _train(replayed, folder, start, named_loggers, check_and_call, stop)
+
+
+def _train(
+    run: ResolvedRun, folder: RunFolder, start: Start, loggers: Loggers, callback: Callable[[Event], None], stop: Stop
+) -> Run:
+    for waiting in wait_for_recording(run):
+        callback(Event(0, len(run.timeline), "", 0.0, None, waiting))
+        if stop():
+            raise Stopped(folder.path, 0, len(run.timeline))
+    state = build_state(run)
+    session = Session(state, folder, loggers, callback)
+    with watch_ranks(state.fabric, f"spacedkd train --resume {folder.path}"), session.opened(start):
+        start.on_start(run, session.position.turns)
+        with CollectiveStop(state.fabric, stop) as collective_stop:
+            for _ in session.turns(collective_stop):
+                pass
+    if session.position.turns < len(run.timeline):
+        raise Stopped(folder.path, session.position.turns, len(run.timeline))
+    return read_run(folder.path)
+
+
+def _train_teacher(spec: RunSpec, folder: RunFolder, objects: Objects, stop: Stop) -> None:
+    """Train the teacher of a pipeline, in its own process."""
+    train_run(spec, folder, resume=True, objects=objects, stop=stop)
