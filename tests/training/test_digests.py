@@ -207,7 +207,7 @@ def test_what_the_older_checkpoint_knows_of_the_journal_is_gone_on_from(
     train(SPEC, begun, resume=True)
     said = capsys.readouterr().err
     assert "journal.jsonl was changed or damaged" in said
-    assert f"Going on from the checkpoint before it, which is of turn {older['turns']}" in said
+    assert f"the checkpoint before it, which is of turn {older['turns']}" in said
     assert_same_run(begun, whole)
 
 

@@ -110,7 +110,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
         train_until(SPEC, run, 9)
     before = tensors(run) if name != "spec.json" else {}
     if name == "student":
-        monkeypatch.setattr(student_io, "save", no_room_for_a_student)
+        monkeypatch.setattr(student_io, "save_student", no_room_for_a_student)
     else:
         full(name, monkeypatch)
     start = ["train", "--spec", str(tmp_path / "asked.json"), "--out", str(run)]

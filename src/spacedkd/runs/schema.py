@@ -100,7 +100,7 @@ class PlanDocument(TypedDict):
     """`plan` in result.json: facts of a run that its spec does not say by itself."""
 
     roles: list[str]
-    """in the order of a block of the schedule: from the one that leads to the student"""
+    """from the one that leads to the student"""
     learners: Mapping[str, str]
     """role -> model it updates"""
     steps_per_epoch: PositiveCount

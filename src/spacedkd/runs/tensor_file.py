@@ -1,7 +1,8 @@
-"""Tensors with a few words in one safetensors file, and a checksum over all of it.
+"""A safetensors file of tensors and metadata (names and texts), with a checksum over all of it.
 
-The format is that of safetensors, written here so that it is hashed on the way and no file of another name is left
-behind by a kill. The checksum, among the words, is of the whole file with zeros in its own place.
+The format is that of safetensors. It is written here, so that the checksum is computed while writing, and a kill leaves
+no file under another name. The checksum is part of the metadata: it is the SHA-256 of the whole file with zeros where
+the checksum stands.
 """
 
 import hashlib
@@ -41,24 +42,24 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_OPEN = "0" * 64
-"""in the place of a checksum that is not known yet"""
-_ALIGNED = 8
-_PIECE = 1 << 24
+_NO_CHECKSUM = "0" * 64
+"""stands where the checksum will be, while it is computed"""
+_ALIGNMENT = 8
+_BLOCK = 1 << 24
 
 
 def write(
     path: Path,
     tensors: Mapping[str, Tensor],
-    words: Mapping[str, str],
+    metadata: Mapping[str, str],
     before: Path | None = None,
     within: Folder | None = None,
 ) -> None:
-    """Replace a file by these tensors, which lie in the CPU's memory, and words; the old one is kept as `before`.
+    """Replace a file by these tensors, which are in the CPU's memory; the old file is kept as `before`, if given.
 
-    It is written below `within`, the folder of a run, or else in the folder that the path names.
+    The file is written from the handle of `within`, the folder of a run, or else of the folder it is in.
     """
-    header, order = _header(tensors, {**words, "checksum": _OPEN})
+    header, order = _header(tensors, {**metadata, "checksum": _NO_CHECKSUM})
     checksum = hashlib.sha256(header)
     with (within or Folder(path.parent)).write_whole(path, before) as file:
         file.write(header)
@@ -66,24 +67,25 @@ def write(
             data = _bytes(tensors[name])
             checksum.update(data)
             file.write(data)
-        file.seek(header.index(_OPEN.encode()))
+        file.seek(header.index(_NO_CHECKSUM.encode()))
         file.write(checksum.hexdigest().encode())
 
 
-def _header(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> tuple[bytes, list[str]]:
-    """The beginning of the file, and the order in which the tensors follow: wide numbers first, so all are aligned."""
+def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> tuple[bytes, list[str]]:
+    """Return the header of the file, and the order of the tensors: wide types first, so that all are aligned."""
     order = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
-    described: dict[str, Any] = {"__metadata__": {"checksum": words["checksum"], **words}}
+    # The checksum comes first, so that the first run of zeros in the header is its own.
+    header: dict[str, Any] = {"__metadata__": {"checksum": metadata["checksum"], **metadata}}
     begin = 0
     for name in order:
         end = begin + tensors[name].nbytes
         kind = _DTYPES.get(tensors[name].dtype)
         if kind is None:
-            raise UserError(f"{name} cannot be saved: its numbers are {tensors[name].dtype}.")
-        described[name] = {"dtype": kind, "shape": [*tensors[name].shape], "data_offsets": [begin, end]}
+            raise UserError(f"{name} cannot be saved: its type is {tensors[name].dtype}.")
+        header[name] = {"dtype": kind, "shape": [*tensors[name].shape], "data_offsets": [begin, end]}
         begin = end
-    text = json.dumps(described, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNED)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
     return len(text).to_bytes(8, "little") + text, order
 
 
@@ -93,87 +95,82 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 def read(
     path: Path,
-    words: Collection[str],
+    metadata: Collection[str],
     tensors: bool = True,
     needed: Collection[str] = (),
     within: Folder | Path | None = None,
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """What is in a file that has these words, no others, and the tensors that are `needed`.
+    """Return the metadata and the tensors of a file; without `tensors`, no tensor is returned.
 
-    All of it is checked; the tensors are read where they are wanted. Below `within`, the folder of a run, no links are
-    followed.
+    The whole file is checked: its checksum, that it has exactly these names in its metadata, and the tensors that are
+    `needed`. What is wrong is refused as `Damaged`. Below `within`, the folder of a run, no link is followed.
     """
     try:
         with os.fdopen(open_ordinary(path, within=within), "rb") as opened:
-            found, contents = _contents(path, opened, words, tensors, needed)
+            texts, contents = _contents(path, opened, metadata, tensors, needed)
     except (SafetensorError, OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
         raise Damaged(f"{path} cannot be read: {(str(error).splitlines() or [repr(error)])[0]}.") from None
-    if "digest" in found and digest(contents) != found["digest"]:  # as paths had it before
+    if "digest" in texts and digest(contents) != texts["digest"]:  # snapshots of earlier versions have this one
         raise Damaged(f"{path} is damaged: its checksum is another.")
-    return found, contents
+    return texts, contents
 
 
 def _contents(
-    path: Path, opened: BinaryIO, words: Collection[str], tensors: bool, needed: Collection[str]
+    path: Path, opened: BinaryIO, metadata: Collection[str], tensors: bool, needed: Collection[str]
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
-    found = _checked(path, opened)
-    if found.keys() - {"checksum", "digest"} != {*words}:
+    texts = _check_checksum(path, opened)
+    if texts.keys() - {"checksum", "digest"} != {*metadata}:
         raise Damaged(f"{path} is damaged: it has other parts than were written.")
-    # The file that is open, by the name that the system gives it: another may have the path by now.
+    # The open file by the name the system gives it: another file may have the path by now.
     with safe_open(f"/dev/fd/{opened.fileno()}", framework="pt", device="cpu") as file:
         names = file.keys()
         if missing := [name for name in needed if name not in {*names}]:
             raise Damaged(f"{path} is damaged: {missing[0]} is missing.")
-        names = names if tensors or "digest" in found else []
-        return found, {name: file.get_tensor(name) for name in names}
+        names = names if tensors or "digest" in texts else []
+        return texts, {name: file.get_tensor(name) for name in names}
 
 
-def _checked(path: Path, opened: BinaryIO) -> dict[str, str]:
-    """The words of a file, if its checksum is right; files of earlier versions have none."""
-    with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-        length = int.from_bytes(whole[:8], "little")
-        if length > len(whole) - 8:
+def _check_checksum(path: Path, opened: BinaryIO) -> dict[str, str]:
+    """Return the metadata of a file, if its checksum is right; files of earlier versions have none."""
+    with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        length = int.from_bytes(mapped[:8], "little")
+        if length > len(mapped) - 8:
             raise Damaged(f"{path} is damaged: it is cut off.")
-        header = whole[: 8 + length]
-        found = _metadata(header[8:], path)
-        if "checksum" in found:
-            checksum = hashlib.sha256(header.replace(found["checksum"].encode(), _OPEN.encode(), 1))
-            for piece in _pieces(whole, 8 + length):
-                checksum.update(piece)
-            if checksum.hexdigest() != found["checksum"]:
+        header = mapped[: 8 + length]
+        texts = _parse_metadata(header[8:], path)
+        if "checksum" in texts:
+            checksum = hashlib.sha256(header.replace(texts["checksum"].encode(), _NO_CHECKSUM.encode(), 1))
+            for begin in range(8 + length, len(mapped), _BLOCK):
+                checksum.update(mapped[begin : begin + _BLOCK])
+            if checksum.hexdigest() != texts["checksum"]:
                 raise Damaged(f"{path} is damaged: its checksum is another.")
-        return found
+        return texts
 
 
-def _metadata(header: bytes, path: Path) -> dict[str, str]:
+def _parse_metadata(header: bytes, path: Path) -> dict[str, str]:
     try:
-        found: dict[str, str] = parse_json(header, "its header")["__metadata__"]
+        texts: dict[str, str] = parse_json(header, "its header")["__metadata__"]
     except UserError as error:
         raise Damaged(f"{path} is damaged: {error}") from None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise Damaged(f"{path} is damaged: its header says nothing of it.")
-    return found
-
-
-def _pieces(whole: mmap.mmap, start: int) -> Iterator[bytes]:
-    for begin in range(start, len(whole), _PIECE):
-        yield whole[begin : begin + _PIECE]
+    if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
+        raise Damaged(f"{path} is damaged: its header has no metadata.")
+    return texts
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Names tensors by what is in them: equal bits, equal name."""
-    found = hashlib.sha256()
+    """Return a name for these tensors that is equal for equal bits: the start of a SHA-256 over names and contents."""
+    hashed = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        found.update(_bytes(tensor.cpu()))
-    return found.hexdigest()[:16]
+        hashed.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        hashed.update(_bytes(tensor.cpu()))
+    return hashed.hexdigest()[:16]
 
 
 @contextmanager
 def system_errors() -> Iterator[None]:
-    """What the system refuses safetensors itself while this lasts is an error of the system."""
+    """Turn a system's error that safetensors raised in the block (a full disk, say) into an OSError."""
     try:
         yield
     except SafetensorError as error:
@@ -183,30 +180,33 @@ def system_errors() -> Iterator[None]:
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
-def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies, in the memory of the CPU, of tensors that go on changing; tied weights become apart."""
+def copy_to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return contiguous copies in the CPU's memory, which do not change with the originals; tied weights are untied."""
     return {
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
 
 
-def whole(tensor: Tensor, keep: bool = True) -> Tensor:
-    """All parts of a tensor in one, on the CPU; every process must ask, and those that do not `keep` it get nothing."""
+def gather(tensor: Tensor, keep: bool = True) -> Tensor:
+    """Return a sharded tensor as one, on the CPU; other tensors as they are.
+
+    Every process must call this; one that does not `keep` the tensor gets an empty one.
+    """
     if not isinstance(tensor, DTensor):
         return tensor
-    found: Tensor = tensor.full_tensor()
-    return found.cpu() if keep else found.new_empty(0)
+    full: Tensor = tensor.full_tensor()
+    return full.cpu() if keep else full.new_empty(0)
 
 
-def spread_like(tensor: Tensor, other: Any) -> Tensor:
-    """A whole tensor, which every process has, in parts where `other` is; else as it is."""
+def shard_like(tensor: Tensor, other: Any) -> Tensor:
+    """Return a tensor, which every process has, sharded as `other` is; as it is where `other` is not sharded."""
     if not isinstance(other, DTensor):
         return tensor
     return distribute_tensor(tensor, other.device_mesh, other.placements, src_data_rank=None)
 
 
-def spread(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """A whole state as a model takes it."""
+def shard_state(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return a state, which every process has, sharded as the model's own."""
     like = model.state_dict()
-    return {name: spread_like(tensor, like.get(name)) for name, tensor in state.items()}
+    return {name: shard_like(tensor, like.get(name)) for name, tensor in state.items()}

@@ -120,9 +120,9 @@ def _turns_done(folder: RunFolder) -> int:
     if not checkpoint.generations(folder.checkpoint):
         raise UserError(f"--extend: {folder.path} has no checkpoint to go on from: train in a new folder.")
     newest = checkpoint.newest(folder.checkpoint, folder.journal)
-    if newest.why and folder.finished():
+    if newest.damage and folder.finished():
         raise UserError(
-            f"--extend: {newest.why} Make it again from the one before it with: spacedkd train --resume {folder.path}"
+            f"--extend: {newest.damage} Repair it from the one before it with: spacedkd train --resume {folder.path}"
         )
     return newest.position.turns
 

@@ -16,7 +16,7 @@ from spacedkd.runs.checkpoint import Position
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.journal import Journal, read_accuracies
 from spacedkd.runs.result import matches_digest
-from spacedkd.runs.tensor_file import system_errors, whole
+from spacedkd.runs.tensor_file import gather, system_errors
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import Folder, write_json
@@ -162,7 +162,7 @@ class BestStudent(Callback):
         module = self._state.modules()[plan.student]
         if uses_fsdp(fabric):
             kind = next(module.parameters()).dtype
-            state = {name: whole(one, keep=fabric.is_global_zero) for name, one in module.state_dict().items()}
+            state = {name: gather(one, keep=fabric.is_global_zero) for name, one in module.state_dict().items()}
             if fabric.is_global_zero:
                 module = build_saved_models(plan)[plan.student].to(kind)
                 module.load_state_dict(state)

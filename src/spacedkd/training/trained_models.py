@@ -118,10 +118,10 @@ def load_run(
     check_same_data(folder, run.data)
     models = build_saved_models(run)
     saved = checkpoint.newest(folder.checkpoint, models=models)
-    if saved.why and folder.finished():
-        raise UserError(f"{saved.why} Make it again from the one before it with: spacedkd train --resume {path}")
-    if saved.why:
-        print_notice(f"{saved.why} The one before it is measured, which is of turn {saved.position.turns}.")
+    if saved.damage and folder.finished():
+        raise UserError(f"{saved.damage} Make it again from the one before it with: spacedkd train --resume {path}")
+    if saved.damage:
+        print_notice(f"{saved.damage} The one before it is measured, which is of turn {saved.position.turns}.")
     learners = {*run.method.learners.values()}
     for name, model in models.items():  # before weights are loaded: those of 64-true do not fit into float32
         model.to(_training_dtype(run.spec.precision, learns=name in learners))

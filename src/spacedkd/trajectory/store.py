@@ -174,7 +174,7 @@ class FolderSnapshots(SnapshotStore):
         file = self.folder / f"step-{update}.safetensors"
         if not _is_first_process():
             return file
-        tensors = tensor_file.on_host(state_of(network))
+        tensors = tensor_file.copy_to_cpu(state_of(network))
         if file.exists() and not self.overwrite:
             _check_equal(file, tensors)
             return file
@@ -255,7 +255,7 @@ class RunSnapshots(SnapshotStore):
         return tensors
 
     def save(self, update: int, network: nn.Module) -> Path:
-        tensors = tensor_file.on_host(state_of(network))
+        tensors = tensor_file.copy_to_cpu(state_of(network))
         tensor_file.write(self.file(update), tensors, self._metadata(update), within=self.handle)
         return self.file(update)
 
