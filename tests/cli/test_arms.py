@@ -12,7 +12,7 @@ from spacedkd.cli import main
 from spacedkd.cli.arms import make_arms
 from spacedkd.cli.flags import Given
 from spacedkd.cli.overrides import to_spec
-from spacedkd.config.resolve import method_and_schedule, resolve_spec
+from spacedkd.config.resolve import resolve_method, resolve_spec
 from spacedkd.config.serialization import to_json
 from spacedkd.methods import METHODS
 
@@ -37,7 +37,7 @@ def test_a_method_is_there_unspaced_and_spaced() -> None:
         "ps-kd spaced": Spaced("2ep"),
         "none": None,
     }
-    meant = {label: method_and_schedule(spec) for label, spec in arms.items()}
+    meant = {label: resolve_method(spec) for label, spec in arms.items()}
     assert {label: getattr(method, "variant", None) for label, (method, _) in meant.items()} == {
         "dkd": None,
         "dkd spaced": None,
@@ -54,7 +54,7 @@ def test_a_method_is_there_unspaced_and_spaced() -> None:
 @pytest.mark.parametrize("recipe", ["paper-cnn", "official-cnn", "paper-self", "official-self"])
 def test_unspaced_is_unspaced_whatever_a_recipe_says(recipe: str) -> None:
     arms = make_arms([], ["kd", "self-kd"], {"recipe": recipe, "interval": "2ep", "without": WITHOUT[recipe]})
-    meant = {label: method_and_schedule(spec) for label, spec in arms.items()}
+    meant = {label: resolve_method(spec) for label, spec in arms.items()}
     assert (meant["kd"][1], meant["self-kd"][1]) == (Online(), None)
     assert meant["self-kd"][0].variant == "plain"  # type: ignore[attr-defined]
     assert all(len(meant[f"{name} spaced"][0].roles) == 2 for name in ("kd", "self-kd"))
@@ -68,7 +68,7 @@ def test_unspaced_is_unspaced_whatever_a_spec_says(tmp_path: Path) -> None:
         (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
         arms = make_arms([], [method], {"spec": tmp_path, "interval": "1ep", "set": ("schedule.tail=drop",)})
         assert arms[method].schedule is None
-        assert len(method_and_schedule(arms[method])[0].roles) == (2 if method == "kd" else 1)
+        assert len(resolve_method(arms[method])[0].roles) == (2 if method == "kd" else 1)
         assert arms[f"{method} spaced"].schedule == Spaced("1ep", tail="drop")
 
 
@@ -77,7 +77,7 @@ def test_all_are_all() -> None:
     assert {spec.method.name for spec in arms.values()} == {*METHODS}
     spaced = [spec for label, spec in arms.items() if label.endswith(" spaced")]
     assert len(spaced) == len(METHODS) - 1
-    assert all(len(method_and_schedule(spec)[0].roles) > 1 for spec in spaced)
+    assert all(len(resolve_method(spec)[0].roles) > 1 for spec in spaced)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_a_window_belongs_to_the_spaced_arm() -> None:
 
 def test_an_interval_from_a_recipe_or_a_spec_spaces_other_methods_too(tmp_path: Path) -> None:
     for typed in ({"recipe": "paper-cnn", "method": "ps-kd"}, {"recipe": "paper-self", "method": "one"}):
-        assert len(method_and_schedule(to_spec(typed))[0].roles) == 2
+        assert len(resolve_method(to_spec(typed))[0].roles) == 2
     (tmp_path / "spec.json").write_text(json.dumps(to_json(to_spec({"interval": "2ep", "method": "kd"}))))
-    method, schedule = method_and_schedule(to_spec({"spec": tmp_path, "method": "one"}))
+    method, schedule = resolve_method(to_spec({"spec": tmp_path, "method": "one"}))
     assert (method.variant, schedule) == ("live", Spaced("2ep"))  # type: ignore[attr-defined]
 
 
 def test_plain_training_takes_no_schedule_from_a_recipe() -> None:
     spec = to_spec({"recipe": "paper-cnn", "method": "none"})
-    method, schedule = method_and_schedule(spec)
+    method, schedule = resolve_method(spec)
     assert (spec.method.name, len(method.roles), schedule) == ("none", 1, None)
 
 

@@ -19,7 +19,7 @@ import timm
 
 from spacedkd import RunSpec
 from spacedkd.cli import VERBS, main
-from spacedkd.config.resolve import method_and_schedule
+from spacedkd.config.resolve import resolve_method
 from spacedkd.config.serialization import to_json
 from spacedkd.runs.folder import RunFolder
 from tests.docs.blocks import ROOT
@@ -112,7 +112,7 @@ def _parsed(verb: Callable[..., None]) -> Callable[..., None]:
 def _understood(*specs: RunSpec) -> None:
     for spec in specs:
         if ":" not in spec.method.name:
-            method_and_schedule(spec)
+            resolve_method(spec)
         for network in filter(None, (spec.network, spec.teacher)):
             assert ":" in network.name or timm.is_model(network.name), network.name
     raise Understood

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from spacedkd import DLB, Ahead, MethodSpec, Offline, Online, RunSpec, Spaced, Window, recipe
-from spacedkd.config.resolve import method_and_schedule
+from spacedkd.config.resolve import resolve_method
 from spacedkd.paper.cost import gflop
 from spacedkd.paper.reproduce import listed, some
 from spacedkd.paper.results import results
@@ -89,7 +89,7 @@ def test_every_cell_is_one_run_and_is_measured_against_a_cell_that_is_there(name
     keys = {cell.key for cell in found}
     for cell in found:
         assert cell.against is None or cell.against in keys
-        method_and_schedule(cell.spec)
+        resolve_method(cell.spec)
         assert gflop(cell.spec) > 0
 
 
@@ -224,7 +224,7 @@ def test_methods_of_the_appendix_are_trained_as_it_says() -> None:
     assert arms("TAKD") == [("none", None), ("takd", Offline()), ("takd", spaced)]
     assert arms("PS-KD") == [("ps-kd", None), ("ps-kd", Online()), ("ps-kd", spaced)]
     assert arms("DML") == [("none", None), ("dml", Online()), ("dml", spaced)]
-    taught = [method_and_schedule(found["ResNet-18, CIFAR-100, DLB", column])[0] for column in ("w/o KD", "w/ KD")]
+    taught = [resolve_method(found["ResNet-18, CIFAR-100, DLB", column])[0] for column in ("w/o KD", "w/ KD")]
     assert [cast(DLB, method).variant for method in taught] == ["plain", "taught"]
 
 

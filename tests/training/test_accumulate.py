@@ -12,7 +12,7 @@ import torch
 
 from spacedkd import MethodSpec, OptimizerSpec, RunSpec, Spaced, UserError, forecast, read_run, train
 from spacedkd.cli import main
-from spacedkd.config.resolve import resolve, stream_of
+from spacedkd.config.resolve import make_stream, resolve
 from spacedkd.config.serialization import to_json
 from spacedkd.training.build import build_models
 from tests.conftest import TINY, assert_same_bits, tensors
@@ -57,7 +57,7 @@ def test_a_norm_over_the_batch_is_the_mean_of_its_parts(tmp_path: Path) -> None:
     line = json.loads((tmp_path / "run/journal.jsonl").read_text().splitlines()[0])
     assert (line["role"], line["step"]) == ("student", 0)
     plan = resolve(spec)
-    models, batch = build_models(plan), stream_of(plan.spec, plan.data, 0, 1).batch(0)
+    models, batch = build_models(plan), make_stream(plan.spec, plan.data, 0, 1).batch(0)
     with torch.no_grad():
         ours, theirs = models["student"](batch.inputs)[0], models["teacher"].eval()(batch.inputs)[0]
     apart = ours.features - theirs.features

@@ -63,7 +63,7 @@ def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
     >>> [*_arms_of("dkd", {"interval": "2ep"})]
     ['dkd', 'dkd spaced']
     """
-    from spacedkd.config.resolve import method_and_schedule
+    from spacedkd.config.resolve import resolve_method
 
     sets = tuple(one for one in base.get("set", ()) if not one.startswith("schedule"))
     never = {key: value for key, value in base.items() if key not in SCHEDULE_FLAGS}
@@ -72,8 +72,8 @@ def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
     if name == "none":
         return unspaced
     spaced = dict([parse_arm(f"{name} spaced: --method {name}", base)])
-    alone, _ = method_and_schedule(unspaced[name])
-    together, _ = method_and_schedule(spaced[f"{name} spaced"])
+    alone, _ = resolve_method(unspaced[name])
+    together, _ = resolve_method(spaced[f"{name} spaced"])
     if len(alone.roles) == 1 and len({*together.learners.values()}) > 1:
         unspaced |= dict([parse_arm(f"{name} online: --method {name} --interval online", {**never, "set": sets})])
     return unspaced | spaced

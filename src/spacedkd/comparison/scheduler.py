@@ -28,7 +28,7 @@ from spacedkd.comparison.teacher_sharing import (
     without_teacher,
 )
 from spacedkd.config.registry import check_installed
-from spacedkd.config.resolve import method_and_schedule, resolve, resolve_spec
+from spacedkd.config.resolve import resolve, resolve_method, resolve_spec
 from spacedkd.config.spec import MethodSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
@@ -180,7 +180,7 @@ def equal_cost_controls(arms: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
     """
     controls: dict[str, RunSpec] = {}
     for label, spec in arms.items():
-        method, _ = method_and_schedule(spec)
+        method, _ = resolve_method(spec)
         updates = [*method.learners.values()].count(method.learners[method.roles[-1]])
         if updates < 2:
             continue

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from spacedkd.config.resolve import ResolvedRun, method_and_schedule
+from spacedkd.config.resolve import ResolvedRun, resolve_method
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec, read_spec
 from spacedkd.runs.folder import RunFolder
@@ -233,7 +233,7 @@ def _recorded_roles(leader: Job) -> list[str]:
     for run in (leader.folder, RunFolder(leader.folder).teacher):
         with suppress(OSError, SnapshotsGone):
             return [*read_index(run)]
-    return [method_and_schedule(leader.spec)[0].roles[0]]
+    return [resolve_method(leader.spec)[0].roles[0]]
 
 
 def without_lost(jobs: Sequence[Job], leaders: Mapping[str, Job], lost: Lost, gone: Collection[Path] = ()) -> list[Job]:

@@ -1,4 +1,8 @@
-"""What a run will do, decided before anything is built or written; a pure function of its spec and objects."""
+"""From a spec, which may leave things open, to a `ResolvedRun`, in which everything is decided.
+
+`resolve` is the only place that fills in what a spec leaves open, and that refuses what does not go together. It is a
+pure function of the spec, the objects given with it, and the data: nothing is built, and nothing is written.
+"""
 
 import math
 from collections import Counter
@@ -32,11 +36,11 @@ from spacedkd.schedule import Duration, Online, Schedule, Turn
 from spacedkd.timeline import Timeline, forward_only_turns, timeline_turns
 
 MOST_STEPS = 10_000_000
-"""in a run; all turns are walked through before the first"""
+"""in a run: all turns are walked through before the first is taken"""
 
 
-class Every(NamedTuple):
-    """After how many steps something happens again."""
+class Periods(NamedTuple):
+    """The number of steps after which losses are logged, a role is evaluated, and everything is saved, again."""
 
     log: int
     evaluate: int
@@ -45,70 +49,47 @@ class Every(NamedTuple):
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """Everything that is decided about a run."""
+    """A run in which everything is decided, and everything that changes is a function of the turn."""
 
     spec: RunSpec
     """as given, with everything it left open filled in"""
     objects: Objects
     method: Method
     roles: Sequence[str]
-    """who learns, from the one that leads to the one that is saved; all of the method's unless the spec says `only`"""
+    """from the one that leads to the one that is saved; all of the method's, unless the spec says `only`"""
     data: RunData
     timeline: Timeline
     steps_per_epoch: int
     total_steps: int
-    every: Every
+    periods: Periods
     stops: dict[str, int]
-    """the step at which each role has learned enough"""
+    """role -> the step at which it has learned enough"""
     last_step: dict[str, int]
-    """of each role"""
-    course: LearningRate
+    """role -> the step of its last turn"""
+    base_lr: LearningRate
     """the learning rate of every step"""
-    led: Mapping[str, Sequence[int]]
-    """where the leader stands at each step of those that have its learning rate then"""
+    leader_steps: Mapping[str, Sequence[int]]
+    """role -> at each of its steps the step of the leader whose learning rate it takes, where it takes that"""
 
     @property
     def student(self) -> str:
-        """The model that is reported and saved: the last role's."""
+        """The name of the model that is reported and saved: the last role's."""
         return self.method.learners[self.roles[-1]]
 
     def network(self, role: str) -> NetworkSpec:
-        """The last of the method's roles has the run's own network, all others the teacher's, if there is one."""
+        """Return the network of a role: the run's own for the last one, the teacher's, if there is one, for others."""
         leads = role != self.method.roles[-1]
         return self.spec.teacher if leads and self.spec.teacher is not None else self.spec.network
 
     def lr(self, turn: Turn) -> float:
-        """A turn's learning rate; a role that stops early goes through the whole course of it until then."""
-        if turn.role in self.led:
-            turn = Turn(self.roles[0], self.led[turn.role][turn.step])
+        """Return a turn's learning rate; a role that stops early goes through the whole schedule of it until then."""
+        if turn.role in self.leader_steps:
+            turn = Turn(self.roles[0], self.leader_steps[turn.role][turn.step])
         stop = self.stops[turn.role]
-        return self.course(turn.step if stop == self.total_steps else turn.step * self.total_steps // stop)
-
-    def updates(self, turns: int) -> Counter[str]:
-        """How many updates each role has made after so many turns."""
-        return Counter(turn.role for turn in islice(self.timeline.after(0), turns))
-
-    def logs(self, turn: Turn) -> bool:
-        """Whether losses are written down after a turn: also where all is saved, so that nothing diverged is."""
-        return turn.step % self.every.log == 0 or self.saves(turn) or self._is_last(turn)
-
-    def evaluates(self, turn: Turn) -> bool:
-        """Whether the role is measured after a turn."""
-        return (turn.step + 1) % self.every.evaluate == 0 or self._is_last(turn)
-
-    def saves(self, turn: Turn) -> bool:
-        """Whether everything is saved after a turn."""
-        return (turn.step + 1) % self.every.save == 0
-
-    def _is_last(self, turn: Turn) -> bool:
-        return turn.step == self.last_step[turn.role]
-
-    def progress(self, turn: Turn, gather: Callable[[Tensor], Tensor], part: int = 0) -> Progress:
-        is_replay = partial(self.timeline.is_replay, turn)
-        return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, part, is_replay)
+        return self.base_lr(turn.step if stop == self.total_steps else turn.step * self.total_steps // stop)
 
     def views(self, turn: Turn) -> Sequence[View]:
-        """What a turn sees: its step's batch, or, where replays are redrawn, one of epochs the run never reaches."""
+        """Return the views of a turn: of its own step or, with `redraw_replay`, of one the run never comes to."""
         views = self.method.views(turn.role, turn.step)
         if not self.spec.redraw_replay:
             return views
@@ -116,16 +97,84 @@ class ResolvedRun:
         later = self.method.roles.index(turn.role) * epochs * self.steps_per_epoch
         return [View(step + later, view) for step, view in views]
 
+    def progress(self, turn: Turn, gather: Callable[[Tensor], Tensor], micro_batch: int = 0) -> Progress:
+        """Return what the method is told about a turn beside its batch."""
+        is_replay = partial(self.timeline.is_replay, turn)
+        return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, micro_batch, is_replay)
+
+    def updates(self, turns: int) -> Counter[str]:
+        """Return how many updates each role has made after so many turns."""
+        return Counter(turn.role for turn in islice(self.timeline.after(0), turns))
+
+    def logs(self, turn: Turn) -> bool:
+        """Return whether losses are logged after a turn: also before every save, so that nothing diverged is saved."""
+        return turn.step % self.periods.log == 0 or self.saves(turn) or self._is_last(turn)
+
+    def evaluates(self, turn: Turn) -> bool:
+        """Return whether the role is evaluated after a turn."""
+        return (turn.step + 1) % self.periods.evaluate == 0 or self._is_last(turn)
+
+    def saves(self, turn: Turn) -> bool:
+        """Return whether everything is saved after a turn."""
+        return (turn.step + 1) % self.periods.save == 0
+
+    def _is_last(self, turn: Turn) -> bool:
+        return turn.step == self.last_step[turn.role]
+
+
+@user_code()
+def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> ResolvedRun:
+    """Decide everything about a run; what is wrong with a spec is refused here, or when the models are built.
+
+    `objects` are given in place of names in the spec. A `library` keeps the data for other runs.
+    """
+    objects, library = objects or Objects(), library or Library()
+    spec = resolve_spec(spec, objects, library)
+    if spec.sync_batchnorm and spec.engine.processes == 1 and not spec.processes_before:
+        raise UserError("sync_batchnorm does not matter on one device: give --devices too, or leave it out.")
+    method = objects.method or build_method(spec.method)
+    data = _load_data(spec, objects, library)
+    steps_per_epoch = make_stream(spec, data, 0, spec.engine.processes).steps_per_epoch
+    total = _total_steps(spec, steps_per_epoch)
+    schedule = with_extensions(spec.schedule or Online(), spec.extends, steps_per_epoch, total)
+    method.check_schedule(schedule)
+    stops = {role: _stop_step(method, role, steps_per_epoch, total) for role in method.roles}
+    roles = _trained_roles(spec, method)
+    turns = timeline_turns(schedule, method.roles, spec.follower_first, stops, total)
+    timeline = Timeline(method.roles, turns, roles, forward_only_turns(schedule, method.roles, total))
+    last_step = dict(timeline.after(0))  # a role without turns is not in it
+    if roles[-1] not in last_step:
+        raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")
+    durations = (spec.log_every, spec.evaluate_every, spec.save_every)
+    return ResolvedRun(
+        spec=spec,
+        objects=objects,
+        method=method,
+        roles=roles,
+        data=data,
+        timeline=timeline,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total,
+        periods=Periods(*(duration.as_period(steps_per_epoch, total) for duration in durations)),
+        stops=stops,
+        last_step=last_step,
+        base_lr=_learning_rate(spec, objects, steps_per_epoch, total),
+        leader_steps=timeline.leader_steps() if spec.follower_rate == "leader" else {},
+    )
+
 
 @user_code()
 def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
-    """The spec with everything it leaves open decided, so that it will mean the same tomorrow."""
+    """Return the spec with everything it leaves open filled in, so that it will mean the same tomorrow.
+
+    This is the part of `resolve` that needs no images: it tells whether a folder holds the same run.
+    """
     objects = objects or Objects()
     objects.check(spec.objects, "This spec")
     spec = objects.named_in(spec)
-    named = {"network": spec.network.name, "optimizer": spec.optimizer.name, "lr": spec.rate.shape}
-    check_trusted(name for what, name in named.items() if what not in objects.described)
-    method, schedule = method_and_schedule(spec, objects.method)
+    names = {"network": spec.network.name, "optimizer": spec.optimizer.name, "lr": spec.rate.shape}
+    check_trusted(name for field, name in names.items() if field not in objects.described)
+    method, schedule = resolve_method(spec, objects.method)
     teacher = None if spec.teacher is None else factory.with_converted_options(spec.teacher, objects.teacher)
     return replace(
         spec,
@@ -136,29 +185,19 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
         schedule=schedule,
         teacher_path=None if spec.teacher_path is None else str(resolve_links(Path(spec.teacher_path))),
         precision=best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
-        engine=replace(_checked(spec.engine), threads=spec.engine.threads or _threads(spec.engine)),
+        engine=_resolve_engine(spec.engine),
     )
 
 
-def _checked(spec: EngineSpec) -> EngineSpec:
-    """Refuse what this machine cannot do; a spec may have been made on another one."""
-    check_threads(spec.threads)
-    check_count("workers", spec.workers, least=64)
-    if not torch.cuda.is_available():
-        check_count("devices", spec.devices, least=64)
-    return spec
+def resolve_method(spec: RunSpec, method: Method | None = None) -> tuple[Method, Schedule | None]:
+    """Return the method and its schedule: a spec with a schedule gets the form of its method that can be spaced.
 
-
-def _threads(spec: EngineSpec) -> int:
-    return max(1, torch.get_num_threads() // (2 if spec.pipeline else spec.devices))
-
-
-def method_and_schedule(spec: RunSpec, own: Method | None = None) -> tuple[Method, Schedule | None]:
-    """The method, in the form that can be spaced where a schedule is asked for, and the schedule it follows."""
-    method = own or build_method(spec.method)
-    if own is None and spec.schedule is not None and len(method.roles) == 1 and spec.method.name in METHODS:
-        implied = METHODS[spec.method.name].card.when_spaced
-        method = build_method(MethodSpec(spec.method.name, {**implied, **spec.method.options}))
+    A schedule for a method in which nobody leads is refused. `method` is given where the spec does not name it.
+    """
+    named, method = method is None, method or build_method(spec.method)
+    if named and spec.schedule is not None and len(method.roles) == 1 and spec.method.name in METHODS:
+        spaced_options = METHODS[spec.method.name].card.when_spaced
+        method = build_method(MethodSpec(spec.method.name, {**spaced_options, **spec.method.options}))
     if len(method.roles) > 1:
         return method, spec.schedule or Online()
     if spec.schedule is not None:
@@ -166,56 +205,70 @@ def method_and_schedule(spec: RunSpec, own: Method | None = None) -> tuple[Metho
         if spec.teacher is not None and spec.teacher.pretrained:
             way_out = "leave out the interval, or let the trained teacher learn on: --set method.teacher_learns=true"
         raise UserError(
-            f"Method {spec.method.name} as asked for has nobody who leads, so there is nothing to space: {way_out}"
+            f"Method {spec.method.name} with these options has no role that leads, so there is nothing to space: "
+            f"{way_out}"
         )
     return method, None
 
 
-@user_code()
-def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> ResolvedRun:
-    """Decide everything; whatever is wrong with a spec shows here or when the models are built."""
-    objects, library = objects or Objects(), library or Library()
-    spec = resolve_spec(spec, objects, library)
-    if spec.sync_batchnorm and spec.engine.processes == 1 and not spec.processes_before:
-        raise UserError("sync_batchnorm does not matter on one device: give --devices too, or leave it out.")
-    method = objects.method or build_method(spec.method)
-    data = load_data(spec, objects, library)
-    per_epoch = stream_of(spec, data, 0, spec.engine.processes).steps_per_epoch
-    total = Duration(spec.epochs, "ep").whole_steps(per_epoch, 0)
+def best_precision(accelerator: str) -> str:
+    """Return bf16-mixed where the hardware computes in bfloat16, else plain float32."""
+    if accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    if accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
+        return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
+    return "32-true"
+
+
+def make_stream(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:
+    """Return the batches of a run as one of its processes sees them."""
+    return data.stream(spec.batch_size, spec.seed, spec.data.drop_last, spec.label_smoothing, rank, ranks)
+
+
+def _resolve_engine(engine: EngineSpec) -> EngineSpec:
+    """Fill in the threads, and refuse what this machine cannot do: a spec may have been written on another one."""
+    check_threads(engine.threads)
+    check_count("workers", engine.workers, least=64)
+    if not torch.cuda.is_available():
+        check_count("devices", engine.devices, least=64)
+    share = max(1, torch.get_num_threads() // (2 if engine.pipeline else engine.devices))
+    return replace(engine, threads=engine.threads or share)
+
+
+def _total_steps(spec: RunSpec, steps_per_epoch: int) -> int:
+    total = Duration(spec.epochs, "ep").whole_steps(steps_per_epoch, 0)
     if total == 0:
-        raise UserError(f"{spec.epochs:g} epochs are less than one step; an epoch has {per_epoch}.")
+        raise UserError(f"{spec.epochs:g} epochs are less than one step; an epoch has {steps_per_epoch}.")
     if total > MOST_STEPS:
         raise UserError(
             f"{spec.epochs:g} epochs are {total:g} steps, and a run may have {MOST_STEPS:g}: lower --epochs."
         )
-    in_run = (per_epoch, total)
-    schedule = with_extensions(spec.schedule or Online(), spec.extends, *in_run)
-    method.check_schedule(schedule)
-    stops = {role: _stop(method, role, in_run) for role in method.roles}
-    roles = method.roles if spec.only is None else method.roles[: _place(spec.only, method.roles) + 1]
-    order = timeline_turns(schedule, method.roles, spec.follower_first, stops, total)
-    turns = Timeline(method.roles, order, roles, forward_only_turns(schedule, method.roles, total))
-    last_step = dict(turns.after(0))  # a role that never has a turn is not in it
-    if roles[-1] not in last_step:
-        raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")
-    every = Every(*(d.as_period(*in_run) for d in (spec.log_every, spec.evaluate_every, spec.save_every)))
-    course, led = _course(spec, objects, in_run), turns.leader_steps() if spec.follower_rate == "leader" else {}
-    return ResolvedRun(
-        spec, objects, method, roles, data, turns, per_epoch, total, every, stops, last_step, course, led
-    )
+    return total
 
 
-def _place(role: str, roles: Sequence[str]) -> int:
-    if role not in roles:
-        raise unknown("role in --only", role, roles)
-    return roles.index(role)
+def _trained_roles(spec: RunSpec, method: Method) -> Sequence[str]:
+    """Return the roles up to the one that the spec says is trained `only`, or all of them."""
+    if spec.only is None:
+        return method.roles
+    if spec.only not in method.roles:
+        raise unknown("role in --only", spec.only, method.roles)
+    return method.roles[: method.roles.index(spec.only) + 1]
 
 
-def load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
-    """The data of a run. Of datasets that do not say how many classes there are, the student's network says it."""
+def _stop_step(method: Method, role: str, steps_per_epoch: int, total: int) -> int:
+    try:
+        return method.learns_for(role).in_steps(steps_per_epoch, total)
+    except UserError as error:
+        raise UserError(f"The time for which the {role} is to learn does not fit the run: {error}") from None
+
+
+def _load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
+    """Return the data of a run; where datasets do not say how many classes there are, the student's network does."""
     if not is_user_code(spec.data.source):
         return library.load(spec.data)
-    pair = _called("Data", spec.data.source, load_object(spec.data.source)) if objects.data is None else objects.data
+    pair = objects.data
+    if pair is None:
+        pair = _call("Data", spec.data.source, load_object(spec.data.source))
     data = from_datasets(pair, objects.collate, spec.data.holdout)
     if data.names:
         return data
@@ -223,26 +276,14 @@ def load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     return data.with_classes(class_count(network, data.info.sample))
 
 
-def stream_of(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:
-    """The batches of a run, as one of its processes sees them."""
-    return data.stream(spec.batch_size, spec.seed, spec.data.drop_last, spec.label_smoothing, rank, ranks)
-
-
-def _stop(method: Method, role: str, in_run: tuple[int, int]) -> int:
-    try:
-        return method.learns_for(role).in_steps(*in_run)
-    except UserError as error:
-        raise UserError(f"The time for which the {role} is to learn does not fit the run: {error}") from None
-
-
-def _course(spec: RunSpec, objects: Objects, in_run: tuple[int, int]) -> LearningRate:
-    """The learning rate of every step, tried before the first."""
-    own = objects.lr or (load_object(spec.rate.shape) if is_user_code(spec.rate.shape) else None)
-    if own is None:
-        return learning_rate.from_spec(spec.optimizer, spec.rate, *in_run)
+def _learning_rate(spec: RunSpec, objects: Objects, steps_per_epoch: int, total: int) -> LearningRate:
+    """Return the learning rate as a function of the step; one of the user is tried at every step before the first."""
+    function = objects.lr or (load_object(spec.rate.shape) if is_user_code(spec.rate.shape) else None)
+    if function is None:
+        return learning_rate.from_spec(spec.optimizer, spec.rate, steps_per_epoch, total)
 
     def checked(step: int) -> float:
-        lr = _called("Learning rate", spec.rate.shape, own, step)
+        lr = _call("Learning rate", spec.rate.shape, function, step)
         if not (isinstance(lr, Real) and math.isfinite(lr) and float(lr) >= 0):
             raise UserError(
                 f"Learning rate {spec.rate.shape} must be a finite number from 0 up at every step; lr({step}) is "
@@ -250,13 +291,13 @@ def _course(spec: RunSpec, objects: Objects, in_run: tuple[int, int]) -> Learnin
             )
         return float(lr)
 
-    for step in range(in_run[1]):
+    for step in range(total):
         checked(step)
     return checked
 
 
-def _called(what: str, name: str, function: Any, *arguments: int) -> Any:
-    """Return what a function of the user's gives for a step, or for nothing; that it fails is said in one line."""
+def _call(what: str, name: str, function: Any, *arguments: int) -> Any:
+    """Return what a function of the user returns; what it raises becomes one line."""
     if not callable(function):
         raise UserError(f"{what} {name} must be a function, got {function!r}.")
     try:
@@ -265,12 +306,3 @@ def _called(what: str, name: str, function: Any, *arguments: int) -> Any:
         raise
     except Exception as error:
         raise failed(f"{what} {name}", error, f"at step {arguments[0]}" if arguments else "") from error
-
-
-def best_precision(accelerator: str) -> str:
-    """bf16-mixed where the hardware computes in bfloat16, else plain float32."""
-    if accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available():
-        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
-    if accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
-        return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
-    return "32-true"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from spacedkd.config.resolve import ResolvedRun, stream_of
+from spacedkd.config.resolve import ResolvedRun, make_stream
 from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.stream import last_batch_error
 from spacedkd.methods.base import Ingredients
@@ -94,7 +94,7 @@ def build_models(plan: ResolvedRun) -> dict[str, nn.Module]:
 def _check_last_batch(plan: ResolvedRun, models: dict[str, nn.Module]) -> None:
     """Refuse a last batch that is too small for BatchNorm, where there is one, or for the parts it is computed in."""
     ranks, cut = plan.spec.engine.processes, plan.spec.accumulate
-    smallest = stream_of(plan.spec, plan.data, 0, ranks).size(plan.steps_per_epoch - 1)
+    smallest = make_stream(plan.spec, plan.data, 0, ranks).size(plan.steps_per_epoch - 1)
     parts = (part for model in models.values() for part in model.modules())
     least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts) else 1
     if smallest < least * ranks and least > 1:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from spacedkd.config.objects import Objects
-from spacedkd.config.resolve import Every, ResolvedRun, resolve, resolve_spec
+from spacedkd.config.resolve import Periods, ResolvedRun, resolve, resolve_spec
 from spacedkd.config.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.learning_rate import LearningRate
@@ -227,7 +227,10 @@ def _steps_of(role: str, session: Session, seconds: float) -> Step:
     few = [*islice(cycle(planned), MOST_TIMED + 2)]
     never = plan.total_steps + 1
     alone = replace(
-        plan, timeline=Timeline(plan.method.roles, few, [role]), every=Every(never, never, never), last_step={role: -1}
+        plan,
+        timeline=Timeline(plan.method.roles, few, [role]),
+        periods=Periods(never, never, never),
+        last_step={role: -1},
     )
     trial = Session(replace(state, run=alone), session.folder)
     trial.journal.journal = session.journal.journal

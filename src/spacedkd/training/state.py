@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from spacedkd.config.resolve import ResolvedRun, stream_of
+from spacedkd.config.resolve import ResolvedRun, make_stream
 from spacedkd.data.digest import describe_difference
 from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Stream
@@ -204,7 +204,7 @@ def build_state(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -
         ready["average"] = device.setup_frozen(fabric, average)
     if spec.engine.compile:
         compile_blocks(models.values(), fabric.device)
-    stream = stream_of(spec, data, fabric.global_rank, fabric.world_size)
+    stream = make_stream(spec, data, fabric.global_rank, fabric.world_size)
     return TrainingState(plan, fabric, data, stream, ready, learners, trajectories, replayed, channels_last, average)
 
 

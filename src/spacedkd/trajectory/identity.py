@@ -82,7 +82,7 @@ def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Mod
         "dropout masks": masks if draws_random_numbers(models[learners[role]], run.data.info.sample) else None,
     }
     if role != roles[0]:  # it learns from the roles before it, at the turns that the schedule gives them
-        settings["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay, *run.led]
+        settings["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay, *run.leader_steps]
     return settings
 
 
@@ -159,7 +159,7 @@ def _check_evaluations(run: ResolvedRun, recording: Path) -> None:
     if not (recording / "spec.json").exists():
         return
     theirs = read_spec(recording).evaluate_every
-    if run.every.evaluate % theirs.as_period(run.steps_per_epoch, run.total_steps):
+    if run.periods.evaluate % theirs.as_period(run.steps_per_epoch, run.total_steps):
         raise UserError(
             f"--teacher-path: {recording} was evaluated every {theirs}, and this run is to be evaluated every "
             f"{run.spec.evaluate_every}: give --evaluate-every {theirs} or a multiple of it."
