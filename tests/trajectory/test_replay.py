@@ -284,7 +284,7 @@ def test_what_either_checkpoint_of_a_pipeline_may_ask_for_stays(tmp_path: Path) 
     for update in (0, 5, 10, 15):
         if update:
             trajectory.load(update, model)
-        trajectory.store.remove_before(trajectory.oldest_needed())
+        trajectory.store.remove_before(trajectory.mark_save())
     assert sorted(int(file.stem) for file in folder.glob("*.safetensors")) == [10, 15]
 
 

@@ -168,5 +168,5 @@ def test_a_journal_is_read_while_it_is_written(tmp_path: Path) -> None:
         (lines, 8, 8),
     ):
         file.write_bytes(b"".join(text))
-        reader.update()
+        reader.refresh()
         assert (reader.reached, len(reader.entries)) == (reached, steps)

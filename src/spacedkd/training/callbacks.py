@@ -272,7 +272,7 @@ class CheckpointCallback(Callback):
             self.position.journal_digest, self.position.best_digest = journal.digest(), self._best.digest
             self.position.seconds = time.monotonic() - self.started
             self.position.cost = {role: dict(counts) for role, counts in self._cost.counts.items()}
-            self._oldest_needed = self._replay.oldest_needed()
+            self._oldest_needed = self._replay.mark_save()
         checkpoint.save(
             self.folder.checkpoint,
             self.state.run.spec.fingerprint(),

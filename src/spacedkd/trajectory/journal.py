@@ -117,7 +117,7 @@ class JournalReader:
         """The update of the last snapshot in the journal."""
         return max(self.costs, default=0)
 
-    def update(self) -> None:
+    def refresh(self) -> None:
         """Read what was added, up to the last snapshot; whatever was changed raises `SnapshotsGone`."""
         if not self.run.exists(self.file):
             return

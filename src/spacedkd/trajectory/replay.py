@@ -40,7 +40,7 @@ class RecordedTrajectory:
 
     def waits_for(self, update: int) -> str | None:
         """Return what somebody who needs a snapshot waits for; None when it is there, with the journal up to it."""
-        self._journal.update()
+        self._journal.refresh()
         if (update in self._journal.costs or update == 0) and self.store.find(update) is not None:
             return None
         if self._journal.reached >= update:
@@ -67,17 +67,17 @@ class RecordedTrajectory:
 
     def cost(self, update: int) -> Mapping[str, int]:
         """Return what all turns up to an update took; empty while that is not recorded."""
-        self._journal.update()
+        self._journal.refresh()
         return self._journal.costs.get(update, {})
 
     def is_complete(self) -> bool:
         """Whether no snapshot that was recorded has been removed."""
-        self._journal.update()
+        self._journal.refresh()
         recorded = (update for update in self._journal.costs if update in self.recorded)
         return all(self.store.find(update) is not None for update in recorded)
 
-    def oldest_needed(self) -> int:
-        """Return, at every save, the oldest update that the checkpoints there are ask for once it is written.
+    def mark_save(self) -> int:
+        """Note that the run is saved now, and return the oldest update that its checkpoints need once that is written.
 
         Two checkpoints are kept, so it is the update that was loaded at the save before.
         """
@@ -126,9 +126,9 @@ class Replay:
                             self.accuracy[turn.role] = entry["accuracy"]["test"]["final"]
         self._skipped.clear()
 
-    def oldest_needed(self) -> dict[str, int]:
-        """Return, at every save, the oldest update this run may still ask for, by the role's name in its recording."""
-        return {trajectory.role: trajectory.oldest_needed() for trajectory in self.trajectories.values()}
+    def mark_save(self) -> dict[str, int]:
+        """Note that the run is saved now, and return the oldest update it will need, by each role's recorded name."""
+        return {trajectory.role: trajectory.mark_save() for trajectory in self.trajectories.values()}
 
     def release(self, oldest: Mapping[str, int], folder: RunFolder) -> None:
         """Let go of the snapshots before `oldest`, after a save.
