@@ -113,7 +113,7 @@ def augmentation() -> None:
     ours = AugmentSpec(crop=4, flip=True, rotate=15)
     theirs = v2.Compose([v2.RandomCrop(32, 4), v2.RandomHorizontalFlip(), v2.RandomRotation(15)])
     batched, single = fastest(
-        lambda: transforms.apply(pixels, transforms.draw(ours, 128, 0)),
+        lambda: transforms.apply_affine(pixels, transforms.draw_affine(ours, 128, 0)),
         lambda: torch.stack([theirs(image) for image in pixels]),
         repeats=10,
     )

@@ -16,10 +16,10 @@ from .data.dataloader import SeededBatchSampler as SeededBatchSampler
 from .data.dataloader import SeededCollate as SeededCollate
 from .data.dataloader import SeededDataset as SeededDataset
 from .data.dataloader import seeded_loader as seeded_loader
+from .data.images import Images as Images
 from .data.inputs import DataInfo as DataInfo
 from .data.stream import Batch as Batch
 from .data.stream import DatasetStream as DatasetStream
-from .data.stream import Images as Images
 from .data.stream import Stream as Stream
 from .data.stream import TrainingStream as TrainingStream
 from .data.stream import View as View

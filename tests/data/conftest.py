@@ -22,7 +22,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where pixels are kept, with few images counting as many."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(pixel_cache, "MANY", 4)
+    monkeypatch.setattr(pixel_cache, "MANY_IMAGES", 4)
     pixel_cache._print_once.cache_clear()
     return tmp_path / "cache" / "spacedkd" / "pixels"
 

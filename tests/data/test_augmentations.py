@@ -17,7 +17,14 @@ from torchvision.transforms import v2
 from spacedkd import AugmentSpec, Images
 from spacedkd.data import transforms
 from spacedkd.data.images import to_bytes, to_image
-from spacedkd.data.transforms import AUGMENTATIONS, ImageByImage, apply, draw, preserve_generators, seed_generators
+from spacedkd.data.transforms import (
+    AUGMENTATIONS,
+    ImageByImage,
+    apply_affine,
+    draw_affine,
+    preserve_generators,
+    seed_generators,
+)
 from spacedkd.runtime.seeds import seed_for
 from tests.data.on_disk import picture
 
@@ -32,14 +39,14 @@ def kept(name: str, size: int, images: list[Image.Image]) -> Images:
     fit = chosen.fit(size)
     fitted = [fit(image) if chosen.fits_first else image for image in images]
     pixels = torch.stack([F.pil_to_tensor(image) for image in fitted])
-    mean, std = chosen.constants or ((0.5,) * 3, (0.25,) * 3)
+    mean, std = chosen.normalisation or ((0.5,) * 3, (0.25,) * 3)
     return Images(pixels, torch.arange(len(images)), ("a", "b"), mean, std, None if chosen.fits_first else fit)
 
 
 def varied(name: str, size: int, images: list[Image.Image], seed: int = 5) -> Tensor:
     augmentation = transforms.build_augmentation(name, AUGMENTATIONS[name].augment, size)
     rows = torch.arange(len(images))
-    return augmentation.train(kept(name, size, images), rows, rows, seed)
+    return augmentation.training_inputs(kept(name, size, images), rows, rows, seed)
 
 
 @pytest.mark.parametrize(
@@ -71,24 +78,24 @@ def test_evaluation_is_the_one_of_the_papers_code(
 def test_batch_wise_ones_have_the_listed_changes(name: str, augment: AugmentSpec) -> None:
     images = [picture(number, 64) for number in range(6)]
     whole = kept(name, 64, images)
-    expected = whole.normalise(apply(whole.pixels, draw(augment, 6, 5)))
+    expected = whole.normalise(apply_affine(whole.pixels, draw_affine(augment, 6, 5)))
     assert torch.equal(varied(name, 64, images), expected)
 
 
 def test_a_crop_and_a_mirror_are_exactly_torchvisions() -> None:
     pixels = torch.randint(0, 256, (64, 3, 16, 12), dtype=torch.uint8)
-    changes = draw(AugmentSpec(crop=4, flip=True), 64, 0)
-    for image, got, shift, flip in zip(pixels, apply(pixels, changes), changes.shift, changes.flip, strict=True):
+    changes = draw_affine(AugmentSpec(crop=4, flip=True), 64, 0)
+    for image, got, shift, flip in zip(pixels, apply_affine(pixels, changes), changes.shift, changes.flip, strict=True):
         moved = F.crop(F.pad(image, [4] * 4), *(shift + 4).tolist(), 16, 12)
         assert torch.equal(got, F.hflip(moved) if flip else moved)
 
 
 def test_a_rotation_is_torchvisions_up_to_ties() -> None:
     pixels = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8)
-    changes = draw(AugmentSpec(rotate=15), 64, 0)
+    changes = draw_affine(AugmentSpec(rotate=15), 64, 0)
     degrees = torch.atan2(changes.sine, changes.cosine) * 180 / torch.pi
     theirs = [F.pil_to_tensor(F.to_pil_image(p).rotate(float(d))) for p, d in zip(pixels, degrees, strict=True)]
-    assert (apply(pixels, changes) != torch.stack(theirs)).float().mean() < 0.01
+    assert (apply_affine(pixels, changes) != torch.stack(theirs)).float().mean() < 0.01
 
 
 @pytest.mark.parametrize(("crop", "rotate"), [(4, 15), (4, 0), (0, 15)])
@@ -96,7 +103,7 @@ def test_both_ways_of_computing_have_one_distribution(crop: int, rotate: float) 
     """Every pixel says where it comes from; how often each place ends up somewhere must not differ."""
     side, count = 12, 3000
     image = (torch.arange(side * side, dtype=torch.uint8) + 1).view(1, side, side)
-    ours = apply(image.expand(count, 1, side, side), draw(AugmentSpec(crop, True, rotate), count, 1))
+    ours = apply_affine(image.expand(count, 1, side, side), draw_affine(AugmentSpec(crop, True, rotate), count, 1))
     steps = [v2.RandomCrop(side, crop or None), v2.RandomHorizontalFlip(), v2.RandomRotation(rotate)]
     chain = v2.Compose(steps)
     with preserve_generators():
@@ -126,10 +133,10 @@ def test_imagenet_is_the_listed_chain() -> None:
 
 def test_self_cifar_pads_with_gray_and_cuts_out_before_normalising(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transforms, "cifar_policy", lambda image: image)
-    transforms._transform.cache_clear()
+    transforms._build_transform.cache_clear()
     white = [Image.new("RGB", (32, 32), "white")] * 200
     got = varied("self-cifar", 32, white)
-    transforms._transform.cache_clear()
+    transforms._build_transform.cache_clear()
     levels = (got * torch.tensor(CIFAR10.std).view(3, 1, 1) + torch.tensor(CIFAR10.mean).view(3, 1, 1)) * 255
     hole, gray, whole = ((levels - level).abs() < 0.01 for level in (0, 128, 255))
     assert (hole | gray | whole).all()
@@ -141,7 +148,7 @@ def test_self_cifar_pads_with_gray_and_cuts_out_before_normalising(monkeypatch: 
 
 
 def test_vit_is_timms_chain_as_the_paper_uses_it() -> None:
-    crop, flip, random_augment, _, normalise, erase = transforms._transform("vit", 224).transforms  # type: ignore[attr-defined]
+    crop, flip, random_augment, _, normalise, erase = transforms._build_transform("vit", 224).transforms  # type: ignore[attr-defined]
     assert (crop.size, crop.scale, crop.ratio) == ((224, 224), (0.08, 1.0), (3 / 4, 4 / 3))
     assert "bicubic" in str(crop)
     assert flip.p == 0.5
@@ -163,10 +170,10 @@ def test_vit_never_stumbles_over_the_strongest_posterize() -> None:
 def test_a_place_has_its_own_draw_whatever_else_is_asked() -> None:
     images = kept("vit", 24, [picture(0, 24)] * 6)
     vit, rows = ImageByImage("vit", 24), torch.arange(6)
-    whole = vit.train(images, rows, rows, 1)
-    assert torch.equal(vit.train(images, rows, torch.tensor([4, 1]), 1), whole[[4, 1]])
+    whole = vit.training_inputs(images, rows, rows, 1)
+    assert torch.equal(vit.training_inputs(images, rows, torch.tensor([4, 1]), 1), whole[[4, 1]])
     assert len({part.numpy().tobytes() for part in whole}) == 6
-    assert not torch.equal(vit.train(images, rows, rows, 2), whole)
+    assert not torch.equal(vit.training_inputs(images, rows, rows, 2), whole)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])

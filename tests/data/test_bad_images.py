@@ -117,7 +117,7 @@ def test_bad_cells_of_tables_are_named(tmp_path: Path) -> None:
     cells = [png(picture(n)) for n in range(7)] + [b"no image"]
     table = pa.table({"image": cells, "label": [0, 1] * 4})
     pq.write_table(table, place / "train-00000-of-00001.parquet")
-    with pytest.raises(UserError, match="row 7 of .*, part train is not an image"):
+    with pytest.raises(UserError, match="row 7 of .*train is not an image"):
         load(DataSpec(str(place)))
     assert len(load(DataSpec(str(place), skip_bad=True)).train.labels) == 7
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacedkd import AugmentSpec
-from spacedkd.data.transforms import Draw, apply, draw
+from spacedkd.data.transforms import AffineDraw, apply_affine, draw_affine
 
 PIXELS = torch.randint(1, 256, (64, 3, 9, 12), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 
@@ -33,8 +33,8 @@ def one_after_the_other(image: Tensor, row: int, column: int, flip: bool, cosine
 
 
 def test_crop_mirror_and_rotation_are_done_in_that_order() -> None:
-    changes = draw(AugmentSpec(crop=3, flip=True, rotate=20), 64, seed=1)
-    moved = apply(PIXELS, changes)
+    changes = draw_affine(AugmentSpec(crop=3, flip=True, rotate=20), 64, seed=1)
+    moved = apply_affine(PIXELS, changes)
     for image, got, shift, flip, cosine, sine in zip(PIXELS, moved, *changes, strict=True):
         row, column = shift.tolist()
         expected = one_after_the_other(image, row, column, bool(flip), float(cosine), float(sine))
@@ -43,31 +43,31 @@ def test_crop_mirror_and_rotation_are_done_in_that_order() -> None:
 
 
 def test_without_rotation_it_is_exact() -> None:
-    changes = draw(AugmentSpec(crop=3, flip=True), 64, seed=1)
-    for image, got, shift, flip, *_ in zip(PIXELS, apply(PIXELS, changes), *changes, strict=True):
+    changes = draw_affine(AugmentSpec(crop=3, flip=True), 64, seed=1)
+    for image, got, shift, flip, *_ in zip(PIXELS, apply_affine(PIXELS, changes), *changes, strict=True):
         row, column = shift.tolist()
         assert torch.equal(one_after_the_other(image, row, column, bool(flip), 1.0, 0.0), got)
 
 
 def test_nothing_asked_changes_nothing() -> None:
-    assert torch.equal(apply(PIXELS, draw(AugmentSpec(), 64, seed=5)), PIXELS)
+    assert torch.equal(apply_affine(PIXELS, draw_affine(AugmentSpec(), 64, seed=5)), PIXELS)
 
 
 def test_a_quarter_turn_is_a_quarter_turn() -> None:
     square = PIXELS[:1, :, :9, :9]
-    quarter = Draw(torch.zeros(1, 2, dtype=torch.long), torch.tensor([False]), torch.zeros(1), torch.ones(1))
-    assert torch.equal(apply(square, quarter), square.rot90(1, (2, 3)))
+    quarter = AffineDraw(torch.zeros(1, 2, dtype=torch.long), torch.tensor([False]), torch.zeros(1), torch.ones(1))
+    assert torch.equal(apply_affine(square, quarter), square.rot90(1, (2, 3)))
 
 
 def test_a_part_of_the_batch_gets_the_same_bits() -> None:
-    changes = draw(AugmentSpec(crop=2, flip=True, rotate=15), 64, seed=2)
-    whole = apply(PIXELS, changes)
+    changes = draw_affine(AugmentSpec(crop=2, flip=True, rotate=15), 64, seed=2)
+    whole = apply_affine(PIXELS, changes)
     for rows in (slice(0, 1), slice(5, 22), slice(60, 64)):
-        assert torch.equal(apply(PIXELS[rows], changes.rows(rows)), whole[rows])
+        assert torch.equal(apply_affine(PIXELS[rows], changes.rows(rows)), whole[rows])
 
 
 def test_draws_have_the_distribution_they_are_said_to_have() -> None:
-    changes = draw(AugmentSpec(crop=4, flip=True, rotate=15), 90_000, seed=0)
+    changes = draw_affine(AugmentSpec(crop=4, flip=True, rotate=15), 90_000, seed=0)
     counts = torch.bincount((changes.shift[:, 0] + 4) * 9 + changes.shift[:, 1] + 4, minlength=81)
     expected = 90_000 / 81
     chi_square = ((counts - expected) ** 2 / expected).sum()

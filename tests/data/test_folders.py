@@ -51,10 +51,10 @@ def test_the_part_to_test_on_may_have_any_usual_name(tmp_path: Path, name: str) 
 
 def test_two_parts_to_test_on_are_asked_about(tmp_path: Path) -> None:
     place = str(class_folders(tmp_path, ("train", "val", "test")))
-    with pytest.raises(UserError, match="more than one part to test on .test, val.: say which with data.test_split"):
+    with pytest.raises(UserError, match="more than one split to test on .test, val.*data.test_split"):
         load(DataSpec(place))
     assert torch.equal(load(DataSpec(place, test_split="val")).test.pixels[0], as_tensor(picture(8)))
-    with pytest.raises(UserError, match="Unknown part of .* 'vall'. Did you mean 'val'"):
+    with pytest.raises(UserError, match="'vall'. Did you mean 'val'"):
         load(DataSpec(place, test_split="vall"))
 
 
@@ -65,7 +65,7 @@ def test_parts_may_have_names_of_their_own(tmp_path: Path) -> None:
 
 def test_a_folder_without_parts_is_split_on_request(tmp_path: Path) -> None:
     place = str(class_folders(tmp_path, ("all",), count=10) / "all")
-    with pytest.raises(UserError, match="has no part to test on.*data.test_part=0.2"):
+    with pytest.raises(UserError, match="has no split to test on.*data.test_part=0.2"):
         load(DataSpec(place))
     one, again = (load(DataSpec(place, test_part=0.2)) for _ in range(2))
     assert one.test.labels.bincount().tolist() == [2, 2]
@@ -80,9 +80,9 @@ def test_a_folder_without_parts_is_split_on_request(tmp_path: Path) -> None:
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no part called train .it has val."):
+    with pytest.raises(UserError, match="no split called train .it has val."):
         load(DataSpec(str(class_folders(tmp_path / "no-train", ("val",)))))
-    with pytest.raises(UserError, match="has no part to test on"):
+    with pytest.raises(UserError, match="has no split to test on"):
         load(DataSpec(str(class_folders(tmp_path / "no-val", ("train",)))))
     with pytest.raises(UserError, match="leave out data.test_part"):
         load(DataSpec(str(class_folders(tmp_path / "both")), test_part=0.5))
@@ -91,7 +91,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 def test_parts_with_different_classes_are_refused(tmp_path: Path) -> None:
     class_folders(tmp_path, ("train",), ("cat", "dog"))
     class_folders(tmp_path, ("val",), ("cat", "dogs"))
-    with pytest.raises(UserError, match="different classes in its parts: dog in train but not in val"):
+    with pytest.raises(UserError, match="different classes .*: dog in train but not in val"):
         load(DataSpec(str(tmp_path)))
 
 

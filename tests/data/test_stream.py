@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream, UserError
+from spacedkd.data import stream as stream_module
 from spacedkd.data.sources import load
-from spacedkd.data.stream import ORDERS_KEPT, View, batches, evaluation_batches
+from spacedkd.data.stream import View, batches, evaluation_batches
 
 AUGMENT = AugmentSpec(crop=1, flip=True, rotate=15)
 
@@ -21,7 +22,7 @@ def stream(
     rank: int = 0, ranks: int = 1, seed: int = 3, batch_size: int = 16, drop_last: bool = False
 ) -> TrainingStream:
     images = load(DataSpec("digits", train_limit=100)).train
-    return TrainingStream(images, batch_size, seed, AUGMENT, drop_last, rank, ranks)
+    return TrainingStream(images, batch_size, seed, AUGMENT, drop_last=drop_last, rank=rank, ranks=ranks)
 
 
 def bits(batch: Batch) -> tuple[bytes, bytes, bytes]:
@@ -92,7 +93,8 @@ def test_nothing_grows_with_the_number_of_steps_asked() -> None:
     asked = stream()
     for step in range(700):
         asked.batch(step)
-    assert asked._order.cache_info().currsize == ORDERS_KEPT < 100
+    orders = stream_module._epoch_order.cache_info()
+    assert orders.currsize == orders.maxsize == 8
 
 
 def test_training_images_are_normalised() -> None:

@@ -177,7 +177,7 @@ def test_arrays_and_tables_are_known_too(tmp_path: Path) -> None:
 def test_files_that_cells_of_a_table_name_are_known_by_their_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digest, "SAMPLE", 1)  # so that contents alone do not tell
+    monkeypatch.setattr(digest, "SAMPLED_IMAGES", 1)  # so that contents alone do not tell
     files = [write(tmp_path / f"{number}.png", picture(number)) for number in range(4)]
     form = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     cells = pa.array([{"bytes": None, "path": str(file)} for file in files], form)

@@ -27,10 +27,9 @@ def _table(*heads: str, rows: Iterable[Iterable[str]]) -> Table:
 
 def data(pattern: str) -> Table:
     """data sets, and places of your own to take images from"""
-    from spacedkd.data.sources import PLACES, SOURCES
+    from spacedkd.data.sources import READERS
 
-    rows = [(name, source.about) for name, source in {**SOURCES, **PLACES}.items()]
-    return _table("--data", "what it is", rows=rows)
+    return _table("--data", "what it is", rows=[(reader.name, reader.about) for reader in READERS])
 
 
 def augmentations(pattern: str) -> Table:

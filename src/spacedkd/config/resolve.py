@@ -222,7 +222,14 @@ def best_precision(accelerator: str) -> str:
 
 def make_stream(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:
     """Return the batches of a run as one of its processes sees them."""
-    return data.stream(spec.batch_size, spec.seed, spec.data.drop_last, spec.label_smoothing, rank, ranks)
+    return data.stream(
+        spec.batch_size,
+        spec.seed,
+        drop_last=spec.data.drop_last,
+        label_smoothing=spec.label_smoothing,
+        rank=rank,
+        ranks=ranks,
+    )
 
 
 def _resolve_engine(engine: EngineSpec) -> EngineSpec:
@@ -270,7 +277,7 @@ def _load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     if pair is None:
         pair = _call("Data", spec.data.source, load_object(spec.data.source))
     data = from_datasets(pair, objects.collate, spec.data.holdout)
-    if data.names:
+    if data.class_names:
         return data
     network = factory.build_network(spec.network, data.info, spec.seed, objects.network)
     return data.with_classes(class_count(network, data.info.sample))

@@ -1,4 +1,4 @@
-"""Data sets that are arrays: those of an .npz file, and the digits that come with scikit-learn."""
+"""Datasets that are arrays: those of an .npz file, and the digits that come with scikit-learn."""
 
 import math
 from collections.abc import Mapping
@@ -11,29 +11,35 @@ import numpy as np
 from spacedkd.config.spec import DataSpec
 from spacedkd.data.decoding import check_fits, open_ordinary
 from spacedkd.data.raw_dataset import RawDataset, RawSplit
+from spacedkd.data.reader import Reader
 from spacedkd.runtime.errors import UserError
 
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
-def digits(spec: DataSpec) -> RawDataset:
-    """1797 real handwritten digits that come with scikit-learn; every other image is for testing."""
-    package = find_spec("sklearn")  # found and not imported, which takes longer than a small run
+def read_digits(spec: DataSpec) -> RawDataset:
+    """Read the 1797 handwritten digits of scikit-learn; every other image is for testing."""
+    package = find_spec("sklearn")  # not imported, which takes longer than a small run
     assert package is not None, "a dependency"
     file = Path(str(package.origin)).with_name("datasets") / "data" / "digits.csv.gz"
     table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     images, labels = table[:, :-1], table[:, -1]
     pixels = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    return RawDataset(
-        "digits",
-        RawSplit("training", pixels[::2], labels[::2]),
-        RawSplit("test", pixels[1::2], labels[1::2]),
-        "0123456789",
-    )
+    train, test = RawSplit("training", pixels[::2], labels[::2]), RawSplit("test", pixels[1::2], labels[1::2])
+    return RawDataset("digits", train, test, "0123456789")
 
 
-def npz(spec: DataSpec) -> RawDataset:
-    """Your own arrays in an .npz file; what they declare is looked at before they are read."""
+DIGITS = Reader(
+    name="digits",
+    about="8x8 gray handwritten digits, 10 classes, 899 + 898 images; comes with scikit-learn",
+    docs="comes with scikit-learn",
+    read=read_digits,
+    augmentation="digits",
+)
+
+
+def read_npz(spec: DataSpec) -> RawDataset:
+    """Read the arrays of an .npz file; the sizes they declare are checked before memory is taken for them."""
     path = Path(spec.source)
     try:
         with open_ordinary(path) as file, ZipFile(file) as archive:
@@ -60,7 +66,7 @@ def npz(spec: DataSpec) -> RawDataset:
 
 
 def _declared_bytes(archive: ZipFile, member: ZipInfo) -> int:
-    """What an array's header declares, which must be what the archive declares."""
+    """Return the bytes that an array's header declares; refuse a header that differs from the archive's entry."""
     with archive.open(member) as file:
         major, minor = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if (major, minor) == (1, 0) else np.lib.format.read_array_header_2_0
@@ -77,16 +83,25 @@ def _array(archive: ZipFile, member: ZipInfo) -> np.ndarray:
     return array
 
 
-def from_arrays(arrays: Mapping[str, np.ndarray], place: str = "the arrays") -> RawDataset:
-    """Bytes [N, H, W] or [N, H, W, C] as x_..., labels as y_..., for train and test."""
-    train, test = _array_part(arrays, "train", "training"), _array_part(arrays, "test", "test")
-    one, other = arrays["x_train"].shape[1:], arrays["x_test"].shape[1:]
-    if one != other:
-        raise UserError(f"Training images have shape {one} and test images {other}; make them alike.")
-    return RawDataset(place, train, test)
+NPZ = Reader(
+    name="FILE.npz",
+    about="arrays: x_train, x_test as uint8 [N, H, W] or [N, H, W, C]; y_train, y_test",
+    docs="`x_train`, `x_test` as uint8 `[N, H, W]` or `[N, H, W, C]`; `y_train`, `y_test`",
+    read=read_npz,
+    suffix=".npz",
+)
 
 
-def _array_part(arrays: Mapping[str, np.ndarray], part: str, called: str) -> RawSplit:
+def from_arrays(arrays: Mapping[str, np.ndarray], location: str = "the arrays") -> RawDataset:
+    """Return the dataset of uint8 images [N, H, W] or [N, H, W, C] as x_train, x_test and labels as y_train, y_test."""
+    train, test = _split_of_arrays(arrays, "train", "training"), _split_of_arrays(arrays, "test", "test")
+    train_shape, test_shape = arrays["x_train"].shape[1:], arrays["x_test"].shape[1:]
+    if train_shape != test_shape:
+        raise UserError(f"Training images have shape {train_shape} and test images {test_shape}; make them alike.")
+    return RawDataset(location, train, test)
+
+
+def _split_of_arrays(arrays: Mapping[str, np.ndarray], part: str, name: str) -> RawSplit:
     pixels, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
     if pixels.ndim not in (3, 4) or pixels.dtype != np.uint8:
         raise UserError(
@@ -95,9 +110,9 @@ def _array_part(arrays: Mapping[str, np.ndarray], part: str, called: str) -> Raw
     if pixels.ndim == 4 and not 1 <= pixels.shape[3] <= 4:
         raise UserError(f"x_{part} has {pixels.shape[3]} channels; they come last: [N, H, W, C], got {pixels.shape}.")
     if len(pixels) == 0:
-        raise UserError(f"The data set has no {called} images: x_{part} is empty.")
+        raise UserError(f"The dataset has no {name} images: x_{part} is empty.")
     if labels.ndim != 1:
         raise UserError(f"y_{part} must be one label for each image, got shape {labels.shape}.")
     if len(pixels) != len(labels):
         raise UserError(f"x_{part} has {len(pixels)} images but y_{part} has {len(labels)} labels; they must pair up.")
-    return RawSplit(called, pixels[..., None] if pixels.ndim == 3 else pixels, labels)
+    return RawSplit(name, pixels[..., None] if pixels.ndim == 3 else pixels, labels)

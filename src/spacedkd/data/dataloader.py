@@ -1,8 +1,8 @@
 """The batches of a `DatasetStream` from a plain torch DataLoader, for training loops and trainers that are not ours.
 
-The sampler names every item by its row and by the seed of what is drawn for it; the dataset draws with that seed. So a
-batch is a function of its step alone: the same bits in a teacher's run and in its student's, after a resume at any step
-and with any number of workers.
+`seeded_loader` makes the DataLoader. Its sampler names every item by its row and a seed; the dataset loads the item
+with that seed. So a batch is a function of its step alone: the same bits in a teacher's run and in its student's, after
+a resume at any step, and with any number of workers.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ import torch
 from torch import distributed
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from spacedkd.data.dataset import Collate, MapStyle, check_map_style, drawn, seed_collate
+from spacedkd.data.dataset import Collate, MapStyle, check_map_style, load_items, seed_collate
 from spacedkd.data.stream import Order
 from spacedkd.data.transforms import preserve_generators
 from spacedkd.runtime.errors import UserError, format_value, whole_number
 from spacedkd.runtime.seeds import seed_for
 
 
-class Draw(NamedTuple):
-    """An item to be asked for: its row in the dataset, and the seed of whatever its transforms draw."""
+class SeededRow(NamedTuple):
+    """The row of an item in the dataset, and the seed of whatever its transforms draw."""
 
     row: int
     seed: int
 
 
-class SeededBatchSampler(Order, Sampler[list[Draw]]):
+class SeededBatchSampler(Order, Sampler[list[SeededRow]]):
     """The batches of a run, step by step, for `DataLoader(SeededDataset(dataset), batch_sampler=...)`.
 
-    With `steps`, such as range(done, total), every iteration walks those steps: one loader is the whole run, and a
-    resumed one begins where it was left. Without, an iteration is an epoch and the next one the epoch after it;
-    trainers say which by `set_epoch`, and skip what they have done, or are put at a step by `set_step`. Of each batch
-    the process `rank` of `ranks` gets its slice; without them a `SeededLoader` takes those of torch.distributed, and a
-    sampler alone gives whole batches, for others to share out.
+    With `steps`, such as range(done, total), every iteration yields the batches of those steps: one loader is the whole
+    run, and a resumed run gives the steps that remain. Without `steps`, an iteration is one epoch, and the next one is
+    the epoch after it; a trainer chooses the epoch by `set_epoch`, or the step to start from by `set_step`. The process
+    `rank` of `ranks` gets its slice of each batch; without them a `SeededLoader` takes those of torch.distributed, and
+    a sampler alone gives whole batches.
 
     >>> sampler = SeededBatchSampler(10, 4, seed=0)
-    >>> [[draw.row for draw in batch] for batch in sampler]
+    >>> [[item.row for item in batch] for batch in sampler]
     [[2, 1, 6, 3], [7, 0, 4, 9], [8, 5]]
     >>> sampler.set_step(1)
-    >>> [[draw.row for draw in batch] for batch in sampler]
+    >>> [[item.row for item in batch] for batch in sampler]
     [[7, 0, 4, 9], [8, 5]]
     """
 
     def __new__(cls, *args: Any, **options: Any) -> SeededBatchSampler:
-        # Lightning makes any batch sampler anew, around a sampler of its own, where it has several processes.
+        # With several processes, Lightning makes any batch sampler anew around a sampler of its own.
         if args and isinstance(args[0], Sampler):
             raise UserError(
-                f"Seeded batches have an order of their own, and no place for a {type(args[0]).__name__}: give "
+                f"Seeded batches have an order of their own, and take no {type(args[0]).__name__}: give "
                 "Lightning's Trainer use_distributed_sampler=False. Each process still gets its slice of a batch."
             )
         return super().__new__(cls)
@@ -65,60 +65,61 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         rank: int | None = None,
         ranks: int | None = None,
     ) -> None:
-        """`count` is how many items the dataset has; `batch_size` is that of all ranks together."""
+        """`count` is the number of items in the dataset; `batch_size` is that of all ranks together."""
         count, batch_size = whole_number("count", count, 1), whole_number("batch_size", batch_size, 1)
         seed, self.rank_is_given = whole_number("seed", seed), rank is not None and ranks is not None
-        place = 0 if rank is None else whole_number("rank", rank)
-        places = 1 if ranks is None else whole_number("ranks", ranks, 1)
-        if rank is not None and ranks is not None and place >= places:
-            raise UserError(f"rank must be from 0 to {places - 1}, as there are {places}; got {rank}.")
+        own_rank = 0 if rank is None else whole_number("rank", rank)
+        rank_count = 1 if ranks is None else whole_number("ranks", ranks, 1)
+        if rank is not None and ranks is not None and own_rank >= rank_count:
+            raise UserError(f"rank must be from 0 to {rank_count - 1}, as there are {rank_count}; got {rank}.")
         if not isinstance(steps, range | None):
             raise UserError(
                 f"steps must be a range, such as range(0, 300) for the first 300; got {format_value(steps)}."
             )
-        _check_batches(count, batch_size, drop_last, places)
+        _check_batches(count, batch_size, drop_last, rank_count)
         if (rank is None) != (ranks is None):
             raise UserError(f"rank={rank} and ranks={ranks} belong together: give both, or neither.")
-        super().__init__(count, batch_size, seed, drop_last, place, places, "items", least=1)
+        super().__init__(count, batch_size, seed, drop_last=drop_last, rank=own_rank, ranks=rank_count)
         self.steps, self.drop_last = steps, drop_last
         self._next = 0
-        self.reached: int | None = None  # by a loader, which samplers run ahead of; None since it was put somewhere
+        # The step that a loader has reached, which its sampler runs ahead of; None until the loader yields a batch.
+        self.reached: int | None = None
 
     @property
     def sampler(self) -> SeededBatchSampler:
-        """Itself: trainers tell the epoch to the sampler inside of a batch sampler."""
+        """This sampler itself: trainers call `set_epoch` of the sampler inside of a batch sampler."""
         return self
 
     @property
     def next_step(self) -> int:
-        """Where the next iteration begins."""
+        """The first step of the next iteration."""
         return self._next if self.steps is None else self.steps.start
 
     def take_rank(self) -> None:
-        """Give this process its slice of each batch, by its rank in torch.distributed; one that was given stays."""
+        """Set the rank to that of this process in torch.distributed, unless the user gave one."""
         if self.rank_is_given:
             return
-        alone = not (distributed.is_available() and distributed.is_initialized())
-        self.rank, self.ranks = (0, 1) if alone else (distributed.get_rank(), distributed.get_world_size())
+        is_alone = not (distributed.is_available() and distributed.is_initialized())
+        self.rank, self.ranks = (0, 1) if is_alone else (distributed.get_rank(), distributed.get_world_size())
         _check_batches(self.count, self.batch_size, self.drop_last, self.ranks)
 
     def set_step(self, step: int) -> None:
-        """The next iteration begins here and ends with the epoch; `set_epoch` of the same epoch leaves it so."""
+        """Start the next iteration at `step`; it ends with the epoch. `set_epoch` of the same epoch changes nothing."""
         if self.steps is not None:
             raise UserError(f"set_step does not matter with steps={self.steps}: give steps=range(step, total) instead.")
         self._next, self.reached = whole_number("step", step), None
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch, counted from 0."""
+        """Make the next iteration this epoch, counted from 0."""
         self.reached = None
         if self.steps is None and self._next // self.steps_per_epoch != epoch:
             self._next = epoch * self.steps_per_epoch
 
     def __len__(self) -> int:
-        """Batches of an iteration; without `steps` those of a whole epoch, also where one begins in its middle."""
+        """Return the batches of an iteration; without `steps` those of a whole epoch, wherever it starts."""
         return self.steps_per_epoch if self.steps is None else len(self.steps)
 
-    def __iter__(self) -> Iterator[list[Draw]]:
+    def __iter__(self) -> Iterator[list[SeededRow]]:
         steps = self.steps
         if steps is None:
             start, self._next = self._next, (self._next // self.steps_per_epoch + 1) * self.steps_per_epoch
@@ -126,15 +127,15 @@ class SeededBatchSampler(Order, Sampler[list[Draw]]):
         for step in steps:
             yield self.batch(step)
 
-    def batch(self, step: int) -> list[Draw]:
-        """What this rank asks the dataset for at a step."""
-        rows, mine, seed = self.places(step)
-        places = mine.tolist()
-        return [Draw(row, seed_for(seed, place)) for row, place in zip(rows[mine].tolist(), places, strict=True)]
+    def batch(self, step: int) -> list[SeededRow]:
+        """Return the rows and seeds of this rank's items at a step."""
+        batch = self.global_batch(step)
+        pairs = zip(batch.own_rows.tolist(), batch.positions.tolist(), strict=True)
+        return [SeededRow(row, seed_for(batch.seed, position)) for row, position in pairs]
 
 
 def _check_batches(count: int, batch_size: int, drop_last: bool, ranks: int) -> None:
-    """Refuse epochs without a batch, and batches of which a rank would have nothing."""
+    """Refuse epochs without a batch, and batches of which a rank would get nothing."""
     if drop_last and count < batch_size:
         raise UserError(
             f"{count} items do not fill one batch of {batch_size}, and drop_last=True drops the rest: give a "
@@ -152,16 +153,16 @@ def _check_batches(count: int, batch_size: int, drop_last: bool, ranks: int) -> 
         )
 
 
-class Drawn(list[Any]):
-    """Items that were drawn together, and the seed of the first of them."""
+class SeededItems(list[Any]):
+    """The items of a batch, and the seed of the first of them."""
 
     seed: int
 
 
 class SeededDataset(Dataset[Any]):
-    """A map-style dataset whose items are asked for as a `SeededBatchSampler` names them, each with its own seed.
+    """A map-style dataset whose items are loaded by (row, seed), as a `SeededBatchSampler` names them.
 
-    All global generators (torch, numpy, random) are put back afterwards, so nobody else's numbers change.
+    The global generators of torch, numpy and random are seeded for each item and restored afterwards.
     """
 
     def __init__(self, dataset: MapStyle) -> None:
@@ -171,30 +172,30 @@ class SeededDataset(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, draw: Draw) -> Any:
-        return self.__getitems__([draw])[0]
+    def __getitem__(self, item: SeededRow) -> Any:
+        return self.__getitems__([item])[0]
 
-    def __getitems__(self, draws: Sequence[Draw]) -> Drawn:
-        for draw in draws:
-            if not isinstance(draw, tuple) or len(draw) != 2:
+    def __getitems__(self, rows: Sequence[SeededRow]) -> SeededItems:
+        for item in rows:
+            if not isinstance(item, tuple) or len(item) != 2:
                 raise UserError(
-                    f"A SeededDataset is asked for (row, seed), got {format_value(draw)}: give the DataLoader "
+                    f"A SeededDataset is indexed by (row, seed), got {format_value(item)}: give the DataLoader "
                     "batch_sampler=SeededBatchSampler(...)."
                 )
         with preserve_generators():
-            items = Drawn(drawn(self.dataset, draws))
-        items.seed = draws[0][1]
+            items = SeededItems(load_items(self.dataset, rows))
+        items.seed = rows[0][1]
         return items
 
 
 class SeededCollate:
-    """A collate that draws, such as one that masks tokens, with the seed of its batch; torch's default if None."""
+    """A collate that may draw, such as one that masks tokens, seeded for its batch; torch's default if None."""
 
     def __init__(self, collate: Collate | None = None) -> None:
         self.collate = collate or default_collate
 
     def __call__(self, items: list[Any]) -> Any:
-        if not isinstance(items, Drawn):
+        if not isinstance(items, SeededItems):
             raise UserError("SeededCollate puts items of a SeededDataset together: give the DataLoader one of them.")
         with preserve_generators():
             seed_collate(items.seed)
@@ -202,28 +203,28 @@ class SeededCollate:
 
 
 class SeededLoader(DataLoader[Any]):
-    """A DataLoader that says at which step it is and begins there again, in an epoch's middle too.
+    """A DataLoader with a state: the step whose batch comes next, in the middle of an epoch too.
 
-    Trainers that keep the state of a loader in their checkpoints, such as Lightning's, need nothing more to resume. Of
+    Trainers that save the state of a loader in their checkpoints, such as Lightning's, need nothing more to resume. Of
     several processes of torch.distributed each gets its slice of a batch, unless `rank` and `ranks` were given.
     """
 
     batch_sampler: SeededBatchSampler
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self.batch_sampler.take_rank()  # not before: a loader may be made before its process knows the others
-        begin = self.batch_sampler.next_step
+        self.batch_sampler.take_rank()  # only now: a loader may be made before torch.distributed is initialized
+        start = self.batch_sampler.next_step
         for done, batch in enumerate(super().__iter__(), 1):
-            self.batch_sampler.reached = begin + done
+            self.batch_sampler.reached = start + done
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """The step whose batch comes next: in the iteration that goes on, or in the one that is to begin."""
+        """Return the step whose batch comes next, in the current iteration or at the start of the next one."""
         reached = self.batch_sampler.reached
         return {"step": self.batch_sampler.next_step if reached is None else reached}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Begin with that batch."""
+        """Start the next iteration at the step of a state."""
         self.batch_sampler.set_step(state["step"])
 
 
@@ -239,7 +240,7 @@ def seeded_loader(
     ranks: int | None = None,
     **options: Any,
 ) -> SeededLoader:
-    """A torch DataLoader of the batches that `DatasetStream(dataset, batch_size, seed, collate)` has, step by step.
+    """Return a torch DataLoader of the batches of `DatasetStream(dataset, batch_size, seed, collate)`, step by step.
 
     `steps`, `rank` and `ranks` are those of `SeededBatchSampler`; all other options are torch's (num_workers, ...). Of
     several processes of torch.distributed each gets its slice of a batch; rank=0, ranks=1 gives each the whole.
@@ -248,6 +249,6 @@ def seeded_loader(
     sampler = SeededBatchSampler(
         len(dataset), batch_size, seed, steps=steps, drop_last=drop_last, rank=rank, ranks=ranks
     )
-    # torch seeds workers by a number it draws when an iteration begins: from a generator that is nobody else's.
+    # torch draws a seed for its workers at each iteration: from a generator of its own, so that no other draws change.
     options = {"generator": torch.Generator(), **options}
     return SeededLoader(seeded, batch_sampler=sampler, collate_fn=SeededCollate(collate), **options)

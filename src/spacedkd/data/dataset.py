@@ -1,4 +1,8 @@
-"""Any torch map-style dataset as the data of a run: its batches by step, and a pair of them, checked."""
+"""The items of a user's torch dataset, made into batches and checked.
+
+A map-style dataset is used as it is: its own transforms and, if the user has one, its own collate. Every item is loaded
+with the global generators seeded for it, so that random transforms repeat.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,13 @@ from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.user_code import note_place
 
-# The items of a torch map-style dataset, whatever they are, made into batches and checked.
-
 Collate = Callable[[list[Any]], Any]
-"""a list of items to (inputs, labels), to (several inputs ..., labels), or to a mapping with `labels` in it"""
+"""makes (inputs, labels), (several inputs ..., labels), or a mapping with `labels` in it, of a list of items"""
 
 
 @runtime_checkable
 class MapStyle(Protocol):
-    """Whatever has a length and gives an item for a whole number."""
+    """A map-style dataset: it has a length, and an item for every row."""
 
     def __len__(self) -> int: ...
 
@@ -36,9 +38,10 @@ class MapStyle(Protocol):
 
 
 def check_map_style(dataset: object, what: str) -> None:
+    """Refuse a dataset that is not map-style, or empty; `what` begins the message."""
     if not isinstance(dataset, MapStyle) or isinstance(dataset, IterableDataset):
         raise UserError(
-            f"{what} must be map-style, with __len__ and __getitem__, so that any batch can be asked for again; got "
+            f"{what} must be map-style, with __len__ and __getitem__, so that any batch can be loaded again; got "
             f"{type(dataset).__name__}."
         )
     if len(dataset) == 0:
@@ -47,47 +50,56 @@ def check_map_style(dataset: object, what: str) -> None:
 
 @dataclass(frozen=True)
 class Items:
-    """Some rows of a dataset, shown without chance; and how any of its rows become a batch."""
+    """Some rows of a map-style dataset, and how rows of it become a batch."""
 
     dataset: MapStyle
     rows: Tensor  # [N] int64
     collate: Collate | None = None
     classes: int | None = None
-    """how many there are, where that is known"""
-    instant = False
+    """number of classes, where it is known"""
+    instant = False  # loading an item may take time, so workers help
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def subset(self, rows: Tensor) -> Items:
+        """Return some of the items."""
         return replace(self, rows=self.rows[rows])
 
     def inputs_and_labels(self, rows: Tensor) -> tuple[Inputs, Tensor]:
-        """What a network is evaluated on, and the labels."""
-        chosen = self.rows[rows].tolist()
-        return self.batch(chosen, [seed_for(0, "evaluation", row) for row in chosen], "in evaluation")
+        """Return the inputs on which a network is evaluated, and the labels; seeded by row, so always the same."""
+        dataset_rows = self.rows[rows].tolist()
+        seeds = [seed_for(0, "evaluation", row) for row in dataset_rows]
+        return self.batch(dataset_rows, seeds, "in evaluation")
 
     def first_not_finite(self) -> int | None:
         """Return the dataset row of the first item that holds NaN or infinity in evaluation; None if all are finite."""
-        for places in torch.arange(len(self)).split(256):
-            if (place := first_not_finite(self.inputs_and_labels(places)[0])) is not None:
-                return int(self.rows[places[place]])
+        for rows in torch.arange(len(self)).split(256):
+            index = first_not_finite(self.inputs_and_labels(rows)[0])
+            if index is not None:
+                return int(self.rows[rows[index]])
         return None
 
     def batch(self, rows: Sequence[int], seeds: Sequence[int], when: str) -> tuple[Inputs, Tensor]:
-        """The items of some rows of the dataset, each drawn with its own seed."""
+        """Return inputs and labels of some rows of the dataset, each loaded with its own seed.
+
+        `when` ends messages about the user's code, such as "at step 3".
+        """
         with preserve_generators():
-            items = drawn(self.dataset, zip(rows, seeds, strict=True), partial(_item, when=when))
+            items = load_items(self.dataset, zip(rows, seeds, strict=True), partial(_load_item, when=when))
             seed_collate(seeds[0])
-            collated = _collated(items, rows, when) if self.collate is None else _called(self.collate, items, when)
-        inputs, labels = _inputs_and_labels(collated)
-        return _checked_inputs(inputs, len(rows)), _checked_labels(labels, rows, self.classes)
+            if self.collate is None:
+                collated = _collate_by_default(items, rows, when)
+            else:
+                collated = _collate_by_user(self.collate, items, when)
+        inputs, labels = _split_collated(collated)
+        return _check_inputs(inputs, len(rows)), _check_labels(labels, rows, self.classes)
 
 
-def drawn(
+def load_items(
     dataset: MapStyle, rows: Iterable[tuple[int, int]], get: Callable[[MapStyle, int], Any] = operator.getitem
 ) -> list[Any]:
-    """The items of rows, each with its own seed; all global generators are left seeded."""
+    """Return the items of pairs (row, seed); the global generators are seeded for each, and not restored."""
     items = []
     for row, seed in rows:
         seed_generators(seed)
@@ -95,15 +107,20 @@ def drawn(
     return items
 
 
-def _item(dataset: MapStyle, row: int, when: str) -> Any:
+def seed_collate(first: int) -> None:
+    """Seed the global generators for a collate that draws, by the seed of the batch's first item."""
+    seed_generators(seed_for(first, "collate"))
+
+
+def _load_item(dataset: MapStyle, row: int, when: str) -> Any:
     try:
         return dataset[row]
-    except Exception as error:  # it stays what it is: a loop of the user's own may wait for it
+    except Exception as error:  # not replaced: a loop of the user may wait for this very error
         note_place(error, f"Item {row} of {qualified_name(dataset)}", when)
         raise
 
 
-def _called(collate: Collate, items: list[Any], when: str) -> Any:
+def _collate_by_user(collate: Collate, items: list[Any], when: str) -> Any:
     try:
         return collate(items)
     except Exception as error:
@@ -111,15 +128,10 @@ def _called(collate: Collate, items: list[Any], when: str) -> Any:
         raise
 
 
-def seed_collate(first: int) -> None:
-    """Seed what a collate may draw, by the seed of a batch's first item."""
-    seed_generators(seed_for(first, "collate"))
-
-
-def _collated(items: list[Any], rows: Sequence[int], when: str) -> Any:
-    """torch's default, for items that are all alike."""
+def _collate_by_default(items: list[Any], rows: Sequence[int], when: str) -> Any:
+    """Return torch's default collate of the items; refuse items of different forms."""
     way_out = "give collate, a function that makes (inputs, labels) of a list of items"
-    forms = [form_of(item) for item in items]
+    forms = [describe_form(item) for item in items]
     for row, form in zip(rows, forms, strict=True):
         if form != forms[0]:
             raise UserError(
@@ -132,18 +144,19 @@ def _collated(items: list[Any], rows: Sequence[int], when: str) -> Any:
         raise UserError(f"Items like {forms[0]} do not fit into a batch ({first_line(error)}): {way_out}.") from None
 
 
-def form_of(item: Any) -> str:
-    """What an item is made of, in words."""
+def describe_form(item: Any) -> str:
+    """Return what an item is made of, such as (float32[3, 8, 8], int)."""
     if isinstance(item, Tensor | np.ndarray):
         return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)}"
     if isinstance(item, Mapping):
-        return "{" + ", ".join(f"{name}: {form_of(part)}" for name, part in item.items()) + "}"
+        return "{" + ", ".join(f"{name}: {describe_form(part)}" for name, part in item.items()) + "}"
     if isinstance(item, tuple | list):
-        return "(" + ", ".join(form_of(part) for part in item) + ")"
+        return "(" + ", ".join(describe_form(part) for part in item) + ")"
     return type(item).__name__
 
 
-def _inputs_and_labels(collated: Any) -> tuple[Any, Any]:
+def _split_collated(collated: Any) -> tuple[Any, Any]:
+    """Return inputs and labels of a collated batch."""
     if isinstance(collated, Mapping):
         for name in ("labels", "label"):
             if name in collated and len(collated) > 1:
@@ -154,47 +167,47 @@ def _inputs_and_labels(collated: Any) -> tuple[Any, Any]:
         return tuple(collated[:-1]), collated[-1]
     raise UserError(
         f"A batch must be (inputs, labels), (several inputs ..., labels) or a mapping with labels; got "
-        f"{form_of(collated)}. Give collate, a function that makes one of a list of items."
+        f"{describe_form(collated)}. Give collate, a function that makes one of a list of items."
     )
 
 
-def _checked_inputs(inputs: Any, count: int) -> Inputs:
+def _check_inputs(inputs: Any, count: int) -> Inputs:
+    """Return the inputs, a list as a tuple; refuse what is not tensors of `count` rows."""
     plain: Any = tuple(inputs) if isinstance(inputs, list) else inputs
-    made = isinstance(plain, Tensor | Mapping | tuple) and list(tensors(plain))
-    if not made or not all(isinstance(part, Tensor) for part in made):
-        raise UserError(f"Inputs must be tensors, got {form_of(inputs)}: leave the rest out in collate.")
-    if not any(part.ndim and len(part) == count for part in made):
-        raise UserError(f"A batch of {count} items came out of collate as {form_of(inputs)}: it must keep all of them.")
+    parts = isinstance(plain, Tensor | Mapping | tuple) and list(tensors(plain))
+    if not parts or not all(isinstance(part, Tensor) for part in parts):
+        raise UserError(f"Inputs must be tensors, got {describe_form(inputs)}: leave the rest out in collate.")
+    if not any(part.ndim and len(part) == count for part in parts):
+        raise UserError(
+            f"A batch of {count} items came out of collate as {describe_form(inputs)}: it must keep all of them."
+        )
     return dict(plain) if isinstance(plain, Mapping) else plain
 
 
-def _checked_labels(labels: Any, rows: Sequence[int], classes: int | None) -> Tensor:
-    """[B] int64 or [B, C] float32."""
+def _check_labels(labels: Any, rows: Sequence[int], classes: int | None) -> Tensor:
+    """Return labels as [B] int64 or [B, C] float32; refuse other forms, and labels that are no class."""
     if isinstance(labels, Tensor) and labels.ndim == 2 and labels.is_floating_point():
-        return _checked_soft(labels, rows, classes)
-    whole = isinstance(labels, Tensor) and not labels.is_floating_point() and labels.dtype != torch.bool
-    if not whole or labels.shape != (len(rows),):
+        return _check_soft_labels(labels, rows, classes)
+    are_integers = isinstance(labels, Tensor) and not labels.is_floating_point() and labels.dtype != torch.bool
+    if not are_integers or labels.shape != (len(rows),):
         raise UserError(
             f"Labels of {len(rows)} items must be as many whole numbers, or [{len(rows)}, classes] shares; got "
-            f"{form_of(labels)}."
+            f"{describe_form(labels)}."
         )
-    strange = (labels < 0) | (labels >= (classes or labels.max() + 1))
-    if strange.any():
-        place = int(strange.nonzero()[0])
-        there = f"there are {classes} classes, 0 to {classes - 1}" if classes else "they count from 0"
-        raise UserError(f"Item {rows[place]} has label {int(labels[place])}, and {there}.")
+    outside = (labels < 0) | (labels >= (classes or labels.max() + 1))
+    if outside.any():
+        index = int(outside.nonzero()[0])
+        rule = f"there are {classes} classes, 0 to {classes - 1}" if classes else "labels count from 0"
+        raise UserError(f"Item {rows[index]} has label {int(labels[index])}, and {rule}.")
     numbers: Tensor = labels.long()
     return numbers
 
 
-def _checked_soft(labels: Tensor, rows: Sequence[int], classes: int | None) -> Tensor:
+def _check_soft_labels(labels: Tensor, rows: Sequence[int], classes: int | None) -> Tensor:
     if labels.shape != (len(rows), classes or labels.shape[1]):
         wanted = f"[{len(rows)}, {classes or 'classes'}]"
-        raise UserError(f"Labels as shares of {len(rows)} items must be {wanted}, got {form_of(labels)}.")
+        raise UserError(f"Labels as shares of {len(rows)} items must be {wanted}, got {describe_form(labels)}.")
     bad = ~(((labels.sum(1) - 1).abs() < 1e-3) & (labels >= 0).all(1))
     if bad.any():
         raise UserError(f"The label of item {rows[int(bad.nonzero()[0])]} has shares that do not sum to one.")
     return labels.float()
-
-
-# Any torch map-style dataset as the data of a run: its batches by step, and a pair of them, checked.

@@ -1,4 +1,7 @@
-"""Images as they are stored: files, or the cells of a table; and how one is decoded."""
+"""Encoded images, in files or in the cells of a table, and how one is decoded to RGB.
+
+Sizes that files declare are checked before memory is taken for them: a few bytes can declare gigabytes.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,14 @@ from torch import Tensor
 from spacedkd.runtime import files
 from spacedkd.runtime.errors import UserError, first_line
 
-# How large what is read may be: declared sizes are looked at before any memory is taken for them.
-
-PIXELS = 1 << 27
+MOST_PIXELS = 1 << 27
 """of one image, as its header declares them: 134 million, 0.4 GB as RGB"""
-ENCODED = 1 << 28
-"""bytes of one encoded image"""
-TEXT = 1 << 26
-"""bytes of a list of classes or of annotations"""
-ARRAYS = 32 << 30
-"""bytes of the arrays of an .npz, or of a table, in memory; and never more than the machine has"""
+MOST_ENCODED_BYTES = 1 << 28
+"""of one encoded image"""
+MOST_TEXT_BYTES = 1 << 26
+"""of a list of classes or of annotations"""
+MOST_ARRAY_BYTES = 32 << 30
+"""of the arrays of an .npz, or of a table, in memory; and never more than the machine has"""
 
 
 def open_ordinary(path: str | Path) -> BinaryIO:
@@ -38,75 +39,76 @@ def open_ordinary(path: str | Path) -> BinaryIO:
 
 
 def read_text(path: str | Path) -> str:
-    """Return a text file of no more than `TEXT` bytes; raise an OSError for any other file."""
-    return files.read_ordinary(Path(path), TEXT).decode()
+    """Return a text file of no more than `MOST_TEXT_BYTES` bytes; raise an OSError for any other file."""
+    return files.read_ordinary(Path(path), MOST_TEXT_BYTES).decode()
 
 
-def check_fits(place: str, needed: int, what: str) -> None:
-    """Refuse what declares more bytes than may, or can, be held in memory."""
-    most = min(ARRAYS, _machine())
+def check_fits(location: str, needed: int, what: str) -> None:
+    """Refuse arrays or tables that declare more bytes than fit into memory."""
+    most = min(MOST_ARRAY_BYTES, _machine_memory())
     if needed > most:
         raise UserError(
-            f"{place} declares {needed / 1e9:.1f} GB of {what}, and {most / 1e9:.1f} GB are the most that is read into "
-            "memory. Store the images as files in a folder for each class."
+            f"{location} declares {needed / 1e9:.1f} GB of {what}, and {most / 1e9:.1f} GB are the most that is read "
+            "into memory. Store the images as files in a folder for each class."
         )
 
 
-def _machine() -> int:
-    """Bytes of memory of this machine."""
+def _machine_memory() -> int:
+    """Return the bytes of memory of this machine."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # a system that does not say
-        return ARRAYS
-
-
-# Images as they are stored: files, or the cells of a table; and how one is decoded.
+        return MOST_ARRAY_BYTES
 
 
 class BadImage(Exception):
-    """Why an image cannot be read; a part of a sentence that begins with its name."""
+    """The reason why an image cannot be read, as the end of a sentence that begins with the image's name."""
 
 
 @dataclass(frozen=True)
 class ImageColumn:
-    """Encoded images, none of them read yet: some rows of an Arrow column, which a million of them need.
+    """Encoded images, none of them read yet: some rows of an Arrow column.
 
-    A cell is the path of a file; in a table it holds bytes, or has the hub's form {bytes, path}.
+    A cell is the path of a file; in a table it holds bytes, or has the hub's form {bytes, path}. (An Arrow column
+    because a million paths as Python strings would take a gigabyte in every worker.)
     """
 
     column: pa.Array | pa.ChunkedArray
     rows: Tensor  # [N] int64
     table: str | None = None
-    """what the table is called; None for files"""
+    """what messages call the table; None for image files"""
     files: tuple[str, ...] = ()
-    """where the table lies"""
+    """the files that hold the table"""
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, places: Tensor) -> ImageColumn:
-        return replace(self, rows=self.rows[places])
+    def __getitem__(self, indices: Tensor) -> ImageColumn:
+        return replace(self, rows=self.rows[indices])
 
-    def read(self, place: int) -> bytes:
-        cell = self.column[int(self.rows[place])].as_py()
-        whole = cell if isinstance(cell, dict) else {"path" if self.table is None else "bytes": cell}
-        data, path = whole.get("bytes"), whole.get("path")
+    def read(self, index: int) -> bytes:
+        """Return the encoded bytes of an image; raise BadImage where its file cannot be read."""
+        cell = self.column[int(self.rows[index])].as_py()
+        fields = cell if isinstance(cell, dict) else {"path" if self.table is None else "bytes": cell}
+        data, path = fields.get("bytes"), fields.get("path")
         try:
             if data is None and path is not None:
                 with open_ordinary(path) as file:
                     size = os.fstat(file.fileno()).st_size
-                    return file.read(size) if size <= ENCODED else _too_large(size)
+                    if size > MOST_ENCODED_BYTES:
+                        raise BadImage(f"has {size} bytes; {MOST_ENCODED_BYTES} are the most for an encoded image")
+                    return file.read(size)
             return data or b""
         except OSError as error:
             raise BadImage(f"cannot be read: {error.strerror}") from None
 
-    def name(self, place: int) -> str:
-        """What a user finds the image by."""
-        row = int(self.rows[place])
+    def name(self, index: int) -> str:
+        """Return the path of an image, or its row of the table."""
+        row = int(self.rows[index])
         return str(self.column[row]) if self.table is None else f"row {row} of {self.table}"
 
     def stamp(self) -> str | None:
-        """A digest that changes whenever a file of the column does; None if it lies in no file."""
+        """Return a digest that changes whenever a file of the column does; None if it lies in no file."""
         digest, here = hashlib.sha256(), Path.cwd()
         paths = self.column.to_pylist() if self.table is None else [*self.files, *self._elsewhere()]
         for path in paths:
@@ -119,7 +121,7 @@ class ImageColumn:
         return digest.hexdigest() if paths else None
 
     def _elsewhere(self) -> list[str]:
-        """The files that cells of a table name instead of holding bytes."""
+        """Return the files that cells of a table name instead of holding bytes."""
         if not pa.types.is_struct(self.column.type) or "path" not in (field.name for field in self.column.type):
             return []
         empty = self.column.filter(pc.is_null(pc.struct_field(self.column, "bytes")))
@@ -130,45 +132,41 @@ DIGEST_BYTES = 16
 
 
 def digest_of_bytes(data: bytes) -> bytes:
-    """A digest that tells encoded images apart."""
+    """Return a digest that tells encoded images apart."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
-# A broken PNG is a SyntaxError.
-_PIL_FAILS_WITH = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
+_PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
+"""what Pillow raises for images that it cannot decode; a broken PNG is a SyntaxError"""
 
 
 def decode(data: bytes, smaller: bool = False) -> Image.Image:
-    """The RGB image in some bytes, upright; gray, palette, transparent and CMYK images are converted.
+    """Return the RGB image in some bytes, upright; gray, palette, transparent and CMYK images are converted.
 
-    `smaller` lets a JPEG be decoded at a fraction of its size, which is enough to see whether it is whole.
+    `smaller` decodes a JPEG at a fraction of its size, which is enough to see whether it is whole. Raises BadImage.
     """
     if not data:
         raise BadImage("is empty")
     try:
         image = Image.open(io.BytesIO(data))
-        if image.width * image.height > PIXELS:
+        if image.width * image.height > MOST_PIXELS:
             raise Image.DecompressionBombError
         if image.format == "EPS":  # a program, which Pillow would have run
             raise BadImage("is a PostScript program, not pixels: save it as PNG")
         if smaller:
             image.draft("RGB", (1, 1))
         image.load()
-        turn = _TURNS.get(_orientation(image))
-        return _rgb(image) if turn is None else _rgb(image).transpose(turn)
+        transpose = _TRANSPOSE.get(_orientation(image))
+        return _to_rgb(image) if transpose is None else _to_rgb(image).transpose(transpose)
     except Image.DecompressionBombError:  # which Pillow raises too, before it looks any further
-        raise BadImage(f"declares more pixels than the {PIXELS} that are read at most") from None
+        raise BadImage(f"declares more pixels than the {MOST_PIXELS} that are read at most") from None
     except UnidentifiedImageError:
         raise BadImage("is not an image") from None
-    except _PIL_FAILS_WITH as error:
+    except _PILLOW_ERRORS as error:
         raise BadImage(f"cannot be read: {first_line(error)}") from None
 
 
-def _too_large(size: int) -> bytes:
-    raise BadImage(f"has {size} bytes; {ENCODED} are the most for an encoded image")
-
-
-_TURNS = {
+_TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -189,19 +187,19 @@ def _orientation(image: Image.Image) -> int:
     return 1
 
 
-def first_size(stored: ImageColumn) -> tuple[int, int] | None:
-    """Width and height of the first image that can be read; None if none can."""
-    for place in range(len(stored)):
+def first_size(images: ImageColumn) -> tuple[int, int] | None:
+    """Return width and height of the first image that can be read; None if none can."""
+    for index in range(len(images)):
         with suppress(BadImage):
-            return decode(stored.read(place)).size
+            return decode(images.read(index)).size
     return None
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         return image
-    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    if sixteen:  # bits a pixel, which convert() would cut off at 255
+    has_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    if has_16_bits:  # convert() would cut them off at 255
         return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
         kind = "32-bit whole" if image.mode == "I" else "floating-point"

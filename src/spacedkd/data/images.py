@@ -1,6 +1,6 @@
-"""Labelled images: as bytes in memory, or encoded and decoded when they are asked for.
+"""Labelled images of a split: as bytes in memory (`Images`), or encoded and decoded at each use (`Encoded`).
 
-Both give the same tensors, so which one a data set becomes is a matter of memory and speed alone.
+Both give the same tensors, so which one a split becomes is a matter of memory and speed alone.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from spacedkd.data.decoding import decode
 
 @dataclass(frozen=True)
 class Fit:
-    """Scale the shorter side to `shorter` and cut out the middle; without `shorter`, squeeze both sides to `size`."""
+    """Resizing of an image: scale its shorter side to `shorter` and cut out the middle, or squeeze both sides."""
 
     size: int
     shorter: int | None = None
@@ -37,55 +37,54 @@ class Fit:
 
 
 def to_bytes(image: Image.Image) -> Tensor:
-    """A gray or RGB image as uint8 [C, H, W].
-
-    Pillow writes it row by row and channel by channel, so what becomes of it is copied in rows, not in single bytes.
-    """
+    """Return a gray or RGB image as uint8 [C, H, W]."""
+    # Pillow writes rows of single channels, so that later copies move whole rows and not single bytes.
     rows = image.tobytes("raw", "RGB;L" if image.mode == "RGB" else "L")
     return torch.frombuffer(bytearray(rows), dtype=torch.uint8).view(image.height, -1, image.width).transpose(0, 1)
 
 
 to_image: Callable[[Tensor], Image.Image] = F.to_pil_image
-"""The inverse, for one channel (gray) or three (RGB)."""
+"""the inverse of `to_bytes`, for one channel (gray) or three (RGB)"""
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Bytes [..., C, H, W] to floats with mean 0 and deviation 1 per channel."""
+    """Return bytes [..., C, H, W] as floats with mean 0 and standard deviation 1 per channel."""
     return (pixels - _per_channel(mean, pixels.device)) / _per_channel(std, pixels.device)
 
 
 @lru_cache(maxsize=64)
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Of pixels 0 .. 255; kept, so that a GPU is not kept waiting for a few numbers with every batch."""
-    with torch.inference_mode(False):  # others may want gradients of what is made with them
+    """Return values for pixels 0 .. 255, [C, 1, 1]; cached, so that no batch waits for their copy to a GPU."""
+    with torch.inference_mode(False):  # a cached inference tensor could not be used where gradients are computed
         return 255 * torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
 @dataclass(frozen=True)
 class ImageSet(ABC):
-    """N labelled images and how a network is shown them when nothing is left to chance."""
+    """N labelled images, and how they become the inputs of a network without random changes."""
 
-    pixels: Any  # a tensor, or Stored
+    pixels: Any  # a tensor, or an ImageColumn
     labels: Tensor  # [N] int64
     classes: tuple[str, ...]
     mean: tuple[float, ...]
-    """of each channel, of pixels in 0 .. 1"""
+    """mean of each channel, of pixels in 0 .. 1"""
     std: tuple[float, ...]
     fit: Fit | None = None
-    """brings one image to the size a network sees; None if all have it"""
+    """brings one image to the size of the network's input; None if all have it"""
     digests: np.ndarray | None = field(default=None, repr=False, compare=False)
-    """of the encoded bytes of each image, [N] of 16 bytes, where they were computed on the way"""
+    """a digest of the encoded bytes of each image, [N] of 16 bytes, where they were computed on the way"""
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of what a network is shown."""
+        """Channels, height and width of the network's input."""
 
     @abstractmethod
     def open(self, row: int) -> Image.Image:
-        """One image as it is stored."""
+        """Return one image in its stored size."""
 
     def subset(self, rows: Tensor) -> Self:
+        """Return the images at `rows`."""
         digests = None if self.digests is None else self.digests[rows.numpy()]
         return replace(self, pixels=self.pixels[rows], labels=self.labels[rows], digests=digests)
 
@@ -94,28 +93,29 @@ class ImageSet(ABC):
 
     @property
     def instant(self) -> bool:
-        """Whether showing a batch is one look-up, so that workers would only cost time."""
+        """Whether a batch is one look-up in memory, so that workers would only cost time."""
         return self.fit is None
 
     def resized(self, rows: Tensor) -> Tensor:
-        """uint8 [B, C, H, W] in the size a network sees."""
+        """Return images as uint8 [B, C, H, W] in the size of the network's input."""
         assert self.fit is not None
         return torch.stack([to_bytes(self.fit(self.open(row))) for row in rows.tolist()])
 
     def normalise(self, pixels: Tensor) -> Tensor:
+        """Return uint8 [B, C, H, W] as float32 with the mean and standard deviation of this dataset taken out."""
         return normalise(pixels, self.mean, self.std)
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """float32 [B, C, H, W], normalised: what a network is evaluated on."""
+        """Return the inputs on which a network is evaluated: float32 [B, C, H, W], normalised."""
         return self.normalise(self.resized(rows))
 
     def inputs_and_labels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """What a network is evaluated on, and the labels."""
+        """Return the inputs on which a network is evaluated, and the labels."""
         return self.inputs(rows), self.labels[rows.to(self.labels.device)]
 
 
 class Images(ImageSet):
-    """A data set in memory: images as bytes, with a `fit` only where they are evaluated in another size than varied."""
+    """Images in memory as bytes; `fit` is set only where evaluation wants another size than training."""
 
     pixels: Tensor  # [N, C, H, W] uint8
 
@@ -131,11 +131,12 @@ class Images(ImageSet):
         return self.pixels[rows.to(self.pixels.device)] if self.fit is None else super().resized(rows)
 
     def to(self, device: torch.device) -> Self:
+        """Return the images on a device."""
         return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device))
 
 
 class Encoded(ImageSet):
-    """A data set too large or too uneven for memory: files or table cells, decoded when asked for."""
+    """Images that stay encoded, in files or table cells: too many for memory, or of different sizes."""
 
     @property
     def shape(self) -> tuple[int, int, int]:

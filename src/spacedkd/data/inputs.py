@@ -1,4 +1,4 @@
-"""What a network is shown: one tensor, several, or named ones."""
+"""Inputs of a network: one tensor, several, or named ones, with B rows each."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -7,32 +7,32 @@ import torch
 from torch import Tensor, nn
 
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
-"""of B rows"""
-
+"""a batch of B rows: one tensor, the network's arguments, or its keyword arguments"""
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
-"""mean and deviation of each channel, of pixels in 0 .. 1"""
+"""mean and standard deviation of each channel, of pixels in 0 .. 1"""
 
 
 class DataInfo(NamedTuple):
-    """What a network is built for."""
+    """All that a network is built from: two inputs, the names of the classes, and the normalisation of images."""
 
     sample: Inputs
-    """two inputs, as they are shown in evaluation"""
+    """two inputs, as a network is evaluated on them"""
     classes: tuple[str, ...]
-    """empty where the data does not say"""
+    """names of the classes; empty where the dataset has none"""
     normalisation: Normalisation | None = None
-    """where images are normalised"""
+    """mean and standard deviation of images; None for other data"""
 
 
 def tensors(inputs: Inputs) -> Iterable[Tensor]:
+    """Return the tensors of the inputs, in their order."""
     if isinstance(inputs, Tensor):
         return (inputs,)
     return inputs.values() if isinstance(inputs, Mapping) else inputs
 
 
 def row_count(inputs: Inputs) -> int:
-    """How many rows there are.
+    """Return the number of rows, B.
 
     >>> count({"tokens": torch.zeros(3, 7), "mask": torch.ones(3, 7)})
     3
@@ -59,7 +59,7 @@ def first_not_finite(inputs: Inputs) -> int | None:
 
 
 def map_tensors(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
-    """The same inputs with every tensor changed."""
+    """Return inputs of the same form with `change` applied to every tensor."""
     if isinstance(inputs, Tensor):
         return change(inputs)
     if isinstance(inputs, Mapping):
@@ -68,23 +68,23 @@ def map_tensors(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
 
 
 def to_device(inputs: Inputs, device: torch.device, channels_last: bool = False) -> Inputs:
-    """Everything on a device; `channels_last` is for images, so for floating-point tensors [B, C, H, W] alone."""
+    """Move all tensors to a device; `channels_last` changes the layout of images, floating-point [B, C, H, W], only."""
 
-    def moved(tensor: Tensor) -> Tensor:
+    def move(tensor: Tensor) -> Tensor:
         image = tensor.ndim == 4 and tensor.is_floating_point()
         layout = torch.channels_last if channels_last and image else torch.contiguous_format
         return tensor.to(device, memory_format=layout, non_blocking=True)
 
-    return map_tensors(inputs, moved)
+    return map_tensors(inputs, move)
 
 
 def cast_floats(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    """Floating-point tensors in another precision; whole numbers, such as tokens, stay what they are."""
+    """Cast floating-point tensors to another precision; whole numbers, such as tokens, stay what they are."""
     return map_tensors(inputs, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def call(network: nn.Module, inputs: Inputs) -> Any:
-    """What a network says: several tensors are its arguments, named ones its keyword arguments."""
+    """Call a network: several tensors are its arguments, named ones its keyword arguments."""
     if isinstance(inputs, Tensor):
         return network(inputs)
     return network(**inputs) if isinstance(inputs, Mapping) else network(*inputs)

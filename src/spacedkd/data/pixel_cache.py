@@ -1,4 +1,9 @@
-"""Read all images with all cores: into memory where they fit, else only to see whether they can be read."""
+"""Images read once: decoded into memory where they fit, else only checked; both are cached on disk.
+
+`load_images` makes the images of a split. Decoded pixels are cached in ~/.cache/spacedkd/pixels, where all processes
+map the same file; the results of `check_images` in ~/.cache/spacedkd/checked. Both caches are keyed by the names, sizes
+and times of the files, and hold checksums, so that a damaged file is made anew.
+"""
 
 import json
 import mmap
@@ -31,46 +36,190 @@ from spacedkd.runtime.errors import CannotRead, UserError, first_line
 from spacedkd.runtime.files import cache_folder, read_ordinary, remove_leftovers, write_json, write_whole
 from spacedkd.runtime.processes import print_notice
 
-# Decoded pixels on disk: one process decodes them, and all that come later map the same memory.
-
-MANY = 2000
-"""fewer images are read at every start: it takes a second"""
-LIMIT = 32 << 30
-"""bytes; the pixels that were not used for the longest make room"""
-SPARE = 2
-"""times what is written must be free on the disk"""
+MEMORY_LIMIT = 4 << 30
+"""a split of more decoded bytes is decoded while training"""
+MANY_IMAGES = 2000
+"""fewer images are not cached: reading them takes a second"""
+CACHE_BYTES = 32 << 30
+"""the pixels that were not used for the longest make room"""
+FREE_SPACE_FACTOR = 2
+"""so many times the bytes to be written must be free on the disk"""
 
 Reasons = dict[int, str]
-"""place among the rows asked for -> why the image cannot be read"""
+"""index of an image -> why it cannot be read"""
 Fill = Callable[[np.ndarray], Reasons]
-"""puts images into an array of zeros that other processes can write to as well"""
+"""writes images into an array of zeros, which other processes can write to as well"""
 
 
-def cached_pixels(
-    stored: ImageColumn, fit: Fit | None, shape: tuple[int, int, int, int], fill: Fill
-) -> tuple[Tensor, Reasons]:
-    """The pixels of some images, from the disk where they are kept; else `fill` makes them, and they are kept."""
-    stamp = stored.stamp() if len(stored) >= MANY else None
-    if stamp is None:
-        return _in_memory(shape, fill)
-    decided_by = f"2 {PIL.__version__} {stamp} {fit} {shape}".encode()
-    path = cache_folder("pixels") / f"{sha256(decided_by + stored.rows.numpy().tobytes()).hexdigest()[:32]}.npy"
+# The images of a split
+
+
+def load_images(
+    split: RawSplit, rows: Tensor, labels: Tensor, spec: DataSpec, memory_limit: int
+) -> tuple[Images | Encoded, str | None]:
+    """Return the images at `rows` of a split as a resolved spec wants them, and a sentence on those left out.
+
+    They still lack the names of the classes and the normalisation. Refuses images that cannot be read, unless the spec
+    says skip_bad.
+    """
+    augmentation = get_augmentation(spec.augmentation or "")
+    fit = None if spec.image_size is None else augmentation.fit(spec.image_size)
+    fit_now, fit_later = (fit, None) if augmentation.fits_first else (None, fit)
+    if isinstance(split.images, np.ndarray):
+        pixels = _pixels_of_array(split.name, split.images[rows.numpy()], augmentation.needs_colour, fit, fit_now)
+        return Images(pixels, labels[rows], (), (), (), fit_later), None
+    images = split.images[rows]
+    decoded = decode_into_memory(images, fit_now, memory_limit)
+    bad, digests = check_images(images) if decoded is None else (decoded[1], None)
+    note = _note_bad_images(images, bad, spec.skip_bad)
+    good = torch.tensor([index for index in range(len(rows)) if index not in bad], dtype=torch.int64)
+    if len(good) == 0:
+        raise UserError(f"{split.name} has no image that can be read, first {images.name(0)}.")
+    if decoded is None:
+        good_digests = None if digests is None else digests[good.numpy()]
+        return Encoded(images[good], labels[rows[good]], (), (), (), fit, good_digests), note
+    return Images(decoded[0][good] if bad else decoded[0], labels[rows[good]], (), (), (), fit_later), note
+
+
+def add_digests(images: Images | Encoded, split: RawSplit, rows: Tensor) -> Images | Encoded:
+    """Return the images that `load_images` made of `rows` with a digest of the encoded bytes of each."""
+    if isinstance(images, Encoded) or isinstance(split.images, np.ndarray):
+        return images
+    bad, digests = check_images(split.images[rows])
+    good = [index for index in range(len(rows)) if index not in bad]
+    return images if digests is None or len(good) != len(images) else replace(images, digests=digests[good])
+
+
+def _note_bad_images(images: ImageColumn, bad: Reasons, skip: bool) -> str | None:
+    if not bad:
+        return None
+    first = min(bad)
+    name = images.name(first)
+    if skip:
+        return f"Left out {len(bad)} of {len(images)} images that cannot be read, first: {name} {bad[first]}."
+    others = f" {len(bad) - 1} more are bad too." if len(bad) > 1 else ""
+    raise UserError(f"{name} {bad[first]}.{others} Mend or remove them, or leave them out with --skip-bad True.")
+
+
+def _pixels_of_array(name: str, array: np.ndarray, needs_colour: bool, fit: Fit | None, fit_now: Fit | None) -> Tensor:
+    """Return uint8 [N, C, H, W] of an array [N, H, W, C], resized by `fit_now`."""
+    pixels = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
+    channels, height, width = pixels.shape[1:]
+    resizes = fit is not None and (fit.size, fit.size) != (height, width)
+    if (needs_colour or resizes) and channels not in (1, 3):
+        raise UserError(
+            f"The {name} images have {channels} channels: resizing and this augmentation need 1 or 3: "
+            "leave out --image-size, and give --augment small, plain or none."
+        )
+    if needs_colour and channels == 1:
+        pixels = pixels.expand(-1, 3, -1, -1).contiguous()
+    if fit_now is None or not resizes:
+        return pixels
+    resized = torch.empty(len(pixels), pixels.shape[1], fit_now.size, fit_now.size, dtype=torch.uint8)
+
+    def resize(rows: range) -> Reasons:
+        for row in rows:
+            resized[row] = to_bytes(fit_now(to_image(pixels[row])))
+        return {}
+
+    map_in_threads(resize, len(pixels), "Resizing images", available_cores())
+    return resized
+
+
+# Decoding all images of a column
+
+
+class MixedSizesError(Exception):
+    """The images have different sizes, and do not fit into one array."""
+
+
+def decode_into_memory(images: ImageColumn, fit: Fit | None, limit: int) -> tuple[Tensor, Reasons] | None:
+    """Return uint8 [N, 3, H, W], with zeros for images that cannot be read, and why those cannot be.
+
+    Returns None if they would take more than `limit` bytes, or if their sizes differ.
+    """
+    width, height = (fit.size, fit.size) if fit is not None else first_size(images) or (1, 1)
+    if len(images) * 3 * height * width > limit:
+        return None
+
+    def fill(pixels: np.ndarray) -> Reasons:
+        def store(index: int, data: bytes, image: Image.Image) -> None:
+            image = image if fit is None else fit(image)
+            if image.size != (width, height):
+                raise MixedSizesError
+            pixels[index] = to_bytes(image).numpy()
+
+        return _decode_all(images, "Reading images, once", store)
+
     try:
-        return _load_cached(path, shape) or _decode_once(path, shape, fill)
+        return _cached_pixels(images, fit, (len(images), 3, height, width), fill)
+    except MixedSizesError:
+        return None
+
+
+SMALL_IMAGE_BYTES = 8192
+
+
+def _decode_all(
+    images: ImageColumn, title: str, use: Callable[[int, bytes, Image.Image], None], smaller: bool = False
+) -> Reasons:
+    """Call `use` with the index, the bytes and the image of every row; return why the others cannot be read."""
+
+    def decode_some(indices: range) -> Reasons:
+        bad: Reasons = {}
+        for index in indices:
+            try:
+                data = images.read(index)
+                image = decode(data, smaller=smaller)
+            except BadImage as reason:
+                bad[index] = str(reason)
+            else:
+                use(index, data, image)
+        return bad
+
+    if len(images) >= MANY_IMAGES and available_cores() > 1 and can_fork():
+        return map_in_processes(decode_some, len(images), title, available_cores())
+    return map_in_threads(decode_some, len(images), title, _thread_count(images))
+
+
+def _thread_count(images: ImageColumn) -> int:
+    """Return 1 for small images: they spend their time in Python, where threads only wait for each other."""
+    for index in range(len(images)):
+        with suppress(BadImage):
+            return available_cores() if len(images.read(index)) > SMALL_IMAGE_BYTES else 1
+    return 1
+
+
+# Pixels on disk: one process decodes them, and all that come later map the same memory
+
+
+def _cached_pixels(
+    images: ImageColumn, fit: Fit | None, shape: tuple[int, int, int, int], fill: Fill
+) -> tuple[Tensor, Reasons]:
+    """Return the pixels of some images from the cache; where they are missing, `fill` makes them for it."""
+    stamp = images.stamp() if len(images) >= MANY_IMAGES else None
+    if stamp is None:
+        return _fill_memory(shape, fill)
+    # All that decides which pixels come out; another version of Pillow may decode a JPEG to other bits.
+    key = f"2 {PIL.__version__} {stamp} {fit} {shape}".encode() + images.rows.numpy().tobytes()
+    path = cache_folder("pixels") / f"{sha256(key).hexdigest()[:32]}.npy"
+    try:
+        return _load_cached(path, shape) or _fill_cache(path, shape, fill)
     except (OSError, NotImplementedError) as error:  # the latter where there are no locks
         why = getattr(error, "strerror", None) or first_line(error)
-        _print_once(f"Decoded images are not kept in {path.parent} ({why}): every start reads them anew.")
-        return _in_memory(shape, fill)
+        _print_once(f"Decoded images are not cached in {path.parent} ({why}): every start reads them anew.")
+        return _fill_memory(shape, fill)
 
 
-def _in_memory(shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
+def _fill_memory(shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
     pixels = np.frombuffer(mmap.mmap(-1, int(np.prod(shape))), np.uint8).reshape(shape)
     bad = fill(pixels)
-    _checksum_of_cache(pixels)  # what other processes wrote counts as held by this one only when it has been read here
+    _checksum_pixels(pixels)  # memory that other processes wrote counts as this one's only after it was read here
     return torch.from_numpy(pixels), bad
 
 
-def _decode_once(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
+def _fill_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
+    """Let one of several processes fill the cache while the others wait, and return what is in it then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_suffix(".lock"))  # which a kill releases
     try:
@@ -79,90 +228,82 @@ def _decode_once(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor
         print_notice("Another process is reading these images: waiting for it.")
         lock.acquire()
     try:
-        found = _load_cached(path, shape)
-        if found is None:
+        cached = _load_cached(path, shape)
+        if cached is None:
             _write_cache(path, shape, fill)
-            found = _load_cached(path, shape)
+            cached = _load_cached(path, shape)
     finally:
         lock.release()
-    if found is None:
+    if cached is None:
         raise OSError("what was written there reads as something else")
-    return found
+    return cached
 
 
 def _write_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> None:
-    needed = int(np.prod(shape))
     remove_leftovers(path.parent)
-    _make_room(path.parent, needed)
+    _make_room(path.parent, int(np.prod(shape)))
     with write_whole(path) as unfinished:
         pixels = np.lib.format.open_memmap(unfinished, "w+", np.uint8, shape)
         if hasattr(os, "posix_fallocate"):  # a full disk would kill whoever writes to a map of it
             with unfinished.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, unfinished.stat().st_size)
         bad = fill(pixels)
-        about = pixel_record(pixels, bad)
-    write_json(path.with_suffix(".json"), about)
-
-
-def pixel_record(pixels: np.ndarray, bad: Reasons | None = None) -> dict[str, Any]:
-    """What is written beside pixels, last of all."""
-    reasons = {str(place): reason for place, reason in (bad or {}).items()}
-    return {"checksum": _checksum_of_cache(pixels), "bad": reasons, "bad_checksum": _checksum_of(reasons)}
-
-
-def _checksum_of_cache(pixels: np.ndarray) -> int:
-    return zlib.crc32(pixels.reshape(-1).data)
-
-
-def _checksum_of(reasons: dict[str, str]) -> int:
-    return zlib.crc32(json.dumps(reasons, sort_keys=True).encode())
+        record = pixel_record(pixels, bad)
+    write_json(path.with_suffix(".json"), record)
 
 
 def _make_room(folder: Path, needed: int) -> None:
-    """Remove what was not used for long; an error if it does not fit then."""
+    """Remove the pixels that were not used for the longest; raise an OSError if the disk has no room even then."""
     files = sorted(folder.glob("*.npy"), key=lambda path: path.stat().st_mtime)
     taken = sum(path.stat().st_size for path in files)
-    while files and taken + needed > LIMIT:
+    while files and taken + needed > CACHE_BYTES:
         oldest = files.pop(0)
         taken -= oldest.stat().st_size
-        for path in (oldest.with_suffix(".json"), oldest):  # whoever has it mapped keeps it
+        for path in (oldest.with_suffix(".json"), oldest):  # a process that has it mapped can still read it
             path.unlink(missing_ok=True)
     free = shutil.disk_usage(folder).free
-    if SPARE * needed > free:
+    if FREE_SPACE_FACTOR * needed > free:
         raise OSError(f"they need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
 
 
 def _load_cached(path: Path, shape: tuple[int, ...]) -> tuple[Tensor, Reasons] | None:
-    """What is on the disk, if it is whole."""
-    found = load_pixels(path, shape)
-    if found is None:
+    cached = load_pixels(path, shape)
+    if cached is None:
         return None
     with suppress(OSError):
-        os.utime(path)
-    pixels, reasons = found
-    return torch.from_numpy(pixels), reasons
+        os.utime(path)  # `_make_room` removes what was not used for the longest
+    pixels, bad = cached
+    return torch.from_numpy(pixels), bad
 
 
 def load_pixels(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, Reasons] | None:
-    """Pixels that were recorded, mapped; None, and a line, if they are damaged, or if there are none."""
-    record = path.with_suffix(".json")
-    if not (path.is_file() and record.is_file()):
+    """Return cached pixels, mapped, and why some are missing; None where there are none, or damaged ones (a notice)."""
+    record_path = path.with_suffix(".json")
+    if not (path.is_file() and record_path.is_file()):
         return None
     try:
-        about = read_json(record)
+        record = read_json(record_path)
         pixels: np.ndarray = np.load(path, mmap_mode="c")  # copy on write: nobody can change what others see
-        if (
-            pixels.shape == shape
-            and pixels.dtype == np.uint8
-            and about == pixel_record(pixels, reasons := about["bad"])
-        ):
-            return pixels, {int(place): str(reason) for place, reason in reasons.items()}
+        bad = record["bad"]
+        if pixels.shape == shape and pixels.dtype == np.uint8 and record == pixel_record(pixels, bad):
+            return pixels, {int(index): str(reason) for index, reason in bad.items()}
     except (PermissionError, CannotRead):
         raise
-    except Exception:  # whatever is wrong with it: numpy and json have many kinds of errors for that
+    except Exception:  # numpy and json have many kinds of errors for damaged files
         pass
     print_notice(f"{path} is damaged: it is made anew.")
     return None
+
+
+def pixel_record(pixels: np.ndarray, bad: Mapping[Any, str] | None = None) -> dict[str, Any]:
+    """Return the record that is written beside cached pixels, last of all: checksums, and why some are missing."""
+    reasons = {str(index): reason for index, reason in (bad or {}).items()}
+    bad_checksum = zlib.crc32(json.dumps(reasons, sort_keys=True).encode())
+    return {"checksum": _checksum_pixels(pixels), "bad": reasons, "bad_checksum": bad_checksum}
+
+
+def _checksum_pixels(pixels: np.ndarray) -> int:
+    return zlib.crc32(pixels.reshape(-1).data)
 
 
 @cache
@@ -170,186 +311,55 @@ def _print_once(line: str) -> None:
     print_notice(line)
 
 
-# Read all images with all cores: into memory where they fit, else only to see whether they can be read.
-
-SMALL_BYTES = 8192
+# Checks of images that stay encoded
 
 
-class MixedSizesError(Exception):
-    """The images do not fit into one array."""
+def check_images(images: ImageColumn) -> tuple[Reasons, np.ndarray | None]:
+    """Return why some images cannot be read, and a digest of the bytes of each; cached until a file changes.
 
-
-def decode_into_memory(stored: ImageColumn, fit: Fit | None, limit: int) -> tuple[Tensor, Reasons] | None:
-    """uint8 [N, 3, H, W], zeros where an image cannot be read; None if there are too many or their sizes differ."""
-    width, height = (fit.size, fit.size) if fit is not None else first_size(stored) or (1, 1)
-    if len(stored) * 3 * height * width > limit:
-        return None
-
-    def fill(pixels: np.ndarray) -> Reasons:
-        def put(place: int, data: bytes, image: Image.Image) -> None:
-            image = image if fit is None else fit(image)
-            if image.size != (width, height):
-                raise MixedSizesError
-            pixels[place] = to_bytes(image).numpy()
-
-        return _decode_all(stored, "Reading images, once", put)
-
-    try:
-        return cached_pixels(stored, fit, (len(stored), 3, height, width), fill)
-    except MixedSizesError:
-        return None
-
-
-def check_images(stored: ImageColumn) -> tuple[Reasons, np.ndarray | None]:
-    """Which images cannot be read, and a digest of the bytes of each. Both are remembered until a file changes.
-
-    A verdict that was remembered before there were digests has none.
+    Results that were cached by versions without digests have None in their place.
     """
-    stamp = stored.stamp()
-    key = "" if stamp is None else sha256(f"2 {stamp}".encode() + stored.rows.numpy().tobytes()).hexdigest()[:32]
-    memory = cache_folder("checked") / f"{key}.json"
-    remembered = _remembered(memory, key, len(stored)) if key else None
-    if remembered is not None:
-        return remembered
-    shared = np.frombuffer(mmap.mmap(-1, DIGEST_BYTES * len(stored)), f"V{DIGEST_BYTES}")  # processes fill it
+    stamp = images.stamp()
+    key = "" if stamp is None else sha256(f"2 {stamp}".encode() + images.rows.numpy().tobytes()).hexdigest()[:32]
+    path = cache_folder("checked") / f"{key}.json"
+    cached = _load_check(path, key, len(images)) if key else None
+    if cached is not None:
+        return cached
+    digests = np.frombuffer(mmap.mmap(-1, DIGEST_BYTES * len(images)), f"V{DIGEST_BYTES}")  # shared with processes
 
-    def note(place: int, data: bytes, image: Image.Image) -> None:
-        shared[place] = digest_of_bytes(data)
+    def digest(index: int, data: bytes, image: Image.Image) -> None:
+        digests[index] = digest_of_bytes(data)
 
-    bad = _decode_all(stored, "Checking images, once", note, smaller=True)
+    bad = _decode_all(images, "Checking images, once", digest, smaller=True)
     if key:
-        with suppress(OSError):  # a home that cannot be written to costs the check again, nothing else
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(memory.parent)
-            reasons = {str(place): reason for place, reason in bad.items()}
-            with write_whole(memory.with_suffix(".digests")) as unfinished:
-                unfinished.write_bytes(shared.tobytes())
-            sums = {"checksum": _checksum(key, reasons), "digests": zlib.crc32(shared.tobytes())}
-            write_json(memory, {"bad": reasons, **sums})
-    return bad, shared
+        with suppress(OSError):  # a home that cannot be written to costs another check, nothing else
+            path.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(path.parent)
+            reasons = {str(index): reason for index, reason in bad.items()}
+            with write_whole(path.with_suffix(".digests")) as unfinished:
+                unfinished.write_bytes(digests.tobytes())
+            checksums = {"checksum": _checksum_check(key, reasons), "digests": zlib.crc32(digests.tobytes())}
+            write_json(path, {"bad": reasons, **checksums})
+    return bad, digests
 
 
-def _remembered(memory: Path, key: str, count: int) -> tuple[Reasons, np.ndarray | None] | None:
-    if not memory.is_file():
+def _load_check(path: Path, key: str, count: int) -> tuple[Reasons, np.ndarray | None] | None:
+    if not path.is_file():
         return None
     try:
-        held = read_json(memory)
-        if held["checksum"] == _checksum(key, held["bad"]):
-            reasons = {int(place): reason for place, reason in held["bad"].items()}
-            if "digests" not in held:
-                return reasons, None
-            digests = read_ordinary(memory.with_suffix(".digests"), most_bytes=DIGEST_BYTES * count)
-            if len(digests) == DIGEST_BYTES * count and zlib.crc32(digests) == held["digests"]:
-                return reasons, np.frombuffer(digests, f"V{DIGEST_BYTES}")
+        record = read_json(path)
+        if record["checksum"] == _checksum_check(key, record["bad"]):
+            bad = {int(index): reason for index, reason in record["bad"].items()}
+            if "digests" not in record:
+                return bad, None
+            digests = read_ordinary(path.with_suffix(".digests"), most_bytes=DIGEST_BYTES * count)
+            if len(digests) == DIGEST_BYTES * count and zlib.crc32(digests) == record["digests"]:
+                return bad, np.frombuffer(digests, f"V{DIGEST_BYTES}")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
-    print_notice(f"{memory} is damaged: images are checked anew.")
+    print_notice(f"{path} is damaged: images are checked anew.")
     return None
 
 
-def _checksum(key: str, reasons: Mapping[str, str]) -> str:
+def _checksum_check(key: str, reasons: Mapping[str, str]) -> str:
     return sha256(f"{key} {json.dumps(reasons, sort_keys=True)}".encode()).hexdigest()[:16]
-
-
-def _decode_all(
-    stored: ImageColumn, title: str, use: Callable[[int, bytes, Image.Image], None], smaller: bool = False
-) -> Reasons:
-    """Every image is used, with its place and its bytes; those that cannot be read are given back with the reason."""
-
-    def read(places: range) -> Reasons:
-        bad: Reasons = {}
-        for place in places:
-            try:
-                data = stored.read(place)
-                image = decode(data, smaller=smaller)
-            except BadImage as reason:
-                bad[place] = str(reason)
-            else:
-                use(place, data, image)
-        return bad
-
-    if len(stored) >= MANY and available_cores() > 1 and can_fork():
-        return map_in_processes(read, len(stored), title, available_cores())
-    return map_in_threads(read, len(stored), title, _few_threads(stored))
-
-
-def _few_threads(stored: ImageColumn) -> int:
-    """One for small images: they spend their time in Python, where threads only wait for each other."""
-    for place in range(len(stored)):
-        with suppress(BadImage):
-            return available_cores() if len(stored.read(place)) > SMALL_BYTES else 1
-    return 1
-
-
-MEMORY_LIMIT = 4 << 30
-"""a part of more decoded bytes is decoded while training"""
-
-
-def load_images(
-    part: RawSplit, rows: Tensor, labels: Tensor, spec: DataSpec, memory_limit: int
-) -> tuple[Images | Encoded, str | None]:
-    """The images at `rows` of a part in the form a filled-in spec wants, and a line on those left out.
-
-    They still lack the names of the classes, and what normalises them.
-    """
-    chosen = get_augmentation(spec.augmentation or "")
-    fit = None if spec.image_size is None else chosen.fit(spec.image_size)
-    first, later = (fit, None) if chosen.fits_first else (None, fit)
-    if isinstance(part.images, np.ndarray):
-        pixels = _pixels(part.name, part.images[rows.numpy()], chosen.colour, fit, chosen.fits_first)
-        return Images(pixels, labels[rows], (), (), (), later), None
-    stored = part.images[rows]
-    read = decode_into_memory(stored, first, memory_limit)
-    bad, digests = check_images(stored) if read is None else (read[1], None)
-    note = _left_out(stored, bad, spec.skip_bad)
-    good = torch.tensor([place for place in range(len(rows)) if place not in bad], dtype=torch.int64)
-    if len(good) == 0:
-        raise UserError(f"{part.name} has no image that can be read, first {stored.name(0)}.")
-    if read is None:
-        kept = None if digests is None else digests[good.numpy()]
-        return Encoded(stored[good], labels[rows[good]], (), (), (), fit, kept), note
-    return Images(read[0][good] if bad else read[0], labels[rows[good]], (), (), (), later), note
-
-
-def add_digests(images: Images | Encoded, part: RawSplit, rows: Tensor) -> Images | Encoded:
-    """Return what `keep` gave for `rows` with a digest of the bytes of each image, also where it is in memory."""
-    if isinstance(images, Encoded) or isinstance(part.images, np.ndarray):
-        return images
-    bad, digests = check_images(part.images[rows])
-    good = [place for place in range(len(rows)) if place not in bad]
-    return images if digests is None or len(good) != len(images) else replace(images, digests=digests[good])
-
-
-def _left_out(stored: ImageColumn, bad: Reasons, skip: bool) -> str | None:
-    if not bad:
-        return None
-    first = min(bad)
-    name = stored.name(first)
-    if skip:
-        return f"Left out {len(bad)} of {len(stored)} images that cannot be read, first: {name} {bad[first]}."
-    others = f" {len(bad) - 1} more are bad too." if len(bad) > 1 else ""
-    raise UserError(f"{name} {bad[first]}.{others} Mend or remove them, or leave them out with --skip-bad True.")
-
-
-def _pixels(name: str, array: np.ndarray, colour: bool, fit: Fit | None, fits_first: bool) -> Tensor:
-    pixels = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
-    channels, height, width = pixels.shape[1:]
-    moves = fit is not None and (fit.size, fit.size) != (height, width)
-    if (colour or moves) and channels not in (1, 3):
-        raise UserError(
-            f"The {name} images have {channels} channels: resizing and this augmentation need 1 or 3: "
-            "leave out --image-size, and give --augment small, plain or none."
-        )
-    if colour and channels == 1:
-        pixels = pixels.expand(-1, 3, -1, -1).contiguous()
-    if fit is None or not (moves and fits_first):
-        return pixels
-    fitted = torch.empty(len(pixels), pixels.shape[1], fit.size, fit.size, dtype=torch.uint8)
-
-    def some(rows: range) -> Reasons:
-        for row in rows:
-            fitted[row] = to_bytes(fit(to_image(pixels[row])))
-        return {}
-
-    map_in_threads(some, len(pixels), "Resizing images", available_cores())
-    return fitted

@@ -1,4 +1,7 @@
-"""The parts of a data set, ready to be trained on; which images are used for what is the same for every seed."""
+"""The splits of a run: what it trains on, what it is evaluated on, and how they are cut from a dataset.
+
+Which images are used for what does not depend on the seed of a run, so that runs stay comparable.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from torch.utils.data import Subset
 
 from spacedkd.config.spec import DataSpec
 from spacedkd.data import transforms
-from spacedkd.data.dataset import Collate, Items, check_map_style, form_of
+from spacedkd.data.dataset import Collate, Items, check_map_style, describe_form
 from spacedkd.data.digest import Digest, count_repeated, digest_dataset, digest_items
 from spacedkd.data.images import Encoded, Images, ImageSet
 from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, tensors
 from spacedkd.data.pixel_cache import MEMORY_LIMIT, add_digests, load_images
-from spacedkd.data.raw_dataset import RawDataset, check_test_split, classes_of
+from spacedkd.data.raw_dataset import Classes, RawDataset, check_test_split
 from spacedkd.data.stream import DatasetStream, Stream, TrainingStream
 from spacedkd.data.transforms import Augmentation, BatchWise, Mix
 from spacedkd.runtime.errors import UserError, pluralize
@@ -28,36 +31,37 @@ from spacedkd.runtime.seeds import seed_for
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run learns from and is measured on: images, or the items of a pair of datasets."""
+    """The data of a run: its splits, as images or as items of a user's datasets, and how training images are varied."""
 
     train: Images | Encoded | Items
     test: Images | Encoded | Items
     holdout: Images | Encoded | Items | None = None
-    """cut from the part to train on where one is asked for"""
-    names: tuple[str, ...] = ()
-    """of the classes, where the data says so"""
-    labels: tuple[int | str, ...] = ()
-    """as the data writes them, in the order of the classes; numbers if there are none"""
+    """cut from the training split where the user asks for one"""
+    class_names: tuple[str, ...] = ()
+    """empty where the dataset has none"""
+    class_labels: tuple[int | str, ...] = ()
+    """the labels of the classes as the dataset has them; empty if they are the numbers of the classes"""
     notes: tuple[str, ...] = ()
-    """what a user should know"""
+    """sentences for the user"""
     augmentation: Augmentation = BatchWise()
-    """how images to train on are varied; datasets vary their items themselves"""
+    """of training images; a user's datasets vary their items themselves"""
     mix: Mix | None = None
+    """mixup and cutmix of training images"""
     digest: Digest = field(default_factory=dict)
-    """tells it from other data of the same name"""
+    """tells this data from other data of the same name"""
     repeated: Mapping[str, int | None] = field(default_factory=dict)
-    """how many images of each part that is evaluated are training images as well; None where that is not known"""
+    """number of images of each evaluated split that are training images as well; None where that is not known"""
 
     @cached_property
     def info(self) -> DataInfo:
-        """What a network is built for."""
+        """All that a network is built from."""
         if isinstance(self.train, Items):
-            return DataInfo(self.test.inputs_and_labels(torch.arange(2) % len(self.test))[0], self.names)
-        return DataInfo(self.train.inputs(torch.arange(2)), self.names, (self.train.mean, self.train.std))
+            return DataInfo(self.test.inputs_and_labels(torch.arange(2) % len(self.test))[0], self.class_names)
+        return DataInfo(self.train.inputs(torch.arange(2)), self.class_names, (self.train.mean, self.train.std))
 
     def samples(self) -> list[Inputs]:
-        """Two inputs of those to train on and two of those to test on, nothing varied."""
-        return [part.inputs_and_labels(torch.arange(2) % len(part))[0] for part in (self.train, self.test)]
+        """Return two training inputs and two test inputs, without random changes."""
+        return [split.inputs_and_labels(torch.arange(2) % len(split))[0] for split in (self.train, self.test)]
 
     @property
     def mixed(self) -> bool:
@@ -66,60 +70,60 @@ class RunData:
 
     @property
     def count(self) -> int:
-        """How many items there are to train on."""
+        """The number of items in the training split."""
         return len(self.train)
 
     def stream(
         self,
         batch_size: int,
         seed: int,
+        *,
         drop_last: bool = False,
         label_smoothing: float = 0.0,
         rank: int = 0,
         ranks: int = 1,
     ) -> Stream:
-        """The batches to train on; one rank's slice of each."""
-        cut: Any = {"drop_last": drop_last, "label_smoothing": label_smoothing, "rank": rank, "ranks": ranks}
+        """Return the stream of training batches; of several ranks, one rank's slice of each."""
+        options: Any = {"drop_last": drop_last, "label_smoothing": label_smoothing, "rank": rank, "ranks": ranks}
         if isinstance(self.train, Items):
-            return DatasetStream(self.train, batch_size, seed, **cut)
-        return TrainingStream(self.train, batch_size, seed, self.augmentation, mix=self.mix, **cut)
+            return DatasetStream(self.train, batch_size, seed, **options)
+        return TrainingStream(self.train, batch_size, seed, self.augmentation, mix=self.mix, **options)
 
     def to(self, device: torch.device) -> RunData:
-        """On a device as far as that helps: images in memory, unless they are varied one by one."""
+        """Return the data on a device as far as that helps: images in memory, unless they are varied one by one."""
 
-        def moved(part: Images | Encoded | Items | None) -> Any:
-            return part.to(device) if isinstance(part, Images) and part.instant else part
+        def move(split: Images | Encoded | Items | None) -> Any:
+            return split.to(device) if isinstance(split, Images) and split.instant else split
 
-        train = moved(self.train) if isinstance(self.augmentation, BatchWise) else self.train
-        return replace(self, train=train, test=moved(self.test), holdout=moved(self.holdout))
+        train = move(self.train) if isinstance(self.augmentation, BatchWise) else self.train
+        return replace(self, train=train, test=move(self.test), holdout=move(self.holdout))
 
-    def as_asked(self, spec: DataSpec) -> RunData:
-        """Images with the holdout, the augmentation and the mixing of a filled-in spec."""
+    def with_spec(self, spec: DataSpec) -> RunData:
+        """Return the images with the augmentation, mixup, cutmix and holdout of a resolved spec."""
         assert isinstance(self.train, ImageSet)
         augmentation = transforms.build_augmentation(spec.augmentation or "", spec.augment, self.train.shape[1])
         mix = Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None
         return replace(self, augmentation=augmentation, mix=mix).with_holdout(spec.holdout)
 
     def with_holdout(self, part: float) -> RunData:
-        """With this part of the training images kept aside: the same for every seed, so that runs stay comparable."""
+        """Return the data with this part of the training images held out, the same images for every seed."""
         if not part:
             return self
-        count, order = len(self.train), _shuffled(len(self.train), "holdout")
-        aside = round(count * part)
-        if not 0 < aside < count:
+        count, order = len(self.train), _permutation(len(self.train), "holdout")
+        held_out = round(count * part)
+        if not 0 < held_out < count:
             raise UserError(f"A holdout of {part:g} of {count} images leaves one side empty; choose another part.")
-        kept, held = (self.train.subset(rows.sort().values) for rows in (order[aside:], order[:aside]))
-        return replace(self, train=kept, holdout=held).with_repeated()
+        train, holdout = (self.train.subset(rows.sort().values) for rows in (order[held_out:], order[:held_out]))
+        return replace(self, train=train, holdout=holdout).with_repeated()
 
     def with_repeated(self) -> RunData:
-        """With the number of images of each evaluated part that are training images as well."""
-        return replace(
-            self, repeated={name: count_repeated(self.train, part) for name, part in self.evaluated_splits().items()}
-        )
+        """Return the data with `repeated` counted."""
+        splits = self.evaluated_splits()
+        return replace(self, repeated={name: count_repeated(self.train, split) for name, split in splits.items()})
 
     @property
-    def repetitions(self) -> tuple[str, ...]:
-        """A line for each evaluated part with training images in it."""
+    def repeated_notes(self) -> tuple[str, ...]:
+        """A sentence for each evaluated split with training images in it."""
         return tuple(
             f"{count} of {len(self.evaluated_splits()[name])} {name} images are training images as well: accuracy on "
             "them says little about new images. Remove them from one of the two splits."
@@ -128,68 +132,79 @@ class RunData:
         )
 
     def with_classes(self, count: int) -> RunData:
-        """Items for a network that tells so many classes apart, which have numbers for names; labels are checked."""
-        if self.names and len(self.names) != count:
-            raise UserError(f"The network tells {count} classes apart, and the dataset has {len(self.names)} of them.")
-        parts: dict[str, Any] = {"train": self.train} | self.evaluated_splits()
-        checked = {name: replace(part, classes=count) for name, part in parts.items()}
-        return replace(self, names=self.names or tuple(str(number) for number in range(count)), **checked)
+        """Return the items for a network with `count` classes, to which labels are then checked to belong."""
+        if self.class_names and len(self.class_names) != count:
+            raise UserError(f"The network has {count} classes, and the dataset has {len(self.class_names)} of them.")
+        splits: dict[str, Any] = {"train": self.train} | self.evaluated_splits()
+        checked = {name: replace(split, classes=count) for name, split in splits.items()}
+        return replace(self, class_names=self.class_names or tuple(str(number) for number in range(count)), **checked)
 
     def evaluated_splits(self) -> dict[str, Images | Encoded | Items]:
-        """The parts accuracy is measured on: test, and holdout if one was asked for."""
+        """Return the splits that accuracy is measured on, by name: test, and holdout if there is one."""
         return {"test": self.test} | ({} if self.holdout is None else {"holdout": self.holdout})
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: classes with their numbers and labels, how many items there are, what was noted, a digest."""
+        """Return the content of classes.json: classes with their numbers and labels, counts, notes, and the digest."""
         names = self.info.classes
-        pairs = zip(names, self.labels or range(len(names)), strict=True)
+        pairs = zip(names, self.class_labels or range(len(names)), strict=True)
         return {
             "classes": [{"number": n, "name": name, "label": label} for n, (name, label) in enumerate(pairs)],
-            "items": {name: len(part) for name, part in ({"train": self.train} | self.evaluated_splits()).items()},
-            "notes": [*self.notes, *self.repetitions],
+            "items": {name: len(split) for name, split in ({"train": self.train} | self.evaluated_splits()).items()},
+            "notes": [*self.notes, *self.repeated_notes],
             "digest": self.digest,
             "repeated": {name: count for name, count in self.repeated.items() if count is not None},
         }
 
 
 def from_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> RunData:
-    """A pair (train, test) of map-style datasets, checked; a holdout is shown as the first one's transforms make it."""
+    """Return the data of a pair (train, test) of map-style datasets, checked.
+
+    A holdout is cut from the training dataset, and has its transforms.
+    """
     train, test, names = check_pair(pair, collate)
-    data = RunData(train, test, names=names, digest=digest_items(train, test)).with_repeated().with_holdout(holdout)
-    for line in data.repetitions:
+    data = (
+        RunData(train, test, class_names=names, digest=digest_items(train, test)).with_repeated().with_holdout(holdout)
+    )
+    for line in data.repeated_notes:
         print_notice(line)
     return data
 
 
-def load_splits(found: RawDataset, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
-    """What was found, cut into parts and kept as a filled-in spec asks for; nothing is varied yet."""
-    check_test_split(found, spec)
-    every = classes_of(found)
-    labels = test_labels = every.number(found.train)
-    rows = torch.arange(len(labels))
+def load_splits(raw: RawDataset, spec: DataSpec, memory_limit: int = MEMORY_LIMIT) -> RunData:
+    """Return the images of a dataset, cut into splits as a resolved spec says; without holdout and augmentation yet."""
+    check_test_split(raw, spec)
+    all_classes = Classes.of(raw)
+    train_labels = test_labels = all_classes.numbers(raw.train)
+    train_rows = torch.arange(len(train_labels))
     if spec.test_part is not None:
-        rows, test_rows = split_off_test(labels, spec.test_part, every.names)
-    if found.test is not None:
-        test_labels = every.number(found.test)
+        train_rows, test_rows = split_off_test(train_labels, spec.test_part, all_classes.names)
+    if raw.test is not None:
+        test_labels = all_classes.numbers(raw.test)
         test_rows = torch.arange(len(test_labels))
-    classes = every.first(spec.class_limit)
-    rows, test_rows = rows[labels[rows] < len(classes.names)], test_rows[test_labels[test_rows] < len(classes.names)]
-    rows = rows[evenly_by_class(labels[rows], spec.train_limit, len(classes.names))]
-    train, note = load_images(found.train, rows, labels, spec, memory_limit)
-    test, test_note = load_images(found.test or found.train, test_rows, test_labels, spec, memory_limit)
-    if type(train) is not type(test):  # pixels cannot be compared with bytes: bytes with bytes
-        train, test = add_digests(train, found.train, rows), add_digests(test, found.test or found.train, test_rows)
-    mean, std = transforms.get_augmentation(spec.augmentation or "").constants or measure_normalisation(train)
-    known: Any = {"classes": classes.names, "mean": mean, "std": std}
-    notes = tuple(line for line in (*found.notes, classes.note, note, test_note) if line)
-    ready = replace(train, **known), replace(test, **known)
-    return RunData(*ready, None, classes.names, classes.labels, notes, digest=digest_dataset(found)).with_repeated()
+    classes = all_classes.first(spec.class_limit)
+    train_rows = train_rows[train_labels[train_rows] < len(classes.names)]
+    test_rows = test_rows[test_labels[test_rows] < len(classes.names)]
+    train_rows = train_rows[evenly_by_class(train_labels[train_rows], spec.train_limit, len(classes.names))]
+    raw_test = raw.test or raw.train
+    train, train_note = load_images(raw.train, train_rows, train_labels, spec, memory_limit)
+    test, test_note = load_images(raw_test, test_rows, test_labels, spec, memory_limit)
+    if type(train) is not type(test):  # pixels cannot be compared with encoded bytes, so bytes are with bytes
+        train, test = add_digests(train, raw.train, train_rows), add_digests(test, raw_test, test_rows)
+    mean, std = transforms.get_augmentation(spec.augmentation or "").normalisation or measure_normalisation(train)
+    return RunData(
+        train=replace(train, classes=classes.names, mean=mean, std=std),
+        test=replace(test, classes=classes.names, mean=mean, std=std),
+        class_names=classes.names,
+        class_labels=classes.labels,
+        notes=tuple(note for note in (*raw.notes, classes.note, train_note, test_note) if note),
+        digest=digest_dataset(raw),
+    ).with_repeated()
 
 
 def measure_normalisation(images: Images | Encoded) -> Normalisation:
-    """Mean and deviation of each channel, of pixels in 0 .. 1; ImageNet's, where all would have to be decoded."""
+    """Return mean and standard deviation of each channel, of pixels in 0 .. 1; ImageNet's for encoded images."""
     if isinstance(images, Encoded):
-        return transforms.IMAGENET
+        return transforms.IMAGENET  # all images would have to be decoded
     levels = torch.arange(256, dtype=torch.float64) / 255  # exact, from a histogram of the bytes
     channels = images.pixels.unbind(1)
     counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in channels]).double()
@@ -199,17 +214,20 @@ def measure_normalisation(images: Images | Encoded) -> Normalisation:
     return tuple(mean.tolist()), tuple(std.clamp(min=1 / 255).tolist())
 
 
+# Which rows are used for what
+
+
 def evenly_by_class(labels: Tensor, limit: int | None, classes: int) -> Tensor:
-    """The rows of the first `limit` images, counted round the classes; all rows without a limit."""
+    """Return `limit` rows with nearly equally many of each class, the first ones of each; all rows if None."""
     if limit is None:
         return torch.arange(len(labels))
     if not classes <= limit <= len(labels):
         raise UserError(f"train_limit must be from {classes} (one a class) to {len(labels)} (all images), got {limit}.")
-    return torch.argsort(_earlier_of_same_class(labels), stable=True)[:limit].sort().values
+    return torch.argsort(_rank_in_class(labels), stable=True)[:limit].sort().values
 
 
-def _earlier_of_same_class(labels: Tensor) -> Tensor:
-    """How many images of its own class come before each image: sorting by that deals the classes out in rounds."""
+def _rank_in_class(labels: Tensor) -> Tensor:
+    """Return for each image how many images of its own class come before it; sorting by that alternates classes."""
     order = torch.argsort(labels, stable=True)
     counts = torch.bincount(labels)
     starts = (counts.cumsum(0) - counts)[labels[order]]
@@ -217,72 +235,78 @@ def _earlier_of_same_class(labels: Tensor) -> Tensor:
 
 
 def split_off_test(labels: Tensor, part: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows to test on, with this part of every class; a class that has too few is named."""
-    order = _shuffled(len(labels), "test part")
-    earlier = torch.empty_like(labels).scatter_(0, order, _earlier_of_same_class(labels[order]))
+    """Return training rows and test rows, with this part of every class for testing; refuse a class with too few."""
+    order = _permutation(len(labels), "test part")
+    ranks = torch.empty_like(labels).scatter_(0, order, _rank_in_class(labels[order]))
     counts = torch.bincount(labels)
     quota = (counts * part).round().long()
-    testing = earlier < quota[labels]
-    short = ((quota < 1) | (quota >= counts)).nonzero().flatten().tolist()
-    if short:
-        fewest = min(short, key=lambda number: int(counts[number]))
-        more = f" So it is with {len(short) - 1} more." if len(short) > 1 else ""
+    is_test = ranks < quota[labels]
+    too_small = ((quota < 1) | (quota >= counts)).nonzero().flatten().tolist()
+    if too_small:
+        fewest = min(too_small, key=lambda number: int(counts[number]))
+        more = f" The same holds for {len(too_small) - 1} more." if len(too_small) > 1 else ""
         raise UserError(
             f"Class {names[fewest]} has {pluralize(int(counts[fewest]), 'image')}, and a test_part "
-            f"of {part:g} would leave none of them in one part: add images to it, or choose another part.{more}"
+            f"of {part:g} would leave none of them in one split: add images to it, or choose another part.{more}"
         )
-    return (~testing).nonzero().flatten(), testing.nonzero().flatten()
+    return (~is_test).nonzero().flatten(), is_test.nonzero().flatten()
 
 
-def _shuffled(count: int, what: str) -> Tensor:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed_for(0, what)))
+def _permutation(count: int, purpose: str) -> Tensor:
+    """Return a permutation that depends on its purpose alone, and not on the seed of a run."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed_for(0, purpose)))
 
 
-TRIED = 8
+# A user's datasets
 
-
-"""items that are asked for twice before a run begins"""
+COMPARED_ITEMS = 8
+"""items that are loaded twice before a run begins"""
 
 
 def check_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Items, tuple[str, ...]]:
-    """The items to train on and to test on, and the names of their classes where the datasets say so."""
+    """Return the items of a pair (train, test) of datasets, and the names of the classes where they have some.
+
+    Refuses what is no pair of map-style datasets, different classes, and items that differ when loaded again.
+    """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise UserError(f"data must be a pair of torch datasets, (train, test); got {form_of(pair)}.")
-    for what, dataset in zip(("training", "test"), pair, strict=True):
-        check_map_style(dataset, f"The {what} dataset")
+        raise UserError(f"data must be a pair of torch datasets, (train, test); got {describe_form(pair)}.")
+    for name, dataset in zip(("training", "test"), pair, strict=True):
+        check_map_style(dataset, f"The {name} dataset")
     if pair[0] is pair[1]:
         raise UserError("The same dataset cannot be trained on and tested on: give a pair (train, test) of two.")
-    names, others = (_class_names(dataset) for dataset in pair)
-    if names and others and names != others:
-        raise UserError(f"The two datasets have different classes: {_first_that_differs(names, others)}.")
-    train, test = (Items(d, torch.arange(len(d)), collate, len(names or others) or None) for d in pair)
-    _check_repeats("training", train)
-    _check_repeats("test", test)
-    return train, test, names or others
+    train_names, test_names = (_class_names(dataset) for dataset in pair)
+    if train_names and test_names and train_names != test_names:
+        difference = _first_difference(train_names, test_names)
+        raise UserError(f"The two datasets have different classes: {difference}.")
+    class_names = train_names or test_names
+    train, test = (Items(dataset, torch.arange(len(dataset)), collate, len(class_names) or None) for dataset in pair)
+    _check_repeatable("training", train)
+    _check_repeatable("test", test)
+    return train, test, class_names
 
 
 def _class_names(dataset: object) -> tuple[str, ...]:
-    """torchvision's convention: `classes` lists the names."""
+    """Return the names in `classes`, torchvision's convention; empty where a dataset has none."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
-    found = getattr(dataset, "classes", None)
-    return tuple(str(name) for name in found) if isinstance(found, list | tuple) else ()
+    names = getattr(dataset, "classes", None)
+    return tuple(str(name) for name in names) if isinstance(names, list | tuple) else ()
 
 
-def _first_that_differs(names: Sequence[str], others: Sequence[str]) -> str:
-    if len(names) != len(others):
-        return f"{len(names)} to train on and {len(others)} to test on"
-    number = next(n for n, (one, other) in enumerate(zip(names, others, strict=True)) if one != other)
-    return f"number {number} is {names[number]} to train on and {others[number]} to test on"
+def _first_difference(train: Sequence[str], test: Sequence[str]) -> str:
+    if len(train) != len(test):
+        return f"{len(train)} to train on and {len(test)} to test on"
+    number = next(number for number in range(len(train)) if train[number] != test[number])
+    return f"number {number} is {train[number]} to train on and {test[number]} to test on"
 
 
-def _check_repeats(what: str, part: Items) -> None:
-    """A dataset with a generator of its own cannot be seeded, so its replays would differ."""
-    rows = torch.linspace(0, len(part) - 1, min(TRIED, len(part))).long()
-    (once, labels), (again, others) = (part.inputs_and_labels(rows) for _ in range(2))
-    for one, other in zip((*tensors(once), labels), (*tensors(again), others), strict=True):
-        if one.shape != other.shape or not ((one == other) | ((one != one) & (other != other))).all():
+def _check_repeatable(name: str, items: Items) -> None:
+    """Refuse a dataset with a generator of its own: it cannot be seeded, so its replays would differ."""
+    rows = torch.linspace(0, len(items) - 1, min(COMPARED_ITEMS, len(items))).long()
+    (first, first_labels), (second, second_labels) = (items.inputs_and_labels(rows) for _ in range(2))
+    for a, b in zip((*tensors(first), first_labels), (*tensors(second), second_labels), strict=True):
+        if a.shape != b.shape or not ((a == b) | ((a != a) & (b != b))).all():  # NaN is equal to NaN here
             raise UserError(
-                f"The {what} dataset gives other items when it is asked again with the same seeds: let its transforms "
+                f"The {name} dataset gives other items when it is asked again with the same seeds: let its transforms "
                 "draw from the global generators of torch, numpy or random, and from none of their own."
             )

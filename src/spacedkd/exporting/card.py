@@ -108,7 +108,7 @@ def dataset_on_hub(source: str) -> str | None:
     if source in ON_THE_HUB:
         return ON_THE_HUB[source]
     owner = source.partition("/")[0]
-    if "/" not in source or owner in hub.FOLDERS or Path(source).exists() or not hub.NAME.fullmatch(source):
+    if "/" not in source or owner in hub.LOCAL_FOLDERS or Path(source).exists() or not hub.NAME.fullmatch(source):
         return None
     return source.partition(":")[0]
 

@@ -186,7 +186,7 @@ class Reproduction:
         missing = []
         for data in {arm.spec.data.source: arm.spec.data for arm in self.arms.values()}.values():
             try:
-                self.store.library.find(data)
+                self.store.library.read(data)
             except UserError as error:
                 missing.append(str(error))
         if missing:

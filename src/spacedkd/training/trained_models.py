@@ -175,7 +175,7 @@ def load_network(network: NetworkSpec, data: DataSpec, accelerator: str = "auto"
         published = timm.get_pretrained_cfg(network.name)
         if published is None or not published.has_weights:
             raise UserError(f"There are no published weights of {network.name}: use --weights FILE.")
-        check_published(network.name, len(parts.names))
+        check_published(network.name, len(parts.class_names))
         network = replace(network, options={**network.options, "pretrained": True})
     built = factory.build_network(network, parts.info, seed=0)
     keep_normalisation(built, network, parts.info.normalisation)

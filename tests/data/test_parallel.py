@@ -61,7 +61,7 @@ def _load_and_tell(place: str, end: Any) -> None:
         time.sleep(0.3)
         return whole(stored, *args, **options)
 
-    pixel_cache._decode_all = slow
+    pixel_cache._decode_all = slow  # type: ignore[assignment]
     end.send((len(load(DataSpec(place)).train), counts))
 
 

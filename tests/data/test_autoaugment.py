@@ -12,7 +12,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
 from spacedkd.data import transforms as policy
-from spacedkd.data.transforms import CHANGES, PAIRS, cifar_policy, cutout
+from spacedkd.data.transforms import OPERATIONS, POLICIES, cifar_policy, cutout
 from tests.data.on_disk import picture
 
 GRAY = (128, 128, 128)
@@ -51,10 +51,10 @@ def expected(name: str, level: int, sign: int) -> Image.Image:
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_every_change_at_every_level(name: str, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "_sign", lambda: sign)
-    change, amounts = CHANGES[name]
+    monkeypatch.setattr(policy, "_random_sign", lambda: sign)
+    change, amounts = OPERATIONS[name]
     for level in range(10):
         got = np.array(change(IMAGE, amounts[level]))
         assert np.array_equal(got, np.array(expected(name, level, sign))), level
@@ -91,7 +91,7 @@ PUBLISHED = (
 
 
 def test_the_pairs_are_the_published_ones() -> None:
-    assert tuple(PAIRS) == PUBLISHED
+    assert tuple(POLICIES) == PUBLISHED
 
 
 def test_pairs_are_drawn_evenly_and_changes_with_their_probability(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,16 +104,16 @@ def test_pairs_are_drawn_evenly_and_changes_with_their_probability(monkeypatch: 
 
         return change
 
-    spies = {name: (spy(name), amounts) for name, (_, amounts) in CHANGES.items()}
-    monkeypatch.setattr(policy, "CHANGES", spies)
+    spies = {name: (spy(name), amounts) for name, (_, amounts) in OPERATIONS.items()}
+    monkeypatch.setattr(policy, "OPERATIONS", spies)
     random.seed(0)
     count = 20_000
     for _ in range(count):
         cifar_policy(IMAGE)
     wanted: dict[tuple[str, float], float] = {}
-    for pair in PAIRS:
+    for pair in POLICIES:
         for name, probability, level in pair:
-            key = (name, CHANGES[name][1][level or 0])
+            key = (name, OPERATIONS[name][1][level or 0])
             wanted[key] = wanted.get(key, 0) + probability * count / 25
     assert {key for key, often in wanted.items() if often} == {*seen}
     for key, often in wanted.items():
@@ -122,7 +122,7 @@ def test_pairs_are_drawn_evenly_and_changes_with_their_probability(monkeypatch: 
 
 def test_signs_are_even() -> None:
     random.seed(0)
-    assert abs(sum(policy._sign() for _ in range(10_000))) < 500
+    assert abs(sum(policy._random_sign() for _ in range(10_000))) < 500
 
 
 def test_the_hole_is_centred_anywhere_and_cut_off_at_the_border() -> None:

@@ -150,7 +150,7 @@ def test_accelerate_tells_the_epoch_and_skips_and_slices() -> None:
 def test_what_does_not_fit_is_said() -> None:
     sampler = SeededBatchSampler(14, 4, 7, steps=range(3))
     for wrong, part in (
-        (lambda: SeededDataset(Noisy())[3], r"asked for \(row, seed\), got 3"),
+        (lambda: SeededDataset(Noisy())[3], r"\(row, seed\), got 3"),
         (lambda: SeededCollate()([1, 2]), "items of a SeededDataset"),
         (lambda: sampler.set_step(2), r"steps=range\(0, 3\)"),
         (lambda: SeededBatchSampler(14, 4, 7, rank=2, ranks=2), "rank must be from 0 to 1"),

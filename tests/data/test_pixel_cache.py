@@ -51,7 +51,7 @@ def test_the_same_bits_with_and_without(
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     without = load(spec)
     assert len(reads) == 4
-    monkeypatch.setattr(pixel_cache, "MANY", 1000)
+    monkeypatch.setattr(pixel_cache, "MANY_IMAGES", 1000)
     in_one_process = load(spec)
     assert isinstance(again.train, Images)
     assert bits(first) == bits(again) == bits(without) == bits(in_one_process)
@@ -189,13 +189,13 @@ def test_a_full_disk_is_said_once(
         data = load(spec)
     assert torch.equal(data.train.pixels[3], torch.from_numpy(np.array(picture(3))).permute(2, 0, 1))
     said = capsys.readouterr().err
-    assert said.count(f"Decoded images are not kept in {pixels} (they need 0.0 GB, and 0.0 GB are free)") == 1
+    assert said.count(f"Decoded images are not cached in {pixels} (they need 0.0 GB, and 0.0 GB are free)") == 1
     assert not [*pixels.glob("*.npy*")]
 
 
 def test_what_was_not_used_for_long_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: Path) -> None:
     places = [str(class_folders(tmp_path / f"data{number}")) for number in range(3)]
-    monkeypatch.setattr(pixel_cache, "LIMIT", 4 * (8 * 3 * 12 * 12 + 128))  # two sets of two parts
+    monkeypatch.setattr(pixel_cache, "CACHE_BYTES", 4 * (8 * 3 * 12 * 12 + 128))  # two sets of two parts
     owners: dict[Path, int] = {}
     for number, place in enumerate(places[:2]):
         load(DataSpec(place))
@@ -211,7 +211,7 @@ def test_what_was_not_used_for_long_makes_room(tmp_path: Path, monkeypatch: pyte
 
 
 def test_few_images_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: Path) -> None:
-    monkeypatch.setattr(pixel_cache, "MANY", 9)
+    monkeypatch.setattr(pixel_cache, "MANY_IMAGES", 9)
     load(DataSpec(str(class_folders(tmp_path / "data"))))
     assert not pixels.exists()
 
