@@ -303,9 +303,7 @@ def test_no_weights_run_a_pickle(option: str, here: Path, capsys: pytest.Capture
 def test_what_is_mistyped_does_not_wait_for_the_hub(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A place in a folder that is here is not asked for elsewhere."""
     (here / "photos" / "cats").mkdir(parents=True)
-    assert "in the folder photos 'cast'. Did you mean 'cats'?" in refused(
-        ["train", "--data", "photos/cast"], capsys
-    )
+    assert "in the folder photos 'cast'. Did you mean 'cats'?" in refused(["train", "--data", "photos/cast"], capsys)
 
 
 def test_python_is_trusted_with_what_it_names_itself(here: Path) -> None:
