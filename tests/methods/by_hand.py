@@ -29,20 +29,20 @@ def kl(student: Tensor, teacher: Tensor, temperature: float, padding: float = 0.
 
 def decoupled(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float) -> float:
     """DKD with its weights 1 and 8, image by image."""
-    found = 0.0
+    loss = 0.0
     both = (probabilities(student, temperature), probabilities(teacher, temperature))
     for p, q, y in zip(*both, labels.tolist(), strict=True):
         others = [c for c in range(len(p)) if c != y]
-        found += float(q[y] * (q[y] / p[y]).log() + (1 - q[y]) * ((1 - q[y]) / (1 - p[y])).log())
+        loss += float(q[y] * (q[y] / p[y]).log() + (1 - q[y]) * ((1 - q[y]) / (1 - p[y])).log())
         p_rest, q_rest = p[others] / (1 - p[y]), q[others] / (1 - q[y])
-        found += 8 * float((q_rest * (q_rest / p_rest).log()).sum())
-    return found / len(labels)
+        loss += 8 * float((q_rest * (q_rest / p_rest).log()).sum())
+    return loss / len(labels)
 
 
 def label(z: Tensor, labels: Tensor) -> float:
     return float(-probabilities(z, 1.0)[torch.arange(len(labels)), labels].log().mean())
 
 
-def distance(one: Tensor, other: Tensor) -> float:
+def distance(first: Tensor, second: Tensor) -> float:
     """The norm over the whole batch."""
-    return float((one - other).square().sum().sqrt())
+    return float((first - second).square().sum().sqrt())

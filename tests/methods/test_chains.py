@@ -93,7 +93,7 @@ def test_chains_of_any_length() -> None:
 def test_generations_start_from_weights_of_their_own(tiny: RunSpec) -> None:
     setup = ready(replace(tiny, method=MethodSpec("ban")))
     firsts = [setup.learner(role).module.network.fc.weight for role in setup.run.method.roles]  # type: ignore[union-attr]
-    assert not any(torch.equal(one, other) for one, other in itertools.pairwise(firsts))
+    assert not any(torch.equal(first, second) for first, second in itertools.pairwise(firsts))
 
 
 def test_an_assistant_may_be_any_network(tmp_path: Path, tiny: RunSpec) -> None:

@@ -61,13 +61,13 @@ def test_the_teacher_learns_from_the_labels() -> None:
     assert {name: value.item() for name, value in losses.items()} == {"label": close(0.2829793541)}
 
 
-def given(student: nn.Module) -> Ingredients:
+def ingredients_for(student: nn.Module) -> Ingredients:
     return Ingredients(lambda role, **_: deepcopy(student), torch.randn(2, 3, 16, 16))
 
 
 def test_the_regressor_belongs_to_the_student_and_every_weight_learns() -> None:
     torch.manual_seed(0)
-    models = FitNet().models(given(timm.create_model("resnet18_small", width=4, num_classes=3)))
+    models = FitNet().models(ingredients_for(timm.create_model("resnet18_small", width=4, num_classes=3)))
     student, teacher = models["student"], models["teacher"]
     assert isinstance(student, WithHint)
     assert isinstance(teacher, WithHint)
@@ -79,7 +79,7 @@ def test_the_regressor_belongs_to_the_student_and_every_weight_learns() -> None:
 
 
 def test_without_a_feature_term_there_is_no_hint() -> None:
-    models = FitNet(feature_weight=0).models(given(timm.create_model("resnet18_small", width=4)))
+    models = FitNet(feature_weight=0).models(ingredients_for(timm.create_model("resnet18_small", width=4)))
     assert not isinstance(models["student"], WithHint)
 
 
@@ -113,11 +113,11 @@ def test_teacher_and_student_may_differ(teacher: str, student: str) -> None:
 
     torch.manual_seed(0)
     method = FitNet(curriculum=2, logit_weight=0.5)
-    made = method.models(Ingredients(network, torch.randn(2, 1, 8, 8)))
-    models: dict[str, Any] = {name: model.double().eval() for name, model in made.items()}
+    built = method.models(Ingredients(network, torch.randn(2, 1, 8, 8)))
+    models: dict[str, Any] = {name: model.double().eval() for name, model in built.items()}
     images, labels = torch.randn(4, 1, 8, 8).double(), torch.tensor([0, 2, 1, 0])
-    found = method.losses("student", models, Batch(images, labels, torch.arange(4)), START)
-    total(found).backward()
+    terms = method.losses("student", models, Batch(images, labels, torch.arange(4)), START)
+    total(terms).backward()
     assert all(weight.grad is not None for weight in models["student"].model.regressor.parameters())
     with torch.no_grad():
         z_t, hint_t = read_by_hand(models["teacher"].network, teacher, images)
@@ -126,7 +126,7 @@ def test_teacher_and_student_may_differ(teacher: str, student: str) -> None:
         mapped = hint_s @ linear.weight.T + linear.bias
         mapped = (mapped - mapped.mean(1, keepdim=True)) / (mapped.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
         mapped = mapped * norm.weight + norm.bias
-    assert {name: value.item() for name, value in found.items()} == {
+    assert {name: value.item() for name, value in terms.items()} == {
         "label": close(by_hand.label(z_s, labels)),
         "logit": close(0.5 * by_hand.kl(z_s, z_t, by_hand.LEARNED)),
         "feature": close(100 * (mapped - hint_t).square().mean().item()),

@@ -24,14 +24,14 @@ CE_TE = 0.2829793541
 def kdcl_models(**logits: Tensor) -> Any:
     """Networks that answer only their own view, which carries their place as a mark."""
 
-    def of(place: int, z: Tensor) -> Any:
+    def make(number: int, z: Tensor) -> Any:
         def model(images: Tensor) -> tuple[Prediction, ...]:
-            assert (images == place).all(), "a network was shown another one's view"
+            assert (images == number).all(), "a network was shown another one's view"
             return (Prediction(z, FS),)
 
         return model
 
-    return {name.replace("_", " "): of(place, z) for place, (name, z) in enumerate(logits.items())}
+    return {name.replace("_", " "): make(number, z) for number, (name, z) in enumerate(logits.items())}
 
 
 def views(method: KDCL, role: str) -> Batch:
@@ -42,8 +42,8 @@ def views(method: KDCL, role: str) -> Batch:
 
 def test_collaborative_learning_from_the_mean_of_all_logits() -> None:
     method, models = KDCL(), kdcl_models(teacher=TE, student=S)
-    found = total(method.losses("student", models, views(method, "student"), START))
-    assert found.item() == close(0.4276467402)
+    result = total(method.losses("student", models, views(method, "student"), START))
+    assert result.item() == close(0.4276467402)
 
 
 @pytest.mark.parametrize("target", kdcl.TARGETS)
@@ -85,8 +85,8 @@ def test_min_logit_target() -> None:
 def test_min_logit_is_better_than_everybody_for_every_image() -> None:
     logits, labels = 3 * torch.randn(4, 50, 7, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 7
     each = torch.stack([F.cross_entropy(z, labels, reduction="none") for z in logits])
-    found = F.cross_entropy(kdcl.min_logit_target(logits, labels), labels, reduction="none")
-    assert (found <= each.amin(0) + 1e-6).all()
+    result = F.cross_entropy(kdcl.min_logit_target(logits, labels), labels, reduction="none")
+    assert (result <= each.amin(0) + 1e-6).all()
 
 
 def test_naive_target() -> None:
@@ -113,11 +113,11 @@ def test_linear_weights_are_those_a_general_solver_finds(networks: int, seed: in
     simplex = {"type": "eq", "fun": lambda w: w.sum() - 1}
     start = [1 / networks] * networks
     best = minimize(loss, start, bounds=[(0, 1)] * networks, constraints=simplex, tol=1e-12)
-    found = kdcl.linear_weights(logits, labels)
-    assert found.sum().item() == close(1.0)
-    assert found.min() >= 0
-    assert loss(found.numpy()) <= best.fun + 1e-9
-    assert found.tolist() == pytest.approx(best.x, abs=1e-3)
+    weights = kdcl.linear_weights(logits, labels)
+    assert weights.sum().item() == close(1.0)
+    assert weights.min() >= 0
+    assert loss(weights.numpy()) <= best.fun + 1e-9
+    assert weights.tolist() == pytest.approx(best.x, abs=1e-3)
 
 
 @pytest.mark.parametrize("target", kdcl.TARGETS.values(), ids=kdcl.TARGETS)

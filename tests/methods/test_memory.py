@@ -80,12 +80,12 @@ def test_a_batch_must_say_which_images_it_holds(indices: Any) -> None:
 
 
 def test_mixed_images_have_no_bank() -> None:
-    given = Ingredients(lambda role: None, torch.zeros(2, 1, 8, 8), classes=3, images=9)
-    assert make_bank(given, "ps-kd").rows.shape == (9, 3)
+    ingredients = Ingredients(lambda role: None, torch.zeros(2, 1, 8, 8), classes=3, images=9)
+    assert make_bank(ingredients, "ps-kd").rows.shape == (9, 3)
     with pytest.raises(UserError, match="leave out data.mixup and data.cutmix"):
-        make_bank(given._replace(mixed=True), "ps-kd")
+        make_bank(ingredients._replace(mixed=True), "ps-kd")
     with pytest.raises(UserError, match="how many images and classes"):
-        make_bank(given._replace(images=0), "ps-kd")
+        make_bank(ingredients._replace(images=0), "ps-kd")
 
 
 def _with_memory(images: int = 4, batch_size: int = 2, **models: Any) -> dict[str, Any]:
@@ -113,8 +113,10 @@ def test_the_first_epoch_has_only_labels_to_remember() -> None:
 
 
 def test_gradient_of_softened_labels() -> None:
-    found = gradient(lambda z: ps_kd_loss(z, 150, TE.softmax(1)), S)
-    assert found.numpy() == close_to([[-0.31573361, 0.26545602, 0.05027759], [0.01953881, -0.01073524, -0.00880357]])
+    of_logits = gradient(lambda z: ps_kd_loss(z, 150, TE.softmax(1)), S)
+    assert of_logits.numpy() == close_to(
+        [[-0.31573361, 0.26545602, 0.05027759], [0.01953881, -0.01073524, -0.00880357]]
+    )
 
 
 def test_the_bank_is_read_before_it_is_written() -> None:
@@ -170,10 +172,12 @@ def test_the_last_batch_pulls(alpha: float, value: float) -> None:
 
 
 def test_gradients_of_the_last_batch() -> None:
-    found = gradient(lambda z: dlb_loss(DLB(), S, z), U)
-    assert found.numpy() == close_to([[-0.37428755, 0.36072088, 0.01356667], [0.54039794, -0.02195576, -0.51844218]])
-    found = gradient(lambda z: dlb_loss(DLB(), z, U), S)
-    assert found.numpy() == close_to([[-0.19219403, 0.15713293, 0.03506110], [0.01408781, 0.00424317, -0.01833097]])
+    of_logits = gradient(lambda z: dlb_loss(DLB(), S, z), U)
+    assert of_logits.numpy() == close_to(
+        [[-0.37428755, 0.36072088, 0.01356667], [0.54039794, -0.02195576, -0.51844218]]
+    )
+    of_logits = gradient(lambda z: dlb_loss(DLB(), z, U), S)
+    assert of_logits.numpy() == close_to([[-0.19219403, 0.15713293, 0.03506110], [0.01408781, 0.00424317, -0.01833097]])
 
 
 def test_only_the_batch_just_before_pulls() -> None:
@@ -193,10 +197,10 @@ def test_batches_of_different_sizes_meet_where_epochs_do() -> None:
     models = _with_memory(student=seeing_twice(S, U[:1]))
     models["last batch"].write(torch.tensor([0]), TE[:1], at_epoch(0))
     batch = shown(0, indices=(2, 3))._replace(others=(shown(1, Y[:1], indices=(0,)),))
-    found = DLB().losses("student", models, batch, at_epoch(1))
-    assert found["label"].item() == close(F.cross_entropy(torch.cat([U[:1], S]), torch.tensor([0, 0, 2])).item())
+    of_logits = DLB().losses("student", models, batch, at_epoch(1))
+    assert of_logits["label"].item() == close(F.cross_entropy(torch.cat([U[:1], S]), torch.tensor([0, 0, 2])).item())
     kl = F.kl_div((U[:1] / 3).log_softmax(1), (TE[:1] / 3).softmax(1), reduction="batchmean")
-    assert found["last batch"].item() == close(9 * kl.item())
+    assert of_logits["last batch"].item() == close(9 * kl.item())
 
 
 @pytest.mark.parametrize("method", [DLB(variant="taught"), PSKD(variant="taught")], ids=["dlb", "ps-kd"])

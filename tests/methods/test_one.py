@@ -47,9 +47,9 @@ def test_the_ramp() -> None:
 
 
 def test_the_cards_terms() -> None:
-    found = {name: value.item() for name, value in losses(ONE(), now=at_epoch(80)).items()}
-    assert found["label"] + found["ensemble label"] == close(ALL_CE)
-    assert found["logit"] == close(ALL_KL)
+    result = {name: value.item() for name, value in losses(ONE(), now=at_epoch(80)).items()}
+    assert result["label"] + result["ensemble label"] == close(ALL_CE)
+    assert result["logit"] == close(ALL_KL)
     assert total(losses(ONE(), now=at_epoch(40))).item() == close(3.3487969342)
 
 
@@ -72,11 +72,11 @@ def test_the_roles_of_a_spaced_run() -> None:
 
 def test_the_gradient_of_a_branch() -> None:
     """(softmax(z) - y)/B + r T (p sum(q) - q)/B."""
-    found = gradient(lambda s: total(losses(ONE(), now=at_epoch(40), s=s)), S)
+    result = gradient(lambda s: total(losses(ONE(), now=at_epoch(40), s=s)), S)
     q = (ZE / 3).softmax(1) + 1e-7
     label = (S.softmax(1) - torch.eye(3).double()[Y]) / 2
     soft = 3 * ((S / 3).softmax(1) * q.sum(1, keepdim=True) - q) / 2
-    torch.testing.assert_close(found, label + math.exp(-5 / 4) * soft, atol=1e-12, rtol=0)
+    torch.testing.assert_close(result, label + math.exp(-5 / 4) * soft, atol=1e-12, rtol=0)
 
 
 def test_the_ensemble_learns_from_the_labels_alone() -> None:
@@ -97,7 +97,7 @@ def test_padding_composes_with_standardisation(standardise: bool) -> None:
     assert losses(padded, now=at_epoch(80))["logit"].item() == close(losses(plain, now=at_epoch(80))["logit"].item())
 
 
-def given() -> Ingredients:
+def make_ingredients() -> Ingredients:
     def network(role: str, fresh: bool = False, like: str | None = None) -> torch.nn.Module:
         torch.manual_seed(len(role) * fresh)
         return timm.create_model("resnet18_small", width=4, num_classes=3)
@@ -107,8 +107,8 @@ def given() -> Ingredients:
 
 def test_the_gate_learns_from_the_ensembles_label_loss_alone() -> None:
     method = ONE()
-    models = method.models(given())
-    found = method.losses(
+    models = method.models(make_ingredients())
+    result = method.losses(
         "student", models, Batch(torch.randn(4, 3, 16, 16), Y.repeat(2), torch.arange(4)), at_epoch(80)
     )
     model: Any = models["network"]
@@ -118,9 +118,9 @@ def test_the_gate_learns_from_the_ensembles_label_loss_alone() -> None:
         grads = torch.autograd.grad(loss, [*weights], retain_graph=True, allow_unused=True)
         return any(grad is not None and grad.any() for grad in grads)
 
-    assert {name for name, loss in found.items() if reached(loss, gate)} == {"ensemble label"}
+    assert {name for name, loss in result.items() if reached(loss, gate)} == {"ensemble label"}
     for branch in (model.network.layer4, *model.branches):
-        assert all(reached(loss, branch.parameters()) for loss in found.values())
+        assert all(reached(loss, branch.parameters()) for loss in result.values())
 
 
 @pytest.mark.parametrize(
@@ -159,20 +159,20 @@ def test_what_a_snapshots_replay_moves() -> None:
 def test_other_ways_to_compare_logits_compose(logit_loss: str) -> None:
     """Standardised logits at the learned temperature, decoupled or not, and features, summed over the branches."""
     method = ONE(standardise=True, curriculum=2, feature_weight=0.03, branches=2, ramp=4, logit_loss=logit_loss)
-    models = {name: model.double().eval() for name, model in method.models(given()).items()}
+    models = {name: model.double().eval() for name, model in method.models(make_ingredients()).items()}
     labels = torch.tensor([0, 2, 1, 0])
     images = torch.randn(4, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = method.losses("student", models, Batch(images, labels, torch.arange(4)), at_epoch(1))
+    result = method.losses("student", models, Batch(images, labels, torch.arange(4)), at_epoch(1))
     with torch.no_grad():
         *branches, joint = models["network"](images)
     t, ze = by_hand.LEARNED, by_hand.standard(joint.logits)
     if logit_loss == "kl":
-        apart = sum(by_hand.kl(by_hand.standard(one.logits), ze, t, 1e-7) for one in branches)
+        divergence = sum(by_hand.kl(by_hand.standard(branch.logits), ze, t, 1e-7) for branch in branches)
     else:
-        apart = sum(by_hand.decoupled(by_hand.standard(one.logits), ze, labels, t) for one in branches)
-    assert {name: value.item() for name, value in found.items()} == {
+        divergence = sum(by_hand.decoupled(by_hand.standard(branch.logits), ze, labels, t) for branch in branches)
+    assert {name: value.item() for name, value in result.items()} == {
         "ensemble label": close(by_hand.label(joint.logits, labels)),
-        "label": close(sum(by_hand.label(one.logits, labels) for one in branches)),
-        "logit": pytest.approx(math.exp(-5 * (1 - 1 / 4) ** 2) * t**2 * apart, rel=1e-9),
-        "feature": close(0.03 * sum(by_hand.distance(one.features, joint.features) for one in branches)),
+        "label": close(sum(by_hand.label(branch.logits, labels) for branch in branches)),
+        "logit": pytest.approx(math.exp(-5 * (1 - 1 / 4) ** 2) * t**2 * divergence, rel=1e-9),
+        "feature": close(0.03 * sum(by_hand.distance(branch.features, joint.features) for branch in branches)),
     }

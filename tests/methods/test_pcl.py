@@ -66,8 +66,8 @@ def expected(s: Tensor = S) -> dict[str, float]:
 
 def test_the_formula() -> None:
     assert soft(TE, S).item() == close(0.3467275381)  # card 0
-    found = {name: value.item() for name, value in losses(PCL()).items()}
-    assert found == {name: close(value) for name, value in expected().items()}
+    result = {name: value.item() for name, value in losses(PCL()).items()}
+    assert result == {name: close(value) for name, value in expected().items()}
 
 
 def test_the_roles_of_a_spaced_run() -> None:
@@ -80,11 +80,11 @@ def test_the_roles_of_a_spaced_run() -> None:
 
 def test_the_gradient_of_a_branch() -> None:
     """(softmax(z) - y)/B + T (p - p_f)/B + T (p - mean of p_m)/B."""
-    found = gradient(lambda s: total(losses(PCL(), s=s)), S)
+    result = gradient(lambda s: total(losses(PCL(), s=s)), S)
     p, fused, *means = ((z / 3).softmax(1) for z in (S, P, *MEANS))
     label = (S.softmax(1) - torch.eye(3).double()[Y]) / 2
     by_hand = label + 3 * (p - fused) / 2 + 3 * (p - (means[1] + means[2]) / 2) / 2
-    torch.testing.assert_close(found, by_hand, atol=1e-12, rtol=0)
+    torch.testing.assert_close(result, by_hand, atol=1e-12, rtol=0)
 
 
 def test_the_ensemble_learns_from_the_labels_alone() -> None:
@@ -96,12 +96,12 @@ def test_the_ensemble_learns_from_the_labels_alone() -> None:
 def test_the_average_is_a_true_one_of_all_updates_until_it_decays() -> None:
     """Of w_1, w_2, ...: what the network was before its first update is no part of it."""
     models = {"network": Says(S, TE, U, P), "mean": Says(*MEANS, P)}
-    found = []
+    result = []
     for step, weight in enumerate((3.0, 5.0, -2.0, 9.0)):
         models["network"].weight.data.fill_(weight)
         PCL().losses("student", models, shown(), Progress(step, 5, 5000))
-        found.append(models["mean"].weight.item())
-    assert found == pytest.approx([0.0, 5.0, 1.5, 4.0])
+        result.append(models["mean"].weight.item())
+    assert result == pytest.approx([0.0, 5.0, 1.5, 4.0])
     models["network"].weight.data.fill_(104.0)
     PCL().losses("student", models, shown(), Progress(4000, 5, 5000))
     assert models["mean"].weight.item() == pytest.approx(4.1)
@@ -158,25 +158,25 @@ def test_every_branch_sees_a_view_of_its_own() -> None:
         return timm.create_model("resnet18_small", width=4, num_classes=3)
 
     method = PCL(own_views=True)
-    made = method.models(Ingredients(network, torch.randn(2, 3, 16, 16)))
-    models: dict[str, Any] = {name: model.double().eval() for name, model in made.items()}
+    built = method.models(Ingredients(network, torch.randn(2, 3, 16, 16)))
+    models: dict[str, Any] = {name: model.double().eval() for name, model in built.items()}
     branched = models["network"]
     labels, chance = torch.tensor([0, 2, 1, 0]), torch.Generator().manual_seed(0)
     views = [torch.randn(4, 3, 16, 16, dtype=torch.float64, generator=chance) for _ in range(3)]
     first, *others = (Batch(view, labels, torch.arange(4)) for view in views)
-    found = method.losses("student", models, first._replace(others=tuple(others)), START)
+    result = method.losses("student", models, first._replace(others=tuple(others)), START)
 
-    said, features = [], []
+    branch_logits, features = [], []
     for tail, view in zip((branched.network, *(b.network for b in branched.branches)), views, strict=True):
         whole = deepcopy(branched.network)
         whole.layer4, whole.fc = tail.layer4, tail.fc
         with torch.no_grad(), whole.layer4.register_forward_hook(lambda *seen: features.append(seen[2].mean((2, 3)))):
-            said.append(whole(view))
+            branch_logits.append(whole(view))
     fused = (torch.cat(features, 1) @ branched.joint.classifier.weight.T + branched.joint.classifier.bias).detach()
-    peers = [by_hand.kl(said[i], said[j], 3.0) for i in range(3) for j in range(3) if i != j]
-    assert {name: value.item() for name, value in found.items()} == {
+    peers = [by_hand.kl(branch_logits[i], branch_logits[j], 3.0) for i in range(3) for j in range(3) if i != j]
+    assert {name: value.item() for name, value in result.items()} == {
         "ensemble label": close(by_hand.label(fused, labels)),
-        "label": close(sum(by_hand.label(one, labels) for one in said)),
-        "logit": close(9 * sum(by_hand.kl(one, fused, 3.0) for one in said)),
+        "label": close(sum(by_hand.label(logits, labels) for logits in branch_logits)),
+        "logit": close(9 * sum(by_hand.kl(logits, fused, 3.0) for logits in branch_logits)),
         "peer": close(9 * sum(peers) / 2),
     }

@@ -71,20 +71,20 @@ def test_gradients() -> None:
     of_shadow = gradient(lambda p: total(losses("teacher", p=p)), P)
     expected = [[1.82052573, -5.46157455, 3.64104882], [-1.81526538, 5.44579545, -3.63053007]]
     assert of_shadow.numpy() == close_to(expected)
-    for found in (of_student, of_shadow):
-        assert found.sum(1).numpy() == pytest.approx([0, 0], abs=1e-9)
+    for result in (of_student, of_shadow):
+        assert result.sum(1).numpy() == pytest.approx([0, 0], abs=1e-9)
 
 
 def test_the_other_sides_get_no_gradient() -> None:
-    s, t, p = (one.clone().requires_grad_() for one in (S, TE, P))
+    s, t, p = (logits.clone().requires_grad_() for logits in (S, TE, P))
     total(losses("student", s, t, p, SHAKE(teacher_weight=1.0))).backward()
     assert (s.grad is None, t.grad is None, p.grad is None) == (False, True, True)
-    s, t, p = (one.clone().requires_grad_() for one in (S, TE, P))
+    s, t, p = (logits.clone().requires_grad_() for logits in (S, TE, P))
     total(losses("teacher", s, t, p)).backward()
     assert (s.grad is None, t.grad is None, p.grad is None) == (True, True, False)
 
 
-def given() -> Ingredients:
+def make_ingredients() -> Ingredients:
     def network(role: str, **_: Any) -> torch.nn.Module:
         torch.manual_seed(0)
         return timm.create_model("resnet18_small", width=4, num_classes=3)
@@ -94,8 +94,8 @@ def given() -> Ingredients:
 
 def test_the_shadows_losses_do_not_move_the_teacher_and_its_label_loss_not_the_shadow() -> None:
     method = SHAKE()
-    models = method.models(given())
-    found = method.losses("teacher", models, Batch(torch.randn(4, 3, 16, 16), Y.repeat(2), torch.arange(4)), START)
+    models = method.models(make_ingredients())
+    result = method.losses("teacher", models, Batch(torch.randn(4, 3, 16, 16), Y.repeat(2), torch.arange(4)), START)
     teacher = models["teacher"]
     names = [name for name, _ in teacher.named_parameters()]
 
@@ -105,9 +105,9 @@ def test_the_shadows_losses_do_not_move_the_teacher_and_its_label_loss_not_the_s
 
     network = {name for name in names if name.startswith("network.")}
     shadow = {name for name in names if name.startswith("shadow.")}
-    assert reached(found["label"]) == network
+    assert reached(result["label"]) == network
     for name in ("shadow logit", "shadow mse", "shadow label"):
-        assert reached(found[name]) == shadow
+        assert reached(result[name]) == shadow
 
 
 @pytest.mark.parametrize(
@@ -150,16 +150,18 @@ def test_a_trained_teacher_does_not_move_by_a_bit(tmp_path: Path, network: str, 
 def test_other_ways_to_compare_logits_compose() -> None:
     """n(z) of both, standardised, decoupled at the learned temperature; features through the adapter."""
     method = SHAKE(standardise=True, curriculum=2, logit_loss="decoupled", feature_weight=0.03)
-    models = {name: model.double().eval() for name, model in method.models(given()).items()}
+    models = {name: model.double().eval() for name, model in method.models(make_ingredients()).items()}
     labels = torch.tensor([0, 2, 1, 0])
     images = torch.randn(4, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = method.losses("student", models, Batch(images, labels, torch.arange(4)), START)
+    result = method.losses("student", models, Batch(images, labels, torch.arange(4)), START)
     with torch.no_grad():
         (own,), (teacher, shadow) = models["student"](images), models["teacher"](images)
-    s, p = (3.1415 * by_hand.standard(one.logits) * (3 / 2) ** 0.5 for one in (own, shadow))  # n has no Bessel's 2
-    apart = by_hand.decoupled(by_hand.standard(s), by_hand.standard(p), labels, by_hand.LEARNED)
-    assert {name: value.item() for name, value in found.items()} == {
+    s, p = (
+        3.1415 * by_hand.standard(logits.logits) * (3 / 2) ** 0.5 for logits in (own, shadow)
+    )  # n has no Bessel's 2
+    divergence = by_hand.decoupled(by_hand.standard(s), by_hand.standard(p), labels, by_hand.LEARNED)
+    assert {name: value.item() for name, value in result.items()} == {
         "label": pytest.approx(by_hand.label(s, labels), rel=1e-4),  # n adds 1e-7 to the variance
-        "logit": pytest.approx(by_hand.LEARNED**2 * apart, rel=1e-4),
+        "logit": pytest.approx(by_hand.LEARNED**2 * divergence, rel=1e-4),
         "feature": close(0.03 * by_hand.distance(own.features, teacher.features)),
     }

@@ -56,15 +56,15 @@ def test_a_branch_is_a_whole_network_with_the_shared_trunk(name: str) -> None:
     assert model.head_names == ("final", "branch2", "branch3", "gated")
     own = NETWORKS[name][2]
     with torch.no_grad():
-        said = model(IMAGES)
-        torch.testing.assert_close(said[0].logits, model.network(IMAGES))
+        predictions = model(IMAGES)
+        torch.testing.assert_close(predictions[0].logits, model.network(IMAGES))
         for seed in (1, 2):
             whole = new(name, seed).eval()
             trunk = {
                 k: v for k, v in model.network.state_dict().items() if not k.startswith(tuple(f"{o}." for o in own))
             }
             whole.load_state_dict(trunk, strict=False)
-            torch.testing.assert_close(said[seed].logits, whole(IMAGES))
+            torch.testing.assert_close(predictions[seed].logits, whole(IMAGES))
     kept = {key.removeprefix("network.") for key, _ in model.branches[0].named_parameters()}
     assert kept == {k for k, _ in model.network.named_parameters() if k.startswith(tuple(f"{o}." for o in own))}
 
@@ -80,8 +80,8 @@ def test_a_norm_that_does_nothing_yet_is_part_of_a_branch() -> None:
 @pytest.mark.parametrize("join", [Gate, Fusion])
 def test_every_weight_learns(name: str, join: type[Gate | Fusion]) -> None:
     model = branches(name, join).train()
-    said = model(IMAGES)
-    torch.stack([(head.logits**2).sum() for head in said]).sum().backward()
+    predictions = model(IMAGES)
+    torch.stack([(head.logits**2).sum() for head in predictions]).sum().backward()
     missed = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert not missed, "distributed training would wait for these for ever"
 
@@ -113,10 +113,10 @@ def test_each_branch_can_have_its_own_view() -> None:
     model = branches(join=Fusion).eval()
     views = [IMAGES, IMAGES.flip(3), IMAGES.roll(3, 2)]
     with torch.no_grad():
-        *said, fused = model(*views)
-        for place, view in enumerate(views):
-            torch.testing.assert_close(said[place].logits, model(view)[place].logits)
-        features = torch.cat([head.features for head in said], 1)
+        *branches_alone, fused = model(*views)
+        for number, view in enumerate(views):
+            torch.testing.assert_close(branches_alone[number].logits, model(view)[number].logits)
+        features = torch.cat([head.features for head in branches_alone], 1)
         torch.testing.assert_close(fused.logits, model.joint.classifier(features))  # type: ignore[operator]
 
 
@@ -129,9 +129,9 @@ def test_the_gate_is_the_cards() -> None:
     scores = tensor([[0.5, 0, 1], [2, 0.3, 0]])
     expected = [[0.6798433322, 1.3071958857, -0.3342500759], [0.2878022699, -0.7171331225, 2.7253359918]]
     with torch.no_grad():
-        said = gate(scores, [Prediction(z, FS) for z in (S, TE, U)])
-        assert said.logits.numpy() == close_to(expected)
-        torch.testing.assert_close(said.features, FS)
+        prediction = gate(scores, [Prediction(z, FS) for z in (S, TE, U)])
+        assert prediction.logits.numpy() == close_to(expected)
+        torch.testing.assert_close(prediction.features, FS)
         weights = gate(scores, [Prediction(torch.eye(3).double()[[k, k]], FS) for k in range(3)]).logits
     expected = [[0.3071958857, 0.1863237232, 0.5064803911], [0.7587145149, 0.1386046413, 0.1026808438]]
     assert weights.numpy() == close_to(expected)
@@ -143,9 +143,9 @@ def test_the_gate_clips_and_normalises() -> None:
     scores = shared @ gate.linear.weight.T + gate.linear.bias
     normed = (scores - scores.mean(0)) / (scores.var(0, unbiased=False) + 1e-5).sqrt()
     weights = normed.clamp(min=0).softmax(1)
-    one, other = torch.randn(2, 6, 3, dtype=torch.float64)
-    said = gate(shared, [Prediction(one, one), Prediction(other, other)])
-    torch.testing.assert_close(said.logits, weights[:, :1] * one + weights[:, 1:] * other)
+    first, second = torch.randn(2, 6, 3, dtype=torch.float64)
+    prediction = gate(shared, [Prediction(first, first), Prediction(second, second)])
+    torch.testing.assert_close(prediction.logits, weights[:, :1] * first + weights[:, 1:] * second)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_a_gate_in_a_batch_of_one_says_so() -> None:
 def test_branches_with_the_networks_own_weights_get_new_classifiers() -> None:
     network = new("small resnet", 0)
     model = Branches(network, [deepcopy(network), deepcopy(network)], IMAGES[:2], Gate).eval()
-    one, two, three, _ = (head.logits for head in model(IMAGES))
-    assert not torch.allclose(one, two)
-    assert not torch.allclose(two, three)
+    first, second, third, _ = (head.logits for head in model(IMAGES))
+    assert not torch.allclose(first, second)
+    assert not torch.allclose(second, third)
 
 
 def test_a_copy_is_divided_apart_from_the_original() -> None:

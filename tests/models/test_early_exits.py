@@ -33,18 +33,18 @@ def of(name: str, **options: Any) -> EarlyExits:
     return EarlyExits(network, LARGER[:2]).eval()
 
 
-def answers(model: EarlyExits, images: Tensor) -> dict[str, Tensor]:
+def predict_logits(model: EarlyExits, images: Tensor) -> dict[str, Tensor]:
     with torch.no_grad():
         return {name: head.logits for name, head in zip(model.head_names, model(images), strict=True)}
 
 
-def changed(model: EarlyExits, images: Tensor, place: str) -> set[str]:
+def heads_changed_by(model: EarlyExits, images: Tensor, module: str) -> set[str]:
     """The heads that answer differently once the weights of one part are disturbed."""
-    before = answers(model, images)
+    before = predict_logits(model, images)
     with torch.no_grad():
-        for weight in model.network.get_submodule(place).parameters():
+        for weight in model.network.get_submodule(module).parameters():
             weight.add_(0.1)
-    after = answers(model, images)
+    after = predict_logits(model, images)
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
@@ -67,7 +67,7 @@ def test_the_deepest_head_is_the_network_itself() -> None:
     ],
 )
 def test_an_exit_reads_its_own_stage_and_nothing_deeper(stage: str, heads: set[str]) -> None:
-    assert changed(exits().eval(), IMAGES, stage) == heads
+    assert heads_changed_by(exits().eval(), IMAGES, stage) == heads
 
 
 def test_heads_that_are_not_asked_are_not_touched() -> None:
@@ -101,11 +101,11 @@ def test_stages_that_run_out_of_size_get_pooled_exits() -> None:
 def test_a_vit_of_twelve_blocks_has_eleven_exits_on_its_class_token() -> None:
     model = of("deit_tiny_patch16_224", **SMALL_VIT)
     assert model.head_names == ("final", *(f"block{k}" for k in range(11, 0, -1)))
-    seen: dict[str, Tensor] = {}
-    for place, block in enumerate(model.network.blocks, start=1):  # type: ignore[arg-type]
-        block.register_forward_hook(lambda _, __, out, place=place: seen.update({f"block{place}": out[:, 0]}))
+    tokens: dict[str, Tensor] = {}
+    for number, block in enumerate(model.network.blocks, start=1):  # type: ignore[arg-type]
+        block.register_forward_hook(lambda _, __, out, number=number: tokens.update({f"block{number}": out[:, 0]}))
     for name, head in zip(model.head_names[1:], model(LARGER)[1:], strict=True):
-        alone = model.exits[name](seen[name])
+        alone = model.exits[name](tokens[name])
         assert torch.equal(head.logits, alone.logits)
         assert torch.equal(head.features, alone.features)
 
@@ -114,33 +114,33 @@ def test_a_pit_has_eleven_exits_inside_its_stages() -> None:
     model = of("pit_ti_224", img_size=32, num_classes=7)
     assert model.head_names == ("final", *(f"block{k}" for k in range(11, 0, -1)))
     assert [model.exits[f"block{k}"].norm.normalized_shape[0] for k in range(1, 12)] == [64] * 2 + [128] * 6 + [256] * 3
-    seen: list[Tensor] = []
+    tokens: list[Tensor] = []
     for stage in model.network.transformers:  # type: ignore[union-attr]
         for block in stage.blocks:
-            block.register_forward_hook(lambda _, __, out: seen.append(out[:, 0]))
+            block.register_forward_hook(lambda _, __, out: tokens.append(out[:, 0]))
     heads = model(LARGER)[1:]
-    for place in range(1, 12):
-        assert torch.equal(heads[-place].logits, model.exits[f"block{place}"](seen[place - 1]).logits)
+    for number in range(1, 12):
+        assert torch.equal(heads[-number].logits, model.exits[f"block{number}"](tokens[number - 1]).logits)
 
 
 def test_a_vit_that_pools_has_exits_on_pooled_tokens() -> None:
     model = of("vit_tiny_patch16_224", global_pool="avg", depth=3, patch_size=8, **SMALL_VIT)
-    seen: list[Tensor] = []
+    tokens: list[Tensor] = []
     for block in model.network.blocks:  # type: ignore[union-attr]
-        block.register_forward_hook(lambda _, __, out: seen.append(out[:, 1:].mean(1)))
+        block.register_forward_hook(lambda _, __, out: tokens.append(out[:, 1:].mean(1)))
     heads = model(LARGER)
-    torch.testing.assert_close(heads[1].logits, model.exits["block2"](seen[1]).logits)
-    torch.testing.assert_close(heads[2].logits, model.exits["block1"](seen[0]).logits)
+    torch.testing.assert_close(heads[1].logits, model.exits["block2"](tokens[1]).logits)
+    torch.testing.assert_close(heads[2].logits, model.exits["block1"](tokens[0]).logits)
 
 
 @pytest.mark.parametrize("block", [0, 4, 10, 11])
 def test_an_exit_reads_its_own_block_and_nothing_deeper(block: int) -> None:
     model = of("deit_tiny_patch16_224", **SMALL_VIT)
-    assert changed(model, LARGER, f"blocks.{block}") == {"final", *(f"block{k}" for k in range(block + 1, 12))}
+    assert heads_changed_by(model, LARGER, f"blocks.{block}") == {"final", *(f"block{k}" for k in range(block + 1, 12))}
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "heads"),
+    ("name", "module", "heads"),
     [
         ("swin_tiny_patch4_window7_224", "layers.2", {"final", "stage3"}),
         ("densenet121", "features.denseblock2", {"final", "stage3", "stage2"}),
@@ -149,14 +149,14 @@ def test_an_exit_reads_its_own_block_and_nothing_deeper(block: int) -> None:
         ("efficientvim_m1", "stages.0", {"final", "stage2", "stage1"}),
     ],
 )
-def test_other_networks_are_read_in_the_right_order(name: str, place: str, heads: set[str]) -> None:
+def test_other_networks_are_read_in_the_right_order(name: str, module: str, heads: set[str]) -> None:
     small: dict[str, dict[str, Any]] = {
         "swin_tiny_patch4_window7_224": {"img_size": 32, "embed_dim": 16, "depths": (1,) * 4, "num_heads": (1,) * 4},
         "densenet121": {"block_config": (1, 1, 1, 1)},
         "vgg11": {"mlp_ratio": 0.01},
         "levit_128s": {"img_size": 32},
     }
-    assert changed(of(name, num_classes=7, **small.get(name, {})), LARGER, place) == heads
+    assert heads_changed_by(of(name, num_classes=7, **small.get(name, {})), LARGER, module) == heads
 
 
 def test_maps_with_channels_last_are_turned() -> None:
@@ -180,9 +180,9 @@ def test_a_pooled_exit_is_its_formula() -> None:
 def test_a_copy_is_read_apart_from_the_original() -> None:
     model = of("pit_ti_224", img_size=32, num_classes=7)
     copy = deepcopy(model)
-    expected = answers(copy, LARGER)
-    assert "block1" in changed(model, LARGER, "transformers.0")
-    assert all(torch.equal(expected[name], found) for name, found in answers(copy, LARGER).items())
+    expected = predict_logits(copy, LARGER)
+    assert "block1" in heads_changed_by(model, LARGER, "transformers.0")
+    assert all(torch.equal(expected[name], logits) for name, logits in predict_logits(copy, LARGER).items())
 
 
 @pytest.mark.parametrize(

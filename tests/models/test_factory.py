@@ -39,11 +39,11 @@ def weights(seed: int, name: str = "resnet18_small") -> dict[str, Tensor]:
 
 def test_weights_are_a_function_of_the_seed_alone() -> None:
     torch.manual_seed(1)
-    one, before = weights(7), torch.get_rng_state()
-    other, after = weights(7), torch.get_rng_state()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    first, before = weights(7), torch.get_rng_state()
+    second, after = weights(7), torch.get_rng_state()
+    assert all(torch.equal(first[name], second[name]) for name in first)
     assert torch.equal(before, after)
-    assert not torch.equal(one["conv1.weight"], weights(8)["conv1.weight"])
+    assert not torch.equal(first["conv1.weight"], weights(8)["conv1.weight"])
 
 
 VIT = {"embed_dim": 24, "depth": 2}
@@ -63,9 +63,9 @@ VIT = {"embed_dim": 24, "depth": 2}
 )
 def test_a_saved_network_opens_in_timm(tmp_path: Path, spec: NetworkSpec) -> None:
     images = load(DataSpec("digits")).train
-    shown = DataInfo(images.inputs(torch.arange(2)), images.classes, (images.mean, images.std))
-    network = build_network(spec, shown, seed=0).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    save_student(network, spec, shown, tmp_path / "student")
+    info = DataInfo(images.inputs(torch.arange(2)), images.classes, (images.mean, images.std))
+    network = build_network(spec, info, seed=0).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    save_student(network, spec, info, tmp_path / "student")
     opened = timm.create_model(f"local-dir:{tmp_path}/student", pretrained=True).eval()
     sample = images.inputs(torch.arange(4))
     config = timm.data.resolve_model_data_config(opened)
@@ -85,8 +85,10 @@ def test_pretrained_weights_are_used(tmp_path: Path) -> None:
     save_file(source, tmp_path / "weights.safetensors")
     where = {"pretrained_cfg_overlay": {"file": str(tmp_path / "weights.safetensors")}}
     spec = NetworkSpec("mobilenetv3_small_050", {"pretrained": True, **where})
-    found = build_network(spec, COLOUR, seed=0).state_dict()
-    differ = {name for name in source if source[name].shape != found[name].shape or not source[name].equal(found[name])}
+    loaded = build_network(spec, COLOUR, seed=0).state_dict()
+    differ = {
+        name for name in source if source[name].shape != loaded[name].shape or not source[name].equal(loaded[name])
+    }
     assert differ == {"classifier.weight", "classifier.bias"}
     save_student(build_network(spec, COLOUR, seed=0), spec, COLOUR, tmp_path / "student")
     assert timm.create_model(f"local-dir:{tmp_path}/student", pretrained=True).num_classes == 100

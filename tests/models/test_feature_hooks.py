@@ -21,12 +21,12 @@ def resnet(**options: Any) -> nn.Module:
 
 
 def output_of(network: nn.Module, name: str) -> Tensor:
-    seen: list[Tensor] = []
-    handle = network.get_submodule(name).register_forward_hook(lambda _, __, out: seen.append(out))
+    outputs: list[Tensor] = []
+    handle = network.get_submodule(name).register_forward_hook(lambda _, __, out: outputs.append(out))
     with torch.no_grad():
         network.eval()(IMAGES)
     handle.remove()
-    return seen[0]
+    return outputs[0]
 
 
 def test_the_middle_of_a_resnet_is_its_second_stage() -> None:
@@ -69,24 +69,24 @@ def test_a_network_that_shows_nothing_is_said_so() -> None:
 def test_the_convolution_follows_the_sizes(
     student: tuple[int, ...], teacher: tuple[int, ...], kind: type[nn.Module], kernel: object, stride: object
 ) -> None:
-    made = make_regressor(torch.zeros(2, *student), torch.zeros(2, *teacher))
-    assert isinstance(made, nn.Sequential)
-    assert [type(layer) for layer in made] == [kind, nn.BatchNorm2d, nn.ReLU]
-    assert (made[0].kernel_size, made[0].stride) == (kernel, stride)
-    assert made(torch.randn(2, *student)).shape == (2, *teacher)
+    regressor = make_regressor(torch.zeros(2, *student), torch.zeros(2, *teacher))
+    assert isinstance(regressor, nn.Sequential)
+    assert [type(layer) for layer in regressor] == [kind, nn.BatchNorm2d, nn.ReLU]
+    assert (regressor[0].kernel_size, regressor[0].stride) == (kernel, stride)
+    assert regressor(torch.randn(2, *student)).shape == (2, *teacher)
 
 
 def test_negative_targets_can_be_reached() -> None:
-    made = make_regressor(torch.zeros(2, 4, 8, 8), -torch.ones(2, 6, 8, 8))
-    assert isinstance(made, nn.Sequential)
-    assert not isinstance(made[-1], nn.ReLU)
+    regressor = make_regressor(torch.zeros(2, 4, 8, 8), -torch.ones(2, 6, 8, 8))
+    assert isinstance(regressor, nn.Sequential)
+    assert not isinstance(regressor[-1], nn.ReLU)
 
 
 def test_tokens_get_linear_and_layernorm() -> None:
-    made = make_regressor(torch.zeros(2, 5), torch.zeros(2, 7))
-    assert isinstance(made, nn.Sequential)
-    assert [type(layer) for layer in made] == [nn.Linear, nn.LayerNorm]
-    assert made(torch.randn(2, 5)).shape == (2, 7)
+    regressor = make_regressor(torch.zeros(2, 5), torch.zeros(2, 7))
+    assert isinstance(regressor, nn.Sequential)
+    assert [type(layer) for layer in regressor] == [nn.Linear, nn.LayerNorm]
+    assert regressor(torch.randn(2, 5)).shape == (2, 7)
 
 
 def test_sizes_that_cross_are_said_so() -> None:

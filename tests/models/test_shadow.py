@@ -25,8 +25,8 @@ def network(name: str = "resnet18_small", **options: Any) -> nn.Module:
 def conv(layer: Any, maps: Tensor, stride: int = 1) -> Tensor:
     """Convolution, BatchNorm in evaluation mode and ReLU, written out."""
     weight, norm = layer[0].weight, layer[1]
-    found = torch.nn.functional.conv2d(maps, weight, stride=stride, padding=weight.shape[-1] // 2)
-    scaled = (found - norm.running_mean[:, None, None]) / (norm.running_var[:, None, None] + norm.eps).sqrt()
+    convolved = torch.nn.functional.conv2d(maps, weight, stride=stride, padding=weight.shape[-1] // 2)
+    scaled = (convolved - norm.running_mean[:, None, None]) / (norm.running_var[:, None, None] + norm.eps).sqrt()
     return (scaled * norm.weight[:, None, None] + norm.bias[:, None, None]).relu()
 
 
@@ -57,11 +57,11 @@ def test_a_shadow_of_a_resnet_is_the_cards_formula() -> None:
 
 def test_a_shadow_of_a_vit_reads_its_last_three_class_tokens() -> None:
     model = WithShadow(network("deit_tiny_patch16_224", **VIT), IMAGES[:2]).eval()
-    seen: list[Tensor] = []
+    tokens: list[Tensor] = []
     for block in model.network.blocks[1:]:  # type: ignore[index, union-attr]
-        block.register_forward_hook(lambda _, __, out: seen.append(out[:, 0]))
+        block.register_forward_hook(lambda _, __, out: tokens.append(out[:, 0]))
     _, shadow = model(IMAGES)
-    torch.testing.assert_close(shadow.features, model.shadow(seen))
+    torch.testing.assert_close(shadow.features, model.shadow(tokens))
     kinds = [[type(part) for part in layer] for layer in (*model.shadow.downs, model.shadow.last)]  # type: ignore[arg-type, attr-defined]
     assert kinds == [[nn.Linear, nn.LayerNorm, nn.ReLU]] * 2 + [[nn.Linear, nn.LayerNorm]]
 

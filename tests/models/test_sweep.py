@@ -31,11 +31,11 @@ class Family(NamedTuple):
 
 
 def stages(count: int) -> tuple[str, ...]:
-    return tuple(f"stage{place}" for place in range(count, 0, -1))
+    return tuple(f"stage{number}" for number in range(count, 0, -1))
 
 
 def blocks(count: int) -> tuple[str, ...]:
-    return tuple(f"block{place}" for place in range(count, 0, -1))
+    return tuple(f"block{number}" for number in range(count, 0, -1))
 
 
 FOUR = stages(3)
@@ -115,7 +115,7 @@ def images(size: int) -> Tensor:
     return torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0)) * 4 - 2
 
 
-def shown(size: int) -> DataInfo:
+def data_info(size: int) -> DataInfo:
     return DataInfo(images(size)[:2], ("?",) * CLASSES)
 
 
@@ -124,20 +124,20 @@ def batch(size: int) -> Batch:
 
 
 @cache
-def built(place: int) -> nn.Module:
-    family = FAMILIES[place]
-    return build_network(NetworkSpec(family.name, family.options), shown(family.size), seed=0)
+def build_family(index: int) -> nn.Module:
+    family = FAMILIES[index]
+    return build_network(NetworkSpec(family.name, family.options), data_info(family.size), seed=0)
 
 
-def given(place: int) -> Ingredients:
+def make_ingredients(index: int) -> Ingredients:
     """A small ResNet as the teacher, the family as the student."""
-    size = FAMILIES[place].size
-    teacher = build_network(NetworkSpec("resnet18_small", {"width": 4}), shown(size), seed=0)
-    networks = {"teacher": teacher, "student": deepcopy(built(place))}
+    size = FAMILIES[index].size
+    teacher = build_network(NetworkSpec("resnet18_small", {"width": 4}), data_info(size), seed=0)
+    networks = {"teacher": teacher, "student": deepcopy(build_family(index))}
     return Ingredients(lambda role, **_: networks[role], batch(size).inputs[:2])
 
 
-def stepped(model: nn.Module, losses: dict[str, Tensor]) -> None:
+def check_step(model: nn.Module, losses: dict[str, Tensor]) -> None:
     """One step down the losses, which must be finite and reach every weight."""
     total = torch.stack([*losses.values()]).sum()
     assert torch.isfinite(total)
@@ -148,48 +148,48 @@ def stepped(model: nn.Module, losses: dict[str, Tensor]) -> None:
     torch.optim.SGD(model.parameters(), lr=1e-3).step()
 
 
-@pytest.mark.parametrize("place", range(len(FAMILIES)), ids=IDS)
-def test_a_kd_step(place: int) -> None:
-    method, seen = KD(), batch(FAMILIES[place].size)
-    models = method.models(given(place))
+@pytest.mark.parametrize("index", range(len(FAMILIES)), ids=IDS)
+def test_a_kd_step(index: int) -> None:
+    method, items = KD(), batch(FAMILIES[index].size)
+    models = method.models(make_ingredients(index))
     student = models["student"]
     assert isinstance(student, Classifier)
-    ((logits, features, _),) = student.eval()(seen.inputs)
-    ((_, target, _),) = models["teacher"](seen.inputs)
+    ((logits, features, _),) = student.eval()(items.inputs)
+    ((_, target, _),) = models["teacher"](items.inputs)
     assert logits.shape == (4, CLASSES)
     assert features.shape == target.shape == (4, 32)
     own = student.network
     with torch.no_grad():
-        scaled = preprocess(own, seen.inputs) if "input_size" in FAMILIES[place].options else seen.inputs
+        scaled = preprocess(own, items.inputs) if "input_size" in FAMILIES[index].options else items.inputs
         torch.testing.assert_close(logits, own(scaled))
-    losses = method.losses("student", {**models, "student": student.train()}, seen, NOW)
+    losses = method.losses("student", {**models, "student": student.train()}, items, NOW)
     assert [*losses] == ["label", "logit", "feature"]
-    stepped(student, dict(losses))
+    check_step(student, dict(losses))
 
 
-@pytest.mark.parametrize("place", [p for p, f in enumerate(FAMILIES) if f.exits is not None], ids=lambda p: IDS[p])
-def test_a_self_kd_step(place: int) -> None:
-    method, seen = SelfKD(), batch(FAMILIES[place].size)
-    model = method.models(given(place))["network"]
+@pytest.mark.parametrize("index", [p for p, f in enumerate(FAMILIES) if f.exits is not None], ids=lambda p: IDS[p])
+def test_a_self_kd_step(index: int) -> None:
+    method, items = SelfKD(), batch(FAMILIES[index].size)
+    model = method.models(make_ingredients(index))["network"]
     assert isinstance(model, EarlyExits)
-    assert model.head_names == ("final", *(FAMILIES[place].exits or ()))
-    deepest, *exits = model.eval()(seen.inputs)
-    (alone,) = Classifier(model.network)(seen.inputs)
+    assert model.head_names == ("final", *(FAMILIES[index].exits or ()))
+    deepest, *exits = model.eval()(items.inputs)
+    (alone,) = Classifier(model.network)(items.inputs)
     torch.testing.assert_close(deepest.logits, alone.logits)
     assert {head.features.shape for head in exits} == {alone.features.shape}
     assert len({head.logits.sum().item() for head in exits}) == len(exits), "two exits say the same"
-    losses = method.losses("student", {"network": model.train()}, seen, NOW)
+    losses = method.losses("student", {"network": model.train()}, items, NOW)
     assert [*losses] == ["label", "exit label", "exit logit", "exit feature"]
-    stepped(model, dict(losses))
+    check_step(model, dict(losses))
 
 
-@pytest.mark.parametrize("place", [p for p, f in enumerate(FAMILIES) if f.exits is None], ids=lambda p: IDS[p])
-def test_what_cannot_do_self_kd_says_so(place: int) -> None:
+@pytest.mark.parametrize("index", [p for p, f in enumerate(FAMILIES) if f.exits is None], ids=lambda p: IDS[p])
+def test_what_cannot_do_self_kd_says_so(index: int) -> None:
     with pytest.raises(UserError, match="cannot do self KD") as error:
-        SelfKD().models(given(place))
-    assert type(built(place)).__name__ in str(error.value)
+        SelfKD().models(make_ingredients(index))
+    assert type(build_family(index)).__name__ in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_the_sweep_is_wide() -> None:
-    assert len({type(built(place)).__module__ for place in range(len(FAMILIES))}) >= 50
+    assert len({type(build_family(index)).__module__ for index in range(len(FAMILIES))}) >= 50

@@ -75,8 +75,8 @@ class Two(nn.Module):
         super().__init__()
         self.last = nn.Linear(10, 3)
 
-    def forward(self, one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
-        both = torch.cat([one, two], 1)
+    def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat([first, second], 1)
         return self.last(both), both[:, :4] * 2
 
 
@@ -117,12 +117,12 @@ class Scaled(nn.Module):
         return (2.0 * self.last(self.first(x))).log_softmax(1)
 
 
-def made(make: Callable[..., nn.Module], shown: DataInfo, seed: int = 0, **options: Any) -> nn.Module:
-    return build_network(NetworkSpec("resnet18_small", options), shown, seed, make)
+def build_from(make: Callable[..., nn.Module], info: DataInfo, seed: int = 0, **options: Any) -> nn.Module:
+    return build_network(NetworkSpec("resnet18_small", options), info, seed, make)
 
 
 @pytest.mark.parametrize(
-    ("make", "shown", "features"),
+    ("make", "info", "features"),
     [
         (mlp, VECTORS, lambda n, x: n[:2](x)),
         (Cnn, IMAGES, lambda n, x: n.body(x).flatten(1)),
@@ -136,25 +136,25 @@ def made(make: Callable[..., nn.Module], shown: DataInfo, seed: int = 0, **optio
     ids=["mlp", "cnn", "text", "two inputs", "namedtuple", "linear", "timm"],
 )  # fmt: skip
 def test_features_are_given_or_what_enters_the_last_linear_layer(
-    make: Callable[..., nn.Module], shown: DataInfo, features: Callable[[Any, Any], Tensor]
+    make: Callable[..., nn.Module], info: DataInfo, features: Callable[[Any, Any], Tensor]
 ) -> None:
-    network = made(make, shown).eval()
+    network = build_from(make, info).eval()
     with torch.no_grad():
-        (said,) = Classifier(network)(shown.sample)
-        assert torch.equal(said.logits, _own_logits(network, shown.sample))
-        torch.testing.assert_close(said.features, features(network, shown.sample), rtol=0, atol=0)
-    assert feature_width(network, shown.sample) == said.features.shape[1]
+        (prediction,) = Classifier(network)(info.sample)
+        assert torch.equal(prediction.logits, _own_logits(network, info.sample))
+        torch.testing.assert_close(prediction.features, features(network, info.sample), rtol=0, atol=0)
+    assert feature_width(network, info.sample) == prediction.features.shape[1]
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
 def _own_logits(network: nn.Module, sample: Inputs) -> Tensor:
     if isinstance(sample, Mapping):
-        answer = network(**sample)
+        output = network(**sample)
     else:
-        answer = network(*sample) if isinstance(sample, tuple) else network(sample)
-    if isinstance(answer, Mapping):
-        return answer["logits"]  # type: ignore[no-any-return]
-    return answer[0] if isinstance(answer, tuple) else answer  # type: ignore[no-any-return]
+        output = network(*sample) if isinstance(sample, tuple) else network(sample)
+    if isinstance(output, Mapping):
+        return output["logits"]  # type: ignore[no-any-return]
+    return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
 
 
 def test_a_network_that_was_never_built_here_is_read_too() -> None:
@@ -162,15 +162,15 @@ def test_a_network_that_was_never_built_here_is_read_too() -> None:
     assert isinstance(IMAGES.sample, Tensor)
     network, twin = Cnn(), Cnn()
     twin.load_state_dict(network.state_dict())
-    (said,) = Classifier(network)(IMAGES.sample)
-    assert torch.equal(said.logits, twin(IMAGES.sample))
+    (prediction,) = Classifier(network)(IMAGES.sample)
+    assert torch.equal(prediction.logits, twin(IMAGES.sample))
     assert network.training
     assert all(torch.equal(a, b) for a, b in zip(network.buffers(), twin.buffers(), strict=True))
 
 
 def test_the_last_layer_is_looked_for_once() -> None:
     """A search in the middle of a training would be a pass more after a resume than without one."""
-    network = made(mlp, VECTORS)
+    network = build_from(mlp, VECTORS)
     calls: list[int] = []
     network.register_forward_pre_hook(lambda *_: calls.append(1))
     for model in (Classifier(network), deepcopy(Classifier(network)), Classifier(deepcopy(network))):
@@ -180,7 +180,7 @@ def test_the_last_layer_is_looked_for_once() -> None:
 
 
 def test_copies_stay_apart() -> None:
-    model = Classifier(made(mlp, VECTORS)).eval()
+    model = Classifier(build_from(mlp, VECTORS)).eval()
     model(VECTORS.sample)
     copy = deepcopy(model)
     expected = copy(VECTORS.sample)[0]
@@ -196,70 +196,70 @@ def test_weights_are_a_function_of_the_seed_alone() -> None:
 
     for make in (mlp, lazy):
         torch.manual_seed(1)
-        one, before = made(make, VECTORS, 7).state_dict(), torch.get_rng_state()
+        first, before = build_from(make, VECTORS, 7).state_dict(), torch.get_rng_state()
         torch.manual_seed(2)
-        other = made(make, VECTORS, 7).state_dict()
-        assert all(torch.equal(one[name], other[name]) for name in one)
-        assert not torch.equal(one["0.weight"], made(make, VECTORS, 8).state_dict()["0.weight"])
+        second = build_from(make, VECTORS, 7).state_dict()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        assert not torch.equal(first["0.weight"], build_from(make, VECTORS, 8).state_dict()["0.weight"])
         torch.manual_seed(1)
         assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_function_has_a_name() -> None:
     spec = NetworkSpec(f"{__name__}:mlp", {"width": 9})
-    found, expected = build_network(spec, VECTORS, 3), made(mlp, VECTORS, 3, width=9)
-    assert isinstance(found, nn.Sequential)
+    network, expected = build_network(spec, VECTORS, 3), build_from(mlp, VECTORS, 3, width=9)
+    assert isinstance(network, nn.Sequential)
     assert all(
-        torch.equal(a, b) for a, b in zip(found.state_dict().values(), expected.state_dict().values(), strict=True)
+        torch.equal(a, b) for a, b in zip(network.state_dict().values(), expected.state_dict().values(), strict=True)
     )
 
 
 def test_kd_trains_a_cnn_of_ones_own_by_its_features() -> None:
     """A wide teacher, a narrow student, features through an adapter: the loss falls, and the teacher stands still."""
     widths = {"teacher": 6, "student": 4}
-    given = Ingredients(lambda role, **_: made(Cnn, IMAGES, width=widths[role]), IMAGES.sample)
+    ingredients = Ingredients(lambda role, **_: build_from(Cnn, IMAGES, width=widths[role]), IMAGES.sample)
     method = KD(feature_weight=1.0)
-    models = method.models(given)
+    models = method.models(ingredients)
     x = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     batch = Batch(x, torch.arange(16) % 3, torch.arange(16))
     before = {name: value.clone() for name, value in models["teacher"].eval().state_dict().items()}
     optimizer = torch.optim.SGD(models["student"].parameters(), 0.05)
-    seen = []
+    history = []
     for step in range(30):
         losses = method.losses("student", models, batch, Progress(step, 1, 30))
-        seen.append({name: loss.item() for name, loss in losses.items()})
+        history.append({name: loss.item() for name, loss in losses.items()})
         optimizer.zero_grad()
         sum(losses.values()).backward()  # type: ignore[union-attr]
         # The decoy is no part of the answer, so nothing can reach it.
         assert all((w.grad is None) == ("unrelated" in n) for n, w in models["student"].named_parameters())
         optimizer.step()
-    assert seen[-1]["feature"] < 0.5 * seen[0]["feature"]
-    assert seen[-1]["label"] < seen[0]["label"]
+    assert history[-1]["feature"] < 0.5 * history[0]["feature"]
+    assert history[-1]["label"] < history[0]["label"]
     assert all(torch.equal(before[name], value) for name, value in models["teacher"].state_dict().items())
 
 
 def test_features_that_cannot_be_found_are_missed_only_where_they_are_needed() -> None:
-    given = Ingredients(lambda role, **_: made(Hidden, VECTORS), VECTORS.sample)
+    ingredients = Ingredients(lambda role, **_: build_from(Hidden, VECTORS), VECTORS.sample)
     with pytest.raises(UserError, match=r"^Hidden does not show its features: .*\(logits, features\), .*$"):
-        KD().models(given)
-    models = KD(feature_weight=0).models(given)
-    (said,) = models["student"](VECTORS.sample)
-    assert said.features.shape == (2, 0)
+        KD().models(ingredients)
+    models = KD(feature_weight=0).models(ingredients)
+    (prediction,) = models["student"](VECTORS.sample)
+    assert prediction.features.shape == (2, 0)
     batch = Batch(VECTORS.sample, torch.tensor([0, 2]), torch.arange(2))
     losses = KD(feature_weight=0).losses("student", models, batch, Progress(0, 1, 1))
-    torch.testing.assert_close(losses["label"], 0.7 * F.cross_entropy(said.logits, batch.labels))
+    torch.testing.assert_close(losses["label"], 0.7 * F.cross_entropy(prediction.logits, batch.labels))
 
 
 def test_features_are_what_enters_the_last_linear_layer_whatever_becomes_of_its_output() -> None:
-    network = made(Scaled, VECTORS)
-    (said,) = Classifier(network)(VECTORS.sample)
-    assert torch.equal(said.features, network.first(VECTORS.sample))
-    assert torch.equal(said.logits, network(VECTORS.sample))
+    network = build_from(Scaled, VECTORS)
+    (prediction,) = Classifier(network)(VECTORS.sample)
+    assert torch.equal(prediction.features, network.first(VECTORS.sample))
+    assert torch.equal(prediction.logits, network(VECTORS.sample))
 
 
-@pytest.mark.parametrize(("make", "shown"), [(mlp, VECTORS), (Text, TOKENS), (Cnn, IMAGES)])
-def test_methods_that_look_inside_say_so(make: Callable[..., nn.Module], shown: DataInfo) -> None:
-    network, sample = made(make, shown), cast_any(shown.sample)
+@pytest.mark.parametrize(("make", "info"), [(mlp, VECTORS), (Text, TOKENS), (Cnn, IMAGES)])
+def test_methods_that_look_inside_say_so(make: Callable[..., nn.Module], info: DataInfo) -> None:
+    network, sample = build_from(make, info), cast_any(info.sample)
     for look in (EarlyExits, find_hint, WithShadow):
         with pytest.raises(UserError, match=r"does not show two or more of its blocks or stages.*Use method='kd'"):
             look(network, sample)
@@ -342,16 +342,16 @@ def the_same() -> nn.Module:
 )
 def test_bad_networks_are_each_one_line(make: Any, message: str) -> None:
     if make is the_same:
-        made(make, VECTORS)
+        build_from(make, VECTORS)
     with pytest.raises(UserError) as error:
-        made(make, VECTORS)
+        build_from(make, VECTORS)
     assert message in str(error.value)
     assert str(error.value).startswith(f"Network {__name__}:")
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "shown", "message"),
+    ("name", "info", "message"),
     [
         ("tests.models.test_user_networks:nothing", VECTORS, "Cannot load 'tests.models.test_user_networks:nothing'"),
         ("tests.models.test_user_networks:CLASSES", VECTORS, "must be a function that makes an nn.Module, got tuple."),
@@ -360,14 +360,14 @@ def test_bad_networks_are_each_one_line(make: Any, message: str) -> None:
         ("resnet18_small", IMAGES._replace(classes=()), "The data does not say how many classes there are"),
     ],
 )
-def test_names_that_do_not_fit_are_explained(name: str, shown: DataInfo, message: str) -> None:
+def test_names_that_do_not_fit_are_explained(name: str, info: DataInfo, message: str) -> None:
     with pytest.raises(UserError) as error:
-        build_network(NetworkSpec(name), shown, 0)
+        build_network(NetworkSpec(name), info, 0)
     assert message in str(error.value)
 
 
 def test_classes_nobody_names_are_not_counted() -> None:
-    assert made(lambda: nn.Linear(6, 17), VECTORS._replace(classes=()))(VECTORS.sample).shape == (2, 17)
+    assert build_from(lambda: nn.Linear(6, 17), VECTORS._replace(classes=()))(VECTORS.sample).shape == (2, 17)
 
 
 class Tied(nn.Module):
@@ -383,24 +383,24 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "shown"),
+    ("make", "options", "info"),
     [(mlp, {"width": 9}, VECTORS), (Cnn, {}, IMAGES), (Text, {}, TOKENS), (Tied, {}, VECTORS._replace(classes=()))],
 )
 def test_a_saved_student_is_loaded_again(
-    tmp_path: Path, make: Callable[..., nn.Module], options: dict[str, Any], shown: DataInfo
+    tmp_path: Path, make: Callable[..., nn.Module], options: dict[str, Any], info: DataInfo
 ) -> None:
     spec = NetworkSpec(f"{__name__}:{make.__name__}", options)
-    network = build_network(spec, shown, seed=5)
-    save_student(network, spec, shown, tmp_path / "student")
-    expected = _own_logits(network.eval(), shown.sample)
+    network = build_network(spec, info, seed=5)
+    save_student(network, spec, info, tmp_path / "student")
+    expected = _own_logits(network.eval(), info.sample)
     state = torch.get_rng_state()
-    for folder, given in ((tmp_path, None), (tmp_path / "student", None), (str(tmp_path), make)):
-        opened = load_student(folder, given)
+    for folder, function in ((tmp_path, None), (tmp_path / "student", None), (str(tmp_path), make)):
+        opened = load_student(folder, function)
         assert not opened.training
-        assert torch.equal(_own_logits(opened, shown.sample), expected)
+        assert torch.equal(_own_logits(opened, info.sample), expected)
     assert torch.equal(torch.get_rng_state(), state)
-    later = build_network(NetworkSpec(spec.name, options, weights=str(tmp_path)), shown, seed=6)
-    assert torch.equal(_own_logits(later.eval(), shown.sample), expected)
+    later = build_network(NetworkSpec(spec.name, options, weights=str(tmp_path)), info, seed=6)
+    assert torch.equal(_own_logits(later.eval(), info.sample), expected)
     check_trained(NetworkSpec(spec.name, options, weights=str(tmp_path)), 3)
 
 
@@ -416,12 +416,12 @@ def test_timms_form_opens_by_itself(tmp_path: Path) -> None:
 
 def test_a_network_of_timms_with_weights_in_two_places_is_saved(tmp_path: Path) -> None:
     spec = NetworkSpec("coat_lite_tiny", {"img_size": 32, "embed_dims": (8, 8, 8, 8)})
-    shown = DataInfo(torch.randn(2, 3, 32, 32, generator=CHANCE), CLASSES, ((0.5,) * 3, (0.2,) * 3))
-    network = build_network(spec, shown, seed=5).eval()
+    info = DataInfo(torch.randn(2, 3, 32, 32, generator=CHANCE), CLASSES, ((0.5,) * 3, (0.2,) * 3))
+    network = build_network(spec, info, seed=5).eval()
     places = [value.data_ptr() for value in network.state_dict().values()]
     assert len({*places}) < len(places)
-    save_student(network, spec, shown, tmp_path / "student")
-    assert torch.equal(load_student(tmp_path)(shown.sample), network(shown.sample))
+    save_student(network, spec, info, tmp_path / "student")
+    assert torch.equal(load_student(tmp_path)(info.sample), network(info.sample))
 
 
 DAMAGED = ("", "[]", "null", "{}", "{" * 99_999, '{"architecture": 3}', '{"architecture": "no"}', '{"made_by": []}')
@@ -433,7 +433,7 @@ def test_a_damaged_description_of_a_student_is_explained(tmp_path: Path, damage:
     spec = NetworkSpec("resnet18_small", {"width": 4})
     save_student(build_network(spec, IMAGES, seed=5), spec, IMAGES, tmp_path / "student")
     (tmp_path / "student" / "config.json").write_text(damage)
-    with pytest.raises(UserError, match=r"student.*(does not describe|does not say|cannot be opened)"):
+    with pytest.raises(UserError, match=r"student.*(does not describe|does not name|cannot be opened)"):
         load_student(tmp_path)
 
 
@@ -441,7 +441,7 @@ def test_students_that_cannot_be_loaded_are_explained(tmp_path: Path) -> None:
     def local() -> nn.Module:
         return mlp(4)
 
-    network = made(local, VECTORS)
+    network = build_from(local, VECTORS)
     save_student(
         network, NetworkSpec("resnet18_small"), VECTORS, tmp_path / "student", made_by=f"{__name__}:nowhere.local"
     )
@@ -476,10 +476,10 @@ def test_a_trained_network_sees_images_normalised_as_in_its_own_training(tmp_pat
     network = build_network(spec, IMAGES, seed=5)
     save_student(network, spec, IMAGES, tmp_path / "student")
     pixels = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    other = ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
-    mean, std = (torch.tensor(values)[:, None, None] for values in other)
+    second = ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    mean, std = (torch.tensor(values)[:, None, None] for values in second)
     trained = NetworkSpec(spec.name, weights=str(tmp_path))
-    later = build_network(trained, IMAGES._replace(normalisation=other), seed=6)
-    keep_normalisation(later, trained, other)
-    said = Classifier(deepcopy(later))((pixels - mean) / std)[0].logits
-    torch.testing.assert_close(said, network((pixels - 0.5) / 0.2))
+    later = build_network(trained, IMAGES._replace(normalisation=second), seed=6)
+    keep_normalisation(later, trained, second)
+    logits = Classifier(deepcopy(later))((pixels - mean) / std)[0].logits
+    torch.testing.assert_close(logits, network((pixels - 0.5) / 0.2))

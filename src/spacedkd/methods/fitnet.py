@@ -44,11 +44,9 @@ class FitNet(KD):
         if not self.feature_weight:
             return models
         teacher, student = (cast(nn.Module, models[role].network) for role in self.chain)
-        teacher_hint = self.hint if self.teacher_hint is None else self.teacher_hint
-        with_hints = make_hinted_pair(
-            teacher,
-            find_hint(teacher, ingredients.sample, teacher_hint),
-            student,
-            find_hint(student, ingredients.sample, self.hint),
+        teacher_hint = find_hint(
+            teacher, ingredients.sample, self.hint if self.teacher_hint is None else self.teacher_hint
         )
-        return {self.chain[0]: with_hints[0], self.chain[1]: self.with_learned_temperature(with_hints[1])}
+        student_hint = find_hint(student, ingredients.sample, self.hint)
+        teacher, student = make_hinted_pair(teacher, teacher_hint, student, student_hint)
+        return {self.chain[0]: teacher, self.chain[1]: self.with_learned_temperature(student)}
