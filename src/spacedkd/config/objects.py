@@ -1,7 +1,7 @@
-"""What a run is given as objects, beside the names in its spec.
+"""Python objects that are given to `train` in place of names in the spec.
 
-A function cannot be written into spec.json. What can be is its qualified name and a digest of its source, so that a run
-is only ever continued with the object it began with.
+A function cannot be written into spec.json. Its qualified name and a digest of its source can, so that a run is only
+ever resumed with the object it was started with.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ MakeOptimizer = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optim
 
 @dataclass(frozen=True)
 class Objects:
-    """Whatever is None is named by the spec."""
+    """The objects given to a run; where one is None, the spec names it."""
 
     network: MakeModule | None = None
     teacher: MakeModule | None = None
@@ -56,14 +56,14 @@ class Objects:
 
     @cached_property
     def described(self) -> dict[str, dict[str, str]]:
-        """What goes into spec.json in their place; a method of ours is wholly in the spec already."""
+        """Name and digest of each object, as spec.json has them; a built-in method is wholly in the spec already."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         if self.method is not None and ":" not in describe(self.method).name:
             del given["method"]
         return {name: {"name": _name(thing), "digest": digest(thing)} for name, thing in given.items()}
 
     def check(self, needed: Mapping[str, Any], where: str, how: str = "spacedkd.train(spec, folder, {}=...)") -> None:
-        """Refuse to go on without an object, or with another one than before; `how` it is given."""
+        """Refuse to continue without an object, or with another one than before; `how` says how to give it."""
         given = self.described
         for name, before in needed.items():
             if name not in given:
@@ -77,9 +77,9 @@ class Objects:
                 )
 
     def named_in(self, spec: RunSpec) -> RunSpec:
-        """The spec with the names of the objects where names belong.
+        """Return the spec with the names of the objects in it.
 
-        Beside an object, and beside the name of a function of one's own, what the spec says besides must still matter.
+        A setting that does not matter beside an object, or beside the name of user code, is refused.
         """
         names = {name: described["name"] for name, described in self.described.items()}
         changes: dict[str, Any] = {"objects": self.described}
@@ -114,14 +114,14 @@ def _network(what: str, spec: NetworkSpec, name: str) -> NetworkSpec:
 
 
 def _only(spec: Any, field: str, name: str, kept: tuple[str, ...]) -> Any:
-    """A spec whose `field` is the name of an object; of its other settings only those `kept` may be set."""
-    usual = type(spec)()
+    """Return a spec whose `field` is the name of an object; of its other settings only those `kept` may be set."""
+    default = type(spec)()
     for changed in changed_fields(spec):
-        if changed not in (field, *kept) and getattr(spec, changed) != getattr(usual, changed):
-            raise UserError(f"{changed} does not matter beside {name}, which is your own: leave it out.")
-    if getattr(spec, field) not in (getattr(usual, field), name):
+        if changed not in (field, *kept) and getattr(spec, changed) != getattr(default, changed):
+            raise UserError(f"{changed} does not matter beside {name}, which is user code: leave it out.")
+    if getattr(spec, field) not in (getattr(default, field), name):
         raise UserError(f"{getattr(spec, field)} in the spec and {name} given as an object: leave one of them out.")
-    return type(spec)(**{field: name, **{one: getattr(spec, one) for one in kept}})
+    return type(spec)(**{field: name, **{option: getattr(spec, option) for option in kept}})
 
 
 def _name(thing: Any) -> str:
@@ -131,15 +131,15 @@ def _name(thing: Any) -> str:
 
 
 def digest(thing: Any) -> str:
-    """Names the source of an object, and the values it was made with: equal source and values, equal name."""
-    found = hashlib.sha256()
+    """Return a digest of an object's source and of the values it was made with."""
+    hashed = hashlib.sha256()
     for part in _parts(thing, []):
-        found.update(part.encode() + b"\0")
-    return found.hexdigest()[:16]
+        hashed.update(part.encode() + b"\0")
+    return hashed.hexdigest()[:16]
 
 
 def _parts(thing: Any, inside: list[Any]) -> Iterator[str]:
-    """What an object is made of; `inside` are the ones this one is a part of, so that a circle ends."""
+    """Yield what an object is made of; `inside` are the objects it is a part of, so that a cycle ends."""
     yield type(thing).__name__
     if thing is None or isinstance(thing, bool | int | float | str | bytes):
         yield repr(thing)
@@ -175,27 +175,27 @@ def _parts(thing: Any, inside: list[Any]) -> Iterator[str]:
 
 
 DEPTH = 12
-"""objects in objects are not looked into any deeper"""
+"""of objects within objects, from which on they are not looked into"""
 SAMPLE = 4096
-"""so many numbers of a large array tell it from others"""
+"""numbers of a large array by which it is told from others"""
 
 
 def _sample(array: Any) -> list[Any]:
-    """Numbers from all over an array."""
+    """Return numbers from all over an array."""
     flat = array.detach().cpu().reshape(-1) if isinstance(array, Tensor) else array.reshape(-1)
     some: list[Any] = flat[:: max(1, len(flat) // SAMPLE)].tolist()
     return some
 
 
 def _used(function: FunctionType) -> dict[str, Any]:
-    """What a function names of its own file: the network class behind a `lambda`, say, or a constant."""
+    """Return what a function uses of its own file: the network class behind a `lambda`, say, or a constant."""
     here = function.__module__
     named = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
     plain = bool | int | float | str
     return {
-        name: one
-        for name, one in named.items()
-        if isinstance(one, plain) or (isinstance(one, FunctionType | type) and one.__module__ == here)
+        name: value
+        for name, value in named.items()
+        if isinstance(value, plain) or (isinstance(value, FunctionType | type) and value.__module__ == here)
     }
 
 

@@ -16,7 +16,7 @@ from spacedkd.training.state import TrainingState
 
 
 def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tuple[str, Scores]]:
-    """How good a role is after its turn, and what else there is to measure then, by name.
+    """Yield the accuracy of a role's model after its turn, and of what else is evaluated then, by name.
 
     After the student's turn that is its moving average; after the last one of the run the student, if that turn was
     another role's and may have moved it: what is reported are the weights that are saved.
@@ -78,7 +78,7 @@ def _check_defined(items: Images | Encoded | Items, part: str, undefined: Mappin
 
 
 def _batch_size(trained_with: int, items: int, ranks: int) -> int:
-    """Of evaluation: all ranks, some of which have an item more, get through theirs in as many batches."""
+    """Return a batch size with which all ranks need equally many batches, though some have one item more."""
     size, fewest, most = max(256, trained_with), items // ranks, math.ceil(items / ranks)
     while fewest and math.ceil(fewest / size) != math.ceil(most / size):
         size += 1

@@ -1,4 +1,4 @@
-"""Losses and weights that are finite numbers, or no longer: a run that has diverged stops before it is saved."""
+"""The guard: a run whose losses or weights are no longer finite stops before anything of that is saved."""
 
 import math
 from collections import Counter
@@ -24,15 +24,15 @@ from spacedkd.training.loop import Callback, StepResult
 from spacedkd.training.state import TrainingState
 
 HUGE = 1000
-"""an option of a method that is no smaller is likelier to be the cause than the learning rate"""
+"""a method's option of at least this size is likelier to be the cause than the learning rate"""
 MOST_TURNS = 1000
-"""turns before a loss that is not finite whose inputs are looked at once more"""
+"""turns before a loss that is not finite whose inputs are checked"""
 Undo = Callable[[Losses], str]
-"""takes an update back if it left anything that is not finite; says what, or nothing where all is well"""
+"""undoes an update that left values that are not finite, and returns which, or an empty string where all is well"""
 
 
 class Guard(Callback):
-    """Looks at the losses and weights of a run; all processes come to the same verdict."""
+    """Checks the losses and weights of a run; all processes come to the same verdict."""
 
     def __init__(
         self, state: TrainingState, position: Position, writes_weights: Callable[[Turn], bool] = lambda turn: False
@@ -70,18 +70,18 @@ class Guard(Callback):
         self.check_weights(Turn(student, self.state.run.last_step[student]))
 
     def check_losses(self, turn: Turn, values: Mapping[str, float]) -> None:
-        """Refuse losses, as they are about to be written down, that are no finite numbers."""
+        """Raise `Diverged` where losses that are about to be logged are not finite."""
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
-        if self._agreed(torch.tensor([float(bool(wrong))], device=self.state.fabric.device))[0]:
+        if self._sum_over_ranks(torch.tensor([float(bool(wrong))], device=self.state.fabric.device))[0]:
             what = f"the {turn.role}'s loss{f' ({wrong[0]})' if wrong and len(values) > 1 else ''}"
             raise self._diverged(what, turn.role, turn.step)
         self._finite_until = self._position.turns
 
     def check_weights(self, turn: Turn) -> None:
-        """Refuse to go on, and to save, with any model that is not finite."""
+        """Raise `Diverged` where the weights of any model are not finite."""
         names = [*self._watched]
         device = self.state.fabric.device
-        flags = self._agreed(torch.stack([_is_wrong(_tensors(self._watched[name]), device) for name in names]))
+        flags = self._sum_over_ranks(torch.stack([_is_wrong(_tensors(self._watched[name]), device) for name in names]))
         wrong = [name for name, flag in zip(names, flags, strict=True) if flag]
         if wrong:
             learners = self.state.run.method.learners
@@ -113,7 +113,7 @@ class Guard(Callback):
         return Diverged(f"{line} What was saved before is as it was.", role, step)
 
     def _item_not_finite(self) -> int | None:
-        """Return the row of a training item that is not finite, among those seen since the losses last were.
+        """Return the row of a training item that is not finite, among those used since the losses last were.
 
         Only a user's dataset can have one: pixels are bytes. Batches are drawn once more, so nothing need be kept.
         """
@@ -126,29 +126,29 @@ class Guard(Callback):
         for turn in islice(plan.timeline.after(begin), self._position.turns - begin):
             for view in plan.views(turn) if turn.role not in state.replayed and row < 0 else ():
                 batch = state.stream.batch(*view)
-                if (place := first_not_finite(batch.inputs)) is not None and batch.indices is not None:
-                    row = int(items.rows[batch.indices[place]])
-        (found,) = state.fabric.all_reduce(torch.tensor([row], device=state.fabric.device), reduce_op="max")
-        return None if found < 0 else int(found)
+                if (position := first_not_finite(batch.inputs)) is not None and batch.indices is not None:
+                    row = int(items.rows[batch.indices[position]])
+        (row_of_all,) = state.fabric.all_reduce(torch.tensor([row], device=state.fabric.device), reduce_op="max")
+        return None if row_of_all < 0 else int(row_of_all)
 
-    def _agreed(self, flags: Tensor) -> list[float]:
+    def _sum_over_ranks(self, flags: Tensor) -> list[float]:
         summed: Tensor = self.state.fabric.all_reduce(flags.float(), reduce_op="sum")  # type: ignore[assignment]
         return summed.tolist()
 
     def before_update(self, role: str) -> Undo:
-        """Remember everything an update of the role may move, if such updates are to be skipped."""
+        """Copy everything an update of the role may change, if updates that are not finite are to be skipped."""
         if self.state.run.spec.on_nonfinite == "stop":
             return lambda losses: ""  # costs nothing
         learner, device = self.state.learner(role), self.state.fabric.device
-        others = {name for name, one in self.state.learners.items() if one is not learner}
+        others = {name for name, other in self.state.learners.items() if other is not learner}
         modules = self.state.modules()
-        states = [_State(module, parameters=name not in others) for name, module in modules.items()]
+        states = [_ModelState(module, parameters=name not in others) for name, module in modules.items()]
         optimizer = _OptimizerState(learner.optimizer)
 
         def undo(losses: Losses) -> str:
             moved = [tensor for name in modules.keys() - others for tensor in _tensors(self._watched[name])]
             parts = {"loss": [*losses.values()], "weights": moved, "optimizer": [*optimizer.tensors()]}
-            flags = self._agreed(torch.stack([_is_wrong(part, device) for part in parts.values()]))
+            flags = self._sum_over_ranks(torch.stack([_is_wrong(part, device) for part in parts.values()]))
             wrong = next((name for name, flag in zip(parts, flags, strict=True) if flag), "")
             if wrong:
                 for state in states:
@@ -160,21 +160,25 @@ class Guard(Callback):
 
 
 def count_skipped(journal: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many updates of each role were skipped."""
+    """Return how many updates of each role were skipped."""
     return dict(Counter(entry["role"] for entry in journal if entry["event"] == "skipped"))
 
 
 TensorSlots = list[tuple[Mapping[str, Tensor | None], str]]
-"""where tensors are found, because a module may put others there"""
+"""dictionaries of modules with the names of tensors in them: a module may replace its tensors"""
 
 
 def _watched_tensors(module: nn.Module) -> TensorSlots:
-    """What should stay finite: not, say, a mask of -inf that a network keeps among its buffers."""
+    """Return the tensors that should stay finite: not, say, a mask of -inf among a network's buffers."""
     parameters: TensorSlots = [(part._parameters, name) for part in module.modules() for name in part._parameters]
     buffers: TensorSlots = [(part._buffers, name) for part in module.modules() for name in part._buffers]
     return [
-        *((place, name) for place, name in parameters if _is_float(place[name])),
-        *((place, name) for place, name in buffers if _is_float(one := place[name]) and one.isfinite().all()),
+        *((tensors_by_name, name) for tensors_by_name, name in parameters if _is_float(tensors_by_name[name])),
+        *(
+            (tensors_by_name, name)
+            for tensors_by_name, name in buffers
+            if _is_float(tensor := tensors_by_name[name]) and tensor.isfinite().all()
+        ),
     ]
 
 
@@ -182,70 +186,70 @@ def _is_float(tensor: Tensor | None) -> TypeGuard[Tensor]:
     return tensor is not None and tensor.is_floating_point()
 
 
-def _tensors(places: TensorSlots) -> Iterator[Tensor]:
-    return (tensor for place, name in places if _is_float(tensor := place.get(name)))
+def _tensors(slots: TensorSlots) -> Iterator[Tensor]:
+    return (tensor for tensors_by_name, name in slots if _is_float(tensor := tensors_by_name.get(name)))
 
 
 @torch.no_grad()
 def _is_wrong(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
-    """Whether anything in these tensors is not finite, as a number on the device: nobody waits for it yet."""
-    local = [one.to_local() if isinstance(one, DTensor) else one.detach() for one in tensors]
-    filled = [one for one in local if one.numel()]
+    """Return whether anything in these tensors is not finite, as a tensor on the device: nothing waits for it yet."""
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach() for tensor in tensors]
+    filled = [tensor for tensor in local if tensor.numel()]
     if not filled:
         return torch.tensor(False, device=device)
     largest = torch._foreach_norm(filled, math.inf)
-    return torch.stack([one.isfinite().to(device) for one in largest]).all().logical_not()
+    return torch.stack([norm.isfinite().to(device) for norm in largest]).all().logical_not()
 
 
-class _State:
+class _ModelState:
     """Copies of a model's buffers and, where they learn, its parameters."""
 
     def __init__(self, module: nn.Module, parameters: bool) -> None:
-        self._kept: list[tuple[dict[str, Any], str, Tensor | None]] = [
-            (place, name, None if tensor is None else tensor.detach().clone())
+        self._copies: list[tuple[dict[str, Any], str, Tensor | None]] = [
+            (tensors_by_name, name, None if tensor is None else tensor.detach().clone())
             for part in module.modules()
-            for place in ((part._parameters, part._buffers) if parameters else (part._buffers,))
-            for name, tensor in place.items()
+            for tensors_by_name in ((part._parameters, part._buffers) if parameters else (part._buffers,))
+            for name, tensor in tensors_by_name.items()
         ]
 
     @torch.no_grad()
     def restore(self) -> None:
-        for place, name, kept in self._kept:
-            now = place[name]
-            if kept is not None and now is not None and now.shape == kept.shape:
-                now.copy_(kept)
+        for tensors_by_name, name, copy in self._copies:
+            tensor = tensors_by_name[name]
+            if copy is not None and tensor is not None and tensor.shape == copy.shape:
+                tensor.copy_(copy)
             else:
-                place[name] = kept
+                tensors_by_name[name] = copy
 
 
 class _OptimizerState:
-    """Copies of all an optimizer remembers."""
+    """Copies of an optimizer's state."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._slots = {parameter: _copied(slot) for parameter, slot in optimizer.state.items()}
-        self._groups = [_copied({k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
+        self._slots = {parameter: _copy(slot) for parameter, slot in optimizer.state.items()}
+        self._groups = [_copy({k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
 
     def tensors(self) -> Iterator[Tensor]:
         for slot in self._optimizer.state.values():
-            found = slot.values() if isinstance(slot, Mapping) else ()
-            yield from (one for one in found if isinstance(one, Tensor) and one.is_floating_point())
+            values = slot.values() if isinstance(slot, Mapping) else ()
+            yield from (value for value in values if isinstance(value, Tensor) and value.is_floating_point())
 
     def restore(self) -> None:
         self._optimizer.state.clear()
         self._optimizer.state.update(self._slots)
-        for group, kept in zip(self._optimizer.param_groups, self._groups, strict=True):
-            group.update(kept)
+        for group, copy in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group.update(copy)
 
 
-def _copied(slot: Any) -> Any:
+def _copy(slot: Any) -> Any:
     if not isinstance(slot, Mapping):
         return deepcopy(slot)
-    return {name: one.clone() if isinstance(one, Tensor) else deepcopy(one) for name, one in slot.items()}
+    return {name: value.clone() if isinstance(value, Tensor) else deepcopy(value) for name, value in slot.items()}
 
 
 def way_out(spec: RunSpec) -> str:
-    """What to try, the likeliest first.
+    """Return what to try against a divergence, the likeliest first.
 
     >>> from spacedkd.config.spec import OptimizerSpec
     >>> way_out(RunSpec(optimizer=OptimizerSpec(weight_decay=100)))

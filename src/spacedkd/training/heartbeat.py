@@ -1,6 +1,6 @@
-"""A small file in a run's folder that says, every few seconds, who trains it, how far it is and how fast it goes.
+"""The heartbeat: a small file in a run's folder with its progress, written every few seconds for `spacedkd status`.
 
-`spacedkd status` reads it. It is no part of the run: nothing else does, and a finished run has none.
+It is no part of the run: nothing else reads it, and a finished run has none.
 """
 
 import json
@@ -17,34 +17,34 @@ from spacedkd.runtime.files import HOST, Folder
 from spacedkd.training.loop import Callback, Event
 
 BEAT_SECONDS = 5.0
-_NOT_SAID = ("accuracy", "losses", "lr")
-"""of a moment: the journal says these, and looking at losses may wait for a device"""
+_LEFT_OUT = ("accuracy", "losses", "lr")
+"""fields of an event: they are in the journal, and reading losses may wait for a device"""
 
 
 class Heartbeat(Callback):
-    """What is known of a run that goes on, and the thread that writes it down."""
+    """The progress of a run, and the thread that writes it."""
 
     def __init__(self, run: Folder) -> None:
         self._run, self._path = run, run.path / PROGRESS
-        self._known: dict[str, Any] = {}
+        self._progress: dict[str, Any] = {}
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
 
     def on_event(self, event: Event) -> None:
         """Take the progress that is written next."""
-        self._known["event"] = event
+        self._progress["event"] = event
 
     def note_saved(self, turn: int) -> None:
         """Take the number of turns from which the run would resume."""
-        self._known["saved"] = turn
+        self._progress["saved"] = turn
 
     @contextmanager
-    def beating(self, turn: int, turns: int, roles: Sequence[str]) -> Iterator[None]:
-        """While the run is trained, from this turn on; the file then says how it ended, if it is not finished."""
-        self._known = {"began": time.time(), "saved": turn, "turn": turn, "turns": turns, "roles": [*roles]}
+    def running(self, turn: int, turns: int, roles: Sequence[str]) -> Iterator[None]:
+        """Write the file while a run is trained, and at last how it ended, unless it is finished."""
+        self._progress = {"began": time.time(), "saved": turn, "turn": turn, "turns": turns, "roles": [*roles]}
         ended = {"ended": "stopped"}
         self._write()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread = threading.Thread(target=self._write_often, daemon=True)
         self._thread.start()
         try:
             yield
@@ -58,11 +58,11 @@ class Heartbeat(Callback):
                     self._write(ended)
 
     def remove(self) -> None:
-        """The run is about to be finished, after which there is no such file, wherever a kill comes."""
+        """Remove the file before the run is finished: a finished run has none, wherever a kill comes."""
         self._stop()
         self._run.remove(self._path)
 
-    def _beat(self) -> None:
+    def _write_often(self) -> None:
         while not self._ends.wait(BEAT_SECONDS):
             self._write()
 
@@ -72,19 +72,19 @@ class Heartbeat(Callback):
             self._thread.join()
 
     def _write(self, more: Mapping[str, Any] | None = None) -> None:
-        """Replaced whole, but not forced to disk: after a power cut nobody trains.
+        """Replace the file whole, but do not force it to disk: after a power cut nobody trains.
 
         A full disk ends nothing here, nor does a folder that was moved: what the run itself writes next will.
         """
-        known = dict(self._known)
-        event = known.pop("event", None)
-        where = {} if event is None else {k: v for k, v in event._asdict().items() if k not in _NOT_SAID}
+        progress = dict(self._progress)
+        event = progress.pop("event", None)
+        where = {} if event is None else {k: v for k, v in event._asdict().items() if k not in _LEFT_OUT}
         who = {"host": HOST, "process": os.getpid(), "time": time.time()}
         unfinished = self._path.with_name(f"{PROGRESS}.unfinished")
         with suppress(OSError, UserError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
             with os.fdopen(self._run.open(unfinished, flags), "w", encoding="utf-8") as file:
-                json.dump({**who, **known, **where, **(more or {})}, file)
+                json.dump({**who, **progress, **where, **(more or {})}, file)
             self._run.rename(unfinished, self._path, durable=False)
 
 

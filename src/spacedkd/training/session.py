@@ -174,7 +174,7 @@ class Session:
             self.checkpoint.started = time.monotonic() - self.position.seconds
             turns_before = self.position.turns
             try:
-                with self._watched(entries_before):
+                with self._reported(entries_before):
                     yield
             except Moved:
                 raise
@@ -226,15 +226,15 @@ class Session:
         return [*read_journal(journal, handle)] if self.loggers and handle.exists(journal) else []
 
     @contextmanager
-    def _watched(self, entries_before: list[Mapping[str, Any]]) -> Iterator[None]:
-        """Let others see how far the run is; `entries_before` is the journal as it was before it was cut."""
+    def _reported(self, entries_before: list[Mapping[str, Any]]) -> Iterator[None]:
+        """Report progress to `spacedkd status` and to loggers; `entries_before` is the journal before it was cut."""
         if self.journal.journal is None:
             yield
             return
         run, entries = self.state.run, self._entries_to_log()
         cut = entries_before[len(entries) :]
         with (
-            self.heartbeat.beating(self.position.turns, len(run.timeline), run.roles),
+            self.heartbeat.running(self.position.turns, len(run.timeline), run.roles),
             self.loggers.open(self.folder.path, run.spec, run.roles[-1], entries, cut),
         ):
             yield

@@ -1,4 +1,4 @@
-"""A plan's models on its devices: who can learn, who stands still, what moves along, how good they are."""
+"""The state of training: the models of a run on its devices, with optimizers, data and replayed trajectories."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -9,17 +9,15 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spacedkd.config.resolve import ResolvedRun, make_stream
-from spacedkd.data.digest import describe_difference
 from spacedkd.data.splits import RunData
 from spacedkd.data.stream import Stream
 from spacedkd.models.pretrained import ema_update
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runs.schema import ClassesDocument, ClassName, read_checked
-from spacedkd.runtime.errors import Damaged, UserError
-from spacedkd.runtime.processes import print_notice
+from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.user_code import is_user_code, user_code
 from spacedkd.training import device
 from spacedkd.training.build import build_models
+from spacedkd.training.data_identity import check_same_data
 from spacedkd.training.device import compile_blocks
 from spacedkd.training.distributed import synchronize_batch_norm, uses_fsdp
 from spacedkd.training.fabric import Fabric
@@ -31,72 +29,23 @@ from spacedkd.trajectory.store import Settings
 
 # Whether the data is still what a run began with; its folder keeps the classes and a digest in classes.json.
 
-_WAY_OUT = "Put the old data back, or train again in a new folder."
-
-
-def check_same_data(folder: RunFolder, data: RunData, who: str = "", begins_again: bool = False) -> None:
-    """Refuse data that has changed since the run in a folder began; `who` asks, if it is not that run itself.
-
-    A run that begins again may learn from other data, and one line tells that it does. Runs of before there were
-    digests are told by their classes and by how many images they have.
-    """
-    if not folder.classes.exists():
-        return
-    way_out = "Delete it to go on without knowing whether the data is the same."
-    try:
-        before = read_checked(folder.classes, ClassesDocument, within=folder.path, way_out=way_out)
-    except Damaged:
-        if begins_again:
-            return
-        raise
-    changed = _change(before, data)
-    if changed is None:
-        return
-    if not begins_again:
-        raise UserError(f"{who}The data of {folder.path} {changed}. {_WAY_OUT}")
-    print_notice(f"The data of {folder.path} {changed}. It begins again with the data as it is now.")
-
-
-def _change(before: ClassesDocument, data: RunData) -> str | None:
-    """The rest of a sentence."""
-    now = data.describe()
-    if before["classes"] != now["classes"]:
-        return _other_classes(before["classes"], now["classes"])
-    digest = before.get("digest")
-    counts = {part: {"images": count} for part, count in before["items"].items()} if digest is None else digest
-    found = {part: {"images": count} for part, count in now["items"].items()} if digest is None else data.digest
-    changed = describe_difference(counts, found)
-    return None if changed is None else f"has changed since it began: {changed}"
-
-
-def _other_classes(trained: Sequence[ClassName], found: Sequence[ClassName]) -> str:
-    then, now = f"{len(trained)} classes", f"{len(found)} classes"
-    if len(trained) == len(found):
-        then, now = next((str(a["name"]), str(b["name"])) for a, b in zip(trained, found, strict=True) if a != b)
-    return f"has other classes than it was trained on: {then} then, {now} now"
-
-
-# A plan's models, built.
-
-
-# A plan's models on its devices: who can learn, who stands still, what moves along, how good they are.
-
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What the loop works with."""
+    """The models of a run on its devices, and all that an update works with."""
 
     run: ResolvedRun
     fabric: Fabric
     data: RunData
     stream: Stream
     models: dict[str, nn.Module]
-    """all of them, as they are called now"""
+    """all models by name, wrapped as they are called now: to learn, or frozen"""
     learners: dict[str, Learner]
+    """each model that learns here, with its optimizer"""
     trajectories: Mapping[str, Settings]
-    """what decides the weights of each role whose path is recorded or replayed"""
+    """role -> what its weights depend on, for roles that are recorded or replayed"""
     replayed: dict[str, RecordedTrajectory]
-    """of the roles that do not learn here, because their weights are known already"""
+    """role -> its recorded trajectory, for roles that do not learn here"""
     channels_last: bool
     average: nn.Module | None
     """the moving average of the student's weights, if one is kept; it is among the models too"""
@@ -107,17 +56,18 @@ class TrainingState:
         return [role for role in self.run.roles if role not in self.replayed]
 
     def learner(self, role: str) -> Learner:
+        """Return the model that a role updates, with its optimizer."""
         return self.learners[self.run.method.learners[role]]
 
     def modules(self) -> dict[str, nn.Module]:
-        """The models as they are saved: without what devices and precision wrap around them."""
+        """Return the models as they are saved: without the wrappers of devices and precision."""
         return {name: self.learners[name].module if name in self.learners else m for name, m in self.models.items()}
 
     def activate(self, role: str) -> None:
         """Let the role's model learn from here on, and freeze every other one."""
         learner, mode = self.learner(role), self.run.spec.frozen_mode
-        for name, one in self.learners.items():
-            self.models[name] = one.model if one is learner else one.frozen
+        for name, other in self.learners.items():
+            self.models[name] = other.model if other is learner else other.frozen
         for model in self.models.values():
             if model is not learner.model:
                 set_mode(model, mode != "eval")
@@ -126,25 +76,25 @@ class TrainingState:
         set_mode(learner.model, True)
 
     def moves_student(self, role: str) -> bool:
-        """Whether turns of another role than the student's may move the student's model, too."""
+        """Return whether turns of this role, which is not the student's, may change the student's model too."""
         spec, shared = self.run.spec, self.run.method.learners[role] == self.run.student
         may_move = shared or spec.optimizer.moves_frozen or spec.frozen_mode == "train"
         return role != self.run.roles[-1] and may_move
 
-    def share_frozen(self, before: str) -> None:
-        """Give all ranks the first one's BatchNorm statistics of what has just stopped learning, and of copies.
+    def share_frozen(self, previous: str) -> None:
+        """Broadcast the first rank's BatchNorm statistics of the model that has stopped learning, and of copies.
 
         Ranks have seen other parts of each batch. Memory has no parameters and is equal on all ranks already.
         """
         if self.fabric.world_size == 1:
             return
-        stopped = self.run.method.learners.get(before)
+        stopped = self.run.method.learners.get(previous)
         for name, module in self.modules().items():
             if name == stopped or (name not in self.learners and any(True for _ in module.parameters())):
                 device.broadcast_buffers(module)
 
     def update_others(self, role: str, step: int, lr: float) -> None:
-        """Move what an update moves besides the role's model: the student's average and, by a quirk, all others."""
+        """Update what changes with a role's model: the student's average and, with `moves_frozen`, all others."""
         learner, spec = self.learner(role), self.run.spec
         if spec.optimizer.moves_frozen:
             for other in self.learners.values():
@@ -156,28 +106,28 @@ class TrainingState:
 
 
 def _keep_statistics(model: nn.Module, keeps: bool) -> None:
-    """Whether BatchNorm in train mode remembers the statistics of the batches it sees, where it remembers any."""
+    """Set whether BatchNorm in train mode updates its running statistics, where it has any."""
     for part in model.modules():
         if isinstance(part, _BatchNorm) and part.running_mean is not None:
             part.__dict__["track_running_stats"] = keeps
 
 
 @user_code()
-def build_state(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -> TrainingState:
-    """The plan's models on its devices; nothing is written yet."""
-    models = build_models(plan) if models is None else models
-    spec, method = plan.spec, plan.method
+def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) -> TrainingState:
+    """Build the models of a run and move them to its devices; nothing is written yet."""
+    models = build_models(run) if models is None else models
+    spec, method = run.spec, run.method
     if spec.teacher_path is not None:
-        check_same_data(RunFolder(spec.teacher_path), plan.data, "--teacher-path: ")
-    trajectories = {role: trajectory_settings(plan, role, models) for role in shared_roles(plan)}
-    replayed = {} if spec.teacher_path is None else find_trajectories(plan, trajectories)
+        check_same_data(RunFolder(spec.teacher_path), run.data, "--teacher-path: ")
+    trajectories = {role: trajectory_settings(run, role, models) for role in shared_roles(run)}
+    replayed = {} if spec.teacher_path is None else find_trajectories(run, trajectories)
     if spec.record and not trajectories.keys() - replayed.keys():
         raise UserError("--record: everybody who leads learns elsewhere, by --teacher-path. Leave one of them out.")
-    learning = [role for role in plan.roles if role not in replayed]
+    learning = [role for role in run.roles if role not in replayed]
     names = sorted({method.learners[role] for role in learning})
     fabric = device.start_fabric(spec, find_unused_parameters=len(names) < len(learning))
     on_device = fabric.device.type != "cpu" and spec.engine.workers == 0
-    data = plan.data.to(fabric.device) if on_device else plan.data
+    data = run.data.to(fabric.device) if on_device else run.data
     channels_last = spec.channels_last and not uses_fsdp(fabric)  # which wants weights that can be cut
     samples = data.samples()
     channels_last &= all(supports_channels_last(m, fabric.device, samples, spec.precision) for m in models.values())
@@ -191,8 +141,8 @@ def build_state(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -
     own_lr = is_user_code(spec.optimizer.name) and not is_user_code(spec.rate.shape)
     average = None
     if spec.ema is not None:  # from the weights as they are in the run's precision
-        average = fabric.strategy.precision.convert_module(deepcopy(models[plan.student]))
-    learners = {name: Learner(fabric, models[name], spec.optimizer, plan.objects.optimizer, own_lr) for name in names}
+        average = fabric.strategy.precision.convert_module(deepcopy(models[run.student]))
+    learners = {name: Learner(fabric, models[name], spec.optimizer, run.objects.optimizer, own_lr) for name in names}
     if spec.optimizer.moves_frozen and any(learner.needs_closure for learner in learners.values()):
         raise UserError("moves_frozen gives others a step without losses: it needs an optimizer of torch's or timm's.")
     elsewhere = {method.learners[role] for role in replayed}
@@ -205,7 +155,7 @@ def build_state(plan: ResolvedRun, models: dict[str, nn.Module] | None = None) -
     if spec.engine.compile:
         compile_blocks(models.values(), fabric.device)
     stream = make_stream(spec, data, fabric.global_rank, fabric.world_size)
-    return TrainingState(plan, fabric, data, stream, ready, learners, trajectories, replayed, channels_last, average)
+    return TrainingState(run, fabric, data, stream, ready, learners, trajectories, replayed, channels_last, average)
 
 
 def update_average(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:

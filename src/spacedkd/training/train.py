@@ -18,12 +18,13 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, read_run
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
+from spacedkd.training.data_identity import check_same_data
 from spacedkd.training.distributed import CollectiveStop, watch_ranks
 from spacedkd.training.extension import check_extended_run_given, extend_spec
 from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
 from spacedkd.training.loop import Event
 from spacedkd.training.session import Session, Start
-from spacedkd.training.state import build_state, check_same_data
+from spacedkd.training.state import build_state
 from spacedkd.training.students import restore_students
 from spacedkd.trajectory.pipeline import check_pipeline, remove_teacher, teacher_process
 from spacedkd.trajectory.replay import wait_for_recording
@@ -137,7 +138,7 @@ def train_run(
     named_loggers = Loggers(spec.log, loggers)
     run = resolve(spec, objects, library)
     if resume:
-        check_same_data(folder, run.data, begins_again=restart)
+        check_same_data(folder, run.data, restart=restart)
         if not restart and folder.finished() and restore_students(run, folder):
             return read_run(folder.path)
     start = Start(new=not resume, restart=restart, extend=extend, on_start=on_start)

@@ -30,8 +30,8 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.machine import check_threads
 from spacedkd.runtime.processes import print_notice
+from spacedkd.training.data_identity import check_same_data
 from spacedkd.training.onednn import patch_strided_convolutions, supports_channels_last
-from spacedkd.training.state import check_same_data
 from spacedkd.training.students import build_saved_models
 
 

@@ -1,0 +1,168 @@
+"""The loop and the order of its callbacks, on which guarantees rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spacedkd import RunSpec, Spaced, Turn, train
+from spacedkd.runs.checkpoint import Position
+from spacedkd.runs.folder import RunFolder
+from spacedkd.timeline import Block, Timeline
+from spacedkd.training.loop import Callback, StepResult, training_loop
+from spacedkd.training.session import Session
+from tests.training.stepping import ready
+
+ROLES = ("teacher", "student")
+
+
+class Trained:
+    """A role that learns nothing, and writes down what it is asked."""
+
+    def __init__(self, calls: list[str], waits: int = 0) -> None:
+        self.calls, self.waits = calls, waits
+
+    def begin(self, block: Block, previous: str) -> Any:
+        self.calls.append(f"begin {block.role} {block.start} after {previous or 'nobody'}")
+        return iter(["waiting"] * self.waits)
+
+    def turns(self, block: Block) -> Any:
+        return block
+
+    def step(self, turn: Turn, batches: Any) -> StepResult:
+        self.calls.append(f"step {turn.role} {turn.step}")
+        return StepResult({}, 0.1, 8)
+
+    def evaluate(self, turn: Turn) -> Any:
+        return iter([(turn.role, {"test": {"final": 0.5}})])
+
+    def finish(self) -> Any:
+        return iter(())
+
+
+class Replayed(Trained):
+    """A role that takes no turns."""
+
+    def turns(self, block: Block) -> Any:
+        return ()
+
+
+class Stop:
+    """Stops after so many polls."""
+
+    def __init__(self, after: int = 1000) -> None:
+        self.after = after
+
+    def poll(self) -> bool:
+        self.after -= 1
+        return self.after <= 0
+
+    poll_waiting = poll
+
+
+class Written(Callback):
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def on_wait(self, turn: Turn, waiting: str) -> None:
+        self.calls.append(f"wait before {turn.role} {turn.step}")
+
+    def on_evaluate(self, turn: Turn, model: str, scores: Any) -> None:
+        self.calls.append(f"evaluate {model} {turn.step}")
+
+    def on_stop(self) -> None:
+        self.calls.append("stop")
+
+    def on_end(self) -> None:
+        self.calls.append("end")
+
+
+def run(calls: list[str], position: Position, stop: Stop | None = None, **roles: Any) -> list[Turn]:
+    timeline = Timeline(ROLES, Spaced("2st").turns(ROLES, range(3)), ROLES)
+    plan: Any = SimpleNamespace(timeline=timeline, evaluates=lambda turn: turn.step == 2)
+    return [*training_loop(plan, position, roles, iter(()), Written(calls), stop or Stop())]
+
+
+def test_blocks_are_taken_in_turn() -> None:
+    calls: list[str] = []
+    position = Position()
+    turns = run(calls, position, teacher=Trained(calls), student=Trained(calls))
+    assert turns == [*Spaced("2st").turns(ROLES, range(3))]
+    assert calls == [
+        "begin teacher 0 after nobody",
+        "step teacher 0",
+        "step teacher 1",
+        "begin student 2 after teacher",
+        "step student 0",
+        "step student 1",
+        "begin teacher 4 after student",
+        "step teacher 2",
+        "evaluate teacher 2",
+        "begin student 5 after teacher",
+        "step student 2",
+        "evaluate student 2",
+        "end",
+    ]
+    assert (position.turns, position.role) == (6, "student")
+
+
+def test_a_block_is_resumed_in_its_middle() -> None:
+    calls: list[str] = []
+    run(calls, Position(turns=3, role="student"), teacher=Trained(calls), student=Trained(calls))
+    assert calls[:2] == ["begin student 3 after student", "step student 1"]
+
+
+def test_a_replayed_role_takes_no_turns_and_the_position_stays_at_the_last_turn_that_was_taken() -> None:
+    calls: list[str] = []
+    position = Position()
+    turns = run(calls, position, teacher=Replayed(calls), student=Trained(calls))
+    assert turns == [("student", 0), ("student", 1), ("student", 2)]
+    assert position.turns == 6
+    position = Position()
+    assert run([], position, Stop(2), teacher=Replayed([]), student=Trained([])) == [("student", 0), ("student", 1)]
+    assert (position.turns, position.role) == (4, "student")
+
+
+def test_a_run_stops_after_a_turn_and_while_it_waits() -> None:
+    calls: list[str] = []
+    position = Position()
+    run(calls, position, Stop(1), teacher=Trained(calls), student=Trained(calls))
+    assert calls == ["begin teacher 0 after nobody", "step teacher 0", "stop"]
+    assert position.turns == 1
+    calls, position = [], Position()
+    run(calls, position, Stop(2), teacher=Replayed(calls), student=Trained(calls, waits=5))
+    assert calls[-3:] == ["wait before student 0", "wait before student 0", "stop"]
+    assert position.turns == 0, "what was not loaded counts as not done"
+
+
+def test_the_callbacks_of_a_run_have_one_order(tiny: RunSpec) -> None:
+    session = Session(ready(tiny), RunFolder(Path("nowhere")))
+    next(session.turns())
+    assert [type(callback).__name__ for callback in session.callbacks.callbacks] == [
+        "Guard",  # what has diverged is neither logged nor saved
+        "Cost",
+        "Timer",
+        "JournalCallback",
+        "Loggers",
+        "BestStudent",
+        "RecordingCallback",  # with the journal up to its snapshot
+        "CheckpointCallback",  # after the best student and the recording, which it says are there
+        "ProgressCallback",
+        "Heartbeat",
+        "UserCallback",  # who is told of a turn can rely on what was saved
+        "ResultCallback",  # last of all
+    ]
+
+
+@pytest.mark.parametrize("fails_at", [1, 7])
+def test_what_a_user_s_callback_raises_is_left_alone(tmp_path: Path, tiny: RunSpec, fails_at: int) -> None:
+    def callback(event: Any) -> None:
+        if event.turn == fails_at:
+            raise ZeroDivisionError("of the user")
+
+    with pytest.raises(ZeroDivisionError, match="of the user"):
+        train(replace(tiny, epochs=1), tmp_path / "run", callback=callback)
