@@ -1,4 +1,4 @@
-"""What a comparison will take, before anything is trained: a forecast of every run, measured once for each arm."""
+"""The forecast of a comparison: one of every run, measured once for each arm, before anything is trained."""
 
 import heapq
 import os
@@ -21,21 +21,21 @@ from spacedkd.training.forecast import Forecast, forecasts
 
 @dataclass(frozen=True)
 class ComparisonForecast:
-    """Every run of a comparison."""
+    """The forecasts of all runs of a comparison."""
 
     arms: Mapping[str, Sequence[Forecast]]
-    """label -> the runs of its seeds"""
+    """label -> the forecasts of its seeds"""
     at_once: int
-    """runs that go on at the same time"""
+    """runs that are trained at the same time"""
 
     @property
     def runs(self) -> list[Forecast]:
-        """In the order in which they are begun: seed by seed."""
+        """All forecasts in the order in which the runs start: seed by seed."""
         return [run for seed in zip(*self.arms.values(), strict=True) for run in seed]
 
     @property
     def seconds_left(self) -> float:
-        """Until the last run has ended; whoever is free takes the next."""
+        """The time until the last run has ended, where a free worker takes the next run."""
         free = [0.0] * self.at_once
         for run in self.runs:
             heapq.heapreplace(free, free[0] + run.seconds_left)
@@ -43,7 +43,7 @@ class ComparisonForecast:
 
     @property
     def memory(self) -> int:
-        """Of the processes that go on at once, if they are those that need most."""
+        """The memory of all processes at once, if those that need most meet."""
         return sum(sorted((run.memory.process for run in self.runs), reverse=True)[: self.at_once])
 
     @property
@@ -59,10 +59,10 @@ def forecast_comparison(
     jobs: int | None = None,
     sharing: bool = True,
 ) -> ComparisonForecast:
-    """What `compare` with the same arguments will take, and what of it is left. Nothing is trained or written.
+    """Return the cost of `compare` with the same arguments, and of what is left of it. Nothing is trained or written.
 
-    Every arm is measured in a process of its own, as many at a time as runs would go on, because they slow each other
-    down.
+    Every arm is measured in a process of its own, as many at a time as runs would be trained, because they slow each
+    other down.
     """
     if not arms or (not seeds if isinstance(seeds, int) else not len(seeds)):
         raise UserError("A comparison needs at least one arm and one seed.")
@@ -75,21 +75,21 @@ def forecast_comparison(
 
 
 def forecast_jobs(planned: Sequence[Job], at_once: int) -> ComparisonForecast:
-    """What these runs will take, so many at once; every arm has the same seeds."""
+    """Return the cost of these runs, trained so many at once; every arm must have the same seeds."""
     arms = dict.fromkeys(job.label for job in planned)
     gpus: list[str] | list[None] = scheduler.gpus(planned[0].spec.engine.accelerator) or [None]
     with ProcessPoolExecutor(min(at_once, len(arms)), child_context(hears_signals=True), max_tasks_per_child=1) as pool:
         futures = {
             label: pool.submit(
-                _forecasts, Inherited(), [job for job in planned if job.label == label], gpus[place % len(gpus)]
+                _forecasts, Inherited(), [job for job in planned if job.label == label], gpus[number % len(gpus)]
             )
-            for place, label in enumerate(arms)
+            for number, label in enumerate(arms)
         }
         try:
-            found = {label: future.result() for label, future in futures.items()}
+            forecasts_of_arms = {label: future.result() for label, future in futures.items()}
         except BrokenProcessPool:
             raise UserError("A measurement was killed from outside (out of memory?). Try --jobs 1.") from None
-    return ComparisonForecast(found, at_once)
+    return ComparisonForecast(forecasts_of_arms, at_once)
 
 
 def _forecasts(_: Inherited, jobs: Sequence[Job], gpu: str | None) -> list[Forecast]:

@@ -79,7 +79,7 @@ def of_run_forecast(found: Forecast) -> Table:
             "disk",
             f"{amount(disk.needed, 'B')}: checkpoint {amount(disk.checkpoint, 'B')}, three of them while one is "
             f"written, students {amount(disk.students, 'B')}, journal {amount(disk.journal, 'B')}"
-            + (f", recorded path {amount(disk.path, 'B')}" if disk.path else ""),
+            + (f", snapshots {amount(disk.snapshots, 'B')}" if disk.snapshots else ""),
         ),
         ("time left", _time(found)),
     ]
@@ -120,7 +120,7 @@ def of_comparison(found: ComparisonForecast) -> list[Table]:
     others = ("arm", "runs done", "FLOPs", "memory", "disk", "time left")
     caption = "memory is the peak of one run's process; time as if one run followed the other"
     what = "forward and backward passes of whole batches, as of each run alone"
-    if any(run.follows for runs in found.arms.values() for run in runs):
+    if any(run.replays for runs in found.arms.values() for run in runs):
         what += "; turns of a teacher that another run trains count as done"
     return [
         text_table("all runs of each arm", names, done, what, unbroken=True),

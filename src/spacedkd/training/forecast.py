@@ -1,6 +1,8 @@
-"""What a run will take, before it is trained: turns, passes, memory, disk and time, from a few real steps of each role.
+"""The forecast of a run: its turns, passes, memory, disk and time, measured before it is trained.
 
-Turns are those of the run's own plan; what each of them takes is measured by `trial`.
+A forecast takes a few real steps of each role through the ordinary training loop, in a temporary folder, and throws
+those models away. Time is the measured pace times the turns that are left; memory is the measured peak; sizes are those
+of files really written; passes are counted by the counter of a real run.
 """
 
 import re
@@ -42,111 +44,25 @@ from spacedkd.trajectory.record import updates_to_record
 from spacedkd.trajectory.replay import check_recorded
 from spacedkd.trajectory.store import index_file
 
-# How much memory a run takes: its tensors, what its steps keep, and the process around them.
-
 
 @dataclass(frozen=True)
 class Memory:
-    """In bytes, as it was during real steps."""
+    """Bytes, as measured during real steps."""
 
     weights: int
     gradients: int
     optimizers: int
     activations: int
-    """of the role that keeps most for its backward pass"""
+    """kept for the backward pass, of the role that keeps most"""
     process: int
     """the most this process has had so far"""
     device: int | None
     """the most that was allocated on the GPU, if there is one"""
 
 
-def memory_of(state: TrainingState, activations: int) -> Memory:
-    """What there is now, after steps of every role that keep at most so many bytes of activations."""
-    modules = state.modules().values()
-    weights = {storage_of(t): _bytes(t) for module in modules for t in module.state_dict().values()}
-    gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
-    slots = [
-        slot for one in state.learners.values() for state in one.optimizer.state.values() for slot in state.values()
-    ]
-    device = state.fabric.device
-    return Memory(
-        weights=sum(weights.values()),
-        gradients=sum(map(_bytes, gradients)),
-        optimizers=sum(_bytes(slot) for slot in slots if isinstance(slot, Tensor)),
-        activations=activations,
-        process=peak_memory(),
-        device=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-    )
-
-
-def peak_memory() -> int:
-    """The most bytes this process has had in memory so far.
-
-    On Linux `ru_maxrss` would not do: a process that was started by a larger one inherits that one's.
-    """
-    try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    except OSError:
-        found = None
-    if found is not None:
-        return int(found[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def storage_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-@contextmanager
-def kept_for_backward(in_parts: bool = False) -> Iterator[dict[int, int]]:
-    """Where in memory what is kept for a backward pass lies, and how many bytes it has.
-
-    Of a batch that is computed in parts it is the last part: those before it have let go of theirs.
-    """
-    kept: dict[int, int] = {}
-    gone_back = False
-
-    def keep(tensor: Tensor) -> Tensor:
-        nonlocal gone_back
-        if gone_back and in_parts:
-            kept.clear()
-        gone_back = False
-        kept[storage_of(tensor)] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    def take(tensor: Tensor) -> Tensor:
-        nonlocal gone_back
-        gone_back = True
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, take):
-        yield kept
-
-
-# A few real steps of every role, to know what one takes; the models they are taken with are thrown away.
-
-LEAST_TIMED, MOST_TIMED = 3, 40
-"""steps of a role, however long or short they are"""
-FEW_BATCHES = 4
-"""of every part that accuracy is measured on"""
-_attention, _its_backward = (
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
-)
-_ATTENTION_ON_CPU = {
-    _attention: lambda q, k, v, *rest, **named: sdpa_flop_count(q, k, v),
-    _its_backward: lambda gradient, q, k, v, *rest, **named: sdpa_backward_flop_count(gradient, q, k, v),
-}
-"""which torch's counter leaves out"""
-
-
 @dataclass(frozen=True)
 class Step:
-    """What one turn of a role takes."""
+    """The cost of one turn of a role."""
 
     seconds: float
     """the median of the turns that were timed"""
@@ -155,190 +71,16 @@ class Step:
     activations: int
     """bytes kept for the backward pass"""
     first: Mapping[str, int]
-    """what the role's very first turn costs, as `Cost` counts it; images as if the batch were one"""
+    """the passes of the role's very first turn, as `Cost` counts them; images as if the batch were one image"""
     later: Mapping[str, int]
-    """what any other turn of it costs"""
+    """the passes of any other turn of the role"""
     evaluation_seconds: float
-    """of the role, on everything it is measured on; with the moving average, if the role has one"""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What all roles take, and what is written."""
-
-    steps: Mapping[str, Step]
-    parameters: Mapping[str, int]
-    memory: Memory
-    checkpoint_bytes: int
-    students_bytes: int
-    """the student, and its average and its best epoch if there are"""
-    other_bytes: int
-    """the small files"""
-    loss_bytes: float
-    """of a line of the journal"""
-    accuracy_bytes: float
-    save_seconds: float
-    finish_seconds: float
-
-
-class _AllInOne:
-    """Counts for no module by itself: torch's own tracker fails in networks whose blocks take tuples, such as PiT."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-def run(state: TrainingState, folder: RunFolder, seconds: float) -> Trial:
-    """Let every role take real steps for about so many seconds, in a folder that will be thrown away."""
-    session = Session(state, folder)
-    with session.opened():
-        steps = {role: _steps_of(role, session, seconds) for role in state.run.last_step}
-        save_seconds = _timed(state, session.checkpoint.save)
-        finish_seconds = _timed(state, lambda: _finish(session))
-    activations = max(step.activations for step in steps.values())
-    lines = [*read_lines(folder.journal)] if state.fabric.is_global_zero else []
-    return Trial(
-        steps=steps,
-        parameters={name: sum(p.numel() for p in module.parameters()) for name, module in state.modules().items()},
-        memory=memory_of(state, activations),
-        checkpoint_bytes=_size(folder.checkpoint),
-        students_bytes=_size(folder.student) * (2 if "holdout" in state.data.evaluated_splits() else 1)
-        + _size(folder.average),
-        other_bytes=_size(folder.spec) + _size(folder.classes) + _size(folder.result),
-        loss_bytes=_mean_length(lines, "loss"),
-        accuracy_bytes=_mean_length(lines, "accuracy"),
-        save_seconds=save_seconds,
-        finish_seconds=finish_seconds,
-    )
-
-
-def _finish(session: Session) -> None:
-    session.checkpoint.on_end()
-    session.result.on_end()
-
-
-def _steps_of(role: str, session: Session, seconds: float) -> Step:
-    """The role's first turns: one that warms up, one that is looked into, then as many as there is time for."""
-    state, plan = session.state, session.state.run
-    planned = islice((turn for turn in plan.timeline.after(0) if turn.role == role), MOST_TIMED + 2)
-    few = [*islice(cycle(planned), MOST_TIMED + 2)]
-    never = plan.total_steps + 1
-    alone = replace(
-        plan,
-        timeline=Timeline(plan.method.roles, few, [role]),
-        periods=Periods(never, never, never),
-        last_step={role: -1},
-    )
-    trial = Session(replace(state, run=alone), session.folder)
-    trial.journal.journal = session.journal.journal
-    turns, cost = trial.turns(), trial.cost
-
-    def counted(turn: Turn) -> dict[str, int]:
-        before = Counter(cost.counts.get(role, {}))
-        next(turns)
-        size = state.stream.size(turn.step)
-        more = {name: count - before[name] for name, count in cost.counts[role].items()}
-        return {name: count // size if name.endswith("images") else count for name, count in more.items()}
-
-    first = counted(few[0])
-    counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU)
-    counter.mod_tracker = _AllInOne()  # type: ignore[assignment]
-    with kept_for_backward(plan.spec.accumulate > 1) as kept, counter as flops:
-        later = counted(few[1])
-    times = [_timed(state, lambda: next(turns)) for _ in range(LEAST_TIMED)]
-    affordable = min(MOST_TIMED, int(seconds / statistics.median(times)))
-    for _ in range(LEAST_TIMED, state.fabric.broadcast(affordable)):  # ranks must take equally many
-        times.append(_timed(state, lambda: next(turns)))
-    own = {storage_of(tensor) for model in state.models.values() for tensor in model.state_dict().values()}
-    return Step(
-        seconds=statistics.median(times),
-        flops=flops.get_total_flops(),
-        activations=sum(size for place, size in kept.items() if place not in own),
-        first=first,
-        later=later,
-        evaluation_seconds=_evaluation_seconds(few[0], trial),
-    )
-
-
-def cost_of(
-    state: TrainingState, steps: Mapping[str, Step], turns: Mapping[str, int], images: Mapping[str, int]
-) -> dict[str, Any]:
-    """What the run's own counter will have counted at its end, after so many turns and images of each role."""
-    cost, plan = Cost({}, {}), state.run
-    for role, taken in steps.items():
-        first = state.stream.size(next(turn.step for turn in plan.timeline.after(0) if turn.role == role))
-        cost.counts[role] = Counter()
-        later = (taken.later, turns[role] - 1, images[role] - first)
-        for counts, times, seen in ((taken.first, 1, first), later):
-            for name, count in counts.items():
-                cost.counts[role][name] += count * (seen if name.endswith("images") else times)
-    looks = [look for look in plan.timeline.forward_only.values() if look.role in steps]
-    for role, step in looks:
-        for name, count in steps[role].later.items():
-            if " forward " in name:
-                cost.counts[role][name] += count * (state.stream.size(step) if name.endswith("images") else 1)
-    return cost.summary()
-
-
-def _evaluation_seconds(turn: Turn, trial: Session) -> float:
-    """What the role's evaluation takes: measured on a few batches of each part, and so much more for each other one."""
-    state = trial.state
-    batch = max(256, state.run.spec.batch_size) * state.fabric.world_size
-    whole = [-(-len(part) // batch) for part in state.data.evaluated_splits().values()]
-    learner = state.learner(turn.role)
-
-    def some(batches: int) -> float:
-        parts = {
-            name: part.subset(torch.arange(min(len(part), batches * batch)))
-            for name, part in state.data.evaluated_splits().items()
-        }
-        short = replace(state, data=replace(state.data, **parts))  # type: ignore[arg-type]
-        return _timed(
-            state,
-            lambda: trial.journal.on_evaluate(turn, turn.role, evaluate_model(short, learner.model, learner.module)),
-        )
-
-    some(1)  # warms up
-    one, few = some(1), some(FEW_BATCHES)
-    counts = [sum(min(batches, count) for count in whole) for batches in (1, FEW_BATCHES)]
-    each = max(0.0, few - one) / max(1, counts[1] - counts[0])
-    models = 2 if state.average is not None and turn.role == state.run.roles[-1] else 1
-    return models * (few + each * (sum(whole) - counts[1]))
-
-
-def _timed(state: TrainingState, action: Callable[[], object]) -> float:
-    """The seconds an action takes, with all that a GPU was asked to do."""
-
-    def now() -> float:
-        if state.fabric.device.type == "cuda":
-            torch.cuda.synchronize(state.fabric.device)
-        return time.perf_counter()
-
-    start = now()
-    action()
-    return now() - start
-
-
-def _size(path: Path) -> int:
-    """Of a file, of all files of a folder, or of nothing."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def _mean_length(lines: Sequence[bytes], event: str) -> float:
-    found = [len(line) + 1 for line in lines if parse_json(line, "a line of the journal")["event"] == event]
-    return sum(found) / max(1, len(found))
-
-
-# What a run will take, before it is trained: turns, passes, memory, disk and time, from a few real steps of each role.
+    """of the role on all splits that are evaluated; with the moving average, if the role has one"""
 
 
 @dataclass(frozen=True)
 class RoleForecast:
-    """One role of a run."""
+    """The turns of one role of a run."""
 
     role: str
     learner: str
@@ -347,7 +89,7 @@ class RoleForecast:
     turns_left: int
     evaluations_left: int
     step: Step
-    """what one of its turns takes"""
+    """the cost of one of its turns"""
 
     @property
     def seconds_left(self) -> float:
@@ -356,57 +98,58 @@ class RoleForecast:
 
 @dataclass(frozen=True)
 class Disk:
-    """In bytes, when the run has ended."""
+    """Bytes on disk when the run has ended."""
 
     checkpoint: int
     students: int
     """the student, and its average and its best epoch if there are"""
     journal: int
     other: int
-    path: int = 0
-    """what is recorded of those who lead"""
+    """spec.json, classes.json and result.json"""
+    snapshots: int = 0
+    """of the roles that are recorded"""
 
     @property
     def needed(self) -> int:
-        """The most there is at a time: the last two checkpoints stay until the new one is whole."""
-        return 3 * self.checkpoint + self.students + self.journal + self.other + self.path
+        """The most at any time: the last two checkpoints stay until a new one is written whole."""
+        return 3 * self.checkpoint + self.students + self.journal + self.other + self.snapshots
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run takes in all, and what of it is left."""
+    """The cost of a run in all, and of what is left of it."""
 
     spec: RunSpec
-    """with everything that was left open filled in"""
+    """resolved"""
     turns: int
     turns_left: int
     roles: tuple[RoleForecast, ...]
-    """from the one that leads to the student"""
+    """from the first teacher to the student"""
     cost: Mapping[str, Any]
-    """of the whole run, as its result.json will say"""
+    """of the whole run, as its result.json will have it"""
     parameters: Mapping[str, int]
-    """of every model"""
+    """model -> number of parameters"""
     memory: Memory
     disk: Disk
     """of the whole run"""
     evaluations: int
-    """of all roles"""
+    """of all roles, in the whole run"""
     saves_left: int
     start_seconds: float
     """to read the data and build the models"""
     save_seconds: float
     finish_seconds: float
     finished: bool
-    follows: bool = False
-    """whether roles of it learn in another run; their turns count as done"""
+    replays: bool = False
+    """whether roles are replayed from another run; their turns count as done"""
 
     @property
     def seconds_left(self) -> float:
-        """Of training, with evaluation, saving, the start and the end."""
+        """Time for training, evaluating and saving, with the start and the end; 0 for a finished run."""
         if self.finished:
             return 0.0
-        learning = sum(role.seconds_left for role in self.roles) + self.saves_left * self.save_seconds
-        return self.start_seconds + learning + self.finish_seconds
+        training = sum(role.seconds_left for role in self.roles) + self.saves_left * self.save_seconds
+        return self.start_seconds + training + self.finish_seconds
 
     @property
     def flops(self) -> int:
@@ -427,9 +170,12 @@ def forecast(
     method: Method | None = None,
     seconds: float = 2.0,
 ) -> Forecast:
-    """What `train` with the same arguments will take; of a folder that holds the run already, also what is left of it.
+    """Return the cost of `train` with the same arguments; if `folder` holds the run already, also what is left of it.
 
-    Nothing is trained that stays, and nothing written there. Each role takes real steps for about so many `seconds`.
+    Nothing is written into the folder. Each role takes real steps for about so many `seconds`. What `train` would
+    refuse is refused.
+
+    >>> forecast(RunSpec(), "runs/mine").seconds_left  # doctest: +SKIP
     """
     objects = Objects(network, teacher, data, collate, optimizer, lr, method)
     if folder is not None:
@@ -437,29 +183,32 @@ def forecast(
     finished = folder is not None and RunFolder(folder).finished()
     if isinstance(spec, RunSpec) and spec.teacher_path is not None and not finished:
         check_recorded(Path(spec.teacher_path))
-    (found,) = forecasts([(spec, None if folder is None else RunFolder(folder))], objects, seconds)
-    return found
+    (only,) = forecasts([(spec, None if folder is None else RunFolder(folder))], objects, seconds)
+    return only
 
 
 def forecasts(
     runs: Sequence[tuple[RunSpec, RunFolder | None]], objects: Objects | None = None, seconds: float = 2.0
 ) -> list[Forecast]:
-    """The same for several runs that differ in nothing but their seeds, from one measurement."""
+    """Return forecasts of several runs that differ in their seeds alone, from one measurement."""
     began, objects, library = time.perf_counter(), objects or Objects(), Library()
     for spec, folder in runs:
-        _check(spec, folder, objects, library)
-    asked = resolve(runs[0][0], objects, library)
-    for role in asked.roles[:-1] if asked.spec.engine.pipeline else shared_roles(asked):
-        check_shareable(asked, role)
-    state = build_state(replace(asked, spec=replace(asked.spec, record=(), teacher_path=None)))
-    start = time.perf_counter() - began
-    with tempfile.TemporaryDirectory() as place:
-        tried = run(state, RunFolder(Path(place) / "run"), seconds)
-    plans = [replace(asked, spec=resolve_spec(spec, objects, library)) for spec, _ in runs]
-    return [_forecast(state, plan, tried, start, run[1]) for plan, run in zip(plans, runs, strict=True)]
+        _check_trainable(spec, folder, objects, library)
+    first = resolve(runs[0][0], objects, library)
+    for role in first.roles[:-1] if first.spec.engine.pipeline else shared_roles(first):
+        check_shareable(first, role)
+    state = build_state(replace(first, spec=replace(first.spec, record=(), teacher_path=None)))
+    start_seconds = time.perf_counter() - began
+    with tempfile.TemporaryDirectory() as temporary:
+        measurement = _measure(state, RunFolder(Path(temporary) / "run"), seconds)
+    resolved = [replace(first, spec=resolve_spec(spec, objects, library)) for spec, _ in runs]
+    return [
+        _forecast(state, run, measurement, start_seconds, folder)
+        for run, (_, folder) in zip(resolved, runs, strict=True)
+    ]
 
 
-def _check(spec: RunSpec, folder: RunFolder | None, objects: Objects, library: Library) -> None:
+def _check_trainable(spec: RunSpec, folder: RunFolder | None, objects: Objects, library: Library) -> None:
     """Refuse what training would refuse."""
     check_spec(spec)
     if folder is not None and folder.spec.exists():
@@ -469,81 +218,374 @@ def _check(spec: RunSpec, folder: RunFolder | None, objects: Objects, library: L
         folder.check_free()
 
 
+def _forecast(
+    state: TrainingState,
+    run: ResolvedRun,
+    measurement: "_Measurement",
+    start_seconds: float,
+    folder: RunFolder | None,
+) -> Forecast:
+    """Return measured costs times the number of turns, evaluations and saves of a run."""
+    learners, student = run.method.learners, run.roles[-1]
+    whole, remaining = _count(state, 0), _count(state, _turns_done(run, folder))
+    for role in _replayed_roles(run):
+        remaining.turns[role] = remaining.evaluations[role] = 0
+    averages = whole.evaluations[student] if state.average is not None else 0
+    entries = whole.evaluations.total() + averages
+    journal_bytes = whole.losses * measurement.loss_bytes + entries * measurement.accuracy_bytes
+    snapshot_bytes = sum(
+        len(updates_to_record(run, role))
+        * sum(tensor.nbytes for tensor in state.modules()[learners[role]].state_dict().values())
+        for role in shared_roles(run)
+        if run.spec.record
+    )
+    return Forecast(
+        spec=state.run.spec,
+        turns=len(run.timeline),
+        turns_left=remaining.turns.total(),
+        roles=tuple(
+            RoleForecast(
+                role=role,
+                learner=learners[role],
+                turns=whole.turns[role],
+                turns_left=remaining.turns[role],
+                evaluations_left=remaining.evaluations[role],
+                step=step,
+            )
+            for role, step in measurement.steps.items()
+        ),
+        cost=_total_cost(state, measurement.steps, whole),
+        parameters=measurement.parameters,
+        memory=measurement.memory,
+        disk=Disk(
+            checkpoint=measurement.checkpoint_bytes,
+            students=measurement.students_bytes,
+            journal=round(journal_bytes),
+            other=measurement.other_bytes,
+            snapshots=snapshot_bytes,
+        ),
+        evaluations=whole.evaluations.total(),
+        saves_left=remaining.saves,
+        start_seconds=start_seconds,
+        save_seconds=measurement.save_seconds,
+        finish_seconds=measurement.finish_seconds,
+        finished=folder is not None and folder.finished(),
+        replays=run.spec.teacher_path is not None,
+    )
+
+
+# How much there is to do
+
+
 @dataclass
-class _Walked:
-    """What there is in a stretch of a run; turns, images and evaluations by role."""
+class _Counts:
+    """The work in a stretch of a run; turns, images and evaluations by role."""
 
     turns: Counter[str] = field(default_factory=Counter)
     images: Counter[str] = field(default_factory=Counter)
     evaluations: Counter[str] = field(default_factory=Counter)
     losses: int = 0
+    """losses that are logged"""
     saves: int = 0
 
 
-def _walk(state: TrainingState, done: int) -> _Walked:
-    """The turns that are left when so many are done."""
-    found, plan = _Walked(), state.run
-    for turn in plan.timeline.after(done):
-        found.turns[turn.role] += 1
-        found.images[turn.role] += state.stream.size(turn.step)
-        found.evaluations[turn.role] += plan.evaluates(turn)
-        found.losses += plan.logs(turn)
-        found.saves += plan.saves(turn)
-    if found.turns:
-        found.saves += not plan.saves(turn)  # at the end
-        found.evaluations[plan.roles[-1]] += state.moves_student(turn.role)
-    return found
+def _count(state: TrainingState, done: int) -> _Counts:
+    """Count what follows after so many turns."""
+    counts, run = _Counts(), state.run
+    for turn in run.timeline.after(done):
+        counts.turns[turn.role] += 1
+        counts.images[turn.role] += state.stream.size(turn.step)
+        counts.evaluations[turn.role] += run.evaluates(turn)
+        counts.losses += run.logs(turn)
+        counts.saves += run.saves(turn)
+    if counts.turns:
+        counts.saves += not run.saves(turn)  # the end is always saved
+        counts.evaluations[run.roles[-1]] += state.moves_student(turn.role)
+    return counts
 
 
-def _forecast(
-    state: TrainingState, plan: ResolvedRun, tried: Trial, start: float, folder: RunFolder | None
-) -> Forecast:
-    finished, learners = folder is not None and folder.finished(), plan.method.learners
-    begun = folder is not None and checkpoint.generations(folder.checkpoint)
-    first = plan.spec.extends[-1].turn if plan.spec.extends else 0
-    done = checkpoint.newest(folder.checkpoint).position.turns if folder is not None and begun else first
-    whole, left = _walk(state, 0), _walk(state, done)
-    for role in _followed(plan):  # it learns elsewhere
-        left.turns[role] = left.evaluations[role] = 0
-    averaged = whole.evaluations[plan.roles[-1]] if state.average is not None else 0
-    measured = whole.evaluations.total() + averaged
-    lines = whole.losses * tried.loss_bytes + measured * tried.accuracy_bytes
-    recorded = sum(
-        len(updates_to_record(plan, role))
-        * sum(t.nbytes for t in state.modules()[learners[role]].state_dict().values())
-        for role in shared_roles(plan)
-        if plan.spec.record
-    )
-    disk = Disk(tried.checkpoint_bytes, tried.students_bytes, round(lines), tried.other_bytes, recorded)
-    roles = (
-        RoleForecast(role, learners[role], whole.turns[role], left.turns[role], left.evaluations[role], step)
-        for role, step in tried.steps.items()
-    )
-    return Forecast(
-        spec=state.run.spec,
-        turns=len(plan.timeline),
-        turns_left=left.turns.total(),
-        roles=tuple(roles),
-        cost=cost_of(state, tried.steps, whole.turns, whole.images),
-        parameters=tried.parameters,
-        memory=tried.memory,
-        disk=disk,
-        evaluations=whole.evaluations.total(),
-        saves_left=left.saves,
-        start_seconds=start,
-        save_seconds=tried.save_seconds,
-        finish_seconds=tried.finish_seconds,
-        finished=finished,
-        follows=plan.spec.teacher_path is not None,
-    )
+def _turns_done(run: ResolvedRun, folder: RunFolder | None) -> int:
+    """Return the number of turns in the folder's newest checkpoint, or in the run that this one extends."""
+    if folder is not None and checkpoint.generations(folder.checkpoint):
+        return checkpoint.newest(folder.checkpoint).position.turns
+    return run.spec.extends[-1].turn if run.spec.extends else 0
 
 
-def _followed(plan: ResolvedRun) -> Sequence[str]:
-    """The roles that learn elsewhere; where that has not begun, the first."""
-    if plan.spec.teacher_path is None:
+def _replayed_roles(run: ResolvedRun) -> Sequence[str]:
+    """Return the roles that are replayed from another run; if that run has not begun, its first role."""
+    if run.spec.teacher_path is None:
         return ()
-    leaders = shared_roles(plan)
-    if not index_file(Path(plan.spec.teacher_path)).exists():
-        return leaders[:1]
-    models = build_models(plan)  # what was measured may have had another seed, and has learned
-    return [*find_trajectories(plan, {role: trajectory_settings(plan, role, models) for role in leaders})]
+    roles = shared_roles(run)
+    if not index_file(Path(run.spec.teacher_path)).exists():
+        return roles[:1]
+    models = build_models(run)  # the measured models may have another seed, and have learned
+    return [*find_trajectories(run, {role: trajectory_settings(run, role, models) for role in roles})]
+
+
+def _total_cost(state: TrainingState, steps: Mapping[str, Step], whole: _Counts) -> dict[str, Any]:
+    """Return the summary that the run's own counter will have at its end.
+
+    The first turn of a role may cost other passes than later ones: DLB's, for instance, has no batch before it.
+    """
+    cost, run = Cost({}, {}), state.run
+
+    def add(role: str, passes: Mapping[str, int], turns: int, images: int) -> None:
+        for name, count in passes.items():
+            cost.counts[role][name] += count * (images if name.endswith("images") else turns)
+
+    for role, step in steps.items():
+        cost.counts[role] = Counter()
+        first_images = state.stream.size(next(turn.step for turn in run.timeline.after(0) if turn.role == role))
+        add(role, step.first, turns=1, images=first_images)
+        add(role, step.later, turns=whole.turns[role] - 1, images=whole.images[role] - first_images)
+    for turn in run.timeline.forward_only.values():
+        if turn.role in steps:
+            forward = {name: count for name, count in steps[turn.role].later.items() if " forward " in name}
+            add(turn.role, forward, turns=1, images=state.stream.size(turn.step))
+    return cost.summary()
+
+
+# A few real steps
+
+FEWEST_STEPS, MOST_STEPS = 3, 40
+"""timed steps of a role, however long or short they are"""
+EVALUATED_BATCHES = 4
+"""of every split, from which the time of a whole evaluation is extrapolated"""
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """What the steps of all roles cost, and the sizes of what was written."""
+
+    steps: Mapping[str, Step]
+    parameters: Mapping[str, int]
+    memory: Memory
+    checkpoint_bytes: int
+    students_bytes: int
+    other_bytes: int
+    loss_bytes: float
+    """mean length of a journal's entry about losses"""
+    accuracy_bytes: float
+    save_seconds: float
+    finish_seconds: float
+
+
+def _measure(state: TrainingState, folder: RunFolder, seconds: float) -> _Measurement:
+    """Let every role take real steps for about so many seconds, save and finish, in a temporary folder."""
+    session = Session(state, folder)
+    with session.opened():
+        steps = {role: _measure_role(role, session, seconds) for role in state.run.last_step}
+        save_seconds = _time(state, session.checkpoint.save)
+        finish_seconds = _time(state, lambda: _finish(session))
+    lines = [*read_lines(folder.journal)] if state.fabric.is_global_zero else []
+    student_copies = 2 if "holdout" in state.data.evaluated_splits() else 1  # the last student, and the best
+    return _Measurement(
+        steps=steps,
+        parameters={name: sum(p.numel() for p in module.parameters()) for name, module in state.modules().items()},
+        memory=_measure_memory(state, activations=max(step.activations for step in steps.values())),
+        checkpoint_bytes=_size(folder.checkpoint),
+        students_bytes=student_copies * _size(folder.student) + _size(folder.average),
+        other_bytes=_size(folder.spec) + _size(folder.classes) + _size(folder.result),
+        loss_bytes=_mean_length(lines, "loss"),
+        accuracy_bytes=_mean_length(lines, "accuracy"),
+        save_seconds=save_seconds,
+        finish_seconds=finish_seconds,
+    )
+
+
+def _finish(session: Session) -> None:
+    session.checkpoint.on_end()
+    session.result.on_end()
+
+
+def _measure_role(role: str, session: Session, seconds: float) -> Step:
+    """Take a role's first turns: one to warm up, one to count, then as many to time as there are seconds for."""
+    state, run = session.state, session.state.run
+    own_turns = islice((turn for turn in run.timeline.after(0) if turn.role == role), MOST_STEPS + 2)
+    few = [*islice(cycle(own_turns), MOST_STEPS + 2)]
+    never = run.total_steps + 1
+    alone = replace(
+        run,
+        timeline=Timeline(run.method.roles, few, [role]),
+        periods=Periods(never, never, never),
+        last_step={role: -1},
+    )
+    trial = Session(replace(state, run=alone), session.folder)
+    trial.journal.journal = session.journal.journal
+    turns, cost = trial.turns(), trial.cost
+
+    def take_counted(turn: Turn) -> dict[str, int]:
+        before = Counter(cost.counts.get(role, {}))
+        next(turns)
+        size = state.stream.size(turn.step)
+        added = {name: count - before[name] for name, count in cost.counts[role].items()}
+        return {name: count // size if name.endswith("images") else count for name, count in added.items()}
+
+    first = take_counted(few[0])
+    with _saved_for_backward(run.spec.accumulate > 1) as saved, _count_flops() as flops:
+        later = take_counted(few[1])
+    times = [_time(state, lambda: next(turns)) for _ in range(FEWEST_STEPS)]
+    affordable = min(MOST_STEPS, int(seconds / statistics.median(times)))
+    for _ in range(FEWEST_STEPS, state.fabric.broadcast(affordable)):  # all ranks must take equally many
+        times.append(_time(state, lambda: next(turns)))
+    weights = {_address(tensor) for model in state.models.values() for tensor in model.state_dict().values()}
+    return Step(
+        seconds=statistics.median(times),
+        flops=flops.get_total_flops(),
+        activations=sum(size for address, size in saved.items() if address not in weights),
+        first=first,
+        later=later,
+        evaluation_seconds=_evaluation_seconds(few[0], trial),
+    )
+
+
+def _evaluation_seconds(turn: Turn, trial: Session) -> float:
+    """Return the time of a role's whole evaluation, from a few batches of every split and the time of one more."""
+    state = trial.state
+    batch_size = max(256, state.run.spec.batch_size) * state.fabric.world_size
+    batches_of_splits = [-(-len(split) // batch_size) for split in state.data.evaluated_splits().values()]
+    learner = state.learner(turn.role)
+
+    def time_batches(batches: int) -> float:
+        splits = {
+            name: split.subset(torch.arange(min(len(split), batches * batch_size)))
+            for name, split in state.data.evaluated_splits().items()
+        }
+        short = replace(state, data=replace(state.data, **splits))  # type: ignore[arg-type]
+        return _time(
+            state,
+            lambda: trial.journal.on_evaluate(turn, turn.role, evaluate_model(short, learner.model, learner.module)),
+        )
+
+    time_batches(1)  # to warm up
+    seconds_one, seconds_few = time_batches(1), time_batches(EVALUATED_BATCHES)
+    count_one, count_few = (
+        sum(min(batches, count) for count in batches_of_splits) for batches in (1, EVALUATED_BATCHES)
+    )
+    seconds_each = max(0.0, seconds_few - seconds_one) / max(1, count_few - count_one)
+    models = 2 if state.average is not None and turn.role == state.run.roles[-1] else 1
+    return models * (seconds_few + seconds_each * (sum(batches_of_splits) - count_few))
+
+
+def _time(state: TrainingState, action: Callable[[], object]) -> float:
+    """Return the seconds an action takes, with all that a GPU was asked to do."""
+
+    def now() -> float:
+        if state.fabric.device.type == "cuda":
+            torch.cuda.synchronize(state.fabric.device)
+        return time.perf_counter()
+
+    start = now()
+    action()
+    return now() - start
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file or of all files in a folder; 0 where there is none."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _mean_length(lines: Sequence[bytes], event: str) -> float:
+    lengths = [len(line) + 1 for line in lines if parse_json(line, "a line of the journal")["event"] == event]
+    return sum(lengths) / max(1, len(lengths))
+
+
+# FLOPs
+
+_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+_CPU_ATTENTION = {
+    _attention: lambda q, k, v, *rest, **named: sdpa_flop_count(q, k, v),
+    _attention_backward: lambda gradient, q, k, v, *rest, **named: sdpa_backward_flop_count(gradient, q, k, v),
+}
+"""attention on CPUs, which torch's counter leaves out"""
+
+
+def _count_flops() -> FlopCounterMode:
+    counter = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
+    counter.mod_tracker = _NoModules()  # type: ignore[assignment]
+    return counter
+
+
+class _NoModules:
+    """A tracker of no modules: torch's own fails in networks whose blocks take tuples, such as PiT."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+# Memory
+
+
+def _measure_memory(state: TrainingState, activations: int) -> Memory:
+    """Return the sizes of all tensors after real steps, and the peaks of the process and the GPU."""
+    modules = state.modules().values()
+    weights = {_address(t): _bytes(t) for module in modules for t in module.state_dict().values()}
+    gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+    optimizer_states = [
+        value
+        for learner in state.learners.values()
+        for states in learner.optimizer.state.values()
+        for value in states.values()
+    ]
+    device = state.fabric.device
+    return Memory(
+        weights=sum(weights.values()),
+        gradients=sum(map(_bytes, gradients)),
+        optimizers=sum(_bytes(value) for value in optimizer_states if isinstance(value, Tensor)),
+        activations=activations,
+        process=peak_memory(),
+        device=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+    )
+
+
+def peak_memory() -> int:
+    """Return the most bytes this process has had in memory so far.
+
+    On Linux `ru_maxrss` would be wrong: a process that was started by a larger one inherits that one's peak.
+    """
+    try:
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        peak = None
+    if peak is not None:
+        return int(peak[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+@contextmanager
+def _saved_for_backward(accumulates: bool) -> Iterator[dict[int, int]]:
+    """Collect address -> bytes of what autograd saves for a backward pass.
+
+    If gradients are accumulated these are of the last micro-batch: those before have freed theirs.
+    """
+    saved: dict[int, int] = {}
+    in_backward = False
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal in_backward
+        if in_backward and accumulates:
+            saved.clear()
+        in_backward = False
+        saved[_address(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def unpack(tensor: Tensor) -> Tensor:
+        nonlocal in_backward
+        in_backward = True
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield saved

@@ -1,4 +1,8 @@
-"""The student of its best epoch, kept beside the last where held-out images choose it; test images never do."""
+"""The students a run saves: the last one, its moving average, and the one of the best epoch.
+
+`student/` and `average/` are written at the end. `best/` is written whenever the student's accuracy on held-out images
+is the highest so far; test images never choose. Each folder has config.json and model.safetensors.
+"""
 
 import math
 from collections.abc import Mapping
@@ -26,119 +30,116 @@ from spacedkd.training.distributed import uses_fsdp
 from spacedkd.training.loop import Callback, Scores
 from spacedkd.training.state import TrainingState
 
-# A student's folder, as a run leaves it at its end, or as it is made again when it was lost.
+WEIGHTS = "model.safetensors"
+CHOSEN_ON, HEAD = "holdout", "final"
+"""the split and the head whose accuracy chooses the best student"""
 
 
-def build_saved_models(plan: ResolvedRun) -> dict[str, nn.Module]:
-    """The plan's models, newly built, with the moving average where there is one."""
-    models = build_models(plan)
-    return models if plan.spec.ema is None else models | {"average": deepcopy(models[plan.student])}
+def build_saved_models(run: ResolvedRun) -> dict[str, nn.Module]:
+    """Return the models that a checkpoint has, newly built: those of the method, and the moving average if there is."""
+    models = build_models(run)
+    return models if run.spec.ema is None else models | {"average": deepcopy(models[run.student])}
 
 
-def save_students(plan: ResolvedRun, folder: RunFolder, modules: Mapping[str, nn.Module]) -> None:
-    """The student, and beside it its moving average."""
-    folders = {plan.student: folder.student} | ({} if plan.spec.ema is None else {"average": folder.average})
-    for name, place in folders.items():
-        save_student(plan, modules[name].network, place, folder.handle)  # type: ignore[arg-type]
+def save_students(run: ResolvedRun, folder: RunFolder, modules: Mapping[str, nn.Module]) -> None:
+    """Save the student, and its moving average if there is one."""
+    folders = {run.student: folder.student} | ({} if run.spec.ema is None else {"average": folder.average})
+    for name, path in folders.items():
+        save_network(run, modules[name].network, path, folder.handle)  # type: ignore[arg-type]
 
 
-def student_digests(plan: ResolvedRun, folder: RunFolder) -> dict[str, str]:
-    """SHA-256 of the weights of the student, and of its moving average, by the names of their folders."""
-    places = [folder.student] if plan.spec.ema is None else [folder.student, folder.average]
-    return {place.name: folder.handle.digest(place / "model.safetensors") for place in places}
+def save_network(run: ResolvedRun, network: nn.Module, path: Path, within: Folder) -> None:
+    """Save a network of the student's architecture in a folder, which is replaced whole."""
+    with within.write_folder(path) as unfinished, system_errors():
+        student_io.save_student(network, run.network(run.roles[-1]), run.data.info, unfinished, data=run.spec.data)
 
 
-def save_student(plan: ResolvedRun, network: nn.Module, place: Path, within: Folder) -> None:
-    """The student's network, as it is at some time of the run."""
-    with within.write_folder(place) as unfinished, system_errors():
-        student_io.save_student(network, plan.network(plan.roles[-1]), plan.data.info, unfinished, data=plan.spec.data)
+def student_digests(run: ResolvedRun, folder: RunFolder) -> dict[str, str]:
+    """Return the SHA-256 of the weights in `student/`, and in `average/` if there is one, by the folders' names."""
+    paths = [folder.student] if run.spec.ema is None else [folder.student, folder.average]
+    return {path.name: folder.handle.digest(path / WEIGHTS) for path in paths}
 
 
-def restore_students(plan: ResolvedRun, folder: RunFolder) -> bool:
-    """Give a finished run its student again, from a checkpoint of its last turn; whether there is one.
+def restore_students(run: ResolvedRun, folder: RunFolder) -> bool:
+    """Write a finished run's lost student again; return False if no checkpoint of its last turn is there.
 
-    The journal must be what was written until then; what somebody has added to it is cut off.
+    The journal must begin with what was written until that checkpoint; entries added later are cut off.
     """
-    found = checkpoint.newest(folder.checkpoint, folder.journal)
-    if found.position.turns != len(plan.timeline):
+    newest = checkpoint.newest(folder.checkpoint, folder.journal)
+    if newest.position.turns != len(run.timeline):
         return False
-    models = build_saved_models(plan)
-    exact = torch.float64 if plan.spec.precision == "64-true" else torch.float32
-    learned = torch.bfloat16 if plan.spec.precision == "bf16-true" else exact
+    models = build_saved_models(run)
+    full = torch.float64 if run.spec.precision == "64-true" else torch.float32
+    trained = torch.bfloat16 if run.spec.precision == "bf16-true" else full
     for name, model in models.items():
-        model.to(exact if name == "average" else learned)
+        model.to(full if name == "average" else trained)
     with folder.lock():
-        position = checkpoint.load(found.path, plan.spec.fingerprints(), models, {})
-        save_students(plan, folder, models)
+        position = checkpoint.load(newest.path, run.spec.fingerprints(), models, {})
+        save_students(run, folder, models)
         with Journal(folder.journal, position.journal_bytes, position.journal_digest, folder.handle):
-            pass
-        ended = read_small_json(folder.result, folder.handle)
-        if "digests" in ended:  # another version of safetensors may write the same weights in another way
-            ended["digests"] |= student_digests(plan, folder)
-            write_json(folder.result, ended, folder.handle)
+            pass  # opening it checks and cuts it
+        result = read_small_json(folder.result, folder.handle)
+        if "digests" in result:  # another version of safetensors may write the same weights as other bytes
+            result["digests"] |= student_digests(run, folder)
+            write_json(folder.result, result, folder.handle)
     return True
 
 
-# The student of its best epoch, kept beside the last where held-out images choose it; test images never do.
-
-JUDGE, HEAD = "holdout", "final"
-WEIGHTS = "model.safetensors"
-
-
 class BestStudent(Callback):
-    """Whether an epoch of the student is the best so far. The journal alone decides it, so a resumed run does the same.
+    """A callback that saves the student in `best/` whenever it is the best so far on held-out images.
 
-    It is written before anything that says the run is further than its epoch: whoever is taken back to before comes to
-    it once more.
+    The journal alone decides which epoch is the best, so a resumed run decides the same. `best/` is written before the
+    checkpoint that follows its epoch: a run that is resumed from an earlier checkpoint comes to that epoch again.
     """
 
     def __init__(self, state: TrainingState, folder: RunFolder, position: Position) -> None:
         self._state, self._folder, self._position = state, folder, position
-        self._measured = folder.best / "measured.json"
+        self._measurement = folder.best / "measured.json"
         self._score = -math.inf
         self.digest = ""
-        """of the weights in `best/`, where there is one"""
+        """SHA-256 of the weights in `best/`; empty while there are none"""
         self._pending: dict[str, Any] | None = None
+        """the measurement of a student that is the best so far and not saved yet"""
 
     def resume(self) -> None:
-        """Take up what was the best when the run was left; all processes hear it from the first, whose journal is.
+        """Read the best score so far from the journal; all ranks get the first rank's.
 
-        A `best/` that is not the one of the checkpoint is refused, unless the run will write it again.
+        A `best/` that is not the checkpoint's is refused, unless the run will write it again.
         """
-        found = self._line() if self._state.fabric.is_global_zero else None
-        if found is not None:
-            self._check(found)
-        score = -math.inf if found is None else found["accuracy"][JUDGE][HEAD]
+        entry = self._best_entry() if self._state.fabric.is_global_zero else None
+        if entry is not None:
+            self._check_weights(entry)
+        score = -math.inf if entry is None else entry["accuracy"][CHOSEN_ON][HEAD]
         self._score = float(self._state.fabric.broadcast(score))
 
-    def _check(self, line: Mapping[str, Any]) -> None:
-        """Refuse a `best/` that the run did not write: until the checkpoint it is that of this line of the journal."""
-        weights, measured = self._folder.best / WEIGHTS, read_best_measurement(self._folder) or {}
-        kept = best_is_saved(self._folder, line)
-        self.digest = self._folder.handle.digest(weights) if kept else ""
-        turn = measured.get("turn", math.inf)
-        written_later = isinstance(turn, int | float) and turn > self._position.turns  # it is about to be written again
-        if self._position.best_digest and not written_later and self.digest != self._position.best_digest:
+    def _check_weights(self, entry: Mapping[str, Any]) -> None:
+        """Refuse weights in `best/` that this run did not write; `entry` is the best in the journal."""
+        weights, measurement = self._folder.best / WEIGHTS, read_best_measurement(self._folder) or {}
+        self.digest = self._folder.handle.digest(weights) if best_is_saved(self._folder, entry) else ""
+        turn = measurement.get("turn", math.inf)
+        # Written after the checkpoint: the run comes to that turn again, and writes it again.
+        is_later = isinstance(turn, int | float) and turn > self._position.turns
+        if self._position.best_digest and not is_later and self.digest != self._position.best_digest:
             raise UserError(
                 f"{weights} was changed or damaged: it is not the best student of this run. Remove {self._folder.best} "
                 f"to go on without it, or begin again with: spacedkd train --resume {self._folder.path} --restart"
             )
 
-    def _line(self) -> Mapping[str, Any] | None:
-        if JUDGE not in self._state.data.evaluated_splits():
+    def _best_entry(self) -> Mapping[str, Any] | None:
+        if CHOSEN_ON not in self._state.data.evaluated_splits():
             return None
         return best_journal_entry(self._folder.path, self._state.run.roles[-1])
 
     def on_evaluate(self, turn: Turn, model: str, scores: Scores) -> None:
         """Compare the student's accuracy on held-out images with the best so far; nothing else counts."""
         run = self._state.run
-        if model == run.roles[-1] and JUDGE in scores and scores[JUDGE][HEAD] > self._score:
-            self._score = scores[JUDGE][HEAD]
+        if model == run.roles[-1] and CHOSEN_ON in scores and scores[CHOSEN_ON][HEAD] > self._score:
+            self._score = scores[CHOSEN_ON][HEAD]
             self._pending = {
-                "chosen_on": JUDGE,
+                "chosen_on": CHOSEN_ON,
                 "turn": self._position.turns,
                 "epoch": (turn.step + 1) / run.steps_per_epoch,
-                "accuracy": _deepest(scores),
+                "accuracy": {split: heads[HEAD] for split, heads in scores.items()},
             }
 
     def writes_weights(self, turn: Turn) -> bool:
@@ -146,32 +147,32 @@ class BestStudent(Callback):
         return self._pending is not None
 
     def on_turn_end(self, turn: Turn) -> None:
-        """Write the student if it is the best so far; while it is written, no file says which epoch it is of."""
+        """Save the student if it is the best so far; while it is written, no file says which epoch it is of."""
         if self._pending is None:
             return
-        network, due, self._pending = self._network(), self._pending, None
+        network, measurement, self._pending = self._network(), self._pending, None
         if self._state.fabric.is_global_zero:
-            self._folder.handle.remove(self._measured, durable=True)
-            save_student(self._state.run, network, self._folder.best, self._folder.handle)
+            self._folder.handle.remove(self._measurement, durable=True)
+            save_network(self._state.run, network, self._folder.best, self._folder.handle)
             self.digest = self._folder.handle.digest(self._folder.best / WEIGHTS)
-            write_json(self._measured, due, self._folder.handle)
+            write_json(self._measurement, measurement, self._folder.handle)
 
     def _network(self) -> nn.Module:
-        """The student as one process can have it."""
-        plan, fabric = self._state.run, self._state.fabric
-        module = self._state.modules()[plan.student]
+        """Return the student's network, on the first rank with whole weights; all ranks must call this."""
+        run, fabric = self._state.run, self._state.fabric
+        module = self._state.modules()[run.student]
         if uses_fsdp(fabric):
-            kind = next(module.parameters()).dtype
-            state = {name: gather(one, keep=fabric.is_global_zero) for name, one in module.state_dict().items()}
+            dtype = next(module.parameters()).dtype
+            weights = {name: gather(shard, keep=fabric.is_global_zero) for name, shard in module.state_dict().items()}
             if fabric.is_global_zero:
-                module = build_saved_models(plan)[plan.student].to(kind)
-                module.load_state_dict(state)
+                module = build_saved_models(run)[run.student].to(dtype)
+                module.load_state_dict(weights)
         return module.network  # type: ignore[return-value]
 
     def summary(self) -> dict[str, Any]:
-        """For the result: what lies in `best/`, if it is what the journal says is the best."""
-        found = self._line()
-        if found is None or not best_is_saved(self._folder, found):
+        """Return result.json's entry `best`, if `best/` is the journal's best; refuse weights that were changed."""
+        entry = self._best_entry()
+        if entry is None or not best_is_saved(self._folder, entry):
             return {}
         if not matches_digest(self._folder.handle, self._folder.best / WEIGHTS, self.digest):
             raise UserError(
@@ -181,24 +182,21 @@ class BestStudent(Callback):
         return {"best": read_best_measurement(self._folder)}
 
 
-def _deepest(scores: Scores) -> dict[str, float]:
-    return {part: heads[HEAD] for part, heads in scores.items()}
-
-
 def best_journal_entry(folder: Path, student: str) -> Mapping[str, Any] | None:
-    """Of the journal in a folder: the first line with the student's highest accuracy on held-out images, if any."""
-    lines = (line for line in read_accuracies(folder) if line["role"] == student and JUDGE in line["accuracy"])
-    return max(lines, key=lambda line: line["accuracy"][JUDGE][HEAD], default=None)
+    """Return the first journal entry with the student's highest accuracy on held-out images, if there is one."""
+    entries = (entry for entry in read_accuracies(folder) if entry["role"] == student)
+    held_out = (entry for entry in entries if CHOSEN_ON in entry["accuracy"])
+    return max(held_out, key=lambda entry: entry["accuracy"][CHOSEN_ON][HEAD], default=None)
 
 
 def read_best_measurement(folder: RunFolder) -> dict[str, Any] | None:
-    """What `best/` says of itself; None where it is not there whole."""
+    """Return the turn, epoch and accuracy of the student in `best/`; None if it is not there, or not whole."""
     return read_small_json(folder.best / "measured.json", folder.handle) or None
 
 
-def best_is_saved(folder: RunFolder, line: Mapping[str, Any]) -> bool:
-    """Whether `best/` has the weights of this line of the journal."""
-    found = read_best_measurement(folder)
-    if found is None or not folder.handle.exists(folder.best / WEIGHTS):
+def best_is_saved(folder: RunFolder, entry: Mapping[str, Any]) -> bool:
+    """Tell whether `best/` has the weights of this journal entry."""
+    measurement = read_best_measurement(folder)
+    if measurement is None or not folder.handle.exists(folder.best / WEIGHTS):
         return False
-    return found.get("turn") == line.get("turn")
+    return measurement.get("turn") == entry.get("turn")
