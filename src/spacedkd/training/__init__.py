@@ -1,4 +1,10 @@
-"""How a run is trained, saved and continued."""
+"""Training a run: from a resolved config to a folder with its student, journal, checkpoint and result.
+
+`train.train` is the public function. Inside it, `loop` is the training loop, `roles` are who learns or is replayed,
+`callbacks` write and report, `session` opens a run's folder and puts these together. `state` has the models on their
+devices, `learner` one model with its optimizer and its update. Others use `train`, `forecast.forecast`,
+`learner.learning`, `loggers.RunLogger` and `trained_models.load_run`.
+"""
 
 from spacedkd.runtime.torchvision_compat import declare_missing
 

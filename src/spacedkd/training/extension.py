@@ -97,9 +97,9 @@ def _spec_of_shorter_run(spec: RunSpec, folder: RunFolder, objects: Objects, lib
             f"--extend: {folder.path} has {pluralize(saved.epochs, 'epoch')} already: give more with --epochs."
         )
     if saved.teacher_path is not None or saved.engine.pipeline:
-        place = "in another process" if saved.engine.pipeline else f"in {saved.teacher_path}"
+        where = "in another process" if saved.engine.pipeline else f"in {saved.teacher_path}"
         raise UserError(
-            f"--extend: the teacher of {folder.path} learned {place}, and how it would go on was not kept here. Train "
+            f"--extend: the teacher of {folder.path} learned {where}, and how it would go on was not kept here. Train "
             f"all {pluralize(spec.epochs, 'epoch')} in a new folder."
         )
     if spec.record or spec.teacher_path is not None or spec.engine.pipeline:

@@ -153,7 +153,7 @@ class Forecast:
 
     @property
     def flops(self) -> int:
-        """Of all turns, two for each multiplication with its addition; evaluation is not counted."""
+        """The FLOPs of all turns, two for each multiplication with its addition; evaluation is not counted."""
         return sum(role.turns * role.step.flops for role in self.roles)
 
 
@@ -355,7 +355,7 @@ EVALUATED_BATCHES = 4
 
 @dataclass(frozen=True)
 class _Measurement:
-    """What the steps of all roles cost, and the sizes of what was written."""
+    """The measured costs of the steps of all roles, and the sizes of what was written."""
 
     steps: Mapping[str, Step]
     parameters: Mapping[str, int]

@@ -116,8 +116,11 @@ def test_processes_that_do_not_come_are_waited_for_with_a_word_and_not_for_ever(
     with rendezvous_timeout(2):
         assert codes.get(timeout=20) == 2
     waits, ends = capsys.readouterr().err.splitlines()
-    assert waits == "spacedkd: waiting for all 2 processes of the run to meet at first, for at most 0 s"
-    assert "have not met at first within 0 s. Start all of them" in ends
+    for line in (waits, ends):
+        assert line.startswith("spacedkd: ")
+        assert "2 processes" in line
+        assert "first" in line
+    assert "SPACEDKD_JOIN_SECONDS" in ends
     # Long enough that a busy machine gets through the block before anything is due.
     monkeypatch.setattr(module, "QUIET_SECONDS", 1.0)
     monkeypatch.setattr(module, "RENDEZVOUS_SECONDS", 1.0)
@@ -192,5 +195,5 @@ def test_machines_that_do_not_share_the_folder_are_named(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(distributed, "all_gather_object", gathered)
     (tmp_path / "spec.json").touch()
-    with pytest.raises(UserError, match="second.example does not see .* All machines must share the storage"):
+    with pytest.raises(UserError, match="second.example"):
         check_shared_storage(Fake(0, []), tmp_path / "spec.json")  # type: ignore[arg-type]

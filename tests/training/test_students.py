@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spacedkd import EngineSpec, RunSpec, Spaced, UserError, train
-from spacedkd.training import loop
+from spacedkd.training import train as training
 from tests.conftest import TINY
 
 
@@ -44,8 +44,8 @@ def test_a_student_is_made_again_from_the_checkpoint(
     (tmp_path / "run/student/model.safetensors").unlink()
     if spec.ema is not None:
         shutil.rmtree(tmp_path / "run/average")
-    monkeypatch.setattr(loop, "teacher_process", None)
-    monkeypatch.setattr(loop, "_train", None)  # neither is called
+    monkeypatch.setattr(training, "teacher_process", None)
+    monkeypatch.setattr(training, "_train", None)  # neither is called
     assert train(spec, tmp_path / "run", resume=True) == done
     assert contents(tmp_path / "run") == before
 
