@@ -1,4 +1,4 @@
-"""Tiny data sets in the formats that are found on disks."""
+"""Tiny datasets in the formats that are found on disks."""
 
 from __future__ import annotations
 

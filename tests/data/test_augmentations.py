@@ -34,7 +34,7 @@ IMAGENET = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def kept(name: str, size: int, images: list[Image.Image]) -> Images:
-    """Images as a data set with this augmentation keeps them."""
+    """Images as a dataset with this augmentation keeps them."""
     chosen = AUGMENTATIONS[name]
     fit = chosen.fit(size)
     fitted = [fit(image) if chosen.fits_first else image for image in images]

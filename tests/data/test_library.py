@@ -1,4 +1,4 @@
-"""Data sets are found and read once in a process."""
+"""Datasets are found and read once in a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet files, data sets saved to disk, and names on the hub."""
+"""Parquet files, datasets saved to disk, and names on the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets by name and by file, and what is said of bad ones."""
+"""Datasets by name and by file, and what is said of bad ones."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_bad_files_are_explained(tmp_path: Path) -> None:
         load(DataSpec(str(tmp_path / "half.npz")))
     with pytest.raises(UserError, match="Did you mean 'digits'"):
         load(DataSpec("digit"))
-    (tmp_path / "notes.txt").write_text("not a data set")
+    (tmp_path / "notes.txt").write_text("not a dataset")
     with pytest.raises(UserError, match="notes.txt is not a file that holds a dataset"):
         load(DataSpec(str(tmp_path / "notes.txt")))
 

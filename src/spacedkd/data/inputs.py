@@ -34,7 +34,7 @@ def tensors(inputs: Inputs) -> Iterable[Tensor]:
 def row_count(inputs: Inputs) -> int:
     """Return the number of rows, B.
 
-    >>> count({"tokens": torch.zeros(3, 7), "mask": torch.ones(3, 7)})
+    >>> row_count({"tokens": torch.zeros(3, 7), "mask": torch.ones(3, 7)})
     3
     """
     return len(next(iter(tensors(inputs))))
