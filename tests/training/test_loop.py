@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,6 +157,17 @@ def test_the_callbacks_of_a_run_have_one_order(tiny: RunSpec) -> None:
         "UserCallback",  # who is told of a turn can rely on what was saved
         "ResultCallback",  # last of all
     ]
+
+
+def test_the_documentation_shows_the_loop_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+    shown = page.partition("```python\n")[2].partition("```")[0]
+    source = inspect.getsource(training_loop)
+    lines = [line.partition("  # ")[0].strip() for line in shown.splitlines()]
+    code = [line.partition("  # ")[0].strip() for line in source.splitlines()]
+    start = code.index("for block in run.timeline.blocks(after=position.turns):")
+    assert lines[0] == "previous = position.role"
+    assert lines[1:] == code[start : start + len(lines) - 1]
 
 
 @pytest.mark.parametrize("fails_at", [1, 7])
