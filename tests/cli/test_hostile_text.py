@@ -15,7 +15,7 @@ from rich.text import Text
 from spacedkd.cli import main, progress
 from spacedkd.cli.progress import RoleBars, Watched, jobs_progress, say, work_progress
 from spacedkd.cli.stops import say_error
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import compare_runs
 from spacedkd.report.tables import comparison_tables
 from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import printable
@@ -139,7 +139,7 @@ def test_colours_of_our_own_still_reach_a_terminal(tmp_path: Path) -> None:
 def test_tables_on_a_terminal(tmp_path: Path) -> None:
     console = on_a_terminal(200)
     runs = write_runs(tmp_path, [FakeArm(EVIL, [0.5, 0.6]), FakeArm("b", [0.5, 0.4])])
-    console.print(*map(rich_table, comparison_tables(compare(runs))))
+    console.print(*map(rich_table, comparison_tables(compare_runs(runs))))
     left = re.sub("\x1b\\[[0-9;]*m", "", console.file.getvalue())  # type: ignore[attr-defined]
     assert is_clean(left)
     assert not re.search(r"^\s*spacedkd: all", left, re.MULTILINE)

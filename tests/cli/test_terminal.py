@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import compare_runs
 from spacedkd.report.table import Cell, Column, Table
 from spacedkd.report.tables import comparison_tables
 from spacedkd.report.terminal import rich_table
@@ -23,7 +23,7 @@ LIVE = FakeArm("live", [0.8], "self-kd", "live", schedule=Spaced("2ep"))
 
 def text(root: Path, *arms: FakeArm) -> str:
     console = Console(width=80, record=True, file=StringIO())
-    console.print(*map(rich_table, comparison_tables(compare(write_runs(root, arms)))))
+    console.print(*map(rich_table, comparison_tables(compare_runs(write_runs(root, arms)))))
     return console.export_text()
 
 

@@ -89,7 +89,7 @@ def _no_work() -> Iterator[None]:
     with (
         patch.dict(VERBS, parsed),
         patch("spacedkd.training.train.train_run", lambda spec, *_, **__: _understood(spec)),
-        patch("spacedkd.comparison.scheduler.compare", lambda arms, *_, **__: _understood(*arms.values())),
+        patch("spacedkd.comparison.compare.compare", lambda arms, *_, **__: _understood(*arms.values())),
         patch("spacedkd.cli.train.extended", lambda spec, *_: spec),
         patch.object(RunFolder, "spec_to_resume", lambda self, spec: spec),
         ExitStack() as stack,

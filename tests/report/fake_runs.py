@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import compare_runs
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.report.page import write_page
@@ -117,5 +117,5 @@ def write_runs(root: Path, arms: Sequence[FakeArm]) -> list[Path]:
 def page_of(root: Path, *arms: FakeArm, unfinished: int = 0) -> str:
     """The page that compares the arms with the first of them."""
     folders = write_runs(root / "runs", arms)
-    write_page(root / "page.html", compare(folders), unfinished)
+    write_page(root / "page.html", compare_runs(folders), unfinished)
     return (root / "page.html").read_text(encoding="utf-8")

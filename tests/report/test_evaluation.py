@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import compare_runs
 from spacedkd.evaluation.adversarial import attack
 from spacedkd.evaluation.statistics import paired_difference
 from spacedkd.report.page import write_page
@@ -32,7 +32,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def page(folders: list[Path], tmp_path: Path) -> Page:
-    write_page(tmp_path / "page.html", compare(folders))
+    write_page(tmp_path / "page.html", compare_runs(folders))
     return Page((tmp_path / "page.html").read_text(encoding="utf-8"))
 
 
@@ -48,12 +48,12 @@ def test_sections_only_where_something_was_measured(folders: list[Path], tmp_pat
     assert [one for one in sections if one in NEW] == NEW[:3]
     for folder in folders:
         (folder / "evaluation.json").unlink()
-    assert compare(folders)["evaluation"] is None
+    assert compare_runs(folders)["evaluation"] is None
     assert not set(NEW) & {attributes["id"] for attributes in page(folders, tmp_path).all("h2")}
 
 
 def test_differences_are_paired_by_seed(folders: list[Path]) -> None:
-    arms = compare(folders)["evaluation"]["metrics"]["corruptions/fog"]["arms"]
+    arms = compare_runs(folders)["evaluation"]["metrics"]["corruptions/fog"]["arms"]
     online = {seed: accuracy - 3 / 50 for seed, accuracy in enumerate(ONLINE.accuracies)}
     spaced = {seed: accuracy - 3 / 50 for seed, accuracy in enumerate(SPACED.accuracies)}
     expected = paired_difference(spaced, online, 1 / 200 / 2)
@@ -78,7 +78,7 @@ def test_agreement_is_neither_better_nor_worse(folders: list[Path], tmp_path: Pa
 
 def test_only_equal_settings_are_compared(folders: list[Path], tmp_path: Path) -> None:
     evaluate(folders[3], 0.8, corruptions={"severities": [1]})
-    found = compare(folders)["evaluation"]
+    found = compare_runs(folders)["evaluation"]
     assert found["metrics"]["corruptions/mean"]["arms"]["spaced KD"]["estimate"]["n"] == 2
     assert found["metrics"]["accuracy/top1"]["arms"]["spaced KD"]["estimate"]["n"] == 3
     assert "Measured with other settings, and left out there: spaced KD." in page(folders, tmp_path).text
@@ -87,7 +87,7 @@ def test_only_equal_settings_are_compared(folders: list[Path], tmp_path: Path) -
 def test_how_fine_a_difference_is_depends_on_the_settings_that_count(folders: list[Path]) -> None:
     """The first run was measured on fewer images than the other two of the reference."""
     evaluate(folders[0], 0.7, adversarial={"images": 20})
-    arms = compare(folders, "online KD")["evaluation"]["metrics"]["adversarial/clean"]["arms"]
+    arms = compare_runs(folders, "online KD")["evaluation"]["metrics"]["adversarial/clean"]["arms"]
     online, spaced = ({seed: arm.accuracies[seed] for seed in (1, 2)} for arm in (ONLINE, SPACED))
     expected = paired_difference(spaced, online, 1 / 200)
     assert arms["spaced KD"]["difference"] == pytest.approx(asdict(expected))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import compare_runs
 from spacedkd.report.page import write_page
 from spacedkd.runtime.errors import UserError
 from spacedkd.schedule import Spaced
@@ -132,7 +132,7 @@ def test_commands_and_their_dates_are_there(tmp_path: Path) -> None:
         ("2026-01-02 03:04 UTC", "spacedkd compare --arm 'a: <b>'"),
         ("2026-01-03 00:00 UTC", "spacedkd report x"),
     ]
-    write_page(tmp_path / "page.html", compare(write_runs(tmp_path / "runs", [ONLINE, SPACED])), commands=commands)
+    write_page(tmp_path / "page.html", compare_runs(write_runs(tmp_path / "runs", [ONLINE, SPACED])), commands=commands)
     text = Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
     assert "spacedkd report, 2026-01-03 00:00 UTC" in text
     assert all(date + line in text for date, line in commands)
@@ -190,7 +190,7 @@ def test_labels_are_text(tmp_path: Path) -> None:
 def test_same_input_same_bytes(tmp_path: Path) -> None:
     folders = write_runs(tmp_path, [ONLINE, SPACED, SELF])
     for name in ("one.html", "two.html"):
-        write_page(tmp_path / "new" / name, compare(folders))
+        write_page(tmp_path / "new" / name, compare_runs(folders))
     one, two = ((tmp_path / "new" / name).read_bytes() for name in ("one.html", "two.html"))
     assert one == two
 
@@ -220,7 +220,7 @@ def test_runs_without_a_label_find_their_arm(tmp_path: Path) -> None:
 
 def test_a_run_that_has_gone_is_said_so(tmp_path: Path) -> None:
     folders = write_runs(tmp_path, [ONLINE, SPACED])
-    comparison = compare(folders)
+    comparison = compare_runs(folders)
     (folders[0] / "result.json").unlink()
     with pytest.raises(UserError, match="is not finished. Go on with: spacedkd train --resume"):
         write_page(tmp_path / "page.html", comparison)
@@ -228,11 +228,11 @@ def test_a_run_that_has_gone_is_said_so(tmp_path: Path) -> None:
 
 def test_a_journal_cut_off_by_a_kill_is_read(tmp_path: Path) -> None:
     folders = write_runs(tmp_path, [ONLINE])
-    write_page(tmp_path / "whole.html", compare(folders))
+    write_page(tmp_path / "whole.html", compare_runs(folders))
     cut = (folders[0] / "journal.jsonl").read_text().splitlines()[-1][:-5]
     with (folders[0] / "journal.jsonl").open("a") as journal:
         journal.write(cut)
-    write_page(tmp_path / "cut.html", compare(folders))
+    write_page(tmp_path / "cut.html", compare_runs(folders))
     assert (tmp_path / "cut.html").read_bytes() == (tmp_path / "whole.html").read_bytes()
 
 
@@ -243,7 +243,7 @@ def test_any_loss_can_be_drawn(tmp_path: Path, values: list[float]) -> None:
     for place, line in enumerate(line for line in lines if line["event"] == "loss"):
         line["losses"] = {"own": values[place % 2]}
     (folders[0] / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_page(tmp_path / "page.html", compare(folders))
+    write_page(tmp_path / "page.html", compare_runs(folders))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert [one["aria-label"] for one in Page(page).all("svg") if one.get("role") == "img"][1] == "The own loss."
     assert not any(wrong in page.split("<script>")[0] for wrong in (">nan", "nan ", "inf "))

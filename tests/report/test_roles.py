@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import ComparisonDocument, compare_runs
 from spacedkd.config.spec import describe
 from spacedkd.report.arms import read_arms
 from spacedkd.report.intervals import groups
@@ -45,9 +45,9 @@ def test_other_names_give_the_same_page_tables_and_numbers(tmp_path: Path, roles
     own = page_of(tmp_path / "a", *arms(roles))
     assert own != renamed(own) == page_of(tmp_path / "b", *arms(usual))
 
-    def numbers(name: str) -> dict[str, Any]:
+    def numbers(name: str) -> ComparisonDocument:
         folders = sorted((tmp_path / name / "runs").glob("*/*"))
-        return compare(folders)
+        return compare_runs(folders)
 
     found, expected = numbers("a"), numbers("b")
     assert renamed(str(comparison_tables(found))) == str(comparison_tables(expected))
@@ -55,12 +55,15 @@ def test_other_names_give_the_same_page_tables_and_numbers(tmp_path: Path, roles
 
 
 def test_the_last_role_is_the_student_and_the_first_of_several_leads(tmp_path: Path) -> None:
-    found = compare(write_runs(tmp_path, arms(CHAIN)))
-    said = {arm["label"]: (arm["last"]["mean"], arm["leader"] and arm["leader"]["mean"]) for arm in found["arms"]}
+    found = compare_runs(write_runs(tmp_path, arms(CHAIN)))
+    said: dict[str, Any] = {
+        arm["label"]: (arm["last"]["mean"], arm["leader"] and arm["leader"]["mean"]) for arm in found["arms"]
+    }
     assert said["online"] == pytest.approx((0.61, 0.81))
     assert said["alone"] == (pytest.approx(1.6 / 3), None)
     (pair,) = found["spacing"]
     assert (pair["spaced"], pair["unspaced"]) == ("spaced", "online")
+    assert pair["difference"] is not None
     assert pair["difference"]["mean"] == pytest.approx(0.1)
 
 
@@ -90,7 +93,7 @@ def test_a_moving_average_is_no_role(tmp_path: Path) -> None:
 def test_a_spec_without_a_schedule_is_one_where_nobody_leads(tmp_path: Path) -> None:
     plain = FakeArm("plain", [0.7, 0.8], "self-kd", "plain", roles=("pupil",))
     live = FakeArm("live", [0.7, 0.8], "self-kd", "live", schedule=Spaced("2ep"), roles=PAIR)
-    found = compare(write_runs(tmp_path, [plain, live]))
+    found = compare_runs(write_runs(tmp_path, [plain, live]))
     first, second = read_arms(found)
     expected = render(found, [first, second])
     unscheduled = replace(first, runs=[replace(run, spec=replace(run.spec, schedule=None)) for run in first.runs])

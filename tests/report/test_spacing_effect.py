@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import compare_runs
 from spacedkd.report.arms import read_arms
 from spacedkd.report.page import render
 from spacedkd.report.spacing import caution, cost, headline, one_role
@@ -131,7 +131,7 @@ def test_without_a_pair_there_is_no_such_section(tmp_path: Path) -> None:
 
 
 def test_a_pair_without_a_common_seed_has_costs_but_no_picture(tmp_path: Path) -> None:
-    comparison = compare(write_runs(tmp_path, [ONLINE, SPACED]))
+    comparison = compare_runs(write_runs(tmp_path, [ONLINE, SPACED]))
     comparison["spacing"][0] |= {"difference": None, "p_holm": None}
     text = Page(render(comparison, read_arms(comparison))).text
     assert "No interval can be given for kd spaced against unspaced: they do not share two seeds." in text

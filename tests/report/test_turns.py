@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import compare_runs
 from spacedkd.report.arms import Arm, read_arms, role_legend
 from spacedkd.report.schedules import Stroke, pictures, strokes, timetables
 from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
@@ -20,7 +20,7 @@ ROLES = ("teacher", "student")
 
 def read(root: Path, *arms: FakeArm) -> list[Arm]:
     folders = write_runs(root, arms)
-    return read_arms(compare(folders))
+    return read_arms(compare_runs(folders))
 
 
 def drawn(schedule: Schedule, steps: int, finest: float) -> list[Stroke]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.experiments.processes import children, gone, wait_until
+from tests.comparison.processes import children, gone, wait_until
 
 SECONDS = 2.0
 """within which everything that a process has started has ended"""

@@ -18,8 +18,8 @@ import tyro
 from spacedkd import UserError, read_spec, train
 from spacedkd.cli import train as train_command
 from spacedkd.cli.flags import RunFlags
+from tests.comparison.processes import children, gone, wait_until
 from tests.conftest import assert_same_bits, tensors
-from tests.experiments.processes import children, gone, wait_until
 from tests.training.runs_on_two import METHODS, WITH_BATCHNORM, OnTwo, assert_close, shared
 from tests.training.stopping import train_until
 from tests.training.two_processes import finished, on_two, slurm_variables, started, torchrun_variables

@@ -42,7 +42,7 @@ from spacedkd import (
     train,
 )
 from spacedkd.cli import main
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import compare_runs
 from spacedkd.config.objects import Objects, digest
 from spacedkd.report.page import write_page
 from spacedkd.training.trained_models import load_run
@@ -112,7 +112,7 @@ def test_roles_are_known_by_their_place(tmp_path: Path) -> None:
     assert run.leader == "mentor"
     measured = load_run(tmp_path / "whole", objects=Objects(method=Mentoring()))
     assert (measured.student, {*measured.models}) == ("pupil", {"mentor", "pupil"})
-    found = compare([tmp_path / "whole"])
+    found = compare_runs([tmp_path / "whole"])
     assert found["arms"][0]["leader"]["mean"] == run.accuracy["mentor"]["test"]["final"]["last"]
     write_page(tmp_path / "report.html", found)
     assert "mentor" in (tmp_path / "report.html").read_text()

@@ -17,7 +17,7 @@ from filelock import FileLock
 from spacedkd import Event, RunSpec, Spaced, train
 from spacedkd.runs import checkpoint
 from spacedkd.runtime.signals import Stopped, killed_by
-from tests.experiments.processes import children, gone, wait_until
+from tests.comparison.processes import children, gone, wait_until
 from tests.training.stopping import assert_same_run
 
 TINY = (

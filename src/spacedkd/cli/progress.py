@@ -20,8 +20,8 @@ from spacedkd.runtime import processes
 from spacedkd.runtime.errors import printable
 
 if TYPE_CHECKING:
+    from spacedkd.comparison.job import Job
     from spacedkd.comparison.pool import Callback as JobCallback
-    from spacedkd.comparison.teacher_sharing import Job
     from spacedkd.evaluation.instrument import Advance
     from spacedkd.evaluation.instrument import Progress as ShowWork
     from spacedkd.training.loop import Event

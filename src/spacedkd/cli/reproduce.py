@@ -354,7 +354,7 @@ def _show_plan(found: Reproduction, jobs: int | None) -> None:
     if not left:
         return
     found.check_data()
-    planned, _ = scheduler.shared([job for job in every if job.label in left], found.store.library)
+    planned, _ = scheduler.share_arms_teachers([job for job in every if job.label in left], found.store.library)
     forecast = forecast_jobs(planned, at_once)
     console.print(*(rich_table(table) for table in tables.of_comparison(forecast)))
     say_left(forecast)

@@ -23,6 +23,7 @@ from spacedkd.cli.progress import console
 
 if TYPE_CHECKING:
     from spacedkd.comparison.forecast import ComparisonForecast
+    from spacedkd.comparison.results import ComparisonDocument
     from spacedkd.config.resolve import ResolvedRun
 import shlex
 import sys
@@ -295,6 +296,7 @@ def compare(
         raise unknown("arm", str(against), arms)
 
     from spacedkd.comparison import scheduler
+    from spacedkd.comparison.compare import compare as train_and_compare
 
     if equal_cost:
         arms |= scheduler.equal_cost_controls(arms)
@@ -309,7 +311,7 @@ def compare(
     say_comparison(arms, seeds)
     left = len(every) - finished
     with until_stopped(lambda: "the same command") as stop, kept(out, not left), jobs_progress(left) as callback:
-        found = scheduler.compare(
+        found = train_and_compare(
             arms,
             out,
             seeds=seeds,
@@ -360,13 +362,15 @@ def report(
     else:
         page, numbers = out, out.with_name(f"{out.stem}-numbers.json")
         make_folder(out.parent, "--out")
-    found = results.compare(*results.as_before(runs[0] / "comparison.json", finished, against), unfinished)
-    results.write(numbers, found)
+    found = results.compare_runs(*results.keep_order(runs[0] / "comparison.json", finished, against), unfinished)
+    results.write_comparison(numbers, found)
     commands = [*read_commands([*(run.resolve() for run in runs), *finished]), this_command()]
     _show(found, page, numbers, commands, len(unfinished) - len(found["diverged"]) - len(found["failed"]))
 
 
-def _show(found: dict[str, Any], page: Path, numbers: Path, commands: Sequence[Command], unfinished: int = 0) -> None:
+def _show(
+    found: ComparisonDocument, page: Path, numbers: Path, commands: Sequence[Command], unfinished: int = 0
+) -> None:
     """A comparison as a page and as tables."""
     from spacedkd.report import tables
     from spacedkd.report.page import write_page

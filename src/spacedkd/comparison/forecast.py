@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spacedkd.comparison import scheduler
-from spacedkd.comparison.teacher_sharing import Job
+from spacedkd.comparison.job import Job
 from spacedkd.config.spec import RunSpec
 from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
@@ -70,14 +70,14 @@ def forecast_comparison(
     numbers = range(first.seed, first.seed + seeds) if isinstance(seeds, int) else seeds
     at_once = scheduler.jobs_at_once(jobs, first.engine.accelerator)
     library = Library()
-    planned = scheduler.plan(arms, numbers, Path(out), at_once, library)
-    return forecast_jobs(scheduler.shared(planned, library)[0] if sharing else planned, at_once)
+    planned = scheduler.plan_jobs(arms, numbers, Path(out), at_once, library)
+    return forecast_jobs(scheduler.share_arms_teachers(planned, library)[0] if sharing else planned, at_once)
 
 
 def forecast_jobs(planned: Sequence[Job], at_once: int) -> ComparisonForecast:
     """Return the cost of these runs, trained so many at once; every arm must have the same seeds."""
     arms = dict.fromkeys(job.label for job in planned)
-    gpus: list[str] | list[None] = scheduler.gpus(planned[0].spec.engine.accelerator) or [None]
+    gpus: list[str] | list[None] = scheduler.visible_gpus(planned[0].spec.engine.accelerator) or [None]
     with ProcessPoolExecutor(min(at_once, len(arms)), child_context(hears_signals=True), max_tasks_per_child=1) as pool:
         futures = {
             label: pool.submit(

@@ -1,4 +1,8 @@
-"""Finished run folders read as arms of a comparison: accuracies, paired differences and costs."""
+"""The comparison of finished runs, as comparison.json holds it: accuracies, paired differences, costs, evaluations.
+
+All accuracies are the student's on the test images. `compare_runs` reads run folders as arms; `spacing_effects` sets
+every spaced arm beside its unspaced partner; `compare_evaluations` sets the evaluations of all arms side by side.
+"""
 
 import os
 import shlex
@@ -7,81 +11,324 @@ from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
-from spacedkd.comparison.teacher_sharing import read_diverged, read_failed
+from spacedkd.comparison.job import read_divergence, read_failure
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import describe, read_spec
-from spacedkd.evaluation.accuracy import pool_reliability
+from spacedkd.evaluation.accuracy import BinEntry, pool_reliability
 from spacedkd.evaluation.document import EvaluationDocument, metrics, most_common, read
 from spacedkd.evaluation.instrument import Metric
 from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.evaluation.statistics import Difference, confidence_interval, holm, paired_difference
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, read_run
-from spacedkd.runs.schema import COST_TOTALS
+from spacedkd.runs.schema import COST_TOTALS, HeadScores
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError, unknown
 from spacedkd.runtime.files import remove_leftovers, resolve_links, write_json
 from spacedkd.schedule import describe_schedule
 
-# What spacing did: every spaced arm beside the arm that differs from it in nothing but the spacing.
+
+class Estimate(TypedDict):
+    """A `ConfidenceInterval` in a file."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+class PairedDifference(Estimate):
+    """A `Difference` in a file."""
+
+    p: float | None
+
+
+class ComparedRun(TypedDict):
+    """A run of an arm."""
+
+    seed: int
+    folder: str
+    heads: Mapping[str, HeadScores]
+    """head -> accuracy on the test images after the last epoch and at the best one"""
+    seconds: float
+
+
+class ArmDocument(TypedDict):
+    """Runs that differ in nothing but their seed. Means are over seeds, with 95 % intervals."""
+
+    label: str
+    method: str
+    schedule: str | None
+    roles: list[str]
+    epochs: float
+    network: str
+    last: Estimate
+    """deepest head after the last epoch, which differences are taken of"""
+    best: Estimate
+    """deepest head at the best epoch"""
+    ensemble: Estimate | None
+    """mean of all heads after the last epoch, where there are several"""
+    ensemble_best: Estimate | None
+    leader: Estimate | None
+    """the same as `last` of the role that learns first"""
+    difference: PairedDifference | None
+    """to the reference; None for itself, and for an arm that was tested on other images"""
+    cost: dict[str, float]
+    computed: dict[str, float]
+    """cost without what was replayed from other runs"""
+    runs: list[ComparedRun]
+
+
+class LostRun(TypedDict):
+    """A run that diverged (at a step of a role) or failed (with an error), and is in none of the numbers."""
+
+    label: str
+    seed: int
+    folder: str
+    role: NotRequired[str]
+    step: NotRequired[int]
+    said: NotRequired[str]
+
+
+class SpacingEffect(TypedDict):
+    """A spaced arm beside the arm that differs from it in nothing but the spacing."""
+
+    name: str
+    method: str
+    variant: str | None
+    spaced: str
+    unspaced: str
+    unspaced_form: str
+    interval: str | None
+    accuracy: dict[str, Estimate | None]
+    difference: PairedDifference | None
+    p_holm: float | None
+    cost_ratio: dict[str, float | None]
+
+
+class MetricOfArm(TypedDict):
+    """A metric of one arm."""
+
+    estimate: Estimate
+    difference: PairedDifference | None
+    by_seed: dict[str, float]
+
+
+class MetricDocument(TypedDict):
+    """A metric of all arms that have it."""
+
+    title: str
+    unit: str
+    better: str | None
+    arms: dict[str, MetricOfArm]
+
+
+class ComparedEvaluations(TypedDict):
+    """The evaluations of all arms."""
+
+    metrics: dict[str, MetricDocument]
+    reliability: dict[str, list[BinEntry]]
+    """label -> bins of all its seeds together"""
+    settings: dict[str, str]
+    """instrument -> how it was set, in a sentence"""
+    notes: list[str]
+
+
+class ComparisonDocument(TypedDict):
+    """The contents of comparison.json."""
+
+    measured: str
+    best_chosen_on: list[str]
+    against: str
+    arms: list[ArmDocument]
+    diverged: list[LostRun]
+    failed: list[LostRun]
+    spacing: list[SpacingEffect]
+    evaluation: ComparedEvaluations | None
+
+
+def compare_runs(
+    folders: Sequence[Path], against: str | None = None, unfinished: Sequence[Path] = ()
+) -> ComparisonDocument:
+    """Return the comparison of finished runs: one arm for each label, in order of first appearance.
+
+    Differences are taken to the arm `against`, the first one unless given. Runs that diverged or failed are among the
+    `unfinished` ones, and only listed. Refused are two runs of one arm with the same seed.
+    """
+    arms = _group_by_arm(folders)
+    against = next(iter(arms)) if against is None else against
+    if against not in arms:
+        raise unknown("arm", against, arms)
+    documents = [_arm(label, runs, arms[against]) for label, runs in arms.items()]
+    return {
+        "measured": "student, test images; last = deepest head after the last epoch",
+        "best_chosen_on": sorted({run.best_chosen_on for runs in arms.values() for run in runs}),
+        "against": against,
+        "arms": documents,
+        "diverged": [*_diverged(unfinished)],
+        "failed": [*_failed(unfinished)],
+        "spacing": spacing_effects(arms, documents),
+        "evaluation": compare_evaluations(documents, against),
+    }
+
+
+def _diverged(folders: Iterable[Path]) -> Iterator[LostRun]:
+    for folder in folders:
+        error = read_divergence(folder)
+        if error is not None:
+            yield {**_identify(folder), "role": error.role, "step": error.step}
+
+
+def _failed(folders: Iterable[Path]) -> Iterator[LostRun]:
+    for folder in folders:
+        line = read_failure(folder)
+        if line is not None:
+            yield {**_identify(folder), "said": line}
+
+
+def _identify(folder: Path) -> LostRun:
+    """Return arm, seed and folder of a run that is not finished."""
+    spec = read_spec(folder)
+    return {"label": spec.label or describe(spec), "seed": spec.seed, "folder": str(folder)}
+
+
+def _group_by_arm(folders: Sequence[Path]) -> dict[str, list[Run]]:
+    """Return runs by arm: those that differ in nothing but the seed. Arms of one name get numbers."""
+    arms: dict[tuple[str, str], list[Run]] = {}
+    for run in map(read_run, folders):
+        identity = replace(run.spec, seed=0).fingerprint()
+        arms.setdefault((run.label or describe(run.spec), identity), []).append(run)
+    names = [label for label, _ in arms]
+    numbered: dict[str, list[Run]] = {}
+    for index, ((label, _), runs) in enumerate(arms.items()):
+        for run, other in combinations(runs, 2):
+            if run.seed == other.seed:
+                raise UserError(
+                    f"Arm {label!r} has seed {run.seed} twice, in {run.folder} and {other.folder}. Leave one out."
+                )
+        number = 1 + names[:index].count(label)
+        numbered[f"{label} ({number})" if names.count(label) > 1 else label] = runs
+    return numbered
+
+
+_test_images = attrgetter("source", "root", "label_column", "class_list", "class_limit", "test_split", "test_part")
+
+
+def _difference(runs: Sequence[Run], reference: Sequence[Run]) -> Difference | None:
+    """Return the paired difference to the reference, if this is another arm that was tested on the same images."""
+    if runs is reference or _test_images(runs[0].spec.data) != _test_images(reference[0].spec.data):
+        return None
+    ours, theirs = ({run.seed: run.student() for run in arm} for arm in (runs, reference))
+    return paired_difference(ours, theirs, resolution=1 / reference[0].plan["test_images"])
+
+
+def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> ArmDocument:
+    """Return what a comparison says of one arm."""
+    first = runs[0]
+    spec, student = first.spec, first.roles[-1]
+    several_heads = "ensemble" in first.accuracy[student]["test"]
+
+    def over_seeds(epoch: str = "last", head: str = "final") -> Any:
+        return to_json(confidence_interval([run.student(epoch, head) for run in runs]))
+
+    return {
+        "label": label,
+        "method": spec.method.name,
+        "schedule": None if first.leader is None else describe_schedule(spec.schedule),
+        "roles": [*first.roles],
+        "epochs": spec.epochs,
+        "network": spec.network.name,
+        "last": over_seeds(),
+        "best": over_seeds("best"),
+        "ensemble": over_seeds("last", "ensemble") if several_heads else None,
+        "ensemble_best": over_seeds("best", "ensemble") if several_heads else None,
+        "leader": _leader(runs),
+        "difference": to_json(_difference(runs, reference)),
+        "cost": {
+            **{name: sum(run.cost[name] for run in runs) / len(runs) for name in COST_TOTALS},
+            "seconds": sum(run.seconds for run in runs) / len(runs),
+        },
+        "computed": {name: sum(run.computed[name] for run in runs) / len(runs) for name in COST_TOTALS},
+        "runs": [
+            {
+                "seed": run.seed,
+                "folder": str(run.folder),
+                "heads": run.accuracy[student]["test"],
+                "seconds": run.seconds,
+            }
+            for run in runs
+        ],
+    }
+
+
+def _leader(runs: Sequence[Run]) -> Estimate | None:
+    """Return the accuracy of the role that learns first, where several roles learn."""
+    parts = [run.accuracy.get(run.leader) for run in runs if run.leader is not None]
+    return _estimate([part["test"]["final"]["last"] for part in parts if part is not None])
+
+
+def _estimate(values: Sequence[float]) -> Estimate | None:
+    """Return the mean of values with its interval; None where there are none."""
+    estimate: Estimate | None = to_json(confidence_interval(values)) if values else None
+    return estimate
+
 
 RATIOS = ("updates", "forward_images", "seconds")
 """the costs that are given as multiples of the partner's"""
 
 
-def spacing_effects(arms: Mapping[str, Sequence[Run]], numbers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every spaced arm that has an unspaced partner, as plain JSON; `numbers` is what the comparison says of the arms.
+def spacing_effects(arms: Mapping[str, Sequence[Run]], documents: Sequence[ArmDocument]) -> list[SpacingEffect]:
+    """Return every spaced arm that has an unspaced partner; `documents` is what the comparison says of the arms.
 
     The partner is the same arm at interval one step or, where there is none, the method's plain variant: self KD and
     its like have one role unspaced, so there the difference is that of spacing and of the second role together.
     Accuracies are means over the seeds that both have, as the difference is.
     """
     first = {label: runs[0] for label, runs in arms.items()}
-    said = dict(zip(arms, numbers, strict=True))
+    document = dict(zip(arms, documents, strict=True))
     by_seed = {label: {run.seed: run.student() for run in runs} for label, runs in arms.items()}
     pairs = [(label, partner) for label in arms if (partner := _partner(label, first)) is not None]
-    gains = [paired_difference(by_seed[a], by_seed[b], 1 / first[a].plan["test_images"]) for a, b in pairs]
-    corrected = holm([None if gain is None else gain.p for gain in gains])
-    names = _names([said[spaced] for spaced, _ in pairs])
+    differences = [paired_difference(by_seed[a], by_seed[b], 1 / first[a].plan["test_images"]) for a, b in pairs]
+    corrected = holm([None if difference is None else difference.p for difference in differences])
+    names = _short_names([document[spaced] for spaced, _ in pairs])
     return [
         {
             "name": name,
-            "method": said[spaced]["method"],
+            "method": document[spaced]["method"],
             "variant": first[spaced].variant,
             "spaced": spaced,
             "unspaced": unspaced,
-            "unspaced_form": _kind(first[unspaced]),
-            "interval": said[spaced]["schedule"],
+            "unspaced_form": _form(first[unspaced]),
+            "interval": document[spaced]["schedule"],
             "accuracy": {
-                "unspaced": _over(by_seed[unspaced], by_seed[spaced]),
-                "spaced": _over(by_seed[spaced], by_seed[unspaced]),
+                "unspaced": _mean_over_shared(by_seed[unspaced], by_seed[spaced]),
+                "spaced": _mean_over_shared(by_seed[spaced], by_seed[unspaced]),
             },
-            "difference": to_json(gain),
+            "difference": to_json(difference),
             "p_holm": p,
-            "cost_ratio": _ratios(said[spaced], said[unspaced]),
+            "cost_ratio": _cost_ratios(document[spaced], document[unspaced]),
         }
-        for name, (spaced, unspaced), gain, p in zip(names, pairs, gains, corrected, strict=True)
+        for name, (spaced, unspaced), difference, p in zip(names, pairs, differences, corrected, strict=True)
     ]
 
 
-def _over(mine: Mapping[int, float], theirs: Mapping[int, float]) -> Any:
-    """The mean over the seeds that both have; None where they share none."""
-    shared = [mine[seed] for seed in sorted(mine.keys() & theirs.keys())]
-    return to_json(confidence_interval(shared)) if shared else None
+def _mean_over_shared(mine: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
+    """Return the mean over the seeds that both have; None where they share none."""
+    return _estimate([mine[seed] for seed in sorted(mine.keys() & theirs.keys())])
 
 
-def _ratios(spaced: Mapping[str, Any], unspaced: Mapping[str, Any]) -> dict[str, float | None]:
-    """Costs as multiples of the partner's; of seconds there is none where one of them did not train its teacher."""
+def _cost_ratios(spaced: ArmDocument, unspaced: ArmDocument) -> dict[str, float | None]:
+    """Return costs as multiples of the partner's; of seconds none where one of them replayed its teacher."""
     ratios: dict[str, float | None] = {name: spaced["cost"][name] / unspaced["cost"][name] for name in RATIOS}
     if any(arm["computed"]["updates"] != arm["cost"]["updates"] for arm in (spaced, unspaced)):
         ratios["seconds"] = None
     return ratios
 
 
-def _kind(run: Run) -> str:
-    """spaced, online, plain (the method with one role) or other."""
+def _form(run: Run) -> str:
+    """Return spaced, online, plain (the method with one role) or other."""
     if run.interval is None:
         return "other"
     if run.interval < 2:
@@ -90,79 +337,87 @@ def _kind(run: Run) -> str:
 
 
 def _partner(label: str, first: Mapping[str, Run]) -> str | None:
+    """Return the arm that differs from a spaced one in nothing but the spacing, if there is one."""
     run = first[label]
-    if _kind(run) != "spaced":
+    if _form(run) != "spaced":
         return None
-    alike = {other: found for other, found in first.items() if found.all_but_spacing == run.all_but_spacing}
-    online = [other for other, found in alike.items() if _kind(found) == "online" and found.variant == run.variant]
-    plain = [other for other, found in alike.items() if _kind(found) == "plain"]
+    alike = {label: other for label, other in first.items() if other.all_but_spacing == run.all_but_spacing}
+    online = [label for label, other in alike.items() if _form(other) == "online" and other.variant == run.variant]
+    plain = [label for label, other in alike.items() if _form(other) == "plain"]
     return next(iter(online + plain), None)
 
 
-def _names(spaced: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells the pairs apart, as short as can be: the method, with the interval, or the spaced arm's label."""
+def _short_names(spaced: Sequence[ArmDocument]) -> list[str]:
+    """Return the shortest names that tell pairs apart: the method, with the interval, or the spaced arm's label."""
     choices = [(arm["method"], f"{arm['method']} ({arm['schedule']})", arm["label"]) for arm in spaced]
     every = [name for choice in choices for name in choice[:2]]
     return [next((name for name in choice[:2] if every.count(name) == 1), choice[2]) for choice in choices]
 
 
-# The evaluations of a comparison's runs side by side: means over seeds, and differences paired by seed.
+def compare_evaluations(arms: Sequence[ArmDocument], against: str) -> ComparedEvaluations | None:
+    """Return every metric that was measured of at least one run, for every arm; None where nothing was measured.
 
-
-def compare_evaluations(comparison: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Every number that was measured of at least one run, for every arm; None where nothing was measured.
-
-    Only equal settings are compared: those of the arm that differences are taken to, or else the most common ones.
+    Only equal settings are compared: those of the arm `against`, or else the most common ones.
     """
-    stale: list[str] = []
-    arms = {arm["label"]: _evaluated(arm, stale) for arm in comparison["arms"]}
-    if not any(arms.values()):
+    unfinished: list[str] = []
+    evaluations = {arm["label"]: _evaluations(arm, unfinished) for arm in arms}
+    if not any(evaluations.values()):
         return None
-    against = comparison["against"]
-    comparable = {arm["label"] for arm in comparison["arms"] if arm["difference"] is not None}
-    numbers = {label: {seed: metrics(found) for seed, found in runs.items()} for label, runs in arms.items()}
-    keys = dict.fromkeys(key for runs in numbers.values() for one in runs.values() for key in one)
-    other: list[str] = []
-    reference_first = [arms[against], *(runs for label, runs in arms.items() if label != against)]
-    compared = {
-        "metrics": {key: _metric(key, numbers, against, comparable, other) for key in keys},
+    comparable = {arm["label"] for arm in arms if arm["difference"] is not None}
+    numbers = {
+        label: {seed: metrics(evaluation) for seed, evaluation in runs.items()} for label, runs in evaluations.items()
+    }
+    keys = dict.fromkeys(key for runs in numbers.values() for measured in runs.values() for key in measured)
+    unlike: list[str] = []
+    compared = {key: _metric(key, numbers, against, comparable, unlike) for key in keys}
+    reference_first = [evaluations[against], *(runs for label, runs in evaluations.items() if label != against)]
+    notes = {
+        "Measured before the run was finished, and left out": "; ".join(unfinished),
+        "Measured with other settings, and left out there": ", ".join(dict.fromkeys(unlike)),
+        "Not evaluated": ", ".join(label for label, runs in evaluations.items() if not runs),
+    }
+    return {
+        "metrics": compared,
         "reliability": {
             label: pool_reliability([evaluation["instruments"]["accuracy"] for evaluation in runs.values()])
-            for label, runs in arms.items()
+            for label, runs in evaluations.items()
             if runs
         },
-        "settings": _describe_settings([found for runs in reference_first for found in runs.values()]),
+        "settings": _describe_settings([evaluation for runs in reference_first for evaluation in runs.values()]),
+        "notes": [f"{problem}: {labels}." for problem, labels in notes.items() if labels],
     }
-    notes = {
-        "Measured before the run was finished, and left out": "; ".join(stale),
-        "Measured with other settings, and left out there": ", ".join(dict.fromkeys(other)),
-        "Not evaluated": ", ".join(label for label, runs in arms.items() if not runs),
-    }
-    return {**compared, "notes": [f"{what}: {whom}." for what, whom in notes.items() if whom]}
 
 
-def _evaluated(arm: Mapping[str, Any], stale: list[str]) -> Mapping[int, EvaluationDocument]:
-    """What was measured of the arm's runs as they are now, after their last epoch, by seed."""
+def _evaluations(arm: ArmDocument, unfinished: list[str]) -> Mapping[int, EvaluationDocument]:
+    """Return the evaluations of an arm's runs after their last epoch, by seed; add all others to the unfinished."""
     every = {run["seed"]: read(Path(run["folder"])) for run in arm["runs"]}
-    done = {seed: found for seed, found in every.items() if found and found["origin"].get("epochs") is not None}
-    stale += [f"{arm['label']}, seed {seed}" for seed, found in every.items() if found and seed not in done]
+    done = {
+        seed: evaluation
+        for seed, evaluation in every.items()
+        if evaluation and evaluation["origin"].get("epochs") is not None
+    }
+    others = [seed for seed, evaluation in every.items() if evaluation and seed not in done]
+    unfinished += [f"{arm['label']}, seed {seed}" for seed in others]
     return done
 
 
 Numbers = Mapping[str, Mapping[int, Mapping[str, Metric]]]
-"""of every arm, by seed and name"""
+"""label -> seed -> key -> metric"""
 
 
-def _metric(key: str, arms: Numbers, against: str, comparable: set[str], other: list[str]) -> dict[str, Any]:
-    measured = {label: {seed: one[key] for seed, one in runs.items() if key in one} for label, runs in arms.items()}
+def _metric(key: str, arms: Numbers, against: str, comparable: set[str], unlike: list[str]) -> MetricDocument:
+    """Return one metric of all arms; arms that have it with other settings are added to the unlike."""
+    measured = {
+        label: {seed: by_key[key] for seed, by_key in runs.items() if key in by_key} for label, runs in arms.items()
+    }
     every = [metric for runs in measured.values() for metric in runs.values()]
     sample = most_common([*measured[against].values()] or every)
     values: dict[str, dict[int, float]] = {}
-    for label, found in measured.items():
-        values[label] = {seed: one.value for seed, one in found.items() if one.settings == sample.settings}
-        if len(values[label]) < len(found):
-            other.append(label)
-    gains = {label: paired_difference(values[label], values[against], sample.resolution) for label in comparable}
+    for label, runs in measured.items():
+        values[label] = {seed: metric.value for seed, metric in runs.items() if metric.settings == sample.settings}
+        if len(values[label]) < len(runs):
+            unlike.append(label)
+    differences = {label: paired_difference(values[label], values[against], sample.resolution) for label in comparable}
     return {
         "title": sample.title,
         "unit": sample.unit,
@@ -170,7 +425,7 @@ def _metric(key: str, arms: Numbers, against: str, comparable: set[str], other: 
         "arms": {
             label: {
                 "estimate": to_json(confidence_interval([*by_seed.values()])),
-                "difference": to_json(gains.get(label)),
+                "difference": to_json(differences.get(label)),
                 "by_seed": {str(seed): value for seed, value in by_seed.items()},
             }
             for label, by_seed in values.items()
@@ -192,46 +447,8 @@ def _describe_settings(evaluations: Sequence[EvaluationDocument]) -> dict[str, s
     return {instrument.name: instrument.describe(used) for instrument, used in entries.items() if used}
 
 
-# Finished run folders read as arms of a comparison: accuracies, paired differences and costs.
-
-
-def write(path: Path, found: Mapping[str, Any]) -> None:
-    """Keep a comparison; the folders of its runs are written as they are seen from its own, so that all may move."""
-
-    def seen(run: Mapping[str, Any]) -> dict[str, Any]:
-        return {**run, "folder": Path(os.path.relpath(run["folder"], path.parent)).as_posix()}
-
-    arms = [{**arm, "runs": [*map(seen, arm["runs"])]} for arm in found["arms"]]
-    remove_leftovers(path.parent)
-    lost = {name: [*map(seen, found.get(name, ()))] for name in ("diverged", "failed")}
-    write_json(path, {**found, "arms": arms, **lost}, path.parent)
-
-
-def as_before(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:
-    """Runs in the order of the comparison that lies at this path, if one does, and the arm it was made against."""
-    try:
-        found = read_json(path, within=path.parent)
-        arms = {_place(path, run["folder"]): str(arm["label"]) for arm in found["arms"] for run in arm["runs"]}
-        reference = found["against"]
-    except Linked:
-        raise
-    except (OSError, ValueError, LookupError, TypeError):
-        return [*folders], against
-    place = {folder: number for number, folder in enumerate(arms)}
-    if against is None and any(arms.get(folder) == reference for folder in folders):
-        against = reference
-    return sorted(folders, key=lambda folder: place.get(folder, len(place))), against
-
-
-def _place(path: Path, folder: str) -> Path:
-    """Where a run of a comparison lies; one that was written with its whole path may have been copied with the rest."""
-    parts = Path(folder).parts if Path(folder).is_absolute() else ()
-    copies = (path.parent.joinpath(*parts[-last:]) for last in range(len(parts) - 1, 0, -1))
-    return resolve_links(next((copy for copy in copies if copy.exists()), path.parent / folder))
-
-
 def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Finished and unfinished run folders at or below the paths."""
+    """Return finished and unfinished run folders at or below the paths; refuse paths without a finished run."""
     folders: list[Path] = []
     for path in paths:
         if not path.exists():
@@ -242,127 +459,50 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     as_given = {folder.resolve(): folder for folder in folders}
     finished = [folder for folder in as_given if RunFolder(folder).finished()]
     if not finished:
-        go_on = [f"Go on with: spacedkd train --resume {shlex.quote(str(folder))}" for folder in as_given.values()]
-        way = next(iter(go_on), "Train one with: spacedkd train")
-        raise UserError(f"No finished run in {', '.join(str(p) for p in paths)}. {way}")
+        resume = [f"Resume one with: spacedkd train --resume {shlex.quote(str(run))}" for run in as_given.values()]
+        way_out = next(iter(resume), "Train one with: spacedkd train")
+        raise UserError(f"No finished run in {', '.join(map(str, paths))}. {way_out}")
     return finished, [folder for folder in as_given if folder not in finished]
 
 
-def compare(folders: Sequence[Path], against: str | None = None, unfinished: Sequence[Path] = ()) -> dict[str, Any]:
-    """The comparison of finished runs as plain JSON: one arm for each label, in order of first appearance.
+def write_comparison(path: Path, comparison: ComparisonDocument) -> None:
+    """Write comparison.json; folders of runs are relative to its own, so that all of them may be moved together."""
 
-    All accuracies are the student's on the test images. `last` is the deepest head after the last epoch, which
-    differences are taken of; `best` is at the best epoch, `ensemble` the mean of all heads after the last epoch.
-    `leader` is the same as `last` of the role that learns first. `spacing` has every spaced arm beside its unspaced
-    partner. Runs that diverged or failed are among the unfinished ones, and only listed.
+    def relative(run: Mapping[str, Any]) -> dict[str, Any]:
+        return {**run, "folder": Path(os.path.relpath(run["folder"], path.parent)).as_posix()}
+
+    document = {
+        **comparison,
+        "arms": [{**arm, "runs": [relative(run) for run in arm["runs"]]} for arm in comparison["arms"]],
+        "diverged": [relative(run) for run in comparison["diverged"]],
+        "failed": [relative(run) for run in comparison["failed"]],
+    }
+    remove_leftovers(path.parent)
+    write_json(path, document, path.parent)
+
+
+def keep_order(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:
+    """Return runs in the order of the comparison.json at this path, and the arm it was made against.
+
+    Without a file that can be read, the runs stay in their order. A given `against` wins.
     """
-    arms = _arms(folders)
-    against = next(iter(arms)) if against is None else against
-    if against not in arms:
-        raise unknown("arm", against, arms)
-    numbers = [_arm(label, runs, arms[against]) for label, runs in arms.items()]
-    found = {
-        "measured": "student, test images; last = deepest head after the last epoch",
-        "best_chosen_on": sorted({run.best_chosen_on for runs in arms.values() for run in runs}),
-        "against": against,
-        "arms": numbers,
-        "diverged": [*_diverged(unfinished)],
-        "failed": [*_failed(unfinished)],
-        "spacing": spacing_effects(arms, numbers),
-    }
-    return found | {"evaluation": compare_evaluations(found)}
+    try:
+        document = read_json(path, within=path.parent)
+        runs = [(run["folder"], str(arm["label"])) for arm in document["arms"] for run in arm["runs"]]
+        labels = {_locate_run(path, folder): label for folder, label in runs}
+        reference = document["against"]
+    except Linked:
+        raise
+    except (OSError, ValueError, LookupError, TypeError):
+        return [*folders], against
+    position = {folder: number for number, folder in enumerate(labels)}
+    if against is None and any(labels.get(folder) == reference for folder in folders):
+        against = reference
+    return sorted(folders, key=lambda folder: position.get(folder, len(position))), against
 
 
-def _diverged(folders: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    for folder in folders:
-        error = read_diverged(folder)
-        if error is not None:
-            yield {**_who(folder), "role": error.role, "step": error.step}
-
-
-def _failed(folders: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    for folder in folders:
-        line = read_failed(folder)
-        if line is not None:
-            yield {**_who(folder), "said": line}
-
-
-def _who(folder: Path) -> dict[str, Any]:
-    """Return how a run that is not finished is listed: its arm, its seed and its folder."""
-    spec = read_spec(folder)
-    return {"label": spec.label or describe(spec), "seed": spec.seed, "folder": str(folder)}
-
-
-def _arms(folders: Sequence[Path]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but the seed are an arm; arms of one name get numbers."""
-    arms: dict[tuple[str, str], list[Run]] = {}
-    for run in map(read_run, folders):
-        what = replace(run.spec, seed=0).fingerprint()
-        arms.setdefault((run.label or describe(run.spec), what), []).append(run)
-    names = [label for label, _ in arms]
-    numbered: dict[str, list[Run]] = {}
-    for place, ((label, _), runs) in enumerate(arms.items()):
-        for one, other in combinations(runs, 2):
-            if one.seed == other.seed:
-                raise UserError(
-                    f"Arm {label!r} has seed {one.seed} twice, in {one.folder} and {other.folder}. Leave one out."
-                )
-        number = 1 + names[:place].count(label)
-        numbered[f"{label} ({number})" if names.count(label) > 1 else label] = runs
-    return numbered
-
-
-_tested_on = attrgetter("source", "root", "label_column", "class_list", "class_limit", "test_split", "test_part")
-
-
-def _gain(runs: Sequence[Run], reference: Sequence[Run]) -> Difference | None:
-    """The paired difference to the reference, if this is another arm that was tested on the same images."""
-    if runs is reference or _tested_on(runs[0].spec.data) != _tested_on(reference[0].spec.data):
-        return None
-    ours, theirs = ({run.seed: run.student() for run in arm} for arm in (runs, reference))
-    return paired_difference(ours, theirs, resolution=1 / reference[0].plan["test_images"])
-
-
-def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> dict[str, Any]:
-    first = runs[0]
-    spec, student = first.spec, first.roles[-1]
-    several_heads = "ensemble" in first.accuracy[student]["test"]
-
-    def over_seeds(epoch: str = "last", head: str = "final") -> Any:
-        return to_json(confidence_interval([run.student(epoch, head) for run in runs]))
-
-    return {
-        "label": label,
-        "method": spec.method.name,
-        "schedule": None if first.leader is None else describe_schedule(spec.schedule),
-        "roles": [*first.roles],
-        "epochs": spec.epochs,
-        "network": spec.network.name,
-        "last": over_seeds(),
-        "best": over_seeds("best"),
-        "ensemble": over_seeds("last", "ensemble") if several_heads else None,
-        "ensemble_best": over_seeds("best", "ensemble") if several_heads else None,
-        "leader": _leader(runs),
-        "difference": to_json(_gain(runs, reference)),
-        "cost": {
-            **{name: sum(run.cost[name] for run in runs) / len(runs) for name in COST_TOTALS},
-            "seconds": sum(run.seconds for run in runs) / len(runs),
-        },
-        "computed": {name: sum(run.computed[name] for run in runs) / len(runs) for name in COST_TOTALS},
-        "runs": [
-            {
-                "seed": run.seed,
-                "folder": str(run.folder),
-                "heads": run.accuracy[student]["test"],
-                "seconds": run.seconds,
-            }
-            for run in runs
-        ],
-    }
-
-
-def _leader(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The leading role's accuracy, where there is one."""
-    led = [run.accuracy.get(run.leader) for run in runs if run.leader is not None]
-    scores = [found["test"]["final"]["last"] for found in led if found is not None]
-    return to_json(confidence_interval(scores)) if scores else None
+def _locate_run(path: Path, folder: str) -> Path:
+    """Return where a run of a comparison lies; an absolute folder may have been copied together with the file."""
+    parts = Path(folder).parts if Path(folder).is_absolute() else ()
+    copies = (path.parent.joinpath(*parts[-last:]) for last in range(len(parts) - 1, 0, -1))
+    return resolve_links(next((copy for copy in copies if copy.exists()), path.parent / folder))

@@ -1,4 +1,8 @@
-"""What was recorded for runs of a comparison is removed as they pass it."""
+"""Arms with equal teachers share one: a run trains the teacher and records its snapshots, the others replay them.
+
+`share_teachers` writes into specs who records and who replays. While they train, `replace_lost_recorders` trains a
+teacher alone where the run that recorded it is lost, and `remove_passed_snapshots` removes what nobody needs any more.
+"""
 
 import json
 import shutil
@@ -6,17 +10,16 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from torch import nn
 
+from spacedkd.comparison.job import Job, LostRuns, read_divergence, record_divergence, record_failure
 from spacedkd.config.resolve import ResolvedRun, resolve_method
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec, read_spec
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runtime.documents import read_json, read_small_json
-from spacedkd.runtime.errors import Diverged, Moved, RunFailed, SnapshotsGone, UserError
-from spacedkd.runtime.files import Folder, resolve_links, write_json
+from spacedkd.runtime.errors import Diverged, RunFailed, SnapshotsGone, UserError
+from spacedkd.runtime.files import Folder, resolve_links
 from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Offline, Schedule
 from spacedkd.timeline import updates_seen
@@ -25,275 +28,200 @@ from spacedkd.trajectory.record import updates_to_record
 from spacedkd.trajectory.replay import read_oldest_needed
 from spacedkd.trajectory.store import RunSnapshots, index_file, read_index
 
-# Arms whose teachers are the same: one of them trains the teacher and records its path, the others follow it.
-
 ROOM = 4
-"""a path may take this part of the free disk: students who meet their teacher at every step need a great deal"""
-
-
-class Job(NamedTuple):
-    """One run of a comparison."""
-
-    label: str
-    seed: int
-    spec: RunSpec
-    folder: Path
-    first: int = 0
-    """the updates of the teacher it waits for, when it follows one that is being recorded"""
-
-    @property
-    def name(self) -> str:
-        return f"{self.label}, seed {self.seed}"
-
-    @property
-    def begun(self) -> bool:
-        return RunFolder(self.folder).spec.exists()
-
-    @property
-    def finished(self) -> bool:
-        return RunFolder(self.folder).finished()
-
-    @property
-    def has_path(self) -> bool:
-        """Whether what it records is there, or will be: it has learned nothing yet."""
-        return (self.folder / "path").exists() or not RunFolder(self.folder).checkpoint.exists()
-
-    def diverged(self) -> Diverged | None:
-        """How it diverged, in this comparison or one before; the same run would again."""
-        error = read_diverged(self.folder)
-        return error and self.named(error)
-
-    def named(self, error: Diverged) -> Diverged:
-        return Diverged(f"{self.name}: {error}", error.role, error.step)
-
-
-def read_diverged(run: Path) -> Diverged | None:
-    """How a run diverged that is not finished, if it did."""
-    try:
-        found = read_json(run / "diverged.json", within=run)
-        return None if RunFolder(run).finished() else Diverged(found["said"], found["role"], found["step"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
-def keep_diverged(job: Job, error: Diverged) -> None:
-    """Leave a word in the folder of a run that diverged, so that it is not trained for nothing again."""
-    if not job.begun:  # whoever it follows has diverged first
-        RunFolder(job.folder).create(job.spec)
-    known = {"role": error.role, "step": error.step, "said": str(error)}
-    write_json(job.folder / "diverged.json", known, job.folder)
-
-
-def read_failed(run: Path) -> str | None:
-    """Return what ended a run that has failed, in one line; None where it has finished, diverged or not failed."""
-    line = read_small_json(RunFolder(run).failed, within=run).get("said")
-    is_failed = isinstance(line, str) and not RunFolder(run).finished() and read_diverged(run) is None
-    return line if is_failed else None
-
-
-def keep_failed(job: Job, error: UserError) -> None:
-    """Write into the folder of a run what ended it, with the traceback of an exception that nobody expected.
-
-    The run is tried again by the same command. Where the disk is full, say, nothing is written, nor where its folder
-    was moved: no other one is made in its place.
-    """
-    if isinstance(error, Moved):
-        return
-    trace = {"traceback": [*error.trace]} if isinstance(error, RunFailed) and error.trace else {}
-    with suppress(UserError, OSError):
-        if not job.begun:
-            RunFolder(job.folder).create(job.spec)
-        write_json(RunFolder(job.folder).failed, {"said": str(error), **trace}, job.folder)
+"""recorded snapshots may take a quarter of the free disk; students that see their teacher at every step need many"""
 
 
 @dataclass(frozen=True)
-class Teacher:
-    """What an arm has to do with its teacher."""
+class ShareableTeacher:
+    """The teacher of an arm, and which of its snapshots the arm's student needs."""
 
     plan: ResolvedRun
     name: str
     """equal for arms whose teachers are equal, to the bit"""
     needed: frozenset[int]
-    """after how many updates its student meets the teacher; nothing where there is none but itself"""
+    """the teacher updates that its student sees; none where the teacher is the only role"""
     size: int
-    """of one version on disk, in bytes"""
+    """bytes of one snapshot on disk"""
 
     def covered_by(self, plan: ResolvedRun, spec: RunSpec) -> bool:
-        """Whether a run with this plan and spec records what this arm's student needs."""
+        """Return whether a run with this plan and spec records what this arm's student needs."""
         return self.needed <= {*updates_to_record(replace(plan, spec=spec), plan.roles[0])}
 
 
-def teacher_of(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> Teacher | None:
-    """An arm's teacher; None where it has none that others could have as well."""
+def shareable_teacher(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> ShareableTeacher | None:
+    """Return an arm's teacher; None where it has none that other arms could replay."""
     spec, roles = plan.spec, plan.roles
     if len(roles) == 1 and spec.ema is not None:  # nobody records the average
         return None
-    if spec.engine.pipeline or spec.teacher_path is not None:  # it is handed over already
+    if spec.engine.pipeline or spec.teacher_path is not None:  # it is replayed already
         return None
     try:
-        decides = trajectory_settings(plan, roles[0], models)
+        settings = trajectory_settings(plan, roles[0], models)
     except UserError:
         return None
-    written = [to_json(every) for every in (spec.evaluate_every, spec.log_every, spec.save_every)]
+    intervals = [to_json(every) for every in (spec.evaluate_every, spec.log_every, spec.save_every)]
     needed = updates_seen(plan.timeline.after(0), roles[0], by=roles[1]) if len(roles) > 1 else set()
     weights = models[plan.method.learners[roles[0]]].state_dict().values()
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
-    return Teacher(plan, json.dumps([decides, written]), frozenset(needed), size)
+    return ShareableTeacher(plan, json.dumps([settings, intervals]), frozenset(needed), size)
 
 
-def _recording(spec: RunSpec, others: Sequence[Teacher]) -> RunSpec:
-    """The spec of an arm that records for others."""
+def _recording_spec(spec: RunSpec, others: Sequence[ShareableTeacher]) -> RunSpec:
+    """Return the spec of an arm that records its teacher for others."""
     schedules: list[Schedule] = [*spec.record]
     for other in others:
-        one = other.plan.spec.schedule
-        schedules += [one] if one is not None and one not in schedules else []
+        schedule = other.plan.spec.schedule
+        schedules += [schedule] if schedule is not None and schedule not in schedules else []
     return replace(spec, record=tuple(schedules) or (Offline(),))
 
 
-def share(jobs: Sequence[Job], teachers: Mapping[str, Teacher | None]) -> list[Job]:
-    """The jobs with who records and who follows written into their specs; those that have begun stay as they are."""
-    alike: dict[tuple[int, str], list[tuple[Job, Teacher]]] = {}
+def share_teachers(jobs: Sequence[Job], teachers: Mapping[str, ShareableTeacher | None]) -> list[Job]:
+    """Return the jobs with who records and who replays in their specs; jobs that have begun stay as they are."""
+    alike: dict[tuple[int, str], list[tuple[Job, ShareableTeacher]]] = {}
     for job in jobs:
         teacher = teachers.get(job.label)
         if teacher is not None:
             alike.setdefault((job.seed, teacher.name), []).append((job, teacher))
-    changed = {job.folder: job for arms in alike.values() for job in _shared(arms)}
+    changed = {job.folder: job for arms in alike.values() for job in _share_one_teacher(arms)}
     return [changed.get(job.folder, job) for job in jobs]
 
 
-def _shared(arms: Sequence[tuple[Job, Teacher]]) -> list[Job]:
-    """Runs of one seed with one teacher, of which one records; what has begun to record is taken up again."""
+def _share_one_teacher(arms: Sequence[tuple[Job, ShareableTeacher]]) -> list[Job]:
+    """Return the changed jobs of runs of one seed with one teacher: one of them records, the others replay.
+
+    A run that has begun to record is used before a new one. Where nobody can replay, nothing is changed.
+    """
     new = [(job, teacher) for job, teacher in arms if not job.begun]
-    begun = [(job, teacher) for job, teacher in arms if job.begun and job.spec.record and job.has_path]
-    for live, own in begun or sorted(new, key=lambda arm: -len(arm[1].needed))[:1]:
-        others = [(job, teacher) for job, teacher in new if job is not live]
-        if not live.begun:
-            others = _fitting(others, live.folder)
-        spec = live.spec if live.begun else _recording(live.spec, [teacher for _, teacher in others])
-        path, last = str(resolve_links(live.folder)), own.plan.stops[own.plan.roles[0]]
-        threads = live.spec.engine.threads  # which show in the bits; a run that has begun keeps its own
-        follow = []
+    begun = [(job, teacher) for job, teacher in arms if job.begun and job.spec.record and job.has_snapshots]
+    for recorder, own in begun or sorted(new, key=lambda arm: -len(arm[1].needed))[:1]:
+        others = [(job, teacher) for job, teacher in new if job is not recorder]
+        if not recorder.begun:
+            others = _fit_on_disk(others, recorder.folder)
+        spec = recorder.spec if recorder.begun else _recording_spec(recorder.spec, [teacher for _, teacher in others])
+        folder, last = str(resolve_links(recorder.folder)), own.plan.stops[own.plan.roles[0]]
+        threads = recorder.spec.engine.threads  # they show in the bits; a run that has begun keeps its own
+        replaying = []
         for job, teacher in others:
-            if teacher.covered_by(own.plan, spec) and _is_there(live, min(teacher.needed, default=last)):
-                follows = replace(job.spec, teacher_path=path, engine=replace(job.spec.engine, threads=threads))
-                follow.append(job._replace(spec=follows, first=min(teacher.needed, default=last)))
-        if own.needed and follow:
-            return follow if live.begun else [live._replace(spec=spec), *follow]
+            first = min(teacher.needed, default=last)
+            if teacher.covered_by(own.plan, spec) and _has_snapshots_from(recorder, first):
+                replays = replace(job.spec, teacher_path=folder, engine=replace(job.spec.engine, threads=threads))
+                replaying.append(job._replace(spec=replays, first=first))
+        if own.needed and replaying:
+            return replaying if recorder.begun else [recorder._replace(spec=spec), *replaying]
     return []
 
 
-def _fitting(arms: Sequence[tuple[Job, Teacher]], folder: Path) -> list[tuple[Job, Teacher]]:
-    """The arms that need least of their teacher, as long as what is recorded for all of them finds room on the disk."""
-    room = shutil.disk_usage(next(place for place in resolve_links(folder).parents if place.exists())).free // ROOM
-    found, recorded = [], set[int]()
+def _fit_on_disk(arms: Sequence[tuple[Job, ShareableTeacher]], folder: Path) -> list[tuple[Job, ShareableTeacher]]:
+    """Return the arms that need fewest snapshots, as long as the snapshots of all of them fit on the disk."""
+    room = shutil.disk_usage(next(parent for parent in resolve_links(folder).parents if parent.exists())).free // ROOM
+    fitting, recorded = [], set[int]()
     for job, teacher in sorted(arms, key=lambda arm: len(arm[1].needed)):
         recorded |= teacher.needed
         if len(recorded) * teacher.size <= room:
-            found.append((job, teacher))
-    return found
+            fitting.append((job, teacher))
+    return fitting
 
 
-def _is_there(live: Job, first: int) -> bool:
-    """Whether nothing from this version on has been removed of what a run has recorded."""
-    versions = [int(file.stem) for file in (live.folder / "path").glob("*/*.safetensors")]
-    return min(versions, default=first) <= first
+def _has_snapshots_from(recorder: Job, first: int) -> bool:
+    """Return whether no recorded snapshot from this update on has been removed."""
+    updates = [int(file.stem) for file in (recorder.folder / "path").glob("*/*.safetensors")]
+    return min(updates, default=first) <= first
 
 
-def begun_again(job: Job) -> Job:
-    """The job; if it has begun to follow a path that is gone, from its beginning, following nobody yet."""
-    leader = job.spec.teacher_path
-    if leader is None or not job.begun or job.finished or job.diverged() or index_file(Path(leader)).exists():
+def restart_if_orphaned(job: Job) -> Job:
+    """Return the job; one that has begun to replay snapshots that are gone restarts, replaying nobody yet."""
+    recorder = job.spec.teacher_path
+    if recorder is None or not job.begun or job.finished or job.diverged() or index_file(Path(recorder)).exists():
         return job
-    if RunFolder(leader).spec.exists() and not RunFolder(leader).finished():
+    if RunFolder(recorder).spec.exists() and not RunFolder(recorder).finished():
         return job  # it will record
-    return without_teacher(job)
+    return restart_without_teacher(job)
 
 
-def without_teacher(job: Job) -> Job:
-    """Return a job that followed another run, from its beginning, following nobody; what it has learned is removed."""
-    print_notice(f"{job.name} begins again: what it followed in {job.spec.teacher_path} is gone.")
+def restart_without_teacher(job: Job) -> Job:
+    """Remove the folder of a job that replayed another run, and return the job, which trains its own teacher."""
+    print_notice(f"{job.name} restarts: the teacher it replayed, in {job.spec.teacher_path}, is gone.")
     with RunFolder(job.folder).lock():
         pass  # nobody trains it now
     Folder(job.folder.parent).remove_tree(job.folder)
     return job._replace(spec=replace(job.spec, teacher_path=None))
 
 
-Lost = dict[Path, tuple[Job, UserError]]
-"""runs that cannot be finished now, by folder, and why: they have diverged or failed"""
-
-
-def teacher_alone(leader: Job) -> Job:
+def teacher_job(recorder: Job) -> Job:
     """Return the job that trains the teacher of a run alone, within the run's folder, and records it."""
-    spec = replace(leader.spec, only=_recorded_roles(leader)[0], ema=None)
-    return Job(f"teacher of {leader.label}", leader.seed, spec, RunFolder(leader.folder).teacher)
+    spec = replace(recorder.spec, only=_recorded_roles(recorder)[0], ema=None)
+    return Job(f"teacher of {recorder.label}", recorder.seed, spec, RunFolder(recorder.folder).teacher)
 
 
-def _recorded_roles(leader: Job) -> list[str]:
-    """Return the roles that a run records, as it has written them down, or, before that, as its method has them."""
-    for run in (leader.folder, RunFolder(leader.folder).teacher):
+def _recorded_roles(recorder: Job) -> list[str]:
+    """Return the roles that a run records: those in its index, or, before it has one, the first of its method."""
+    for run in (recorder.folder, RunFolder(recorder.folder).teacher):
         with suppress(OSError, SnapshotsGone):
             return [*read_index(run)]
-    return [resolve_method(leader.spec)[0].roles[0]]
+    return [resolve_method(recorder.spec)[0].roles[0]]
 
 
-def without_lost(jobs: Sequence[Job], leaders: Mapping[str, Job], lost: Lost, gone: Collection[Path] = ()) -> list[Job]:
-    """The jobs, where those that follow a run that will not record for them follow its teacher trained alone.
+def replace_lost_recorders(
+    jobs: Sequence[Job], by_folder: Mapping[str, Job], lost: LostRuns, gone: Collection[Path] = ()
+) -> list[Job]:
+    """Return the jobs; those that replay a run that will not record for them replay its teacher trained alone.
 
-    That is a run that is `lost`, or one whose snapshots are `gone`; `leaders` are all runs by folder. Where it is the
-    teacher that diverged or failed, so does everybody who follows it: they are added to the lost.
+    Such a run is `lost`, or its snapshots are `gone`; `by_folder` has all runs. Where the teacher itself diverged or
+    failed, every job that replays it is added to the lost.
     """
-    found: dict[Path, Job] = {}
+    kept: dict[Path, Job] = {}
     for job in jobs:
-        leader = _without_record(job, leaders, {*lost, *gone})
-        if leader is None:
-            found[job.folder] = job
+        recorder = _recorder_to_replace(job, by_folder, {*lost, *gone})
+        if recorder is None:
+            kept[job.folder] = job
             continue
-        teacher = teacher_alone(leader)
-        _, error = lost.get(teacher.folder) or lost.get(leader.folder) or (None, None)
-        of_teacher = isinstance(error, Diverged) and error.role in _recorded_roles(leader)
+        teacher = teacher_job(recorder)
+        _, error = lost.get(teacher.folder) or lost.get(recorder.folder) or (None, None)
+        of_teacher = isinstance(error, Diverged) and error.role in _recorded_roles(recorder)
         if error is not None and (of_teacher or teacher.folder in lost):
-            # The leader may not fail the next time.
-            again = replace(job.spec, teacher_path=str(resolve_links(leader.folder)))
-            _lose(job._replace(spec=again), error, lost)
+            # It replays the whole run again the next time, when the run may not fail.
+            again = replace(job.spec, teacher_path=str(resolve_links(recorder.folder)))
+            _add_to_lost(job._replace(spec=again), error, lost)
             continue
         if not teacher.finished:
-            found.setdefault(teacher.folder, teacher)
-        found[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(resolve_links(teacher.folder))))
-    return [*found.values()]
+            kept.setdefault(teacher.folder, teacher)
+        kept[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(resolve_links(teacher.folder))))
+    return [*kept.values()]
 
 
-def _without_record(job: Job, leaders: Mapping[str, Job], ended: Container[Path]) -> Job | None:
-    """Return the run whose teacher must be trained alone for a job to follow it, if it is so."""
+def _recorder_to_replace(job: Job, by_folder: Mapping[str, Job], ended: Container[Path]) -> Job | None:
+    """Return the run whose teacher must be trained alone for a job to replay it, if there is one."""
     if job.spec.teacher_path is None:
         return None
-    leader = leaders.get(job.spec.teacher_path)
-    if leader is not None:
-        return leader if leader.folder in ended else None
+    recorder = by_folder.get(job.spec.teacher_path)
+    if recorder is not None:
+        return recorder if recorder.folder in ended else None
     path = Path(job.spec.teacher_path)  # of a teacher that is trained alone already
-    return leaders.get(str(path.parent)) if path == RunFolder(path.parent).teacher else None
+    return by_folder.get(str(path.parent)) if path == RunFolder(path.parent).teacher else None
 
 
-def _lose(job: Job, error: UserError, lost: Lost) -> None:
-    """Add a job to the lost because the teacher it follows has diverged or failed."""
+def _add_to_lost(job: Job, error: UserError, lost: LostRuns) -> None:
+    """Add a job to the lost because the teacher it replays has diverged or failed."""
     if isinstance(error, Diverged):
-        diverged = Diverged(f"The {error.role} it follows diverged at step {error.step}.", error.role, error.step)
-        keep_diverged(job, diverged)
-        lost[job.folder] = (job, job.named(diverged))
+        diverged = Diverged(f"The {error.role} it replays diverged at step {error.step}.", error.role, error.step)
+        record_divergence(job, diverged)
+        lost[job.folder] = (job, job.with_name(diverged))
     else:
-        failed = RunFailed(f"What it follows failed: {error}")
-        keep_failed(job, failed)
+        failed = RunFailed(f"The teacher it replays failed: {error}")
+        record_failure(job, failed)
         lost[job.folder] = (job, RunFailed(f"{job.name}: {failed}"))
 
 
-def next_jobs(waiting: Sequence[tuple[int, Job]], running: Collection[Job], room: int) -> list[tuple[int, Job]]:
-    """Which jobs to begin now, as many as there is room for; first those that need not wait for one that is running."""
+def jobs_to_begin(waiting: Sequence[tuple[int, Job]], running: Collection[Job], room: int) -> list[tuple[int, Job]]:
+    """Return the jobs to begin now, as many as there is room for; first those that do not wait for a running one."""
     busy = {str(resolve_links(job.folder)) for job in running}
-    ready = [place for place in waiting if _can_begin(place[1], busy)]
-    return sorted(ready, key=lambda place: place[1].spec.teacher_path in busy)[:room]
+    ready = [(number, job) for number, job in waiting if _can_begin(job, busy)]
+    return sorted(ready, key=lambda numbered: numbered[1].spec.teacher_path in busy)[:room]
 
 
 def _can_begin(job: Job, busy: Container[str]) -> bool:
-    """Whether what a job follows, if anything, has been recorded, or is being recorded and has come far enough."""
+    """Return whether the teacher that a job replays is recorded, or is being recorded and has come far enough."""
     if job.spec.teacher_path is None:
         return True
     run = Path(job.spec.teacher_path)
@@ -302,59 +230,59 @@ def _can_begin(job: Job, busy: Container[str]) -> bool:
     return RunFolder(run).finished() or (job.spec.teacher_path in busy and there)
 
 
-def moved(teacher_path: str, out: Path) -> Path:
-    """Where a run that is followed lies now, when the folder of the whole comparison may have been moved."""
+def locate_recorder(teacher_path: str, out: Path) -> Path:
+    """Return where a replayed run lies now, when the folder of the whole comparison may have been moved."""
     path = Path(teacher_path)
     here = (out.resolve().joinpath(*path.parts[-last:]) for last in (2, 3))
     return path.resolve() if path.exists() else next((run for run in here if run.exists()), path)
 
 
-# What was recorded for runs of a comparison is removed as they pass it.
+ReplayingRuns = Mapping[Path, Collection[Path]]
+"""runs whose snapshots may be removed -> the runs that replay them"""
+LATER = 10**9 - 1
+"""than any update"""
 
-Followers = Mapping[Path, Collection[Path]]
-"""runs that record for others, unless that is to be kept, and who follows each of them"""
 
+def find_replaying_runs(out: Path, jobs: Sequence[Job]) -> ReplayingRuns:
+    """Return which runs in the folder of a comparison replay which; some of its arms may not be among the jobs.
 
-def followers(out: Path, jobs: Sequence[Job]) -> Followers:
-    """Who follows whom in the folder of a comparison; some of its arms may have been left out of the jobs.
-
-    Nobody where a spec cannot be read: who knows whom it follows, or whether it keeps what it recorded.
+    Runs that keep their snapshots are left out. Where a spec cannot be read nothing is returned: that run may replay
+    any other, or keep its snapshots.
     """
     try:
-        spec_of = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
+        specs = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
     except UserError:
         return {}
     for job in jobs:
-        spec_of[job.folder] = job.spec
-    found: dict[Path, list[Path]] = {}
-    for run, spec in spec_of.items():
-        if spec.teacher_path is not None and (leader := moved(spec.teacher_path, out)).is_relative_to(out.resolve()):
-            found.setdefault(leader, []).append(run)
-            if _is_alone(leader):  # the run that it is within has recorded it, too
-                found.setdefault(leader.parent, []).append(run)
-    kept = {run.resolve() for run, spec in spec_of.items() if spec.engine.keep_path}
-    return {leader: runs for leader, runs in found.items() if leader not in kept and leader.parent not in kept}
+        specs[job.folder] = job.spec
+    replaying: dict[Path, list[Path]] = {}
+    for run, spec in specs.items():
+        recorder = None if spec.teacher_path is None else locate_recorder(spec.teacher_path, out)
+        if recorder is not None and recorder.is_relative_to(out.resolve()):
+            replaying.setdefault(recorder, []).append(run)
+            if _is_teacher_alone(recorder):  # the run that it is within has recorded it, too
+                replaying.setdefault(recorder.parent, []).append(run)
+    keep = {run.resolve() for run, spec in specs.items() if spec.engine.keep_path}
+    return {recorder: runs for recorder, runs in replaying.items() if not {recorder, recorder.parent} & keep}
 
 
-def forget_passed(found: Followers) -> None:
-    """Remove what was recorded and nobody who follows it will ask for again, also when it goes on from a checkpoint."""
-    for leader, runs in found.items():
-        going_on = [RunFolder(run) for run in runs if not RunFolder(run).finished() and read_diverged(run) is None]
-        ended = RunFolder(leader).finished() or read_diverged(leader) is not None
-        if ended and not going_on:
-            alone = _is_alone(leader)
-            for place in (leader,) if alone else (leader / "path", RunFolder(leader).teacher):
-                Folder(leader.parent if alone else leader).remove_tree(place)
-        needed = [read_oldest_needed(run) for run in going_on]
-        for role in Folder(leader).names(leader / "path") if leader.exists() else ():
+def remove_passed_snapshots(replaying: ReplayingRuns) -> None:
+    """Remove snapshots that no run will replay again, not even when it resumes from its checkpoint."""
+    for recorder, runs in replaying.items():
+        active = [RunFolder(run) for run in runs if not RunFolder(run).finished() and read_divergence(run) is None]
+        ended = RunFolder(recorder).finished() or read_divergence(recorder) is not None
+        if ended and not active:
+            if _is_teacher_alone(recorder):
+                Folder(recorder.parent).remove_tree(recorder)
+            else:
+                for folder in (recorder / "path", RunFolder(recorder).teacher):
+                    Folder(recorder).remove_tree(folder)
+        needed = [read_oldest_needed(run) for run in active]
+        for role in Folder(recorder).names(recorder / "path") if recorder.exists() else ():
             oldest = min((updates.get(role, 0) for updates in needed), default=LATER)
-            RunSnapshots(leader, role).remove_before(oldest)
+            RunSnapshots(recorder, role).remove_before(oldest)
 
 
-LATER = 10**9 - 1
-"""than any version"""
-
-
-def _is_alone(run: Path) -> bool:
-    """Whether a run is the teacher of another one, trained alone within its folder."""
+def _is_teacher_alone(run: Path) -> bool:
+    """Return whether a run is the teacher of another one, trained alone within its folder."""
     return run == RunFolder(run.parent).teacher and RunFolder(run.parent).spec.exists()

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from spacedkd.comparison.teacher_sharing import Job, read_diverged, read_failed
+from spacedkd.comparison.job import Job, read_divergence, read_failure
 from spacedkd.config.spec import RunSpec
 from spacedkd.evaluation.adversarial import Adversarial
 from spacedkd.evaluation.corrupted_images import write_grid
@@ -282,14 +282,14 @@ class Reproduction:
     def _diverged(self, cells: Sequence[Cell], seeds: Sequence[int]) -> Iterator[Found]:
         for cell in cells:
             for seed in seeds:
-                error = read_diverged(self.store.run_folder(self.store.arm(cell.spec), seed))
+                error = read_divergence(self.store.run_folder(self.store.arm(cell.spec), seed))
                 if error is not None:
                     yield {"row": cell.row, "column": cell.column, "seed": seed, "step": error.step}
 
     def _failed(self, cells: Sequence[Cell], seeds: Sequence[int]) -> Iterator[Found]:
         for cell in cells:
             for seed in seeds:
-                line = read_failed(self.store.run_folder(self.store.arm(cell.spec), seed))
+                line = read_failure(self.store.run_folder(self.store.arm(cell.spec), seed))
                 if line is not None:
                     yield {"row": cell.row, "column": cell.column, "seed": seed, "said": line}
 

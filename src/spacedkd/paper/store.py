@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spacedkd.comparison import scheduler
+from spacedkd.comparison.job import Job
 from spacedkd.comparison.pool import Callback
-from spacedkd.comparison.teacher_sharing import Job
 from spacedkd.config.resolve import best_precision, resolve_spec
 from spacedkd.config.spec import PRECISIONS, RunSpec
 from spacedkd.data.sources import Library
@@ -190,7 +190,7 @@ class Store:
     def jobs(self, arms: Mapping[str, Arm], seeds: Iterable[int], at_once: int) -> list[Job]:
         """Every arm over seeds, seed by seed, so that all that is begun is soon complete; arms have labels."""
         return [
-            scheduler.job_of(
+            scheduler.make_job(
                 replace(arm.spec, seed=seed, label=label), self.run_folder(arm, seed), at_once, self.library
             )
             for seed in seeds
@@ -208,7 +208,7 @@ class Store:
         """Train what is not finished; gives those that diverged or failed. One command at a time trains in a store."""
         self.begin()
         with hold(self.folder / ".lock", within=self.folder):
-            return scheduler.run_all(jobs, at_once, callback, self.library, ray=ray, stop=stop)
+            return scheduler.run_jobs(jobs, at_once, callback, library=self.library, ray=ray, stop=stop)
 
 
 def _read(folder: Path) -> Run:

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from spacedkd import Ahead, MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec, train
-from spacedkd.comparison.results import compare as compare_folders
-from spacedkd.comparison.scheduler import plan, run_all
+from spacedkd.comparison.job import Job
+from spacedkd.comparison.results import compare_runs as compare_folders
+from spacedkd.comparison.scheduler import plan_jobs, run_jobs
 from spacedkd.comparison.teacher_sharing import (
-    Job,
-    followers,
-    forget_passed,
-    next_jobs,
-    share,
-    teacher_alone,
-    teacher_of,
+    find_replaying_runs,
+    jobs_to_begin,
+    remove_passed_snapshots,
+    share_teachers,
+    shareable_teacher,
+    teacher_job,
 )
 from spacedkd.config.resolve import resolve
 from spacedkd.data.sources import Library
@@ -46,7 +46,7 @@ PASSES = {"forward_passes": 1, "backward_passes": 2}
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     out = tmp_path_factory.mktemp("sharing")
-    for job in plan(ARMS, [0], out / "alone"):
+    for job in plan_jobs(ARMS, [0], out / "alone"):
         train(job.spec, job.folder)
     write_json(out / "alone/comparison.json", compare_folders([out / "alone" / run for run in runs(out / "alone")]))
     compare(ARMS, out / "shared", seeds=1, jobs=2)
@@ -119,9 +119,9 @@ def test_the_comparison_says_what_was_computed(both: dict[str, Path]) -> None:
 
 
 def planned(arms: dict[str, RunSpec], out: Path) -> list[Job]:
-    jobs, library = plan(arms, [0], out), Library()
+    jobs, library = plan_jobs(arms, [0], out), Library()
     plans = {job.label: resolve(job.spec, library=library) for job in jobs}
-    return share(jobs, {label: teacher_of(one, build_models(one)) for label, one in plans.items()})
+    return share_teachers(jobs, {label: shareable_teacher(one, build_models(one)) for label, one in plans.items()})
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_who_must_wait_comes_last(tmp_path: Path) -> None:
     later = Job("later", 1, TINY, tmp_path / "later")
     waiting = [*enumerate([*jobs, later])]
     spaced, online, _ = waiting
-    assert next_jobs(waiting, [], 2) == [online, waiting[2]], "nothing is recorded yet"
+    assert jobs_to_begin(waiting, [], 2) == [online, waiting[2]], "nothing is recorded yet"
     recorded = jobs[1].folder / "path/teacher"
     recorded.mkdir(parents=True)
     (recorded / "000000007.safetensors").touch()
     left = [spaced, waiting[2]]
-    assert next_jobs(left, [jobs[1]], 1) == [waiting[2]], "it would have to wait, the other need not"
-    assert next_jobs(left, [jobs[1]], 2) == [waiting[2], spaced]
-    assert next_jobs([spaced], [], 2) == [], "nobody goes on recording"
+    assert jobs_to_begin(left, [jobs[1]], 1) == [waiting[2]], "it would have to wait, the other need not"
+    assert jobs_to_begin(left, [jobs[1]], 2) == [waiting[2], spaced]
+    assert jobs_to_begin([spaced], [], 2) == [], "nobody goes on recording"
 
 
 def test_a_comparison_that_was_stopped_goes_on(tmp_path: Path, both: dict[str, Path]) -> None:
@@ -190,10 +190,10 @@ def test_a_comparison_that_was_stopped_goes_on(tmp_path: Path, both: dict[str, P
         if job.label == "online" and moment.turn > 16:
             raise Stopped
 
-    jobs = plan(ARMS, [0], tmp_path)
+    jobs = plan_jobs(ARMS, [0], tmp_path)
     with pytest.raises(Stopped):
-        run_all(jobs, 1, stop)
-    run_all(plan(ARMS, [0], tmp_path), 1, lambda job, moment: None)
+        run_jobs(jobs, 1, stop)
+    run_jobs(plan_jobs(ARMS, [0], tmp_path), 1, lambda job, moment: None)
     for run in runs(tmp_path):
         assert (tmp_path / run / "journal.jsonl").read_bytes() == (both["alone"] / run / "journal.jsonl").read_bytes()
     assert len(runs(tmp_path)) == 5
@@ -215,17 +215,17 @@ def test_a_comparison_that_was_stopped_after_the_teacher_was_trained_goes_on(tmp
     arms = {label: ARMS[label] for label in ("online", "spaced", "offline")}
     tmp_path /= "out"
     with pytest.raises(Stopped):
-        run_all(plan(arms, [0], tmp_path), 1, stop)
+        run_jobs(plan_jobs(arms, [0], tmp_path), 1, stop)
     assert (tmp_path / "online/seed0/result.json").exists()
     (tmp_path / "spaced/seed0/result.json").unlink(missing_ok=True)  # so short a run may have ended before the stop
     shutil.rmtree(tmp_path / "offline", ignore_errors=True)
     tmp_path = tmp_path.rename(tmp_path.with_name("moved"))
     recorded = tmp_path / "online/seed0/path"
     fewer = {"online": arms["online"], "offline": arms["offline"]}
-    run_all(plan(fewer, [0], tmp_path), 1, lambda job, moment: None)
+    run_jobs(plan_jobs(fewer, [0], tmp_path), 1, lambda job, moment: None)
     assert "computed_here" in result(tmp_path / "offline/seed0")["plan"]
     assert recorded.exists(), "an arm that was left out this time has need of it"
-    run_all(plan(arms, [0], tmp_path), 1, lambda job, moment: None)
+    run_jobs(plan_jobs(arms, [0], tmp_path), 1, lambda job, moment: None)
     assert "computed_here" in result(tmp_path / "spaced/seed0")["plan"]
     assert not recorded.exists()
 
@@ -245,7 +245,7 @@ def test_what_every_follower_has_passed_is_removed_while_they_go_on(tmp_path: Pa
         try:
             train(job.spec, job.folder, resume=job.begun, stop=lambda: next(left) == 1)
         except Stopped:
-            forget_passed(followers(tmp_path, jobs))
+            remove_passed_snapshots(find_replaying_runs(tmp_path, jobs))
             return True
         return False
 
@@ -260,7 +260,7 @@ def test_what_every_follower_has_passed_is_removed_while_they_go_on(tmp_path: Pa
     for job in (half, spaced):
         run = job.folder.relative_to(tmp_path)
         assert (job.folder / "journal.jsonl").read_bytes() == (both["alone"] / run / "journal.jsonl").read_bytes()
-    forget_passed(followers(tmp_path, ()))
+    remove_passed_snapshots(find_replaying_runs(tmp_path, ()))
     assert not (online.folder / "path").exists()
 
 
@@ -294,7 +294,7 @@ def test_a_damaged_passed_json_removes_nothing(tmp_path: Path) -> None:
         15,
     ):
         file.write_text(json.dumps(damaged))
-        forget_passed(followers(tmp_path, jobs))
+        remove_passed_snapshots(find_replaying_runs(tmp_path, jobs))
         assert sorted(recorded.iterdir()) == before
         assert read_oldest_needed(run) == {}
     file.write_text(json.dumps(passed))
@@ -325,8 +325,10 @@ def test_a_teacher_whose_snapshots_are_gone_is_trained_again(
     else:
         (path / "path.json").write_text('{"teacher": {}}')
     told: list[str] = []
-    lost = run_all(
-        plan({job.label: ARMS[job.label] for job in jobs}, [0], tmp_path), 1, lambda job, moment: told.append(job.label)
+    lost = run_jobs(
+        plan_jobs({job.label: ARMS[job.label] for job in jobs}, [0], tmp_path),
+        1,
+        lambda job, moment: told.append(job.label),
     )
     assert not lost
     assert "teacher of online" in told
@@ -342,7 +344,7 @@ def test_a_run_whose_leader_is_no_part_of_the_comparison_begins_anew(tmp_path: P
     online, spaced, _ = follower(tmp_path)
     for file in snapshots(online.folder):
         file.unlink()
-    assert not run_all(plan({"spaced": ARMS["spaced"]}, [0], tmp_path), 1, lambda job, moment: None)
+    assert not run_jobs(plan_jobs({"spaced": ARMS["spaced"]}, [0], tmp_path), 1, lambda job, moment: None)
     assert (spaced.folder / "journal.jsonl").read_bytes() == (both["alone"] / "spaced/seed0/journal.jsonl").read_bytes()
     assert read_spec(spaced.folder).teacher_path is None
 
@@ -374,24 +376,24 @@ def test_a_path_of_which_something_is_gone_is_not_followed_by_others(tmp_path: P
 
 def test_a_path_takes_a_quarter_of_the_free_disk_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Students who meet their teacher at every step would need all of its versions."""
-    jobs = plan({**ARMS, "ahead": replace(TINY, schedule=Ahead("2st"))}, [0], tmp_path)
+    jobs = plan_jobs({**ARMS, "ahead": replace(TINY, schedule=Ahead("2st"))}, [0], tmp_path)
     plans = {job.label: resolve(job.spec) for job in jobs}
-    teachers = {label: teacher_of(one, build_models(one)) for label, one in plans.items()}
+    teachers = {label: shareable_teacher(one, build_models(one)) for label, one in plans.items()}
     size = sum(
         tensor.numel() * tensor.element_size()
         for tensor in build_models(plans["online"])["teacher"].state_dict().values()
     )
 
-    def followers(versions: int) -> set[str]:
+    def replaying(versions: int) -> set[str]:
         usage = SimpleNamespace(free=4 * size * versions)
         monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
-        return {job.label for job in share(jobs, teachers) if job.spec.teacher_path is not None}
+        return {job.label for job in share_teachers(jobs, teachers) if job.spec.teacher_path is not None}
 
     # offline needs 1 version of 15; 1.5 epochs 3 (of 7, 14 and 15 updates), half an epoch 8; a lead of 2 steps 13
-    assert followers(20) == {"no KD", "half", "spaced", "offline", "ahead"}
-    assert followers(10) == {"no KD", "half", "spaced", "offline"}
-    assert followers(3) == {"no KD", "spaced", "offline"}
-    assert followers(1) == {"no KD", "offline"}
+    assert replaying(20) == {"no KD", "half", "spaced", "offline", "ahead"}
+    assert replaying(10) == {"no KD", "half", "spaced", "offline"}
+    assert replaying(3) == {"no KD", "spaced", "offline"}
+    assert replaying(1) == {"no KD", "offline"}
 
 
 def test_a_teacher_that_was_trained_alone_and_is_damaged_is_trained_again(
@@ -400,9 +402,11 @@ def test_a_teacher_that_was_trained_alone_and_is_damaged_is_trained_again(
     """The command that trained it was killed before the run that follows it came to its end."""
     online, spaced, jobs = follower(tmp_path)
     snapshots(online.folder)[-1].unlink()
-    teacher = teacher_alone(online)
+    teacher = teacher_job(online)
     train(teacher.spec, teacher.folder)
     snapshots(teacher.folder)[-1].write_bytes(b"damaged")
-    assert not run_all(plan({job.label: ARMS[job.label] for job in jobs}, [0], tmp_path), 1, lambda job, moment: None)
+    assert not run_jobs(
+        plan_jobs({job.label: ARMS[job.label] for job in jobs}, [0], tmp_path), 1, lambda job, moment: None
+    )
     assert (spaced.folder / "journal.jsonl").read_bytes() == (both["alone"] / "spaced/seed0/journal.jsonl").read_bytes()
     assert not [*tmp_path.rglob("teacher")]

@@ -12,9 +12,9 @@ import torch
 
 from spacedkd import DataSpec, EngineSpec, Event, MethodSpec, RunSpec, Spaced, UserError, read_run, train
 from spacedkd import compare as compare_arms
-from spacedkd.comparison.results import compare, find_runs
-from spacedkd.comparison.scheduler import equal_cost_controls, plan, run_all
-from spacedkd.comparison.teacher_sharing import Job
+from spacedkd.comparison.job import Job
+from spacedkd.comparison.results import compare_runs, find_runs
+from spacedkd.comparison.scheduler import equal_cost_controls, plan_jobs, run_jobs
 from spacedkd.data import folders as below
 from spacedkd.data import folders as disk
 from spacedkd.runs.folder import RunFolder
@@ -36,8 +36,8 @@ def silent(job: Job, moment: Event) -> None:
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Job]]:
     out = tmp_path_factory.mktemp("compared")
-    jobs = plan(ARMS, [0, 1], out)
-    run_all(jobs, 2, silent)
+    jobs = plan_jobs(ARMS, [0, 1], out)
+    run_jobs(jobs, 2, silent)
     return out, jobs
 
 
@@ -63,7 +63,7 @@ def test_arms_of_a_seed_share_their_teacher_and_seeds_do_not(compared: tuple[Pat
 
 def test_the_comparison_says_what_the_runs_say(compared: tuple[Path, list[Job]]) -> None:
     _out, jobs = compared
-    found = compare([job.folder for job in jobs], against="online KD")
+    found = compare_runs([job.folder for job in jobs], against="online KD")
     assert [arm["label"] for arm in found["arms"]] == ["no KD", "online KD", "spaced KD"]
     for arm in found["arms"]:
         folders = [job.folder for job in jobs if job.label == arm["label"]]
@@ -81,7 +81,7 @@ def test_finished_runs_are_not_run_again(compared: tuple[Path, list[Job]]) -> No
     _, jobs = compared
     before = {job.folder: (job.folder / "result.json").stat().st_mtime_ns for job in jobs}
     told: list[Job] = []
-    run_all(jobs, 1, lambda job, moment: told.append(job))
+    run_jobs(jobs, 1, lambda job, moment: told.append(job))
     assert not told
     assert before == {job.folder: (job.folder / "result.json").stat().st_mtime_ns for job in jobs}
 
@@ -92,35 +92,35 @@ def test_a_folder_with_another_run_stops_everything_before_it_starts(
     out, _ = compared
     longer = {"new": ARMS["no KD"], "online KD": replace(QUICK, epochs=3)}
     with pytest.raises(UserError, match="online-kd/seed0 holds another run"):
-        run_all(plan(longer, [0], out), 1, silent)
+        run_jobs(plan_jobs(longer, [0], out), 1, silent)
     assert not (out / "new").exists()
 
 
 def test_a_bad_arm_stops_everything_before_it_starts(tmp_path: Path) -> None:
-    bad = plan({"good": QUICK, "bad": replace(QUICK, schedule=Spaced("50ep"))}, [0], tmp_path)
+    bad = plan_jobs({"good": QUICK, "bad": replace(QUICK, schedule=Spaced("50ep"))}, [0], tmp_path)
     with pytest.raises(UserError, match="longer than the run"):
-        run_all(bad, 1, silent)
+        run_jobs(bad, 1, silent)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_keeps_the_threads_it_began_with(tmp_path: Path) -> None:
     """Their number shows in the bits, so another number of jobs must not change a run that goes on."""
     open_ended = {"a": replace(QUICK, engine=EngineSpec())}
-    (job,) = plan(open_ended, [0], tmp_path, at_once=1)
+    (job,) = plan_jobs(open_ended, [0], tmp_path, at_once=1)
     RunFolder(job.folder).create(replace(job.spec, engine=EngineSpec(threads=7)))
-    (again,) = plan(open_ended, [0], tmp_path, at_once=2)
+    (again,) = plan_jobs(open_ended, [0], tmp_path, at_once=2)
     assert again.spec.engine.threads == 7
-    assert plan({"a": replace(QUICK, engine=EngineSpec(threads=3))}, [1], tmp_path)[0].spec.engine.threads == 3
+    assert plan_jobs({"a": replace(QUICK, engine=EngineSpec(threads=3))}, [1], tmp_path)[0].spec.engine.threads == 3
 
 
 def test_runs_that_differ_are_not_pooled(tmp_path: Path) -> None:
     for name, spec in {"a": QUICK, "b": replace(QUICK, batch_size=10), "c": replace(QUICK, seed=1)}.items():
         train(replace(spec, epochs=1), tmp_path / name)
-    found = compare(find_runs([tmp_path])[0])
+    found = compare_runs(find_runs([tmp_path])[0])
     assert {arm["label"]: arm["last"]["n"] for arm in found["arms"]} == {"kd, online (1)": 2, "kd, online (2)": 1}
     train(replace(QUICK, epochs=1), tmp_path / "again")
     with pytest.raises(UserError, match="has seed 0 twice"):
-        compare(find_runs([tmp_path])[0])
+        compare_runs(find_runs([tmp_path])[0])
 
 
 def test_a_run_named_twice_counts_once(compared: tuple[Path, list[Job]]) -> None:
@@ -166,18 +166,18 @@ def test_runs_are_found_below_folders(compared: tuple[Path, list[Job]], tmp_path
 def test_an_unknown_reference_is_refused(compared: tuple[Path, list[Job]]) -> None:
     _, jobs = compared
     with pytest.raises(UserError, match="Did you mean 'online KD'"):
-        compare([job.folder for job in jobs], against="online kd")
+        compare_runs([job.folder for job in jobs], against="online kd")
 
 
 @pytest.mark.parametrize("label", ["../../etc", "..", "/", "a/b: c"])
 def test_a_label_cannot_lead_out_of_the_folder(tmp_path: Path, label: str) -> None:
-    (job,) = plan({label: RunSpec()}, [0], tmp_path)
+    (job,) = plan_jobs({label: RunSpec()}, [0], tmp_path)
     assert job.folder.resolve().parent.parent == tmp_path.resolve()
 
 
 def test_arms_that_would_share_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="share a folder"):
-        plan({"my arm": RunSpec(), "my-arm": RunSpec()}, [0], tmp_path)
+        plan_jobs({"my arm": RunSpec(), "my-arm": RunSpec()}, [0], tmp_path)
 
 
 def test_the_runs_of_a_comparison_are_planned_with_one_look_at_the_data(
@@ -194,7 +194,7 @@ def test_the_runs_of_a_comparison_are_planned_with_one_look_at_the_data(
 
     monkeypatch.setattr(disk, "files_below", counted)
     arms = {name: replace(spec, data=DataSpec(place), batch_size=4) for name, spec in ARMS.items()}
-    assert len(plan(arms, range(5), tmp_path / "out")) == 15
+    assert len(plan_jobs(arms, range(5), tmp_path / "out")) == 15
     assert sorted(walked) == ["train/cat", "train/dog", "val/cat", "val/dog"]
 
 

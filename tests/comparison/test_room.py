@@ -11,7 +11,7 @@ import torch
 
 from spacedkd import RunSpec
 from spacedkd.comparison import scheduler
-from spacedkd.comparison.scheduler import compare
+from spacedkd.comparison.compare import compare
 from spacedkd.runtime import machine
 
 
@@ -24,24 +24,24 @@ def test_fewer_runs_go_at_once_where_memory_is_short(
     monkeypatch.setattr(
         machine, "numbers_of", lambda file, *names: numbers(file.replace("/proc", str(tmp_path)), *names)
     )
-    assert scheduler.as_memory_allows(4, 600 * 10**6) == 4
+    assert scheduler.limit_by_memory(4, 600 * 10**6) == 4
     assert capsys.readouterr().err == ""
-    assert scheduler.as_memory_allows(4, 10**9) == 2
+    assert scheduler.limit_by_memory(4, 10**9) == 2
     assert "Only 2 of 4 runs at once: each takes about 2.0 GB, and 5.1 GB of memory are free" in capsys.readouterr().err
-    assert scheduler.as_memory_allows(4, 10**10) == 1
+    assert scheduler.limit_by_memory(4, 10**10) == 1
     free.unlink()
-    assert scheduler.as_memory_allows(4, 10**10) == 4
+    assert scheduler.limit_by_memory(4, 10**10) == 4
 
 
 def test_what_is_mapped_does_not_count_as_held(tmp_path: Path) -> None:
     np.save(tmp_path / "large.npy", np.ones(64 << 20, np.uint8))
-    before = scheduler.held()
+    before = scheduler.private_memory()
     mapped = torch.from_numpy(np.load(tmp_path / "large.npy", mmap_mode="c"))
     assert int(mapped.sum()) == 64 << 20
-    assert scheduler.held() - before < 16 << 20
+    assert scheduler.private_memory() - before < 16 << 20
     own = mmap.mmap(-1, 64 << 20)  # fresh from the system, whatever this process has let go before
     own.write(b"1" * (64 << 20))
-    assert scheduler.held() - before > 60 << 20
+    assert scheduler.private_memory() - before > 60 << 20
 
 
 @pytest.mark.parametrize(("asked", "workers"), [(None, 1), (2, 2)])

@@ -18,13 +18,13 @@ from filelock import FileLock
 
 from spacedkd import EngineSpec, MethodSpec, NetworkSpec, OptimizerSpec, Spaced, UserError, compare, read_spec, train
 from spacedkd.cli import main
-from spacedkd.comparison.scheduler import plan, run_all
-from spacedkd.comparison.teacher_sharing import Job
+from spacedkd.comparison.job import Job
+from spacedkd.comparison.scheduler import plan_jobs, run_jobs
 from spacedkd.runs import checkpoint
 from tests.cli.test_cli import NETWORK
+from tests.comparison.fragile import Fragile
+from tests.comparison.processes import holder
 from tests.conftest import TINY
-from tests.experiments.fragile import Fragile
-from tests.experiments.processes import holder
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -69,7 +69,7 @@ def _node(cpus: int) -> dict[str, Any]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every arm trained by itself, here."""
     out = tmp_path_factory.mktemp("alone")
-    for job in plan(ARMS, [0], out):
+    for job in plan_jobs(ARMS, [0], out):
         train(job.spec, job.folder)
     return out
 
@@ -90,7 +90,7 @@ def test_a_lost_node_costs_nothing_but_time(
     """The node of the run that records is killed while another waits for it, on the only node that is left."""
     monkeypatch.setattr("spacedkd.comparison.ray_pool.PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr("spacedkd.comparison.ray_pool.REPORT_SECONDS", 0.02)  # to strike before the run has ended
-    jobs = plan(ARMS, [0], tmp_path)
+    jobs = plan_jobs(ARMS, [0], tmp_path)
     turns: dict[str, list[int]] = {label: [] for label in ARMS}
     recorder = 0
     lost_at: int | None = None
@@ -112,7 +112,7 @@ def test_a_lost_node_costs_nothing_but_time(
             os.kill(recorder, signal.SIGKILL)  # it could not notice in its sleep
             lost_at = len(turns["online"])
 
-    run_all(jobs, None, kill, ray=cluster.address)
+    run_jobs(jobs, None, kill, ray=cluster.address)
     assert lost_at is not None
     assert 0 < turns["online"][lost_at] < turns["online"][-1] == 40, "it went on from a checkpoint, and ended"
     assert read_spec(tmp_path / "spaced/seed0").teacher_path == str((tmp_path / "online/seed0").resolve())
@@ -124,15 +124,15 @@ def test_mistakes_are_the_same_line_as_here(cluster: Any, tmp_path: Path, monkey
     wild = replace(TINY, method=MethodSpec("none"), optimizer=OptimizerSpec(lr=1e30))
     with pytest.raises(UserError, match="diverged") as here:
         train(wild, tmp_path / "here")
-    (there,) = run_all(plan({"wild": wild}, [0], tmp_path), None, silent, ray=cluster.address).values()
+    (there,) = run_jobs(plan_jobs({"wild": wild}, [0], tmp_path), None, silent, ray=cluster.address).values()
     assert str(there) == f"wild, seed 0: {here.value}"
-    many = plan({"many": replace(TINY, engine=EngineSpec(threads=64))}, [0], tmp_path)
+    many = plan_jobs({"many": replace(TINY, engine=EngineSpec(threads=64))}, [0], tmp_path)
     with pytest.raises(UserError, match="No node of the Ray cluster has the 64 CPUs that a run needs.*threads"):
-        run_all(many, None, silent, ray=cluster.address)
+        run_jobs(many, None, silent, ray=cluster.address)
     (tmp_path / "not shared").mkdir()
     monkeypatch.setattr("spacedkd.comparison.ray_pool.Path.mkdir", lambda *args, **options: None)
-    elsewhere = plan({"elsewhere": TINY}, [0], tmp_path / "not shared")
-    (lost,) = run_all(elsewhere, None, silent, ray=cluster.address).values()
+    elsewhere = plan_jobs({"elsewhere": TINY}, [0], tmp_path / "not shared")
+    (lost,) = run_jobs(elsewhere, None, silent, ray=cluster.address).values()
     assert re.search("finds no folder .*elsewhere. All nodes must share the storage", str(lost))
 
 
@@ -165,7 +165,7 @@ def test_room_is_what_living_nodes_have(cluster: Any, tmp_path: Path, monkeypatc
         jobs = [Job(f"{number}", 0, replace(TINY, engine=engine), tmp_path) for number in range(9)]
         pool = RayPool(jobs, None)
         assert (pool.kind, pool.places()) == (kind, places)
-        assert RayPool(jobs, 1).places() == 1
+        assert RayPool(jobs, 1).capacity() == 1
 
 
 def test_a_run_that_is_killed_goes_on_but_not_for_ever(
@@ -182,7 +182,9 @@ def test_a_run_that_is_killed_goes_on_but_not_for_ever(
         return found
 
     monkeypatch.setattr(ray, "get", interrupted)
-    (lost,) = run_all(plan({"one": replace(TINY, epochs=1)}, [0], tmp_path), None, silent, ray=cluster.address).values()
+    (lost,) = run_jobs(
+        plan_jobs({"one": replace(TINY, epochs=1)}, [0], tmp_path), None, silent, ray=cluster.address
+    ).values()
     assert "killed from outside" in str(lost)
     assert killed == 3
 
@@ -208,7 +210,7 @@ def test_stopped_runs_go_on_from_the_command_line(
         forced.append(handle) if force else cancel(handle)
 
     with monkeypatch.context() as stopping:
-        stopping.setattr("spacedkd.comparison.ray_pool.RayPool.news", stop)
+        stopping.setattr("spacedkd.comparison.ray_pool.RayPool.events", stop)
         stopping.setattr(ray, "cancel", asked)
         with pytest.raises(SystemExit) as stopped:
             main(words)
@@ -232,17 +234,17 @@ def test_stopped_runs_go_on_from_the_command_line(
 
 def test_no_cluster_and_no_ray_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray.shutdown()
-    jobs, begun = plan({"one": TINY}, [0], tmp_path), time.monotonic()
+    jobs, begun = plan_jobs({"one": TINY}, [0], tmp_path), time.monotonic()
     with pytest.raises(UserError, match=r"no Ray cluster can be reached at '127.0.0.1:1' .* ray start --head"):
-        run_all(jobs, None, silent, ray="127.0.0.1:1")
+        run_jobs(jobs, None, silent, ray="127.0.0.1:1")
     assert time.monotonic() - begun < 20
     monkeypatch.setenv("RAY_ADDRESS", "localhost:1")
     with pytest.raises(UserError, match=r"no Ray cluster can be reached at '.*:1' .* ray start --head"):
-        run_all(jobs, None, silent, ray="auto")
+        run_jobs(jobs, None, silent, ray="auto")
     with pytest.raises(UserError, match=r"no Ray cluster can be reached at 'nonsense'"):
-        run_all(jobs, None, silent, ray="nonsense")
+        run_jobs(jobs, None, silent, ray="nonsense")
     monkeypatch.delitem(sys.modules, "spacedkd.comparison.ray_pool")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match="pip install 'ray>=2.40'"):
-        run_all(jobs, None, silent, ray="auto")
+        run_jobs(jobs, None, silent, ray="auto")
     assert not [*tmp_path.iterdir()]

@@ -26,8 +26,8 @@ ARMS = [
 @pytest.mark.parametrize("how", [shutil.copytree, shutil.move])
 def test_a_comparison_elsewhere_is_the_same(tmp_path: Path, form: str, how: Any) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
-    found = results.compare(write_runs(here, ARMS), against="mu")
-    write = results.write if form == "relative" else write_json
+    found = results.compare_runs(write_runs(here, ARMS), against="mu")
+    write = results.write_comparison if form == "relative" else write_json
     write(here / "comparison.json", found)
     how(here, there)
     main(["report", str(there)])
@@ -41,5 +41,6 @@ def test_a_comparison_elsewhere_is_the_same(tmp_path: Path, form: str, how: Any)
 def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path) -> None:
     left = tmp_path / f"comparison.json.{HOST}_999999999_0badcafe.unfinished"
     left.write_text("{")
-    results.write(tmp_path / "comparison.json", {"arms": [], "diverged": []})
+    comparison: Any = {"arms": [], "diverged": [], "failed": []}
+    results.write_comparison(tmp_path / "comparison.json", comparison)
     assert [path.name for path in tmp_path.iterdir()] == ["comparison.json"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spacedkd.comparison.results import compare
+from spacedkd.comparison.results import compare_runs
 from spacedkd.evaluation.statistics import holm
 from spacedkd.schedule import Ahead, Offline, Online, Spaced, Window
 from tests.report.fake_runs import FakeArm, write_runs
@@ -24,8 +24,7 @@ NONE = FakeArm("none", [0.6, 0.6], "none", roles=("student",))
 
 
 def effects(root: Path, *arms: FakeArm) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = compare(write_runs(root, arms))["spacing"]
-    return found
+    return [{**effect} for effect in compare_runs(write_runs(root, arms))["spacing"]]
 
 
 def pairs(root: Path, *arms: FakeArm) -> list[tuple[str, str, str]]:
