@@ -147,7 +147,7 @@ def test_an_evaluation_that_cannot_be_read(runs: Path, capsys: pytest.CaptureFix
     for damaged in damages:
         (run / "evaluation.json").write_text(json.dumps(damaged))
         for verb in ("evaluate", "report"):
-            assert "cannot be read as an evaluation" in refused([verb, str(run)], capsys)
+            assert "evaluation.json cannot be read" in refused([verb, str(run)], capsys)
     (run / "evaluation.json").unlink()
     (run / "classes.json").write_text("{")
     assert "classes.json cannot be read" in refused(["evaluate", str(run)], capsys)
@@ -159,7 +159,7 @@ def test_a_bad_place_is_noticed_before_the_work(runs: Path, tmp_path: Path, caps
     command = [*network, str(runs / "kd" / "0")]
     for flags, message in (
         (["--out", str(tmp_path / "file")], "(File exists): give --out another name"),
-        (["--out", str(runs / "kd" / "0")], "is a run, which has an evaluation of its own"),
+        (["--out", str(runs / "kd" / "0")], "is a run, which has its own evaluation"),
         (["--grid", str(tmp_path / "file" / "grid.png")], "give --grid another name"),
         (["--set", "input_size=224"], "--set is about the network and its data here"),
         (["--unfinished"], "--unfinished is about runs"),

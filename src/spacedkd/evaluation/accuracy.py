@@ -66,7 +66,7 @@ class PartEntry(TypedDict):
 
 
 class AccuracyEntry(Entry):
-    """What evaluation.json holds of accuracies: model -> part of the data -> scores."""
+    """The entry of accuracies in evaluation.json: model -> part of the data -> scores."""
 
     class_names: list[str]
     models: Mapping[str, Mapping[str, PartEntry]]

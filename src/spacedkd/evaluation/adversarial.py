@@ -103,7 +103,7 @@ class AttackEntry(TypedDict):
 
 
 class AdversarialEntry(Entry):
-    """What evaluation.json holds of attacks."""
+    """The entry of attacks in evaluation.json."""
 
     images: PositiveCount
     seed: Count

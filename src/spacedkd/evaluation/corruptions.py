@@ -56,7 +56,7 @@ class CorruptedEntry(TypedDict):
 
 
 class CorruptionsEntry(Entry):
-    """What evaluation.json holds of corruptions."""
+    """The entry of corruptions in evaluation.json."""
 
     images: PositiveCount
     names: list[str]

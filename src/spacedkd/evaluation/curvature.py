@@ -39,7 +39,7 @@ class EigenvalueEntry(TypedDict):
 
 
 class CurvatureEntry(Entry):
-    """What evaluation.json holds of the curvature; `traces` has all estimates, for the terminal."""
+    """The entry of the curvature in evaluation.json; `traces` has all estimates, for the terminal."""
 
     images: PositiveCount
     error: float

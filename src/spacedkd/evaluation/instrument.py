@@ -62,7 +62,7 @@ class Measured(TypedDict):
 
 
 class Entry(TypedDict):
-    """What evaluation.json holds of every instrument; each adds its own keys."""
+    """An instrument's entry in evaluation.json; each adds its own keys."""
 
     measured: Measured
 
@@ -202,7 +202,7 @@ class Instrument(ABC):
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """What is measured of a trained network: accuracy always, and what these instruments measure.
+    """The instruments that are used on a trained network; accuracy is always measured.
 
     >>> from spacedkd import EvaluationSpec, WeightNoise
     >>> EvaluationSpec([WeightNoise(draws=3)]).instruments[0].draws

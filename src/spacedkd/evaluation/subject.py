@@ -1,4 +1,4 @@
-"""What instruments are given: trained networks that predict, the data they are measured on, and nothing of training."""
+"""The subject of an evaluation: trained networks that predict, and their data; nothing of training."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class TrainedNetworks(Protocol):
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Which weights these are, and on which data."""
+        """The weights that are measured, their run or file, and the data."""
 
     def head_names(self, model: str | None = None) -> Sequence[str]: ...
 

@@ -61,7 +61,7 @@ class LevelEntry(TypedDict):
 
 
 class WeightNoiseEntry(Entry):
-    """What evaluation.json holds of weight noise."""
+    """The entry of weight noise in evaluation.json."""
 
     images: PositiveCount
     draws: Count
