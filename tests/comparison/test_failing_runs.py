@@ -126,7 +126,7 @@ class Fake:
         self.gave_way: list[int] = []
         self.error = error
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         return 2
 
     def submit(self, number: int, job: Job) -> int:

@@ -164,7 +164,7 @@ def test_room_is_what_living_nodes_have(cluster: Any, tmp_path: Path, monkeypatc
     ):
         jobs = [Job(f"{number}", 0, replace(TINY, engine=engine), tmp_path) for number in range(9)]
         pool = RayPool(jobs, None)
-        assert (pool.kind, pool.places()) == (kind, places)
+        assert (pool.kind, pool.capacity()) == (kind, places)
         assert RayPool(jobs, 1).capacity() == 1
 
 

@@ -58,7 +58,7 @@ def test_a_comparison_looks_at_the_memory_unless_told_how_many(
         raise Stop
 
     monkeypatch.setattr(scheduler, "free_memory", lambda: 10**9)
-    monkeypatch.setattr(scheduler, "held", lambda: 10**9)
+    monkeypatch.setattr(scheduler, "private_memory", lambda: 10**9)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(scheduler, "local_pool", pool)
     with pytest.raises(Stop):

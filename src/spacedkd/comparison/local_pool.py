@@ -44,7 +44,7 @@ class LocalPool:
         self._busy: list[_Worker] = []
         self._events: list[tuple[int, Event]] = []
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many runs may be trained at once."""
         return self._at_once
 

@@ -45,7 +45,7 @@ class RecorderLost(UserError):
 class Pool(Protocol):
     """Processes that train one run at a time; a run has a number among all jobs, and a handle while it is trained."""
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many runs may be trained at once, as things are now."""
 
     def submit(self, number: int, job: Job) -> Hashable:
@@ -88,7 +88,7 @@ def train_in_pool(
             recorder = lost[job.spec.teacher_path or ""]
             errors[number] = RecorderLost(f"{job.name}: it replays {recorder.name}, which did not finish.")
             waiting.remove((number, job))
-        room = pool.places() - len(running)
+        room = pool.capacity() - len(running)
         begin = jobs_to_begin(waiting, [job for _, job in running.values()], max(room, 0))
         # Where nothing can begin and nothing runs, the first job is begun all the same: its error says what is missing.
         for number, job in begin or (waiting[:1] if room > 0 and not running else []):

@@ -45,7 +45,7 @@ def ray_pool(address: str, jobs: Sequence[Job], at_most: int | None) -> Iterator
     """Give the cluster at an address, `auto` for the one of this machine; an error inside lets its tasks save first."""
     with _connected(address):
         pool = RayPool(jobs, at_most)
-        if not pool.places():
+        if not pool.capacity():
             raise UserError(
                 f"No node of the Ray cluster has the {pool.most_needed} {pool.kind}s that a run needs. Give --threads "
                 "fewer, or add nodes with: ray start --address HEAD:6379"
@@ -103,7 +103,7 @@ class RayPool:
         engine = job.spec.engine
         return (1 if self.kind == "GPU" else engine.threads or 1) * (1 + engine.pipeline)
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return the room on nodes that are alive; some may have joined, or been lost."""
         room = sum(int(node["Resources"].get(self.kind, 0) // self.most_needed) for node in _alive())
         return min(room, self._at_most)
