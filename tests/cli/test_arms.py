@@ -9,7 +9,7 @@ import pytest
 
 from spacedkd import Online, Spaced, UserError, Window
 from spacedkd.cli import main
-from spacedkd.cli.arms import make_arms
+from spacedkd.cli.compare import make_arms
 from spacedkd.cli.flags import Given
 from spacedkd.cli.overrides import to_spec
 from spacedkd.config.resolve import resolve_method, resolve_spec

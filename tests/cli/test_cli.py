@@ -17,7 +17,7 @@ import timm
 
 from spacedkd import Ahead, Offline, Online, RunSpec, Spaced, Window, read_spec
 from spacedkd.cli import main
-from spacedkd.cli.arms import parse_arm
+from spacedkd.cli.compare import parse_arm
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import folder_name, to_spec
 from tests.data.on_disk import class_folders

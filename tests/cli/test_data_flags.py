@@ -10,19 +10,19 @@ import pytest
 from spacedkd import AugmentSpec, DataSpec, RunSpec, UserError
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
-from spacedkd.cli.overrides import changed
+from spacedkd.cli.overrides import apply_flags
 from tests.data.on_disk import class_folders
 
 
 def data_of(words: str, base: DataSpec | None = None) -> DataSpec:
-    return changed(RunSpec(data=base or DataSpec()), parse(shlex.split(words))).data
+    return apply_flags(RunSpec(data=base or DataSpec()), parse(shlex.split(words))).data
 
 
 def test_every_flag_has_its_place() -> None:
     words = (
         "--data owner/name --root /r --image-size 64 --augment vit --mixup 0.2 --cutmix 1 --train-limit 9 "
         "--holdout 0.1 --test-part 0.3 --train-split a --test-split b --image-column c --label-column d --class-list e "
-        "--skip-bad True --drop-last True"
+        "--skip-bad --drop-last True"
     )
     assert data_of(words) == DataSpec(
         source="owner/name",
@@ -103,6 +103,4 @@ def test_a_bad_image_ends_in_one_line(
         main(["train", "--data", "photos", "--width", "4"])
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert (
-        "photos/train/cat/001.png is not an image. Mend or remove them, or leave them out with --skip-bad True" in said
-    )
+    assert "photos/train/cat/001.png is not an image. Mend or remove them, or leave them out with --skip-bad" in said

@@ -10,10 +10,10 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import timm
 
-from spacedkd import AugmentSpec, DataSpec, Duration, OptimizerSpec, RateSpec, RunSpec, Spaced, UserError
+from spacedkd import AugmentSpec, DataSpec, Duration, EngineSpec, OptimizerSpec, RateSpec, RunSpec, Spaced, UserError
 from spacedkd.cli import main
-from spacedkd.cli.flags import GROUPS, PLACES, parse
-from spacedkd.cli.overrides import changed, to_spec
+from spacedkd.cli.flags import GROUPS, PATHS, parse
+from spacedkd.cli.overrides import apply_flags, to_spec
 from spacedkd.config.overrides import with_changes
 from spacedkd.config.resolve import resolve_spec
 from spacedkd.config.serialization import to_json
@@ -46,12 +46,12 @@ def places(kind: type[Any], above: str = "") -> list[str]:
 
 
 def spec_of(words: str, base: RunSpec | None = None) -> RunSpec:
-    return changed(base or RunSpec(), parse(shlex.split(words)))
+    return apply_flags(base or RunSpec(), parse(shlex.split(words)))
 
 
 def test_every_field_of_the_spec_has_a_flag_or_a_reason() -> None:
-    assert {*places(RunSpec)} == {*PLACES.values(), *WITHOUT_A_FLAG}
-    assert not {*PLACES.values()} & {*WITHOUT_A_FLAG}
+    assert {*places(RunSpec)} == {*PATHS.values(), *WITHOUT_A_FLAG}
+    assert not {*PATHS.values()} & {*WITHOUT_A_FLAG}
 
 
 def at(spec: Any, place: str) -> Any:
@@ -69,12 +69,13 @@ def test_help_says_what_every_flag_is_and_its_default(
     said = " ".join(capsys.readouterr().out.split())
     spec = replace(RunSpec(), data=DataSpec(augment=AugmentSpec()))
     for one in (flag for group in GROUPS.values() for flag in group):
-        default = f" (default: {one.default})" if one.default != "" and not one.is_switch else ""
-        word = "" if one.is_switch else f" {one.metavar}"
-        assert f"--{one.name.replace('_', '-')}{word} {one.about}{default}" in said
-        value = at(spec, one.place) if one.place else None
-        if one.place and not one.place.startswith("data.augment.") and value not in (None, ()):
-            assert one.default.removesuffix(" with sgd") == str(value).removesuffix(".0")
+        default = f" (default: {one.default})" if one.default != "" else ""
+        word = f", --no-{one.typed[2:]}" if one.kind is bool else f" {one.metavar}"
+        assert f"{one.typed}{word} {one.about}{default}" in said
+        value = at(spec, one.path) if one.path else None
+        if one.path and not one.path.startswith("data.augment.") and value not in (None, ()):
+            words = {"True": "yes", "False": "no"}.get(str(value), str(value).removesuffix(".0"))
+            assert one.default.removesuffix(" with sgd") == words
     assert "None" not in said
 
 
@@ -200,3 +201,22 @@ def test_a_run_is_the_same_from_flags_from_python_and_from_its_spec(typed: str, 
     assert len({one.fingerprint() for one in (flags, python, asked, filled)}) == 1
     others = {resolve_spec(spec).fingerprint() for other, spec in SAME.items() if other != typed}
     assert flags.fingerprint() not in others
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--flip", "--flip true", "--flip=yes", "--flip True", "--no-flip --flip", "--flip --lr 0.1", "--compile --flip"],
+)
+def test_a_truth_value_is_a_pair_of_flags(words: str) -> None:
+    assert parse(shlex.split(words))["flip"] is True
+
+
+@pytest.mark.parametrize("words", ["--no-flip", "--no-flip --lr 0.1", "--flip false", "--flip no"])
+def test_the_other_flag_of_the_pair(words: str) -> None:
+    assert parse(shlex.split(words))["flip"] is False
+
+
+def test_a_flag_switches_off_what_a_spec_has() -> None:
+    base = RunSpec(channels_last=True, engine=EngineSpec(compile=True))
+    spec = apply_flags(base, parse(["--no-compile", "--no-channels-last"]))
+    assert (spec.engine.compile, spec.channels_last) == (False, False)

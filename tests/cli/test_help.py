@@ -53,7 +53,7 @@ def test_help_fits_into_80_columns(
 def test_every_flag_is_in_the_long_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("-H", "--help-all"):
         text = " ".join(said(["compare", word], capsys, monkeypatch))
-        for name in (*FLAGS, "arm", "equal_cost", "no_sharing", "ray"):
+        for name in (*FLAGS, "arm", "equal_cost", "sharing", "no_sharing", "ray"):
             assert f" --{name.replace('_', '-')}" in text
 
 

@@ -13,8 +13,8 @@ import pytest
 from rich.text import Text
 
 from spacedkd.cli import main, progress
-from spacedkd.cli.progress import RoleBars, Watched, jobs_progress, say, work_progress
-from spacedkd.cli.stops import say_error
+from spacedkd.cli.console import SafeConsole, say, say_error
+from spacedkd.cli.progress import RoleBars, jobs_progress, work_progress
 from spacedkd.comparison.results import compare_runs
 from spacedkd.report.tables import comparison_tables
 from spacedkd.report.terminal import rich_table
@@ -121,8 +121,8 @@ def test_a_comparison_and_its_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not OBEYED.search(err)
 
 
-def on_a_terminal(width: int = 100) -> Watched:
-    return Watched(force_terminal=True, color_system="standard", width=width, file=StringIO(), _environ={})
+def on_a_terminal(width: int = 100) -> SafeConsole:
+    return SafeConsole(force_terminal=True, color_system="standard", width=width, file=StringIO(), _environ={})
 
 
 def test_colours_of_our_own_still_reach_a_terminal(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from spacedkd import ComparisonForecast, Forecast, RunSpec
 from spacedkd.cli import main
-from spacedkd.cli.train import say_comparison, say_planned
+from spacedkd.cli.compare import say_comparison
+from spacedkd.cli.train import say_planned
 from spacedkd.config.resolve import ResolvedRun
 from spacedkd.report.formatting import THIN_SPACE
 from tests.cli.test_cli import TINY
@@ -71,7 +72,7 @@ def test_numbers_of_one_line_are_written_alike(capsys: pytest.CaptureFixture[str
         say_planned(cast(ResolvedRun, plan), done)
     said = capsys.readouterr().out.replace(THIN_SPACE, "_").splitlines()
     first = "4_000 turns (student 4_000): 1 epoch of 16_000 images, 2_000 steps each."
-    assert said == [first, f"{first} Going on after turn 1_234."]
+    assert said == [first, f"{first} Continuing after turn 1_234."]
 
 
 def test_epochs_of_a_comparison_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from spacedkd.cli import main
-from spacedkd.cli.progress import console
-from spacedkd.cli.terminal import spell_out
+from spacedkd.cli.console import console, write_ascii_where_needed
 from spacedkd.training.guard import Guard
 from tests.cli.test_cli import TINY
 from tests.training.stopping import assert_same_run
@@ -58,7 +57,7 @@ def test_signals_save_after_the_turn_and_the_run_goes_on_to_the_same_bits(
             with pytest.raises(SystemExit) as stop:
                 main(words)
         assert stop.value.code == code
-        assert f"everything is saved. Go on with: spacedkd train --resume '{run}'\n" in capfd.readouterr().err
+        assert f"everything is saved. Continue with: spacedkd train --resume '{run}'\n" in capfd.readouterr().err
         assert signal.getsignal(number) == before, "the handlers are those of before"
         words = ["train", "--resume", str(run)]
     main(words)
@@ -95,7 +94,7 @@ def test_a_second_signal_stops_at_once_and_an_ignored_one_is_ignored(
         with pytest.raises(SystemExit) as stop:
             main([*KD, "--out", str(run)])
     assert stop.value.code == 143
-    assert "Stopped at once. Go on with: spacedkd train --resume" in capfd.readouterr().err
+    assert "Stopped at once. Continue with: spacedkd train --resume" in capfd.readouterr().err
     assert not (run / "checkpoint").exists()
     usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
@@ -119,7 +118,7 @@ def test_a_stop_before_anything_is_trained_is_one_line(
                 main([*words, "--out", str(tmp_path / "run")] if words else [])
         assert stop.value.code == 130
         (line,) = capfd.readouterr().err.splitlines()
-        assert line.endswith("Go on with: the same command")
+        assert line.endswith("Continue with: the same command")
     assert not [*tmp_path.iterdir()]
 
 
@@ -138,7 +137,7 @@ def test_ctrl_c_while_the_command_is_imported_is_one_line() -> None:
 def test_a_stream_of_few_letters_gets_others(monkeypatch: pytest.MonkeyPatch) -> None:
     few = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", few)
-    spell_out()
+    write_ascii_where_needed()
     print("81.0 ± 2.5 …", "─ ☃", flush=True)
     assert few.buffer.getvalue() == b"81.0 +- 2.5 ... - ?\n"  # type: ignore[attr-defined]
     main(["list", "schedules"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spacedkd.cli import main
-from spacedkd.cli.flags import GROUPS, PLACES, parse
+from spacedkd.cli.flags import GROUPS, PATHS, parse
 from spacedkd.cli.overrides import to_spec
 from spacedkd.cli.usage_errors import _HINTS
 from spacedkd.config.spec import NAMED, DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
@@ -80,7 +80,7 @@ def test_a_text_in_a_file_means_what_it_says(tmp_path: Path) -> None:
         ("--set method.temperature=yes", "temperature must be a number"),
         ("--set optimizer.foreach=maybe", "foreach must be true or false, got 'maybe'"),
         ("--optimizer lion --set optimizer.caution=maybe", "caution must be true or false, got 'maybe'"),
-        ("--same-init maybe", "same_init must be true or false, got 'maybe'"),
+        ("--same-init maybe", "does not expect the word 'maybe'"),
         ("--network resnet10t", "--width is for our small-image ResNets"),
         ("--network ResNet18_Small", "ResNet18_Small is none of them"),
     ],
@@ -205,7 +205,7 @@ def test_a_place_of_a_run_is_called_so_in_help(capsys: pytest.CaptureFixture[str
 
 
 def test_every_flag_of_a_run_has_a_name_in_python() -> None:
-    for flag, place in PLACES.items():
+    for flag, place in PATHS.items():
         named = PYTHON_NAMES[flag.replace("_", "-")]
         assert named == place or f"{named}." == place[: len(named) + 1], flag
     for place in ("network=3", "data.nothing=1"):

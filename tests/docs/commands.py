@@ -31,7 +31,7 @@ LOOKED_INTO = ("train", "compare", "evaluate", "report", "reproduce")
 """verbs that are followed to where they would begin to work; of others the words are parsed"""
 _WORK = (
     "spacedkd.cli.train.show_plan",
-    "spacedkd.cli.train.show_comparison_plan",
+    "spacedkd.cli.compare.show_comparison_plan",
     "spacedkd.comparison.results.find_runs",
     "spacedkd.training.trained_models.load_network",
     "spacedkd.cli.evaluate._folders",
@@ -90,7 +90,7 @@ def _no_work() -> Iterator[None]:
         patch.dict(VERBS, parsed),
         patch("spacedkd.training.train.train_run", lambda spec, *_, **__: _understood(spec)),
         patch("spacedkd.comparison.compare.compare", lambda arms, *_, **__: _understood(*arms.values())),
-        patch("spacedkd.cli.train.extended", lambda spec, *_: spec),
+        patch("spacedkd.cli.train.extend_spec", lambda spec, *_: spec),
         patch.object(RunFolder, "spec_to_resume", lambda self, spec: spec),
         ExitStack() as stack,
     ):

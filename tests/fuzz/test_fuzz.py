@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from spacedkd import DataSpec, RunSpec, UserError, load_student, read_spec, train
 from spacedkd.cli import main
-from spacedkd.cli import train as train_command
 from spacedkd.cli.overrides import to_spec
+from spacedkd.cli.report import report
 from spacedkd.config.serialization import to_json
 from tests.conftest import TINY
 from tests.fuzz import damage
@@ -214,7 +214,7 @@ def finished(here: Path) -> dict[str, bytes]:
 def reported(files: dict[str, bytes]) -> None:
     for name, content in files.items():
         given_file(f"run/{name}", content)
-    refused_or_not(lambda: train_command.report((Path("given/run"),), Path("out/page.html")))
+    refused_or_not(lambda: report((Path("given/run"),), Path("out/page.html")))
     shutil.rmtree("given")
 
 

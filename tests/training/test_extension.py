@@ -195,7 +195,7 @@ def test_from_the_command_line(
     train(SHORT, "runs/mine")
     main("train --extend runs/mine/spec.json --epochs 3".split())
     told = capsys.readouterr().out
-    assert "Goes on from turn 20 of runs/mine: the bits are those of 3 epochs in one go." in told
+    assert "Continues runs/mine from turn 20: the bits are those of one run of 3 epochs." in told
     assert "30 turns (teacher 15, student 15): 3 epochs of 40 images, 5 steps each." in told
     spec = read_run("runs/mine-3ep").spec
     assert (spec.epochs, spec.extends) == (3, (Extends(2, 20, "exact"),))

@@ -1,4 +1,8 @@
-"""The command line: parses words, calls one function for each verb, and says in one line what was wrong."""
+"""The command line: one file a command, whose function is in `VERBS`.
+
+Flags are made from the fields of the specs (`flags`) and change them (`overrides`). An error that the user can fix is
+printed in one line, and the exit code is 2.
+"""
 
 import os
 import sys
@@ -10,15 +14,21 @@ from typing import Annotated
 
 import tyro
 
-from spacedkd.cli import command_log, listings, status, train
-from spacedkd.cli.evaluate import evaluate
-from spacedkd.cli.export import export
-from spacedkd.cli.flags import flag
+from spacedkd.cli import (
+    command_log,
+    compare,
+    evaluate,
+    export,
+    listings,
+    report,
+    reproduce,
+    status,
+    theory,
+    train,
+)
+from spacedkd.cli.console import drop_unwritten, say_error, write_ascii_where_needed
+from spacedkd.cli.flags import flag, spell_booleans
 from spacedkd.cli.help import DESCRIPTION, helped, wrapped
-from spacedkd.cli.progress import console, let_go, say
-from spacedkd.cli.reproduce import reproduce
-from spacedkd.cli.stops import say_error
-from spacedkd.cli.terminal import spell_out
 from spacedkd.cli.usage_errors import in_one_line
 from spacedkd.runtime import user_code
 from spacedkd.runtime.errors import UserCodeError, UserError, is_out_of_memory, on_command_line, out_of_memory, unknown
@@ -26,36 +36,13 @@ from spacedkd.runtime.signals import end_with_first_rank
 
 SHELLS = ("bash", "zsh", "fish")
 TRACEBACK = "SPACEDKD_TRACEBACK"
-"""set to 1 in the environment, an error is shown with its traceback, for whoever mends code of their own"""
-
-
-def list_(
-    what: Annotated[
-        tyro.conf.Positional[str], flag("one of these", "what can be listed", "|".join(listings.LISTINGS))
-    ] = "",
-    folder: Annotated[tyro.conf.Positional[Path | None], flag("where runs are looked for", "runs", "FOLDER")] = None,
-    pattern: Annotated[
-        str, flag("of networks and runs those that match, with wildcards; of methods all about one", "all", "NAME")
-    ] = "",
-) -> None:
-    """List runs, data sets, networks, methods, recipes and more.
-
-    Example: spacedkd list networks --pattern 'resnet*'
-    """
-    if what and what not in listings.LISTINGS:
-        raise unknown("list", what, listings.LISTINGS)
-    if folder is not None and what != "runs":
-        raise UserError(f"Only runs lie in a folder: spacedkd list runs {folder}, or spacedkd list {what} alone.")
-    if what == "runs":
-        say(*listings.runs(pattern, folder or status.RUNS))
-    else:
-        console.print(listings.LISTINGS[what](pattern) if what else listings.listings())
+"""set to 1 in the environment, an error is printed with its traceback, for the authors of user code"""
 
 
 def completion(
-    shell: Annotated[tyro.conf.Positional[str], flag("of which shell", metavar="|".join(SHELLS))],
+    shell: Annotated[tyro.conf.Positional[str], flag("the shell", metavar="|".join(SHELLS))],
 ) -> None:
-    """Print a script that completes these commands in a shell.
+    """Print a completion script for a shell.
 
     Example, for bash: spacedkd completion bash > ~/.local/share/bash-completion/completions/spacedkd
     """
@@ -69,47 +56,47 @@ def completion(
 
 VERBS: dict[str, Callable[..., None]] = {
     "train": train.train,
-    "compare": train.compare,
-    "evaluate": evaluate,
-    "report": train.report,
-    "export": export,
-    "theory": train.theory,
-    "reproduce": reproduce,
+    "compare": compare.compare,
+    "evaluate": evaluate.evaluate,
+    "report": report.report,
+    "export": export.export,
+    "theory": theory.theory,
+    "reproduce": reproduce.reproduce,
     "status": status.status,
-    "list": list_,
+    "list": listings.list_,
     "completion": completion,
 }
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the command line; what the user can mend ends in one line and exit code 2."""
+    """Run the command line; an error that the user can fix ends in one line and exit code 2."""
     with on_command_line():
         _main(sys.argv[1:] if words is None else words)
 
 
 def _main(words: Sequence[str]) -> None:
-    spell_out()
+    write_ascii_where_needed()
     end_with_first_rank()
     if list(words) == ["--version"]:
         print(f"spacedkd {version('spacedkd')}")
         return
     try:
         _dispatch(words)
-    except BrokenPipeError:  # whoever reads the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         sys.exit(1)
     except (UserError, OSError) as error:
-        _say(error)
+        _print_error(error)
         sys.exit(2)
     except KeyboardInterrupt:
-        say_error("Stopped. Go on with: the same command")
+        say_error("Stopped. Continue with: the same command")
         sys.exit(130)
     finally:
-        if sys.exception() is not None:  # how it ends is known, whoever hears of it
-            let_go()
+        if sys.exception() is not None:  # the exit code is decided, whether output can be written or not
+            drop_unwritten()
 
 
-def _say(error: Exception) -> None:
-    """Print an error in one line, and its traceback where that is wanted."""
+def _print_error(error: Exception) -> None:
+    """Print an error in one line, and its traceback where the environment asks for it."""
     wanted = os.environ.get(TRACEBACK, "") not in ("", "0")
     if wanted:
         traceback.print_exception(error)
@@ -118,7 +105,7 @@ def _say(error: Exception) -> None:
 
 
 def _dispatch(words: Sequence[str]) -> None:
-    with user_code.working_in(Path.cwd()):  # methods and schedules of one's own lie where one works
+    with user_code.working_in(Path.cwd()):  # user code is imported from the current folder
         try:
             with user_code.user_code():
                 _call(words)
@@ -133,7 +120,7 @@ def _call(words: Sequence[str]) -> None:
     with wrapped(words), in_one_line(words, VERBS):
         tyro.extras.subcommand_cli_from_dict(
             VERBS,
-            args=helped(words, VERBS),
+            args=spell_booleans(helped(words, VERBS)),
             prog="spacedkd",
             description=DESCRIPTION,
         )

@@ -1,4 +1,4 @@
-"""What was typed, and when: a line for each command that trained in a folder, so that a report can say it."""
+"""The log of commands: a line in a folder for each command that trained there, so that a report can print it."""
 
 import json
 import shlex
@@ -18,27 +18,28 @@ NAME = "commands.jsonl"
 Command = tuple[str, str]
 """when it ended, and what was typed"""
 WORDS: ContextVar[Sequence[str]] = ContextVar("WORDS", default=())
-"""of the command that is being run"""
+"""the words of the command that is being run"""
 
 
 def this_command() -> Command:
+    """Return the time now, and the command that is being run."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), shlex.join(["spacedkd", *WORDS.get()])
 
 
 @contextmanager
-def kept(folder: Path, was_finished: bool) -> Iterator[None]:
-    """Write this command down in the folder it has trained in, also when it was stopped; not where all was done."""
+def log_command(folder: Path, was_finished: bool) -> Iterator[None]:
+    """Log this command when it ends or is stopped; nothing where all was finished and logged before."""
     try:
         yield
     except Stopped:
-        _keep(folder)
+        _append(folder)
         raise
     if not (was_finished and (folder / NAME).exists()):
-        _keep(folder)
+        _append(folder)
 
 
-def _keep(folder: Path) -> None:
-    """Of several processes the first one writes; one that was stopped before its folder was there leaves nothing."""
+def _append(folder: Path) -> None:
+    """Append this command to the log. The first of several processes writes, and only if the folder exists."""
     if processes.rank() == 0 and folder.is_dir():
         entry = dict(zip(("event", "date", "line"), ("command", *this_command()), strict=True))
         with Folder(folder).append(folder / NAME) as file:
@@ -46,12 +47,12 @@ def _keep(folder: Path) -> None:
 
 
 def read_commands(folders: Iterable[Path]) -> list[Command]:
-    """All that were written down in these folders, in the order of their dates."""
-    places = [folder / NAME for folder in dict.fromkeys(folders)]
-    found = [
-        _command(path, entry) for path in places if path.exists() for entry in read_journal(path, within=path.parent)
+    """Return the commands that are logged in these folders, in the order of their dates."""
+    paths = [folder / NAME for folder in dict.fromkeys(folders)]
+    commands = [
+        _command(path, entry) for path in paths if path.exists() for entry in read_journal(path, within=path.parent)
     ]
-    return sorted(dict.fromkeys(found))
+    return sorted(dict.fromkeys(commands))
 
 
 def _command(path: Path, entry: dict[str, object]) -> Command:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, g
 
 import tyro
 
-from spacedkd.cli.flags import PLACES, Flag, Given, ImageFlags, assignments, flag, flag_class, given
-from spacedkd.cli.progress import console, say, work_progress
+from spacedkd.cli.console import console, say
+from spacedkd.cli.flags import PATHS, Flag, Given, ImageFlags, assignments, flag, flag_class, given_flags
+from spacedkd.cli.progress import work_progress
 from spacedkd.config.overrides import with_changes
 from spacedkd.config.serialization import field_docs
 from spacedkd.config.spec import NetworkSpec, RunSpec
@@ -132,7 +133,7 @@ else:
 
 def read_flags(flags: Any) -> EvaluationSpec:
     """Return the spec that these flags ask for; refuse a setting of an instrument that is not used."""
-    typed = {name: value for name, value in given(flags).items() if value is not False}
+    typed = {name: value for name, value in given_flags(flags).items() if value is not False}
     used = [cls for cls in OPTIONAL if "all" in typed or cls.flag in typed]
     for name in typed:
         owners = _owners(name)
@@ -173,7 +174,7 @@ def evaluate(
     Example: spacedkd evaluate runs/mine --corruptions --adversarial --calibration
     """
     spec, unfinished = read_flags(flags), flags.unfinished
-    typed = {**given(network), **given(data), **given(own)}
+    typed = {**given_flags(network), **given_flags(data), **given_flags(own)}
     objects = _objects_of_runs(typed) if runs else {}
     if flags.threads is not None and flags.threads < 1:
         raise UserError(f"--threads must be at least 1, got {flags.threads}.")
@@ -289,8 +290,8 @@ def _load_network(typed: Given, accelerator: str | None, threads: int | None) ->
             raise UserError(f"--{name} goes with runs that were given an object: name them, or leave it out.")
     if threads is not None:
         torch.set_num_threads(threads)
-    places: dict[str, Any] = {"width": "network.width", **PLACES}
-    changes = [(places[name], value) for name, value in typed.items() if name in places]
+    paths: dict[str, Any] = {"width": "network.width", **PATHS}
+    changes = [(paths[name], value) for name, value in typed.items() if name in paths]
     for assignment in typed.get("set", ()):
         if not assignment.startswith(("network.", "data.")):
             raise UserError(

@@ -1,12 +1,12 @@
-"""The verb that gives a trained student to others."""
+"""The command `export`: a trained student for others."""
 
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from spacedkd.cli.console import say
 from spacedkd.cli.flags import flag
-from spacedkd.cli.progress import say
 from spacedkd.runtime.errors import UserError
 
 
@@ -16,29 +16,25 @@ def export(
     license: Annotated[
         str | None, flag("the hub's name of its licence: apache-2.0, mit, cc-by-4.0, ...", "none is named", "NAME")
     ] = None,
-    average: Annotated[
-        tyro.conf.FlagCreatePairsOff[bool], flag("take the moving average of the student's weights (--ema)")
-    ] = False,
-    best: Annotated[
-        tyro.conf.FlagCreatePairsOff[bool], flag("take the student of the epoch that held-out images chose (--holdout)")
-    ] = False,
+    average: Annotated[bool, flag("export the moving average of the student's weights (--ema)", "no")] = False,
+    best: Annotated[bool, flag("export the student of the best epoch on held-out images (--holdout)", "no")] = False,
     onnx: Annotated[
-        tyro.conf.FlagCreatePairsOff[bool],
-        flag("add model.onnx, compared with torch; needs the extra onnx (README, Install)"),
+        bool,
+        flag("also write model.onnx, and check it against torch; needs the extra onnx (README, Install)", "no"),
     ] = False,
     push: Annotated[
         str | None,
         flag("also upload the folder to the Hugging Face hub (log in with `hf auth login`)", "", "OWNER/NAME"),
     ] = None,
-    private: Annotated[tyro.conf.FlagCreatePairsOff[bool], flag("--push makes a private repository")] = False,
+    private: Annotated[bool, flag("make the repository of --push private", "no")] = False,
     trust_code: Annotated[
-        tyro.conf.FlagCreatePairsOff[bool],
-        flag("import the function that config.json names, where --onnx has to make a network of one's own"),
+        bool,
+        flag("import the user code that config.json names, which --onnx needs to build such a network", "no"),
     ] = False,
 ) -> None:
     """Export a student for the Hugging Face hub, timm and ONNX.
 
-    Writes model.safetensors and config.json in timm's form, the spec that trains it again, and README.md, a model card
+    Writes model.safetensors and config.json in timm's format, the spec to train it again, and README.md, a model card
     with the numbers.
 
     Example: spacedkd export runs/mine --to exported/mine --license apache-2.0 --onnx
@@ -48,16 +44,18 @@ def export(
 
     from spacedkd.exporting.request import ExportRequest
 
-    asked = ExportRequest(run, to, license, average, best, onnx, push, private)
-    about = asked.checked()
+    request = ExportRequest(run, to, license, average, best, onnx, push, private)
+    about = request.checked()
 
     from spacedkd.exporting.export import write
 
-    found = write(asked, about, trust_code=trust_code)
-    say(f"Exported to {found.folder}: {', '.join(found.files)}")
-    if found.onnx_difference is not None:
-        difference = f"{found.onnx_difference:.1g}"
+    exported = write(request, about, trust_code=trust_code)
+    say(f"Exported to {exported.folder}: {', '.join(exported.files)}")
+    if exported.onnx_difference is not None:
+        difference = f"{exported.onnx_difference:.1g}"
         say(f"ONNX and torch agree on random images: the largest difference of their logits is {difference}")
-    for place, value in found.local_places.items():
-        say(f"Mind that spec.json names a place on this machine: {place} is {value}")
-    say(f"On the hub: {found.address}" if found.address else f"To the hub: hf upload OWNER/NAME {found.folder}")
+    for path, value in exported.local_places.items():
+        say(f"Mind that spec.json names a place on this machine: {path} is {value}")
+    say(
+        f"On the hub: {exported.address}" if exported.address else f"To the hub: hf upload OWNER/NAME {exported.folder}"
+    )

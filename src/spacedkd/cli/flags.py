@@ -1,7 +1,8 @@
-"""The flags that describe a run: one for each field of the specs, with what is written below the field as its help.
+"""The flags that describe a run: one for each field of the specs, whose help is the text below the field.
 
-Hand-written is only what has other words than the spec (`--interval`, `--width`, `--set`, ...). A flag that is not
-given leaves the spec as it is, so the same flags vary the default run, a spec.json, or the base of a comparison.
+Only flags that are no single field are written by hand (`--interval`, `--width`, `--set`, ...). A flag that is not
+given leaves the spec as it is, so the same flags change the default run, a spec.json, or the base of a comparison.
+Every truth value is a pair of flags, `--flip` and `--no-flip`; `--flip true` and `--flip false` mean the same.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.user_code import trust
 from spacedkd.schedule import Duration
 
-# What was typed: numbers, assignments, and the names of code among the flags.
+# --- Texts: numbers, truth values, assignments, and names of user code
 
 NAMES_CODE = (
     "network",
@@ -47,34 +48,34 @@ NAMES_CODE = (
 )
 """flags that take package.module:name"""
 _KEYS = (*NAMES_CODE, "assistants", "schedule", "name", "source", "shape", "kind")
-"""the places of a spec that do"""
+"""fields of a spec that do"""
 
 READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: lambda text: TRUTH[text.lower()]}
-"""what is typed as text, and how it becomes what it is meant to be"""
+"""types that are typed as text, and how the text is read"""
 
 
 def read(kind: Any, value: Any) -> Any:
-    """A number from its text; what is none stays text."""
+    """Return the number or truth value that a text means; any other text is returned as it is."""
     try:
         return READ[kind](value) if kind in READ else value
     except (ValueError, KeyError):
         return value
 
 
-def assignments(written: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Places and values of --set KEY=VALUE; a value is JSON, or else the text itself."""
-    for one in written:
-        place, sign, text = one.partition("=")
+def assignments(texts: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the paths and values of --set KEY=VALUE; a value is JSON, or else the text itself."""
+    for assignment in texts:
+        path, sign, text = assignment.partition("=")
         if not sign:
-            raise UserError(f"--set wants KEY=VALUE, for instance method.temperature=4; got {one!r}.")
+            raise UserError(f"--set wants KEY=VALUE, for instance method.temperature=4; got {assignment!r}.")
         try:
-            yield place.strip(), json.loads(text)
+            yield path.strip(), json.loads(text)
         except (ValueError, RecursionError):
-            yield place.strip(), text
+            yield path.strip(), text
 
 
 def names_of_code(flag: str, value: Any) -> Iterator[str]:
-    """The texts among a flag's values that may be names of code.
+    """Yield the texts among a flag's values that may be names of user code.
 
     >>> [*names_of_code("network", "own:make"), *names_of_code("weights", "own:make")]
     ['own:make']
@@ -82,67 +83,78 @@ def names_of_code(flag: str, value: Any) -> Iterator[str]:
     ['own:Twice']
     """
     if flag == "set":
-        for place, text in assignments(value):
-            yield from _texts(place.rpartition(".")[2], text, _KEYS)
+        for path, text in assignments(value):
+            yield from _texts(path.rpartition(".")[2], text, _KEYS)
     else:
         yield from _texts(flag, value, NAMES_CODE)
 
 
 def _texts(key: str, value: Any, keys: Iterable[str]) -> Iterator[str]:
     if isinstance(value, Mapping):
-        for inner, one in value.items():
-            yield from _texts(inner, one, keys)
+        for inner, item in value.items():
+            yield from _texts(inner, item, keys)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts(key, one, keys)
+        for item in value:
+            yield from _texts(key, item, keys)
     elif isinstance(value, str) and key in keys:
         yield value
 
 
-# The flags that describe a run: one for each field of the specs, with what is written below the field as its help.
+# --- A flag for each field
 
 Given = Mapping[str, Any]
-"""the flags somebody typed, by name"""
+"""the flags that were typed, by name"""
 NO_FLAG = ("label", "processes_before", "extends")
-"""fields that --set alone changes; so it is with options, which are the network's or the method's own"""
+"""fields without a flag, like the options of networks and methods: --set changes them"""
 
 
-def flag(about: str, default: Any = "", metavar: str | None = None, also: tuple[str, ...] = ()) -> Any:
-    """A flag's line in the help, with what the run has when the flag is left out, and what it is called `also`."""
+def flag(
+    about: str, default: Any = "", metavar: str | None = None, also: tuple[str, ...] = (), name: str | None = None
+) -> Any:
+    """Return tyro's description of a flag: its help, its default in words, and the names it has as well."""
     hint = f"(default: {default})" if default != "" else ""
-    return tyro.conf.arg(help=about, help_behavior_hint=hint, metavar=metavar, aliases=also or None)
+    return tyro.conf.arg(name=name, help=about, help_behavior_hint=hint, metavar=metavar, aliases=also or None)
 
 
 class Flag(NamedTuple):
-    """A flag of a run; `place` is what it sets in the spec, and empty for those that need thinking."""
+    """A flag of a run; `path` is the field of the spec that it sets, empty where it is no single field."""
 
     name: str
     kind: Any
     about: str
     default: Any = ""
     metavar: str | None = None
-    place: str = ""
+    path: str = ""
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is given or not, and takes no word."""
-        return self.kind is bool and (not self.place or self.place.startswith("engine."))
+        """Whether the flag is on or off, and takes no value."""
+        return self.kind is bool and not self.path
+
+    @property
+    def typed(self) -> str:
+        """The flag as it is typed: --batch-size."""
+        return f"--{self.name.replace('_', '-')}"
 
     def field(self) -> tuple[str, Any, Any]:
-        """This flag as a dataclass field; None, or an empty tuple, is what it has when it is not given.
+        """Return this flag as a dataclass field; its default, where it is not given, is None, False or ().
 
-        Numbers are taken as text, so that the spec says what is wrong with one, in its own words.
+        Numbers are taken as text, so that the spec refuses a bad one in its own words.
         """
         if self.is_switch:
-            return self.name, Annotated[tyro.conf.FlagCreatePairsOff[bool], flag(self.about)], False
-        hint = flag(self.about, self.default, self.metavar)
+            return self.name, Annotated[bool, flag(self.about, "no")], False
+        if self.kind is bool:  # `spell_booleans` gives it its value
+            # tyro shows other names first: --flip, --no-flip
+            hint = flag(self.about, self.default, "", also=(self.typed,), name=f"no-{self.typed[2:]}")
+        else:
+            hint = flag(self.about, self.default, self.metavar)
         if self.kind is tuple:
             return self.name, Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], hint], ()
         typed = str if self.kind in READ else self.kind
         return self.name, Annotated[typed | None, hint], field(default=None, metadata={"kind": self.kind})
 
 
-# What the help says of a field where it is not what the field itself says.
+# Help that is not what the field itself says, by path.
 _DEFAULTS = {
     "all": "data.train_limit data.class_limit data.class_list",
     "found where only one can be meant": "data.image_column data.label_column data.train_split data.test_split",
@@ -170,71 +182,72 @@ _METAVARS = {
     "DEGREES": "data.augment.rotate",
 }
 _DEFAULT, _METAVAR = (
-    {place: word for word, places in table.items() for place in places.split()} for table in (_DEFAULTS, _METAVARS)
+    {path: word for word, paths in table.items() for path in paths.split()} for table in (_DEFAULTS, _METAVARS)
 )
-_BY_KIND = {int: "COUNT", float: "NUMBER", str: "NAME", bool: "True|False", Duration: "LENGTH"}
+_BY_KIND = {int: "COUNT", float: "NUMBER", str: "NAME", bool: "", Duration: "LENGTH"}
 
 
-def of_fields(kind: type[Any], where: str = "") -> Iterator[Flag]:
-    """A flag for each plain field of a spec.
+def of_fields(kind: type[Any], prefix: str = "") -> Iterator[Flag]:
+    """Yield a flag for each plain field of a spec.
 
     The first field of a spec within the run's spec has its name: --optimizer is optimizer.name.
 
     >>> next(of_fields(OptimizerSpec, "optimizer")).name
     'optimizer'
     """
-    said, hints = field_docs(kind), get_type_hints(kind)
-    for number, one in enumerate(fields(kind)):
-        place = f"{where}.{one.name}" if where else one.name
-        shown = _kind(hints[one.name])
-        if shown is None or place in NO_FLAG:
+    docs, hints = field_docs(kind), get_type_hints(kind)
+    for number, entry in enumerate(fields(kind)):
+        path = f"{prefix}.{entry.name}" if prefix else entry.name
+        value = _value_type(hints[entry.name])
+        if value is None or path in NO_FLAG:
             continue
         first = number == 0 and kind in (DataSpec, NetworkSpec, MethodSpec, OptimizerSpec, RateSpec)
-        name = where if first else {"augmentation": "augment"}.get(one.name, one.name)
-        about, default = _said(said.get(one.name, ""), one, place)
-        typed = str if shown is Duration else shown
-        if get_origin(shown) is Literal:
-            yield Flag(name, str, about, default, "|".join(get_args(shown)), place)
-        elif get_origin(shown) is tuple:
-            yield Flag(name, tuple[str, ...], about, default, _METAVAR.get(place, "LENGTH ..."), place)
+        name = prefix if first else {"augmentation": "augment"}.get(entry.name, entry.name)
+        about, default = _help_of(docs.get(entry.name, ""), entry, path)
+        if get_origin(value) is Literal:
+            yield Flag(name, str, about, default, "|".join(get_args(value)), path)
+        elif get_origin(value) is tuple:
+            yield Flag(name, tuple[str, ...], about, default, _METAVAR.get(path, "LENGTH ..."), path)
         else:
-            yield Flag(name, typed, about, default, _METAVAR.get(place, _BY_KIND[shown]), place)
+            metavar = _METAVAR.get(path, _BY_KIND[value])
+            yield Flag(name, str if value is Duration else value, about, default, metavar, path)
 
 
-def _kind(hint: Any) -> Any:
-    """What a field's flag takes; None for what has no flag of its own."""
+def _value_type(hint: Any) -> Any:
+    """Return the type of a field's value on the command line; None for a field that has no flag."""
     if NoneType in get_args(hint):
-        return _kind(next(option for option in get_args(hint) if option is not NoneType))
+        return _value_type(next(option for option in get_args(hint) if option is not NoneType))
     return hint if get_origin(hint) in (Literal, tuple) or hint in _BY_KIND else None
 
 
-def _said(sentence: str, one: Field[Any], place: str) -> tuple[str, str]:
-    """A field's sentence and its default; 'X; None takes Y' is X with the default Y."""
-    if split := re.fullmatch(r"(.*); None (?:takes|is|finds it) (.*)", sentence):
-        return _ABOUTS.get(place, split[1]), _DEFAULT.get(place, split[2])
-    value = default_value(one)
-    default = "none" if value in (None, ()) else f"{value:g}" if isinstance(value, float) else str(value)
-    return _ABOUTS.get(place, sentence), _DEFAULT.get(place, default)
+def _help_of(text: str, entry: Field[Any], path: str) -> tuple[str, str]:
+    """Return the help and the default in words of a field; 'X; None takes Y' is X with the default Y."""
+    if split := re.fullmatch(r"(.*); None (?:takes|is|finds it) (.*)", text):
+        return _ABOUTS.get(path, split[1]), _DEFAULT.get(path, split[2])
+    value = default_value(entry)
+    if isinstance(value, bool):
+        default = "yes" if value else "no"
+    else:
+        default = "none" if value in (None, ()) else f"{value:g}" if isinstance(value, float) else str(value)
+    return _ABOUTS.get(path, text), _DEFAULT.get(path, default)
 
 
 _EVERYTHING = [
     Flag("spec", Path, "start from a spec in JSON, YAML or TOML, or a run folder; flags change it", metavar="FILE"),
-    Flag("recipe", str, "a training recipe that fills everything in (see `spacedkd list recipes`)", metavar="NAME"),
+    Flag("recipe", str, "start from a training recipe (see `spacedkd list recipes`)", metavar="NAME"),
     Flag("without", tuple, "leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
     Flag("set", tuple, "anything else in the spec: method.temperature=4, ... (may be repeated)", metavar="KEY=VALUE"),
-    Flag(
-        "trust_code", bool, "import what a file (--spec, --resume) names as package.module:name, not only what is typed"
-    ),
+    Flag("trust_code", bool, "import user code that a file (--spec, --resume) names as package.module:name"),
 ]
 _NETWORK = [
     *of_fields(NetworkSpec, "network"),
-    Flag("width", int, "first-stage channels of our small-image ResNets, whoever has one", 64, "CHANNELS"),
+    Flag("width", int, "channels of the first stage of our small-image ResNets, student and teacher", 64, "CHANNELS"),
     Flag("teacher", str, "the teacher's network", "the student's", "NAME"),
     Flag(
         "teacher_weights",
         str,
-        "a teacher that is trained already and stays as it is: a run folder, a file of weights, or 'timm' for the "
-        "published ones of --teacher",
+        "a trained teacher that stays frozen: a run folder, a file of weights, or 'timm' for the published weights of "
+        "--teacher",
         "it learns too",
         "PLACE",
     ),
@@ -242,7 +255,7 @@ _NETWORK = [
         "assistant", tuple, "a network between teacher and student of takd; repeat for more, largest first", "", "NAME"
     ),
 ]
-_RUN = {one.name: one for one in of_fields(RunSpec)}
+_RUN = {run_flag.name: run_flag for run_flag in of_fields(RunSpec)}
 _PLACED = {
     "network": ("same_init",),
     "method": ("label_smoothing",),
@@ -254,8 +267,8 @@ _SCHEDULE = [
     Flag(
         "interval",
         str,
-        "how far the teacher leads: online, offline, a length (1.5ep, 586st), or a schedule of yours as "
-        "package.module:Name",
+        "how far the teacher leads: online, offline, a length (1.5ep, 586st), or a schedule by name (see `spacedkd "
+        "list schedules`)",
         "online",
         "LENGTH",
     ),
@@ -264,36 +277,37 @@ _SCHEDULE = [
     Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),
 ]
 _TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last")
-_DATA = {one.name: one for one in (*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment"))}
-_IMAGES = [one for name, one in _DATA.items() if name not in _TRAINING_ONLY]
+_DATA = {made.name: made for made in (*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment"))}
+_IMAGES = [made for name, made in _DATA.items() if name not in _TRAINING_ONLY]
 _OWN = {
     "": _EVERYTHING,
     "data": [*_IMAGES, *(_DATA[name] for name in _TRAINING_ONLY)],
     "network": _NETWORK,
     "method": [*of_fields(MethodSpec, "method")],
     "schedule": _SCHEDULE,
-    "training": [one for name, one in _RUN.items() if not any(name in names for names in _PLACED.values())],
+    "training": [made for name, made in _RUN.items() if not any(name in names for names in _PLACED.values())],
     "optimizer": [*of_fields(OptimizerSpec, "optimizer")],
     "rate": [*of_fields(RateSpec, "rate")],
     "machine": [*of_fields(EngineSpec, "engine")],
 }
 GROUPS = {group: [*flags, *(_RUN[name] for name in _PLACED.get(group, ()))] for group, flags in _OWN.items()}
 _ABOUT = {
-    "data": "Which images there are, and how they are varied in training.",
-    "network": "Who learns and who teaches.",
-    "method": "What is learned.",
+    "data": "The dataset, and the augmentation of training images.",
+    "network": "The networks of student and teacher.",
+    "method": "The distillation method.",
     "schedule": "Who learns when. Lengths are epochs (1.5ep), steps (586st) or percent (50%).",
-    "training": "How long, and with what care.",
-    "optimizer": "How weights are updated.",
+    "training": "The length of the run, evaluation and checkpoints.",
+    "optimizer": "The optimizer.",
     "rate": "The learning rate as a function of the step.",
-    "machine": "Where a run is computed, which does not change what it computes; and in which precision, which does.",
+    "machine": "The machine, which does not change what is computed, and the precision, which does.",
 }
-PLACES = {one.name: one.place for flags in GROUPS.values() for one in flags if one.place}
-"""what each flag of a single field sets in the spec"""
+PATHS = {made.name: made.path for flags in GROUPS.values() for made in flags if made.path}
+"""the field of the spec that each flag of a single field sets"""
+_BOOLEANS = {made.typed for flags in GROUPS.values() for made in flags if made.kind is bool and made.path}
 
 
 def flag_class(flags: Iterable[tuple[str, Any, Any]], about: str = "") -> Any:
-    """The dataclass of these flags that tyro reads; what it is about stands above them in the help."""
+    """Return the dataclass of these flags that tyro reads; `about` stands above them in the help."""
     return make_dataclass("flags", flags, frozen=True, namespace={"__doc__": about})
 
 
@@ -301,33 +315,52 @@ if TYPE_CHECKING:
     RunFlags = Any
     ImageFlags = Any
 else:
-    _classes = {name: flag_class((one.field() for one in GROUPS[name]), about) for name, about in _ABOUT.items()}
+    _classes = {name: flag_class((made.field() for made in GROUPS[name]), about) for name, about in _ABOUT.items()}
     _groups = [(name, group, group()) for name, group in _classes.items()]
-    RunFlags = tyro.conf.OmitArgPrefixes[flag_class([*(one.field() for one in _EVERYTHING), *_groups])]
+    RunFlags = tyro.conf.OmitArgPrefixes[flag_class([*(made.field() for made in _EVERYTHING), *_groups])]
     ImageFlags = tyro.conf.OmitArgPrefixes[
-        flag_class((one.field() for one in _IMAGES), "Which images --network is measured on.")
+        flag_class((made.field() for made in _IMAGES), "The images that --network is evaluated on.")
     ]
 
 
-def given(flags: Any) -> dict[str, Any]:
-    """What was typed, of all groups; names of code in it may be imported from now on."""
-    found: dict[str, Any] = {}
-    for one in fields(flags):
-        value = getattr(flags, one.name)
+def spell_booleans(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with a value behind every flag of a boolean field: --no-flip is --flip false.
+
+    >>> spell_booleans(["--flip", "--no-drop-last", "--same-init", "no", "--lr", "0.1"])
+    ['--flip', 'true', '--drop-last', 'false', '--same-init', 'no', '--lr', '0.1']
+    """
+    spelled: list[str] = []
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        name = word.replace("_", "-")
+        positive = name.replace("--no-", "--", 1)
+        if name in _BOOLEANS and following.lower() not in TRUTH:
+            spelled += [name, "true"]
+        elif name.startswith("--no-") and positive in _BOOLEANS:
+            spelled += [positive, "false"]
+        else:
+            spelled.append(word)
+    return spelled
+
+
+def given_flags(flags: Any) -> dict[str, Any]:
+    """Return the flags of all groups that were typed; names of user code in them may be imported from now on."""
+    typed: dict[str, Any] = {}
+    for entry in fields(flags):
+        value = getattr(flags, entry.name)
         if is_dataclass(value):
-            found |= given(value)
-        elif value == () and one.default is None:
-            raise UserError(f"--{one.name.replace('_', '-')} needs at least one value.")
+            typed |= given_flags(value)
+        elif value == () and entry.default is None:
+            raise UserError(f"--{entry.name.replace('_', '-')} needs at least one value.")
         elif value not in (None, ()) and value is not False:
-            found[one.name] = read(one.metadata.get("kind"), value)
-            trust(names_of_code(one.name, value))
-    return found
+            typed[entry.name] = read(entry.metadata.get("kind"), value)
+            trust(names_of_code(entry.name, value))
+    return typed
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
-    """Flags from words, as in the arms of a comparison.
+    """Return the flags in the words of a command, as in the arms of a comparison.
 
     >>> parse(["--interval", "1.5ep", "--epochs", "30"])
     {'interval': '1.5ep', 'epochs': 30.0}
     """
-    return given(tyro.cli(RunFlags, args=words, prog="spacedkd train"))
+    return given_flags(tyro.cli(RunFlags, args=spell_booleans(words), prog="spacedkd train"))

@@ -10,8 +10,8 @@ from typing import Any, TextIO, get_type_hints
 import tyro
 from rich.text import Text
 
+from spacedkd.cli.console import console, say
 from spacedkd.cli.flags import GROUPS, flag_class
-from spacedkd.cli.progress import console, say
 
 DESCRIPTION = "Train image classifiers with a teacher that learns ahead of them (Spaced KD)."
 Verbs = Mapping[str, Callable[..., None]]
@@ -28,7 +28,7 @@ FIRST = {
 """of the flags of a run those that people need first, and where they stand"""
 _OF_RUNS = ("train", "compare")
 """verbs that take the flags of a run"""
-_LATER = ("restart", "extend", "equal_cost", "no_sharing", "ray")
+_LATER = ("restart", "extend", "equal_cost", "sharing", "ray")
 """of the flags of a verb itself those that can wait"""
 
 

@@ -1,17 +1,20 @@
-"""What there is to choose from: a function for each listing, whose docstring is what the list of them says."""
+"""The command `list`: a function for each list, whose docstring describes the list."""
 
 import fnmatch
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Annotated
 
+import tyro
 from rich import box
 from rich.columns import Columns
 from rich.console import RenderableType
 from rich.table import Table
 
 from spacedkd.cli import status
-from spacedkd.cli.progress import console
+from spacedkd.cli.console import console, say
+from spacedkd.cli.flags import flag
 from spacedkd.config.quirks import QUIRKS
 from spacedkd.config.recipes import RECIPES, settings_of
 from spacedkd.runtime.errors import UserError, unknown
@@ -26,14 +29,14 @@ def _table(*heads: str, rows: Iterable[Iterable[str]]) -> Table:
 
 
 def data(pattern: str) -> Table:
-    """data sets, and places of your own to take images from"""
+    """datasets, and how to name your own"""
     from spacedkd.data.sources import READERS
 
     return _table("--data", "what it is", rows=[(reader.name, reader.about) for reader in READERS])
 
 
 def augmentations(pattern: str) -> Table:
-    """how training images can be varied"""
+    """augmentations of training images"""
     from spacedkd.data.transforms import AUGMENTATIONS, DATA_DEPENDENT
 
     rows = [*((name, entry.about) for name, entry in AUGMENTATIONS.items()), *DATA_DEPENDENT.items()]
@@ -51,17 +54,17 @@ def networks(pattern: str) -> Columns:
 
 
 def methods(pattern: str) -> RenderableType:
-    """distillation methods; --pattern ctkd for all about one"""
+    """distillation methods; --pattern ctkd for the page of one"""
     from rich.markdown import Markdown
 
     from spacedkd.methods import METHODS
     from spacedkd.methods.pages import citation, page
 
     if pattern:
-        found = fnmatch.filter(METHODS, pattern)
-        if not found:
+        names = fnmatch.filter(METHODS, pattern)
+        if not names:
             raise unknown("method", pattern, METHODS)
-        return Markdown("\n\n".join(page(name) for name in found))
+        return Markdown("\n\n".join(page(name) for name in names))
     rows = [(name, citation(of.paper), of.card.kind, of.weights, of.source) for name, of in METHODS.items()]
     table = _table("--method", "paper", "who teaches", "weights by default", "defined by", rows=rows)
     for column in table.columns:
@@ -71,7 +74,7 @@ def methods(pattern: str) -> RenderableType:
 
 
 def schedules(pattern: str) -> Table:
-    """who learns when"""
+    """schedules: who learns when"""
     rows: dict[str, str] = {}
     for name, schedule in SCHEDULES.items():
         first_line = (schedule.__doc__ or "").partition("\n")[0]
@@ -118,7 +121,7 @@ def recipes(pattern: str) -> Table:
 
 
 def runs(pattern: str, folder: Path = status.RUNS) -> Iterable[str]:
-    """runs in `runs`, or in the folder that is named after this word, and what they reached"""
+    """runs in `runs`, or in the folder that is named after this word, and their accuracies"""
     width = console.width if console.is_terminal else sys.maxsize  # a pipe has room for everything
     return status.listed(folder, pattern, width)
 
@@ -127,11 +130,34 @@ _EVERY: tuple[Callable[[str], RenderableType | Iterable[str]], ...] = (
     *(data, augmentations, networks, methods, schedules, instruments, recipes),
     runs,
 )
-LISTINGS = {one.__name__: one for one in _EVERY}
+LISTINGS = {make.__name__: make for make in _EVERY}
 
 
 def listings() -> Table:
-    """What can be listed."""
+    """Return the table of everything that can be listed."""
     return _table(
-        "spacedkd list ...", "what it shows", rows=[(name, of.__doc__ or "") for name, of in LISTINGS.items()]
+        "spacedkd list ...", "what it shows", rows=[(name, make.__doc__ or "") for name, make in LISTINGS.items()]
     )
+
+
+def list_(
+    what: Annotated[tyro.conf.Positional[str], flag("one of these", "what can be listed", "|".join(LISTINGS))] = "",
+    folder: Annotated[
+        tyro.conf.Positional[Path | None], flag("the folder that contains the runs", "runs", "FOLDER")
+    ] = None,
+    pattern: Annotated[
+        str, flag("only names like this, with wildcards; of a method or a recipe all details", "all", "NAME")
+    ] = "",
+) -> None:
+    """List runs, datasets, networks, methods, recipes and more.
+
+    Example: spacedkd list networks --pattern 'resnet*'
+    """
+    if what and what not in LISTINGS:
+        raise unknown("list", what, LISTINGS)
+    if folder is not None and what != "runs":
+        raise UserError(f"Only runs lie in a folder: spacedkd list runs {folder}, or spacedkd list {what} alone.")
+    if what == "runs":
+        say(*runs(pattern, folder or status.RUNS))
+    else:
+        console.print(LISTINGS[what](pattern) if what else listings())

@@ -1,6 +1,6 @@
-"""What flags change in a spec.
+"""Specs from flags: the default run, a spec file or a recipe, changed by the flags that were typed.
 
-Flags and --set name places such as optimizer.lr. All changes of one run are gathered first and made together, because a
+Flags and --set name paths such as optimizer.lr. All changes of one run are gathered first and made together, because a
 spec checks its fields together: a multistep rate needs its milestones.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd.cli.flags import PLACES, Given, assignments
+from spacedkd.cli.flags import PATHS, Given, assignments
 from spacedkd.config.overrides import value_at, with_changes
 from spacedkd.config.recipes import is_online, recipe
 from spacedkd.config.serialization import coerce, to_json
@@ -31,14 +31,14 @@ from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.user_code import is_user_code
 from spacedkd.schedule import SCHEDULES, Ahead, Duration, Online, Schedule, Window, as_schedule, by_name
 
-# What the flags stand for that have other words than the spec.
+# --- Networks
 
 PUBLISHED = "timm"
 _FROM_DATA = ("num_classes", "in_chans")
 
 
 def with_networks(spec: RunSpec, given: Given) -> RunSpec:
-    """The spec with the networks these flags name."""
+    """Return the spec with the networks that these flags name."""
     width = coerce(int, given["width"], "width") if "width" in given else None
     if given.get("network", spec.network.name) != spec.network.name:
         spec = replace(spec, network=NetworkSpec(given["network"]))
@@ -50,69 +50,69 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
             )
         spec = replace(spec, network=_with_option(spec.network, "width", width))
     if "teacher" in given:
-        spec = replace(spec, teacher=_named(given["teacher"], width))
+        spec = replace(spec, teacher=_network(given["teacher"], width))
     if "teacher_weights" in given:
         spec = _with_trained_teacher(spec, given["teacher_weights"], given.get("trust_code", False))
     if "assistant" in given:
         if spec.method.name != "takd":
             raise UserError("--assistant names a network between teacher and student: use it with --method takd.")
-        assistants = [to_json(_named(name, width)) for name in given["assistant"]]
+        assistants = [to_json(_network(name, width)) for name in given["assistant"]]
         spec = replace(spec, method=_with_option(spec.method, "assistants", assistants))
     return spec
 
 
-def _named(name: str, width: int | None) -> NetworkSpec:
-    named = NetworkSpec(name)
-    return _with_option(named, "width", width) if width is not None and named.is_ours else named
+def _network(name: str, width: int | None) -> NetworkSpec:
+    network = NetworkSpec(name)
+    return _with_option(network, "width", width) if width is not None and network.is_ours else network
 
 
 def _with_option(spec: Any, name: str, value: Any) -> Any:
     return replace(spec, options={**spec.options, name: value})
 
 
-def _with_trained_teacher(spec: RunSpec, place: str, trust_code: bool) -> RunSpec:
-    """The trained teacher; a method whose teacher would learn is told that it does not."""
-    if place != PUBLISHED:
-        network = spec.teacher or _trained_network(Path(place), spec, trust_code)
-        teacher = replace(network, weights=str(resolve_links(Path(place))))
+def _with_trained_teacher(spec: RunSpec, weights: str, trust_code: bool) -> RunSpec:
+    """Return the spec with a trained teacher, and with its method's teacher frozen."""
+    if weights != PUBLISHED:
+        network = spec.teacher or _trained_network(Path(weights), spec, trust_code)
+        teacher = replace(network, weights=str(resolve_links(Path(weights))))
     elif spec.teacher is None:
         raise UserError("--teacher-weights timm takes the published weights of a network: name it with --teacher.")
     else:
         teacher = _with_option(spec.teacher, "pretrained", True)
-    return replace(spec, teacher=teacher, method=_taught_by_it(spec.method))
+    return replace(spec, teacher=teacher, method=_with_frozen_teacher(spec.method))
 
 
-def _taught_by_it(method: MethodSpec) -> MethodSpec:
+def _with_frozen_teacher(method: MethodSpec) -> MethodSpec:
     if ":" in method.name:
-        return method  # a method of one's own knows what to do with its teacher
+        return method  # a user's method decides itself what becomes of its teacher
     from spacedkd.methods import METHODS
     from spacedkd.methods.one_network import SelfTrainedTeacher
 
-    made = METHODS[method.name]
-    if issubclass(made, SelfTrainedTeacher) or "teacher_learns" not in {field.name for field in fields(made)}:
+    kind = METHODS[method.name]
+    if issubclass(kind, SelfTrainedTeacher) or "teacher_learns" not in {entry.name for entry in fields(kind)}:
         raise UserError(f"--teacher-weights: method {method.name} has no teacher that could be trained already.")
     return replace(method, options={"teacher_learns": False, **method.options})
 
 
-def _trained_network(place: Path, spec: RunSpec, trust_code: bool) -> NetworkSpec:
-    """A run knows its network, and so does a student's folder; a file's weights are taken for the student's own."""
-    if (place / "spec.json").exists():
-        return replace(read_spec(place, trust_code).network, weights=None)
-    if (place / "config.json").exists():
+def _trained_network(path: Path, spec: RunSpec, trust_code: bool) -> NetworkSpec:
+    """Return the network of a run or of a student's folder; weights in a file are taken for the student's network."""
+    if (path / "spec.json").exists():
+        return replace(read_spec(path, trust_code).network, weights=None)
+    if (path / "config.json").exists():
         from spacedkd.models.student_config import read_config
 
-        known = read_config(place / "config.json", trust_code)
-        given = {key: value for key, value in known.get("model_args", {}).items() if key not in _FROM_DATA}
-        return NetworkSpec(known.get("architecture"), given)  # type: ignore[arg-type]
+        config = read_config(path / "config.json", trust_code)
+        options = {key: value for key, value in config.get("model_args", {}).items() if key not in _FROM_DATA}
+        return NetworkSpec(config.get("architecture"), options)  # type: ignore[arg-type]
     return spec.network
 
 
 def make_schedule(
     base: Schedule | None, interval: str | None, ahead: str | None, window: str | None, tail: str | None
 ) -> Schedule | dict[str, Any]:
-    """The base changed by whatever is given; a window keeps the interval it is about, and the other way round.
+    """Return the base schedule changed by these flags; --interval keeps a window of the base, --window its interval.
 
-    A schedule of the user's is given back as JSON, because --set may still give it options that it cannot be without.
+    A schedule that goes by its name is returned as JSON, because --set may still give it options that it needs.
     """
     if interval is not None and ahead is None and (is_user_code(interval) or interval in SCHEDULES):
         return _named_schedule(base, interval, window, tail)
@@ -174,25 +174,25 @@ def _windowed(inside: Schedule, window: str) -> Window:
     raise UserError(f"--window wants from..to (20ep..40ep) or from+length (20ep+10ep), got {window!r}.")
 
 
-# What flags change in a spec.
+# --- The whole spec
 
 SCHEDULE_FLAGS = ("interval", "ahead", "window", "tail")
 _OF_A_SHAPE = ("floor", "milestones", "factor", "restart_after_warmup")
 _OF_AN_OPTIMIZER = ("momentum", "nesterov", "options")
-_VARIED = ("crop", "flip", "rotate")
+_AUGMENT = ("crop", "flip", "rotate")
 
 
 def to_spec(given: Given) -> RunSpec:
-    """The default run, or the spec or recipe the flags name, changed by the flags.
+    """Return the default run, or the spec or recipe that the flags name, changed by the flags.
 
     >>> to_spec({"interval": "1.5ep", "lr": 0.1}).optimizer.lr
     0.1
     """
     if "spec" in given and "recipe" in given:
-        raise UserError("--spec and --recipe both fill everything in: give one of them.")
+        raise UserError("--spec and --recipe both set everything: give one of them.")
     without = given.get("without", ())
     if "recipe" in given:
-        spec = recipe(given["recipe"], without, lambda spec: changed(spec, given), typed_places(given))
+        spec = recipe(given["recipe"], without, lambda spec: apply_flags(spec, given), typed_paths(given))
         interval = given.get("interval", "online")
         if spec.schedule is None and (is_user_code(interval) or not is_online(as_schedule(interval, "--interval"))):
             raise UserError(
@@ -202,50 +202,50 @@ def to_spec(given: Given) -> RunSpec:
     if without:
         raise UserError("--without leaves a quirk out of a --recipe: name the recipe too.")
     base = read_spec(given["spec"], given.get("trust_code", False)) if "spec" in given else RunSpec()
-    return changed(base, given)
+    return apply_flags(base, given)
 
 
-def typed_places(given: Given) -> set[str]:
-    """The places of a spec that flags name.
+def typed_paths(given: Given) -> set[str]:
+    """Return the paths of a spec that flags name.
 
-    >>> sorted(typed_places({"augment": "none", "tail": "teach", "set": ["method.options.temperature=4"]}))
+    >>> sorted(typed_paths({"augment": "none", "tail": "teach", "set": ["method.options.temperature=4"]}))
     ['data.augmentation', 'method.temperature', 'schedule.tail']
     """
-    places = {place for name, place in PLACES.items() if name in given}
-    places |= {place.replace(".options", "") for place, _ in assignments(given.get("set", ()))}
-    return places | ({"schedule.tail"} if "tail" in given else set())
+    paths = {path for name, path in PATHS.items() if name in given}
+    paths |= {path.replace(".options", "") for path, _ in assignments(given.get("set", ()))}
+    return paths | ({"schedule.tail"} if "tail" in given else set())
 
 
-def changed(base: RunSpec, given: Given) -> RunSpec:
-    """The base with every flag that is given."""
-    given = _by_their_names(given)
-    spec = with_networks(_without_what_belonged_to_others(base, given), given)
-    changes = [*_rate_left_behind(base.rate, given)]
-    changes += [(place, given[name]) for name, place in PLACES.items() if name in given and name not in _VARIED]
+def apply_flags(base: RunSpec, given: Given) -> RunSpec:
+    """Return the base with every flag that is given."""
+    given = _with_exact_names(given)
+    spec = with_networks(_without_stale_options(base, given), given)
+    changes = [*_stale_rate_options(base.rate, given)]
+    changes += [(path, given[name]) for name, path in PATHS.items() if name in given and name not in _AUGMENT]
     if any(name in given for name in SCHEDULE_FLAGS):
         changes.append(("schedule", make_schedule(base.schedule, *(given.get(name) for name in SCHEDULE_FLAGS))))
     spec = with_changes(spec, [*changes, *assignments(given.get("set", ()))])
     if "teacher_weights" in given and not _says_a_schedule(given) and value_at(spec, "method.teacher_learns") is False:
         spec = replace(spec, schedule=None)  # whose interval is of a teacher that learns
-    return _varied(spec, {name: given[name] for name in _VARIED if name in given})
+    return _with_augmentation(spec, {name: given[name] for name in _AUGMENT if name in given})
 
 
-def _by_their_names(given: Given) -> Given:
-    """The flags with methods, data sets and the like as a spec writes them, whatever their case and hyphens."""
-    known = {
+def _with_exact_names(given: Given) -> Given:
+    """Return the flags with methods, datasets and rates as a spec writes them, whatever their case and hyphens."""
+    readers = {
         "method": lambda name: MethodSpec(name).name,
         "data": named_source,
         "rate": lambda name: same_name(name, SHAPES),
     }
-    return {**given, **{name: read(given[name]) for name, read in known.items() if isinstance(given.get(name), str)}}
+    return {**given, **{name: read(given[name]) for name, read in readers.items() if isinstance(given.get(name), str)}}
 
 
-def _without_what_belonged_to_others(base: RunSpec, given: Given) -> RunSpec:
-    """One method's options mean nothing to another, and so it is with optimizers, augmentations and plain training."""
+def _without_stale_options(base: RunSpec, given: Given) -> RunSpec:
+    """Return the base without the options of a method, an optimizer or an augmentation that a flag replaces."""
     spec = base
     if given.get("method", base.method.name) != base.method.name:
         spec = replace(spec, method=MethodSpec(given["method"]))
-        if given["method"] == "none" or base.schedule == Online():  # online is what a run has that asked for nothing
+        if given["method"] == "none" or base.schedule == Online():  # the schedule of a run that was given none
             spec = replace(spec, schedule=None)
     elif (base.schedule is None and any(name in given for name in SCHEDULE_FLAGS)) or _is_unspaced(given):
         spec = replace(spec, method=_open_to_spacing(base.method))
@@ -259,16 +259,16 @@ def _without_what_belonged_to_others(base: RunSpec, given: Given) -> RunSpec:
 
 
 def _says_a_schedule(given: Given) -> bool:
-    typed = [place.partition(".")[0] for place, _ in assignments(given.get("set", ()))]
+    typed = [path.partition(".")[0] for path, _ in assignments(given.get("set", ()))]
     return "schedule" in typed or any(name in given for name in SCHEDULE_FLAGS)
 
 
 def _is_unspaced(given: Given) -> bool:
-    return any(place == "schedule" and value is None for place, value in assignments(given.get("set", ())))
+    return any(path == "schedule" and value is None for path, value in assignments(given.get("set", ())))
 
 
 def _open_to_spacing(method: MethodSpec) -> MethodSpec:
-    """A method without the options that spacing, or its absence, implies, so that the core chooses them."""
+    """Return a method without the options that spacing implies, so that `config.resolve` chooses them."""
     if not method.options or ":" in method.name:
         return method
     from spacedkd.methods import METHODS
@@ -277,8 +277,8 @@ def _open_to_spacing(method: MethodSpec) -> MethodSpec:
     return replace(method, options={key: value for key, value in method.options.items() if key not in implied})
 
 
-def _rate_left_behind(base: RateSpec, given: Given) -> Iterator[tuple[str, Any]]:
-    """What belongs to another shape of the learning rate only, or to a warm-up that is taken away, as it usually is."""
+def _stale_rate_options(base: RateSpec, given: Given) -> Iterator[tuple[str, Any]]:
+    """Yield the defaults of options that belong to the old shape of the rate, or to a warm-up that is removed."""
     names: tuple[str, ...] = ()
     if given.get("rate", base.shape) != base.shape:
         names = _OF_A_SHAPE
@@ -288,8 +288,8 @@ def _rate_left_behind(base: RateSpec, given: Given) -> Iterator[tuple[str, Any]]
         yield f"rate.{name}", getattr(RateSpec(), name)
 
 
-def _varied(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
-    """Let --crop, --flip and --rotate change what the data or the named augmentation would have."""
+def _with_augmentation(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
+    """Return the spec with --crop, --flip and --rotate in place of what the data or the augmentation would have."""
     if not given:
         return spec
     AugmentSpec(**given)  # a bad number is refused before any data is looked for
@@ -300,7 +300,7 @@ def _varied(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
 
 
 def folder_name(spec: RunSpec) -> str:
-    """The folder of a run that was given none.
+    """Return a name for the folder of a run that was given none.
 
     >>> folder_name(RunSpec(data="photos/cats.parquet", schedule={"kind": "spaced", "interval": "1.5ep"}))
     'cats-resnet18_small-kd-spaced-1.5ep-seed0'

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.segment import Segment
 from rich.text import Text
 
-from spacedkd.runtime import processes
 from spacedkd.runtime.errors import printable
 
 if TYPE_CHECKING:
@@ -35,6 +30,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from spacedkd.cli.console import console, say, working
 from spacedkd.report.formatting import duration
 
 if TYPE_CHECKING:
@@ -42,61 +38,6 @@ if TYPE_CHECKING:
 
 
 # What somebody is told while runs are going on: a live bar on a terminal, plain lines anywhere else.
-
-GONE = (errno.EPIPE, errno.EIO)
-"""errors of a pipe that nobody reads any more, and of a terminal that was closed"""
-
-
-class Watched(Console):
-    """A console that may lose whoever looks at it: work that is going on then goes on without a word."""
-
-    working = False
-
-    def on_broken_pipe(self) -> None:
-        raise  # what rich has caught; it would end the process
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Escape what a terminal would obey in the text of whatever is shown; rich's own control codes are no text."""
-        for segment in super().render(renderable, options):
-            if segment.control is None and not segment.text.isprintable():
-                segment = segment._replace(text="\n".join(map(printable, segment.text.split("\n"))))
-            yield segment
-
-    def __exit__(self, *exception: Any) -> None:  # all that is printed, by any thread, is written here
-        try:
-            super().__exit__(*exception)
-        except OSError as error:
-            if not self.working:
-                raise
-            self.quiet = self.quiet or error.errno in GONE
-
-
-console = Watched(quiet=processes.rank() != 0)  # one of several processes speaks for all
-
-
-@contextmanager
-def working() -> Iterator[None]:
-    """While this lasts, work goes on whoever looks at it."""
-    console.working = True
-    try:
-        yield
-    finally:
-        console.working = False
-
-
-def let_go() -> None:
-    """Drop what cannot be written: Python would try again at its end, and change the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            with suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def say(*lines: str) -> None:
-    """Print lines for people to copy from: not broken, not coloured, no markup."""
-    console.print("\n".join(map(printable, lines)), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def _say_plainly(text: str) -> None:

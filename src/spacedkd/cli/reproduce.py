@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spacedkd.cli.progress import console, count_progress, say
+from spacedkd.cli.console import console, say
+from spacedkd.cli.progress import count_progress
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError
 
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import tyro
 
+from spacedkd.cli.compare import say_left
+from spacedkd.cli.console import say_error, until_stopped
 from spacedkd.cli.flags import flag
 from spacedkd.cli.progress import jobs_progress, work_progress
-from spacedkd.cli.stops import say_error, until_stopped
-from spacedkd.cli.train import say_left
 from spacedkd.report.terminal import rich_table
 from spacedkd.runs.schema import check
 from spacedkd.runtime.errors import check_between
@@ -301,7 +302,7 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
             except Stopped:
                 if signals.received is not None:
                     raise
-                say("The time is up, and everything is saved. Go on with: the same command")
+                say("The time is up, and everything is saved. Continue with: the same command")
         for error in lost.values():
             say_error(str(error))
     if alone := found.numbers_alone():

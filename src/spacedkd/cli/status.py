@@ -13,8 +13,8 @@ from typing import Annotated
 
 import tyro
 
+from spacedkd.cli.console import say
 from spacedkd.cli.flags import flag
-from spacedkd.cli.progress import say
 from spacedkd.config.spec import RunSpec
 from spacedkd.report.formatting import duration
 from spacedkd.runs.status import STATES, RunState, find_runs, state_of

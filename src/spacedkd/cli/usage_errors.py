@@ -79,7 +79,7 @@ _CALLED_HERE = {
 """what words of the field, that other programs have for flags, are called here"""
 _HINTS = {word: flag for flag, words in _CALLED_HERE.items() for word in words.split()}
 _OF_THE_COMPARISON = (
-    "--out --seeds --arm --methods --against --jobs --ray --plan --dry-run --equal-cost --no-sharing".split()
+    "--out --seeds --arm --methods --against --jobs --ray --plan --dry-run --equal-cost --sharing --no-sharing".split()
 )
 _OF_ONE_RUN = ("--resume", "--restart", "--extend")
 """flags of the verbs that take the flags of a run, which are no flags of a run themselves"""

@@ -98,7 +98,7 @@ def _note_bad_images(images: ImageColumn, bad: Reasons, skip: bool) -> str | Non
     if skip:
         return f"Left out {len(bad)} of {len(images)} images that cannot be read, first: {name} {bad[first]}."
     others = f" {len(bad) - 1} more are bad too." if len(bad) > 1 else ""
-    raise UserError(f"{name} {bad[first]}.{others} Mend or remove them, or leave them out with --skip-bad True.")
+    raise UserError(f"{name} {bad[first]}.{others} Mend or remove them, or leave them out with --skip-bad.")
 
 
 def _pixels_of_array(name: str, array: np.ndarray, needs_colour: bool, fit: Fit | None, fit_now: Fit | None) -> Tensor:

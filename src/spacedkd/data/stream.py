@@ -177,7 +177,7 @@ def last_batch_error(smallest: int, items: str, batch_size: int, ranks: int, lea
     return UserError(
         f"The last batch of an epoch has {smallest} {items.removesuffix('s')}(s) for {ranks} device(s), and "
         f"{'BatchNorm needs two on each' if least > 1 else 'each needs one'}: use "
-        f"{'a larger' if batch_size < least * ranks else '--drop-last True or another'} --batch-size."
+        f"{'a larger' if batch_size < least * ranks else '--drop-last or another'} --batch-size."
     )
 
 

@@ -106,7 +106,7 @@ def _check_last_batch(run: ResolvedRun, models: dict[str, nn.Module]) -> None:
         raise last_batch_error(smallest, "items", run.spec.batch_size, ranks)
     if smallest < least * ranks * cut:
         norm = ", two for BatchNorm" if least > 1 else ""
-        way_out = "--drop-last True or fewer parts" if run.spec.batch_size >= least * ranks * cut else "fewer parts"
+        way_out = "--drop-last or fewer parts" if run.spec.batch_size >= least * ranks * cut else "fewer parts"
         raise UserError(
             f"The last batch of an epoch has {smallest} images for {ranks * cut} parts (--accumulate {cut} on {ranks} "
             f"device(s)), and each needs one{norm}: use {way_out}."

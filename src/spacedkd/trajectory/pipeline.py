@@ -84,7 +84,7 @@ def teacher_process(run: ResolvedRun, folder: RunFolder, train: Train) -> Iterat
                 if process.exitcode == 0:
                     return
                 raise UserError(
-                    f"The teacher's process {killed_by(process.exitcode)}. Go on with --resume {folder.path}"
+                    f"The teacher's process {killed_by(process.exitcode)}. Continue with --resume {folder.path}"
                 ) from None
 
     try:
