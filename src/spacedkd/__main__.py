@@ -1,4 +1,4 @@
-"""Where the command begins: what it needs takes a while to import, and may be interrupted, too."""
+"""The entry point of the command line; an interrupt during the imports, which take a while, ends it in one line."""
 
 import atexit
 import gc
@@ -12,22 +12,22 @@ if not sys.flags.safe_path and Path(sys.path[0]) != Path(__file__).parent.parent
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     from spacedkd.runtime.signals import end_with_first_rank
 
-    end_with_first_rank()  # also while the rest is imported
+    end_with_first_rank()  # before the slow imports
     gc.set_threshold(10_000)  # hardly anything that is imported is garbage
-    atexit.register(gc.freeze)  # what is left at the end goes with the process, and need not be looked through
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:  # not ignored, as in the background
-        signal.signal(signal.SIGINT, _at_once)
+    atexit.register(gc.freeze)  # memory goes with the process, so the last collection need not search it
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:  # not where it is ignored, as in the background
+        signal.signal(signal.SIGINT, _exit_at_once)
     from spacedkd.cli import main as command
 
-    signal.signal(signal.SIGINT, usual)
+    signal.signal(signal.SIGINT, handler)
     command()
 
 
-def _at_once(number: int, frame: object) -> None:
+def _exit_at_once(number: int, frame: object) -> None:
     os.write(2, b"\nspacedkd: Stopped before anything began.\n")
     os._exit(128 + number)
 

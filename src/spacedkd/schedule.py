@@ -30,7 +30,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
 from spacedkd.runtime.errors import UserError, format_value
-from spacedkd.runtime.user_code import failed, untrusted
+from spacedkd.runtime.user_code import untrusted_error, user_code_error
 
 
 class Turn(NamedTuple):
@@ -305,7 +305,7 @@ class NamedSchedule(BaseSchedule):
     options: Mapping[str, Any]
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
-        raise untrusted(self.kind)
+        raise untrusted_error(self.kind)
 
     def describe(self) -> str:
         return self.kind.partition(":")[2]
@@ -406,7 +406,7 @@ def _checked_turns(schedule: Schedule, roles: Sequence[str], steps: range) -> It
     except UserError:
         raise
     except Exception as error:
-        raise failed(name, error, "to give its turns") from error
+        raise user_code_error(name, error, "to give its turns") from error
     while True:
         try:
             turn: Any = next(turns)
@@ -415,7 +415,7 @@ def _checked_turns(schedule: Schedule, roles: Sequence[str], steps: range) -> It
         except UserError:
             raise
         except Exception as error:
-            raise failed(name, error, f"at turn {number}") from error
+            raise user_code_error(name, error, f"at turn {number}") from error
         if not (isinstance(turn, tuple | list) and len(turn) == 2 and isinstance(turn[0], str) and _is_step(turn[1])):
             raise UserError(
                 f"{name} gives {format_value(turn)} as turn {number}: a turn is Turn(role, step), with a role of "

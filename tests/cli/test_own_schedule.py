@@ -59,7 +59,7 @@ def test_a_file_that_names_it_has_to_be_trusted(here: Path, capsys: pytest.Captu
     main(["train", *FLAGS, *TYPED, "--out", "run"])
     bits = tensors(here / "run")
     capsys.readouterr()
-    user_code.begin(None)  # as in another process
+    user_code.set_folder(None)  # as in another process
     del sys.modules["growing_of_mine"]
     assert isinstance(read_spec("run").schedule, NamedSchedule)
     again = ["train", "--resume", "run", "--restart"]

@@ -33,7 +33,7 @@ from spacedkd.config.serialization import from_json, to_json
 from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.stream import View, batches
 from spacedkd.models.pretrained import load_weights
-from spacedkd.runtime.user_code import Inherited, load_object, marked, working_in
+from spacedkd.runtime.user_code import Inherited, load_object, mark_names, working_in
 from tests.cli.test_bad_input import refused
 from tests.conftest import TINY
 from tests.report.fake_runs import FakeArm, write_runs
@@ -203,7 +203,7 @@ def test_a_folder_that_is_called_like_code_names_none(
 def test_the_value_of_a_flag_that_can_name_code_is_typed(words: list[str], here: Path) -> None:
     with working_in(here):
         parse(words)
-        assert type(marked("own_net:make", here, False)) is str
+        assert type(mark_names("own_net:make", here, False)) is str
 
 
 LIBRARY = """

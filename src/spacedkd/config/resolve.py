@@ -31,7 +31,7 @@ from spacedkd.models.classifier import class_count
 from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.machine import check_count, check_threads
-from spacedkd.runtime.user_code import check_trusted, failed, is_user_code, load_object, user_code
+from spacedkd.runtime.user_code import check_trusted, is_user_code, load_object, user_code, user_code_error
 from spacedkd.schedule import Duration, Online, Schedule, Turn
 from spacedkd.timeline import Timeline, forward_only_turns, timeline_turns
 
@@ -312,4 +312,4 @@ def _call(what: str, name: str, function: Any, *arguments: int) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise failed(f"{what} {name}", error, f"at step {arguments[0]}" if arguments else "") from error
+        raise user_code_error(f"{what} {name}", error, f"at step {arguments[0]}" if arguments else "") from error

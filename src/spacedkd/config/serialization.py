@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from spacedkd.runtime.documents import check_unicode, parse_json
 from spacedkd.runtime.errors import UserError, first_line, format_value, unknown
-from spacedkd.runtime.user_code import FromFile, is_user_code, load_object, loaded_already
+from spacedkd.runtime.user_code import FromFile, find_imported, is_user_code, load_object
 from spacedkd.schedule import SCHEDULES, Duration, NamedSchedule, Schedule, as_schedule, with_defaults
 
 
@@ -357,7 +357,7 @@ def _schedule(value: Any, where: str) -> Schedule:
     elif ":" not in kind:
         raise unknown("schedule", kind, SCHEDULES)
     else:
-        make = loaded_already(kind) if isinstance(kind, FromFile) else load_object(kind)
+        make = find_imported(kind) if isinstance(kind, FromFile) else load_object(kind)
         if make is None and isinstance(kind, FromFile):
             return NamedSchedule(kind, options)
     if not (isinstance(make, type) and is_dataclass(make) and callable(getattr(make, "turns", None))):

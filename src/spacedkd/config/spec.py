@@ -35,7 +35,7 @@ from spacedkd.config.serialization import (
 from spacedkd.runtime.documents import read_document
 from spacedkd.runtime.errors import PYTHON_NAMES, UserError, check_between, format_value, same_name, unknown
 from spacedkd.runtime.torchvision_compat import declare_missing
-from spacedkd.runtime.user_code import is_user_code, marked
+from spacedkd.runtime.user_code import is_user_code, mark_names
 from spacedkd.schedule import Duration, Joined, Schedule, describe_schedule, in_steps
 
 # --- Data
@@ -660,7 +660,7 @@ def read_spec(path: str | PathLike[str], trust_code: bool = False) -> RunSpec:
     except FileNotFoundError:
         raise UserError(f"There is no {path}. Give a spec.json or a run folder.") from None
     try:
-        return from_json(RunSpec, marked(plain, path, trust_code))
+        return from_json(RunSpec, mark_names(plain, path, trust_code))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:

@@ -22,7 +22,7 @@ from spacedkd.data.inputs import Inputs, first_not_finite, tensors
 from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.seeds import seed_for
-from spacedkd.runtime.user_code import note_place
+from spacedkd.runtime.user_code import note_origin
 
 Collate = Callable[[list[Any]], Any]
 """makes (inputs, labels), (several inputs ..., labels), or a mapping with `labels` in it, of a list of items"""
@@ -116,7 +116,7 @@ def _load_item(dataset: MapStyle, row: int, when: str) -> Any:
     try:
         return dataset[row]
     except Exception as error:  # not replaced: a loop of the user may wait for this very error
-        note_place(error, f"Item {row} of {qualified_name(dataset)}", when)
+        note_origin(error, f"Item {row} of {qualified_name(dataset)}", when)
         raise
 
 
@@ -124,7 +124,7 @@ def _collate_by_user(collate: Collate, items: list[Any], when: str) -> Any:
     try:
         return collate(items)
     except Exception as error:
-        note_place(error, f"Collate {qualified_name(collate)}", when)
+        note_origin(error, f"Collate {qualified_name(collate)}", when)
         raise
 
 

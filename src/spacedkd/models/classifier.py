@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from spacedkd.data.inputs import Inputs, call
 from spacedkd.models.preprocessing import preprocess
 from spacedkd.runtime.errors import UserError, is_out_of_memory
-from spacedkd.runtime.user_code import failed, is_users
+from spacedkd.runtime.user_code import is_from_user_code, user_code_error
 
 
 class Prediction(NamedTuple):
@@ -88,9 +88,9 @@ class Classifier(nn.Module):
         try:
             return call(self.network, inputs)
         except Exception as error:
-            if isinstance(error, UserError) or is_out_of_memory(error) or is_users(error):
+            if isinstance(error, UserError) or is_out_of_memory(error) or is_from_user_code(error):
                 raise  # the training loop makes one line of it, with the step
-            raise failed(f"Network {type(self.network).__name__}", error, "while it is called") from error
+            raise user_code_error(f"Network {type(self.network).__name__}", error, "while it is called") from error
 
 
 class Logits(nn.Module):

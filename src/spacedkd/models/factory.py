@@ -33,7 +33,7 @@ from spacedkd.models.preprocessing import (
 )
 from spacedkd.models.pretrained import check_network, check_sample, error_sentence, load_weights, weights_only
 from spacedkd.runtime.errors import UserError, format_value, unknown
-from spacedkd.runtime.user_code import failed, is_user_code, load_object
+from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
 
 MakeModule = Callable[..., nn.Module]
 """a function, or a class, that makes a network from the options of a spec"""
@@ -95,7 +95,7 @@ def make_from_function(make: MakeModule | None, name: str, options: Mapping[str,
     except UserError:
         raise
     except Exception as error:
-        raise failed(f"Network {name}", error, "to be built") from error
+        raise user_code_error(f"Network {name}", error, "to be built") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"Network {name} must make an nn.Module, got {type(network).__name__}.")
     if network in _networks_made:

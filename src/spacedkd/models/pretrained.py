@@ -24,7 +24,7 @@ from spacedkd.models.preprocessing import Renormalise, add_preprocessing, cast_w
 from spacedkd.models.student_config import read_config
 from spacedkd.runs.result import check_weights
 from spacedkd.runtime.errors import UserError, first_line
-from spacedkd.runtime.user_code import failed, is_user_code
+from spacedkd.runtime.user_code import is_user_code, user_code_error
 
 
 def check_network(network: nn.Module, name: str, info: DataInfo) -> None:
@@ -38,7 +38,7 @@ def check_network(network: nn.Module, name: str, info: DataInfo) -> None:
         with eval_mode(network):
             output = call(network, preprocess(network, info.sample))
     except Exception as error:
-        raise failed(f"Network {name}", error, f"on {shapes}") from error
+        raise user_code_error(f"Network {name}", error, f"on {shapes}") from error
     logits, features = logits_and_features(output, name)
     if logits.ndim != 2 or len(logits) != items or not logits.is_floating_point():
         raise UserError(

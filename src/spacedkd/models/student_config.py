@@ -12,7 +12,7 @@ from spacedkd.config.spec import DataSpec, NetworkSpec
 from spacedkd.data.transforms import get_augmentation
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import UserError, first_line
-from spacedkd.runtime.user_code import is_user_code, marked
+from spacedkd.runtime.user_code import is_user_code, mark_names
 
 _TYPES = {
     "architecture": str,
@@ -33,7 +33,7 @@ def read_config(path: Path, trust_code: bool = False) -> dict[str, Any]:
     Without `trust_code` the user code that it names is marked as not to be imported.
     """
     try:
-        return _check_config(marked(read_json(path), path, trust_code))
+        return _check_config(mark_names(read_json(path), path, trust_code))
     except (OSError, ValueError) as error:
         why = first_line(error)
         raise UserError(f"{path} does not describe the weights beside it: {why}. Name their file.") from None

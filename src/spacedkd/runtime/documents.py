@@ -26,7 +26,7 @@ from spacedkd.runtime.files import Folder, open_ordinary, read_ordinary
 DEEPEST = 64
 """levels of lists and objects within each other"""
 MOST_BYTES = 1 << 24
-"""of a JSON file: a path of a million versions needs them. At worst they take a few seconds and 0.5 GB to parse"""
+"""of a JSON file: a list of a million snapshots needs them. At worst they take a few seconds and 0.5 GB to parse"""
 MOST_BYTES_BY_HAND = 1 << 17
 """of a YAML or TOML file, whose parsers read 0.1 MB in a second; nobody writes that much by hand"""
 LONGEST_LINE = 1 << 22
@@ -51,12 +51,12 @@ def read_json(path: Path, within: Folder | Path | None = None) -> Any:
 
 
 def read_small_json(path: Path, within: Folder | Path | None = None) -> dict[str, Any]:
-    """Return the object in a JSON file, or an empty one where there is no file, or no whole one."""
+    """Return the object in a JSON file; an empty one where the file is missing, damaged or a link."""
     try:
-        found = read_json(path, within)
+        value = read_json(path, within)
     except (OSError, UserError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def parse_json(text: str | bytes, name: str) -> Any:
@@ -86,7 +86,7 @@ def _contents(path: Path, most_bytes: int, within: Folder | Path | None) -> byte
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what the system refuses while this lasts into one line; a missing file is left to the caller."""
+    """Turn an OSError in the block into `CannotRead`, except that of a missing file."""
     try:
         yield
     except (FileNotFoundError, UserError):
@@ -149,13 +149,13 @@ def check_unicode(text: str) -> None:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether lists and objects are nested more than DEEPEST levels deep; level by level, without recursion."""
+    """Return whether lists and objects are nested more than DEEPEST levels deep; without recursion, level by level."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST):
         level = [
             item
-            for one in level
-            for item in (one.values() if isinstance(one, dict) else one)
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
             if isinstance(item, dict | list)
         ]
         if not level:
@@ -164,16 +164,19 @@ def _is_deep(value: Any) -> bool:
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _twice([key for key, _ in pairs])
-    return found
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _repeated_key([key for key, _ in pairs])
+    return value
 
 
-def _twice(keys: Sequence[str]) -> ValueError:
+def _repeated_key(keys: Sequence[str]) -> ValueError:
     seen: set[str] = set()
-    double = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-    return ValueError(f"the key {format_value(double)} occurs twice")
+    for key in keys:
+        if key in seen:
+            break
+        seen.add(key)
+    return ValueError(f"the key {format_value(key)} occurs twice")
 
 
 def _whole_number(digits: str) -> int:
@@ -255,10 +258,11 @@ def _yaml_loader() -> Any:
             return node
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            found = super().construct_mapping(node, deep)
-            if len(found) != len(node.value):
-                raise ValueError(f"line {node.start_mark.line + 1}: {_twice([key.value for key, _ in node.value])}")
-            return found
+            mapping = super().construct_mapping(node, deep)
+            if len(mapping) != len(node.value):
+                keys = [key.value for key, _ in node.value]
+                raise ValueError(f"line {node.start_mark.line + 1}: {_repeated_key(keys)}")
+            return mapping
 
         def whole_number(self, node: Any) -> int:
             digits = self.construct_scalar(node)
@@ -271,9 +275,9 @@ def _yaml_loader() -> Any:
             return _fraction(digits.replace(".", "") if digits.endswith((".inf", ".nan")) else digits)
 
     prefix = "tag:yaml.org,2002:"
-    left_out = {f"{prefix}{name}" for name in ("int", "float", "merge", "value")}  # 1:30 would be 90, and << merge
+    replaced = {f"{prefix}{name}" for name in ("int", "float", "merge", "value")}  # 1:30 would be 90, and << merge
     Loader.yaml_implicit_resolvers = {
-        first: [(tag, form) for tag, form in forms if tag not in left_out]
+        first: [(tag, form) for tag, form in forms if tag not in replaced]
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     Loader.add_implicit_resolver(f"{prefix}int", _YAML_INT, [*"-+0123456789"])
@@ -298,19 +302,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _check_plain(value: Any, place: str) -> None:
+def _check_plain(value: Any, name: str) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"the key {format_value(key)} is no text: write it in quotes")
             check_unicode(key)
-            _check_plain(item, f"{place}.{key}" if place else key)
+            _check_plain(item, f"{name}.{key}" if name else key)
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            _check_plain(item, f"{place}[{number}]")
+            _check_plain(item, f"{name}[{number}]")
     elif isinstance(value, str):
         check_unicode(value)
     elif isinstance(value, int) and not -LARGEST <= value <= LARGEST:
-        raise ValueError(f"{place or 'it'} is {format_value(value)}, and whole numbers have at most 64 bits")
+        raise ValueError(f"{name or 'it'} is {format_value(value)}, and whole numbers have at most 64 bits")
     elif not isinstance(value, int | float | None):
-        raise ValueError(f"{place or 'it'} is a {type(value).__name__}: write it in quotes")
+        raise ValueError(f"{name or 'it'} is a {type(value).__name__}: write it in quotes")

@@ -1,4 +1,8 @@
-"""Who has a folder to itself: a lock that a kill releases, or a heartbeat where the file system knows no locks."""
+"""Locks on folders: a lock of the system, which a kill releases, or a heartbeat where the file system has no locks.
+
+The library `filelock` is not used here. It opens its file by a path, for writing: a lock of a run must be opened from
+the handle of the run's folder, so that no link is followed, and `is_held` must work where a user may only read.
+"""
 
 import errno
 import fcntl
@@ -19,27 +23,27 @@ from spacedkd.runtime.files import HOST, Folder, is_alive, open_ordinary, write_
 POLL_SECONDS = 0.05
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0
-"""a heartbeat as old as this is of a process that is gone, on whichever machine it was"""
+"""a heartbeat of this age is one of a process that is gone, on whichever machine it was"""
 SETTLE_SECONDS = 0.5
-"""in which all that want to take over a stale heartbeat have written theirs"""
+"""within which all processes that want a stale heartbeat have written their own"""
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class LockHeld(UserError):
-    """Somebody else has the lock."""
+    """Another process holds the lock."""
 
 
 @contextmanager
 def hold(path: Path, seconds: float = 0.0, within: Folder | Path | None = None) -> Iterator[None]:
-    """Have the lock at `path` while this lasts; whoever has it is waited for that long, and then it is `Held`.
+    """Hold the lock at `path` inside of the block; wait so many seconds for another holder, then raise `LockHeld`.
 
-    Below `within`, a folder that somebody else may have filled, no links are followed.
+    Below `within`, a folder that somebody else may have filled, no link is followed.
     """
     until = time.monotonic() + seconds
     with write_errors(path):
-        while (lock := _taken(path, within)) is None:
+        while (lock := _try_lock(path, within)) is None:
             if time.monotonic() > until:
-                raise LockHeld(f"{path} is held by another process{_whose(path)}.")
+                raise LockHeld(f"{path} is held by another process{_holder(path)}.")
             time.sleep(POLL_SECONDS)
     try:
         yield
@@ -48,47 +52,49 @@ def hold(path: Path, seconds: float = 0.0, within: Folder | Path | None = None) 
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody has the lock; a place where one can only read is no hindrance."""
+    """Return whether a process holds the lock; a folder in which one may only read will do."""
     try:
         opened = open_ordinary(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:  # nobody ever had it
-        return _beats(path)
+    except OSError:  # no process ever held it
+        return _has_heartbeat(path)
     try:
         fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        return _beats(path)
+        return _has_heartbeat(path)
     finally:
         os.close(opened)
-    return _beats(path)
+    return _has_heartbeat(path)
 
 
-class _Lock:
-    """Of the system, on an open file."""
+class _SystemLock:
+    """A lock of the system on an open file."""
 
     def __init__(self, opened: int) -> None:
         self._opened = opened
 
     def release(self) -> None:
-        fcntl.flock(self._opened, fcntl.LOCK_UN)  # to close it is not enough where a process was forked
+        fcntl.flock(self._opened, fcntl.LOCK_UN)  # closing is not enough: a forked process has the file open, too
         os.close(self._opened)
 
 
-def _taken(path: Path, within: Folder | Path | None = None) -> "_Lock | _Heartbeat | None":
+def _try_lock(path: Path, within: Folder | Path | None = None) -> "_SystemLock | _Heartbeat | None":
+    """Return the lock at a path, or None while another process holds it."""
     opened = open_ordinary(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, within)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(opened), path.stat()):  # else whoever had it has removed the file
-                lock, opened = _Lock(opened), -1
+            # The holder may have removed the file between our open and our lock, and then we hold a lock on no file.
+            if os.path.samestat(os.fstat(opened), path.stat()):
+                lock, opened = _SystemLock(opened), -1
                 return lock
     except BlockingIOError:
         return None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        return _heartbeat(path)
+        return _try_heartbeat(path)
     finally:
         if opened >= 0:
             os.close(opened)
@@ -96,15 +102,15 @@ def _taken(path: Path, within: Folder | Path | None = None) -> "_Lock | _Heartbe
 
 
 class _Heartbeat:
-    """A file that says which process of which machine has the lock, written anew again and again."""
+    """A file that names the process and the machine that hold a lock, written again every few seconds."""
 
     def __init__(self, path: Path, token: str) -> None:
         self.path, self.token = path, token
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
         self._thread.start()
 
-    def _beat(self) -> None:
+    def _repeat(self) -> None:
         while not self._ends.wait(BEAT_SECONDS):
             with suppress(OSError):
                 if read_small_json(self.path).get("token") == self.token:
@@ -117,23 +123,23 @@ class _Heartbeat:
             self.path.unlink(missing_ok=True)
 
 
-def _heartbeat(lock: Path) -> _Heartbeat | None:
-    """The lock, if nobody's heart beats there."""
-    path, token = _beside(lock), secrets.token_hex(8)
+def _try_heartbeat(lock: Path) -> _Heartbeat | None:
+    """Return a heartbeat for a lock, or None where another process has one."""
+    path, token = _heartbeat_file(lock), secrets.token_hex(8)
     try:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     except FileExistsError:
-        if _beats(lock):
+        if _has_heartbeat(lock):
             return None
         write_json(path, _record(token))
-        time.sleep(SETTLE_SECONDS)  # others may have found it stale, too: the last to write has it
+        time.sleep(SETTLE_SECONDS)  # other processes may see it stale, too: the last to write holds the lock
     else:
         with open(opened, "w", encoding="utf-8") as file:  # noqa: PTH123, it is open already
             json.dump(_record(token), file)
     return _Heartbeat(path, token) if read_small_json(path).get("token") == token else None
 
 
-def _beside(lock: Path) -> Path:
+def _heartbeat_file(lock: Path) -> Path:
     return lock.with_name(f"{lock.name}.heartbeat")
 
 
@@ -141,20 +147,20 @@ def _record(token: str) -> dict[str, Any]:
     return {"host": HOST, "process": os.getpid(), "time": time.time(), "token": token}
 
 
-def _beats(lock: Path) -> bool:
-    """Whether there is a heartbeat of a process that lives, as far as can be seen from here."""
-    path = _beside(lock)
+def _has_heartbeat(lock: Path) -> bool:
+    """Return whether a lock has a heartbeat of a process that lives, as far as this machine can tell."""
+    path = _heartbeat_file(lock)
     try:
         age = time.time() - path.stat().st_mtime
     except OSError:
         return False
-    found = read_small_json(path)
+    record = read_small_json(path)
     if age > STALE_SECONDS:
         return False
-    process = found.get("process")
-    return found.get("host") != HOST or (isinstance(process, int) and is_alive(process))
+    process = record.get("process")
+    return record.get("host") != HOST or (isinstance(process, int) and is_alive(process))
 
 
-def _whose(lock: Path) -> str:
-    found = read_small_json(_beside(lock))
-    return f" ({found['process']} on {found['host']})" if {"process", "host"} <= found.keys() else ""
+def _holder(lock: Path) -> str:
+    record = read_small_json(_heartbeat_file(lock))
+    return f" ({record['process']} on {record['host']})" if {"process", "host"} <= record.keys() else ""

@@ -1,4 +1,4 @@
-"""What this machine has, and what is refused because no machine like it could do it."""
+"""Memory and cores of this machine, and refusals of what does not fit into them."""
 
 import os
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 from spacedkd.runtime.errors import UserError
 
 BYTES_PER_PIXEL = 2048
-"""of an image that a network looks at: four times 64 channels of four bytes, for each of two images"""
+"""of a forward pass, at least: four maps of 64 channels of four bytes, for each of two images"""
 
 
 def numbers_of(file: str, *names: str) -> list[int]:
-    """Those that Linux writes as `NAME:  12345 kB`, in bytes; none on other systems."""
+    """Return in bytes the numbers that a file of Linux has as `NAME:  12345 kB`; none on other systems."""
     try:
         lines = [line.split() for line in Path(file).read_text().splitlines()]
     except OSError:
@@ -19,7 +19,7 @@ def numbers_of(file: str, *names: str) -> list[int]:
 
 
 def free_memory() -> int:
-    """Bytes; 0 where the system does not say."""
+    """Return the free memory in bytes; 0 where the system does not tell."""
     return sum(numbers_of("/proc/meminfo", "MemAvailable"))
 
 
@@ -33,14 +33,15 @@ def check_count(name: str, count: int | None, least: int) -> None:
 
 
 def check_threads(count: int | None) -> None:
+    """Refuse far more threads than this machine has cores."""
     check_count("threads", count, least=256)
 
 
 def check_pixels(what: str, height: int, width: int) -> None:
-    """Refuse images so large that a network could not even look at two of them here."""
+    """Refuse images so large that a forward pass of two of them does not fit into this machine's memory."""
     needed, free = BYTES_PER_PIXEL * height * width, free_memory()
     if free and needed > free:
         raise UserError(
-            f"{what} {height}x{width} is too large: for a network to look at two such images takes about "
+            f"{what} {height}x{width} is too large: a forward pass of two such images takes about "
             f"{needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB of memory are free. Choose a smaller one."
         )

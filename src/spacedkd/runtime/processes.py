@@ -1,4 +1,4 @@
-"""How this process was started: alone, or as one of several of a run, by torchrun, by SLURM or by the first of them."""
+"""The processes of a distributed run: the rank of this one, as torchrun, SLURM or the first process set it."""
 
 import multiprocessing
 import os
@@ -9,7 +9,7 @@ from spacedkd.runtime.errors import UserError, printable
 
 
 def rank() -> int:
-    """Which of a run's processes this is, over all machines; the first one, 0, speaks for all."""
+    """Return the number of this process among those of a run, on all machines; rank 0 writes and prints."""
     if "RANK" in os.environ:  # torchrun's
         return int(os.environ["RANK"])
     if _by_srun():
@@ -21,9 +21,9 @@ def check_processes(devices: int, nodes: int) -> None:
     """Refuse to train with another number of processes than torchrun or srun has started."""
     wanted = devices * nodes
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        starter, found = "torchrun", int(os.environ["WORLD_SIZE"])
+        starter, started = "torchrun", int(os.environ["WORLD_SIZE"])
     elif _by_srun():
-        starter, found = "srun", int(os.environ["SLURM_NTASKS"])
+        starter, started = "srun", int(os.environ["SLURM_NTASKS"])
     elif _in_slurm() and int(os.environ["SLURM_NTASKS"]) > 1:
         raise UserError("This SLURM job has several tasks, but srun did not start them: write srun before the command.")
     else:
@@ -33,37 +33,37 @@ def check_processes(devices: int, nodes: int) -> None:
                 "On this machine alone leave out --nodes."
             )
         return
-    if found != wanted:
+    if started != wanted:
         raise UserError(
-            f"{starter} has started {found} process{'es' * (found > 1)}, and the run is for {wanted} (--devices "
+            f"{starter} has started {started} process{'es' * (started > 1)}, and the run is for {wanted} (--devices "
             f"{devices} on --nodes {nodes}): make them equal. Runs apart from each other are started one by one."
         )
     if starter == "srun":
-        for asked, flag, variable in (
+        for expected, flag, variable in (
             (devices, "devices", "SLURM_NTASKS_PER_NODE"),
             (nodes, "nodes", "SLURM_NNODES"),
         ):
-            there = os.environ.get(variable, str(asked))
-            if there != str(asked):
+            actual = os.environ.get(variable, str(expected))
+            if actual != str(expected):
                 raise UserError(
-                    f"SLURM gives this job {variable}={there}, and the run is for --{flag} {asked}: make them equal."
+                    f"SLURM gives this job {variable}={actual}, and the run has --{flag} {expected}: make them equal."
                 )
-        if found > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:
+        if started > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:
             raise UserError(f"Ask SLURM for tasks with --ntasks-per-node={devices}, not with --ntasks.")
 
 
 def speaks() -> bool:
-    """Whether this is the first of a run's processes on its machine."""
+    """Return whether this is the first of a run's processes on its machine."""
     return os.environ.get("SLURM_LOCALID" if _by_srun() else "LOCAL_RANK", "0") == "0"
 
 
 def _in_slurm() -> bool:
-    # With these names of jobs people type commands themselves, and Fabric starts processes as anywhere else.
+    # In an interactive job commands are typed by hand, and Fabric starts the processes, as outside of SLURM.
     return "SLURM_NTASKS" in os.environ and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive")
 
 
 def _by_srun() -> bool:
-    """A batch script has the same variables as what srun starts, except for the step."""
+    """Return whether srun started this process; a batch script has the same variables, except for the step."""
     return _in_slurm() and "SLURM_STEP_ID" in os.environ
 
 

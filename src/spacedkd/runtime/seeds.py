@@ -1,4 +1,4 @@
-"""Which seed belongs to which random draw.
+"""Seeds: every random draw has its own, computed from the run's seed and the name of the draw.
 
 Every random draw of a run is named by what it is for, so that its seed is a pure function of the run's seed
 and that name: no generator is ever carried from one step to the next, and nothing needs to be saved.
@@ -8,7 +8,7 @@ import hashlib
 
 
 def seed_for(seed: int, *name: str | int) -> int:
-    """The 63-bit seed of the draw `name` in the run with this `seed`.
+    """Return the 63-bit seed of the draw `name` in the run with this `seed`.
 
     >>> seed_for(0, "dropout", "student", 7) == seed_for(0, "dropout", "student", 7)
     True

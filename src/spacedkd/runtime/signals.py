@@ -1,4 +1,7 @@
-"""Being asked to stop, by a signal or by whoever started this process, and ending with it."""
+"""Signals that ask a process to stop, and child processes that end with their parent.
+
+This file imports the standard library only: a child process runs it before anything else (see `_Name`).
+"""
 
 import copy
 import ctypes
@@ -15,38 +18,40 @@ from types import FrameType
 from typing import Any
 
 Stop = Callable[[], bool]
-"""asked after every turn whether to stop"""
+"""a function that is called after every turn and returns whether to stop"""
 
 ASKING = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
-"""kill and schedulers; Ctrl-C; SLURM some time before a time limit; a terminal that is closed"""
+"""sent by kill and schedulers; by Ctrl-C; by SLURM before its time limit; by a terminal that is closed"""
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.5
 
 
 class Stopped(Exception):
-    """A run was asked to stop: everything up to its last turn is saved, and it goes on with `resume`."""
+    """A run was asked to stop. Everything up to its last turn is saved, and `resume` continues it."""
 
     def __init__(self, folder: Path | str = "", turn: int = 0, turns: int = 0, counted: str = "turns") -> None:
-        """Of a comparison, what is `counted` is its runs."""
+        """`counted` names what `turn` and `turns` count: turns of a run, or runs of a comparison."""
         super().__init__(f"{folder} was stopped after {turn} of {turns} {counted}, and everything is saved.")
         self.folder, self.turn, self.turns, self.counted = folder, turn, turns, counted
 
-    def __reduce__(self) -> Any:  # to another process
+    def __reduce__(self) -> Any:  # exceptions with such arguments are not pickled by themselves
         return type(self), (self.folder, self.turn, self.turns, self.counted)
 
 
 def never_stop() -> bool:
+    """Return False."""
     return False
 
 
 class Signals(AbstractContextManager["Signals"]):
-    """Says whether this process was asked to stop, by one of the signals that mean it, while this lasts.
+    """A context that remembers whether this process got a signal that asks it to stop.
 
         with Signals() as stop:
             train(spec, folder, stop=stop)
 
-    The first signal is remembered, for whoever asks. A second one, or one that comes before anybody has asked, is a
-    KeyboardInterrupt at once. Signals that were ignored, as by nohup, still are. For the main thread alone.
+    After the first signal, calling the object returns True. A second signal, or one that comes before the object was
+    ever called, raises a KeyboardInterrupt at once. Signals that were ignored, as by nohup, stay ignored. It works in
+    the main thread only.
     """
 
     def __init__(self) -> None:
@@ -70,26 +75,26 @@ class Signals(AbstractContextManager["Signals"]):
 
     @property
     def code(self) -> int:
-        """What a process that was stopped ends with: 128 and the number of the signal, as shells and schedulers say."""
+        """The exit code of a process that a signal stopped: 128 plus its number, as in shells and schedulers."""
         return 128 + (self.received or signal.SIGINT)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         first, self.received = self.received is None, self.received or number
         if first and self._asked:
             name = signal.Signals(number).name
-            with suppress(OSError):  # no print, which could be interrupted by itself
+            with suppress(OSError):  # print is not reentrant, and a signal may come while it runs
                 os.write(2, f"\n{name}: stopping after this turn. Once more stops at once.\n".encode())
             return
-        for other in self._before:  # whoever does not listen to this either is ended by the next
+        for other in self._before:  # the next signal ends a process that ignores the KeyboardInterrupt
             signal.signal(other, signal.SIG_DFL)
         raise KeyboardInterrupt
 
 
 def child_context(hears_signals: bool = False) -> Any:
-    """Return a context of multiprocessing whose processes are spawned, and end with this one from their start on.
+    """Return a multiprocessing context that spawns processes which end with this one, from their first moment on.
 
-    A spawned process imports the main module, and then whatever it is to call, which takes seconds where torch is
-    among it. So `as_child` is called in it before that, or, where it `hears_signals`, only `end_with`.
+    A spawned process imports the main module and then what it is to call, which takes seconds if torch is imported. So
+    `as_child` is called in it before that; or, if it `hears_signals` itself, only `end_with`.
     """
     context: Any = copy.copy(multiprocessing.get_context("spawn"))
     make, name = context.Process, _Name("end_with" if hears_signals else "as_child")
@@ -112,14 +117,14 @@ class _Name(str):
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Let signals that ask to stop wait while this lasts; they also wait for a process that is started in it.
+    """Delay signals that ask to stop until the block ends, also in a process that is started inside of it.
 
-    A signal to a whole group of processes would end a child that has not come to ignore it yet, and a child that is
-    half started when this process is interrupted would be nobody's.
+    A signal to a whole group of processes would end a child that does not ignore it yet; and if this process were
+    interrupted while it starts a child, nothing would end the child.
     """
     received: list[int] = []
     handlers: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # which alone runs handlers
+    if threading.current_thread() is threading.main_thread():  # the only one in which handlers run
         for number in ASKING:
             if callable(signal.getsignal(number)):
                 handlers[number] = signal.signal(number, lambda number, frame: received.append(number))
@@ -135,10 +140,10 @@ def signals_wait() -> Iterator[None]:
 
 
 def as_child(parent: int) -> None:
-    """Make this process one that its parent ends: with it, whatever ends it, and not by what a terminal sends to all.
+    """Make this process end with its parent, however that ends, and ignore signals that ask to stop.
 
-    A scheduler, too, sends its signals to all processes of a job; what is to be saved here, the parent says. Only a
-    second SIGTERM ends it.
+    Terminals and schedulers send their signals to all processes of a job; the parent decides what is saved first. Only
+    a second SIGTERM ends this process.
     """
     for number in ASKING:
         signal.signal(number, signal.SIG_IGN)
@@ -148,9 +153,9 @@ def as_child(parent: int) -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process, whatever it is doing, when the one that started it is gone."""
-    starter = os.getppid()  # the parent, or a server that forks for it
-    if starter != parent and not _lives(parent):  # it went before this
+    """End this process, whatever it is doing, when the process that started it is gone."""
+    starter = os.getppid()  # the parent, or a server that forks processes for it
+    if starter != parent and not _lives(parent):  # it ended before this process came here
         os._exit(1)
     if sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) == 0:
         if os.getppid() != starter:
@@ -174,17 +179,17 @@ def _lives(process: int) -> bool:
 
 
 STARTED_BY = "SPACEDKD_STARTED_BY"
-"""the variable that tells the ranks of a run which process started them"""
+"""an environment variable: the process that started the ranks of a run"""
 
 
 def end_with_first_rank() -> None:
-    """Of a run's processes that the first one started, each ends with it."""
+    """End this process with the first rank of its run, if that started it."""
     if STARTED_BY in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
         end_with(int(os.environ[STARTED_BY]))
 
 
 def killed_by(exit_code: int | None) -> str:
-    """What ended a process, from its exit code: a signal by its name, with what that usually means.
+    """Return how a process ended, from its exit code: a signal by its name, with its usual cause.
 
     >>> killed_by(-9), killed_by(3)
     ('was killed by SIGKILL (out of memory?)', 'ended with exit code 3')
@@ -195,6 +200,7 @@ def killed_by(exit_code: int | None) -> str:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = f"signal {-exit_code}"
-    means = {"SIGKILL": " (out of memory?)", "SIGSEGV": " (a crash in native code, not want of memory)"}
-    means |= {"SIGABRT": means["SIGSEGV"], "SIGBUS": " (a full /dev/shm, or a file that was cut?)"}
-    return f"was killed by {name}{means.get(name, '')}"
+    crash = " (a crash in native code, not a lack of memory)"
+    causes = {"SIGKILL": " (out of memory?)", "SIGSEGV": crash, "SIGABRT": crash}
+    causes["SIGBUS"] = " (a full /dev/shm, or a file that was truncated?)"
+    return f"was killed by {name}{causes.get(name, '')}"

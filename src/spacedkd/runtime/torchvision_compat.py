@@ -25,9 +25,9 @@ _declared: torch.library.Library | None = None
 def _native_library_loads() -> bool:
     import torch
 
-    found = importlib.util.find_spec("torchvision")
-    folders = (found.submodule_search_locations if found else None) or ()
-    libraries = [one for folder in folders for ending in ("so", "pyd") for one in Path(folder).glob(f"_C*.{ending}")]
+    spec = importlib.util.find_spec("torchvision")
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    libraries = [file for folder in folders for ending in ("so", "pyd") for file in Path(folder).glob(f"_C*.{ending}")]
     try:
         torch.ops.load_library(libraries[0])
     except (OSError, IndexError):  # not for this torch, or none

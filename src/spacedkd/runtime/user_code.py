@@ -1,8 +1,8 @@
-"""Code of somebody's own, named `package.module:Name`: who may have it imported, and where it is found.
+"""User code, named `package.module:Name`: which names may be imported, where modules are found, how errors are shown.
 
-A name that was typed, or written in Python, is imported when it is needed. One that merely stands in a file (the
-spec.json of a run, say) is marked when the file is read and never imported, unless the user trusts the file. All names
-are imported here, and nowhere else.
+A name that was typed, or written in Python, is imported when it is needed. A name that stands in a file (the spec.json
+of a run, say) is marked when the file is read, and is never imported unless the user trusts the file. All names are
+imported here, and nowhere else.
 """
 
 import importlib
@@ -29,35 +29,38 @@ from spacedkd.runtime.errors import (
 
 NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 SAFE_PATH = "PYTHONSAFEPATH"
-_vouched: set[str] = set()
-"""names the user has typed, or that were imported already because Python code named them"""
+_trusted: set[str] = set()
+"""names that the user typed, or that were imported because Python code named them"""
 
 
 class FromFile(str):
-    """A name of code that stands in a file nobody has vouched for: text like any other, but nothing to import."""
+    """A name of code that stands in a file: a text like any other, but `load_object` refuses to import it."""
 
     file: str
 
     def __new__(cls, name: str, file: str = "") -> "FromFile":
-        made = super().__new__(cls, name)
-        made.file = file
-        return made
+        text = super().__new__(cls, name)
+        text.file = file
+        return text
 
 
-def marked(plain: Any, file: Path, trust_code: bool) -> Any:
-    """What was read from a file of JSON, with every text in it that could name code marked, unless it is trusted."""
+def mark_names(value: Any, file: Path, trust_code: bool) -> Any:
+    """Return a value that was read from a file, in which every text that could name code is a `FromFile`.
+
+    With `trust_code`, and for names that are trusted already, nothing is marked.
+    """
     if trust_code:
-        return plain
-    if isinstance(plain, Mapping):
-        return {key: marked(value, file, False) for key, value in plain.items()}
-    if isinstance(plain, list):
-        return [marked(value, file, False) for value in plain]
-    names_code = isinstance(plain, str) and NAME.fullmatch(plain) and plain not in _vouched
-    return FromFile(plain, str(file)) if names_code else plain
+        return value
+    if isinstance(value, Mapping):
+        return {key: mark_names(item, file, False) for key, item in value.items()}
+    if isinstance(value, list):
+        return [mark_names(item, file, False) for item in value]
+    names_code = isinstance(value, str) and NAME.fullmatch(value) and value not in _trusted
+    return FromFile(value, str(file)) if names_code else value
 
 
 def is_user_code(name: str) -> bool:
-    """Whether a name is that of somebody's own function or class, package.module:name; on a hub a name has an owner.
+    """Return whether a name is one of user code, package.module:name; names on a hub have an owner and a slash.
 
     >>> is_user_code("own:make_network"), is_user_code("resnet18"), is_user_code("owner/photos:small")
     (True, False, False)
@@ -65,88 +68,89 @@ def is_user_code(name: str) -> bool:
     return ":" in name and not any(sign in name for sign in "/\\")
 
 
-def untrusted(name: str) -> UserError:
-    """What is said instead of importing what a file names."""
+def untrusted_error(name: str) -> UserError:
+    """Return the error to raise instead of importing a name that stands in a file."""
     return UserError(
-        f"{getattr(name, 'file', 'A file')} names code, {str(name)!r}, and nothing is imported because a file says so. "
-        "If you trust whoever wrote it, say --trust-code."
+        f"{getattr(name, 'file', 'A file')} names code, {str(name)!r}, and code that a file names is not imported. "
+        "If you trust whoever wrote the file, give --trust-code."
     )
 
 
 def trust(names: Iterable[str]) -> None:
-    """Take these for typed: whatever among them is a name of code may be imported, also where a file says it."""
-    _vouched.update(name for name in names if NAME.fullmatch(name))
+    """Allow the names of code among these texts, which the user typed, to be imported, also where a file has them."""
+    _trusted.update(name for name in names if NAME.fullmatch(name))
 
 
 def check_trusted(names: Iterable[str]) -> None:
-    """Refuse names that will have to be imported, before any work is done."""
+    """Refuse names that stand in a file and are not trusted; called before any work is done with them."""
     for name in names:
-        if isinstance(name, FromFile) and name not in _vouched:
-            raise untrusted(name)
+        if isinstance(name, FromFile) and name not in _trusted:
+            raise untrusted_error(name)
 
 
 def load_object(name: str) -> Any:
-    """What `package.module:Name` names."""
+    """Import and return the object that `package.module:Name` names; refuse a name that stands in an untrusted file."""
     check_trusted([name])
     module, _, attribute = name.partition(":")
     try:
         if not NAME.fullmatch(name):
             raise ValueError("that is no name of code")
         if _finder is not None:
-            _finder.named.add(module.partition(".")[0])
-        found = getattr(importlib.import_module(module), attribute)
+            _finder.names.add(module.partition(".")[0])
+        loaded = getattr(importlib.import_module(module), attribute)
     except UserError:
         raise
     except Exception as error:  # it is somebody else's code that runs here
         if (frame := _user_frame(error)) is not None:
-            raise UserCodeError(f"{name} cannot be imported: {_said(error)}{_place(frame)}.") from error
+            raise UserCodeError(f"{name} cannot be imported: {_describe(error)}{_location(frame)}.") from error
         line = (str(error).splitlines() or [repr(error)])[0]
         raise UserError(f"Cannot load {str(name)!r} ({line}). Write it as package.module:Name.") from error
-    _vouched.add(str(name))
-    return found
+    _trusted.add(str(name))
+    return loaded
 
 
-def loaded_already(name: str) -> Any:
-    """What a name means in modules that are imported already, or None; nothing is imported or run."""
+def find_imported(name: str) -> Any:
+    """Return the object of this name, if its module is imported already, or else None; nothing is imported or run."""
     module, _, attribute = name.partition(":")
     return vars(sys.modules.get(module, ModuleType(""))).get(attribute)
 
 
-_OURS = f"{Path(__file__).parent}{os.sep}"
+_OURS = f"{Path(__file__).parent.parent}{os.sep}"
+"""the folder of this package, whose frames are not the user's"""
 _LIBRARIES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in "stdlib platstdlib purelib platlib".split()})
 
 
 @contextmanager
 def user_code(when: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Turn an exception of user code into one line with its name, its place, and `when` it was raised.
+    """Turn an exception of user code in the block into `UserCodeError`: one line with its name, its file and `when`.
 
-    An exception is the user's where code that is neither ours nor a library's was running when it was raised. All
-    others are left as they are.
+    An exception is the user's if code that is neither ours nor a library's was running when it was raised. All others
+    pass unchanged.
     """
     try:
         yield
     except Exception as raised:
         error = raised
         if isinstance(raised, RuntimeError) and isinstance(raised.__cause__, StopIteration):
-            error = raised.__cause__  # which Python has replaced where it came through a generator of ours
+            error = raised.__cause__  # Python replaced it where it passed a generator of ours
         frame = None if isinstance(error, UserError) or is_out_of_memory(error) else _user_frame(error)
         if frame is None:
             raise
-        name, noted = _noted(error) or (frame.tb_frame.f_code.co_qualname, when())
-        raise failed(name, error, noted) from error
+        name, noted_when = _read_note(error) or (frame.tb_frame.f_code.co_qualname, when())
+        raise user_code_error(name, error, noted_when) from error
 
 
-def note_place(error: Exception, name: str, when: str) -> None:
-    """Write down on an exception of user code what has raised it; the first to do so knows best."""
-    if _noted(error) is None:
+def note_origin(error: Exception, name: str, when: str) -> None:
+    """Add to an exception of user code a note of what raised it; a note that is there is kept: it is the nearest."""
+    if _read_note(error) is None:
         error.add_note(f"{_NOTE}{name}, {when}")
 
 
 _NOTE = "Raised for spacedkd by: "
 
 
-def _noted(error: Exception) -> tuple[str, str] | None:
-    """What `note_place` has written: the name, and when it was called."""
+def _read_note(error: Exception) -> tuple[str, str] | None:
+    """Return the name and the time that `note_origin` wrote, if it did."""
     for note in getattr(error, "__notes__", ()):
         if note.startswith(_NOTE):
             name, _, when = note.removeprefix(_NOTE).rpartition(", ")
@@ -154,45 +158,46 @@ def _noted(error: Exception) -> tuple[str, str] | None:
     return None
 
 
-def failed(name: str, error: Exception, when: str = "") -> UserCodeError:
-    """Return what to raise where something of the user's, called here by us, has raised `error`."""
+def user_code_error(name: str, error: Exception, when: str = "") -> UserCodeError:
+    """Return the error to raise where user code of this name, which we called, raised `error`."""
     frame = _user_frame(error)
-    return UserCodeError(f"{name} fails{f' {when}' if when else ''}: {_said(error)}{_place(frame)}.")
+    return UserCodeError(f"{name} fails{f' {when}' if when else ''}: {_describe(error)}{_location(frame)}.")
 
 
-def is_users(error: BaseException) -> bool:
-    """Whether user code was running when an exception was raised."""
+def is_from_user_code(error: BaseException) -> bool:
+    """Return whether user code was running when an exception was raised."""
     return _user_frame(error) is not None
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     line = first_line(error).removesuffix(".")
     return line if line == type(error).__name__ else f"{type(error).__name__}: {line}"
 
 
-def _place(frame: TracebackType | None) -> str:
-    """The file and the line of user code, and where a function of ours that it called has raised."""
+def _location(frame: TracebackType | None) -> str:
+    """Return file and line of user code, and of a function of ours that it called, if that raised the error."""
     if frame is None:
         return ""
-    inside = [one for one in _frames(frame) if _file(one).startswith(_OURS)]
-    raised = f", raised in spacedkd/{_file(inside[-1]).removeprefix(_OURS)}:{inside[-1].tb_lineno}" if inside else ""
+    ours = [inner for inner in _frames(frame) if _file(inner).startswith(_OURS)]
+    raised = f", raised in spacedkd/{_file(ours[-1]).removeprefix(_OURS)}:{ours[-1].tb_lineno}" if ours else ""
     path = Path(_file(frame))
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f" ({shown}:{frame.tb_lineno}{raised})"
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f" ({path}:{frame.tb_lineno}{raised})"
 
 
 def _user_frame(error: BaseException) -> TracebackType | None:
-    """The innermost frame of user code among those an exception came through; None if there is none.
+    """Return the innermost frame of user code that an exception passed; None if there is none.
 
-    What an optimizer of the user's asks of us through its closure is ours, however deep it lies within the optimizer.
+    A user's optimizer calls our `closure`, which computes the losses. An error inside of the closure is ours, although
+    frames of the optimizer are above it.
     """
-    found = None
+    innermost = None
     for frame in _frames(error.__traceback__):
         if frame.tb_frame.f_code.co_name == "closure" and _file(frame).startswith(_OURS):
-            found = None
-        if _is_users(_file(frame)):
-            found = frame
-    return found
+            innermost = None
+        if _is_user_file(_file(frame)):
+            innermost = frame
+    return innermost
 
 
 def _frames(frame: TracebackType | None) -> Iterator[TracebackType]:
@@ -205,67 +210,67 @@ def _file(frame: TracebackType) -> str:
     return frame.tb_frame.f_code.co_filename
 
 
-def _is_users(file: str) -> bool:
-    """Whether a file is neither ours nor of a library; code that was typed into a console has no file."""
+def _is_user_file(file: str) -> bool:
+    """Return whether a file is neither ours nor a library's; code typed into a console, `<stdin>`, is the user's."""
     library = file.startswith((_OURS, *_LIBRARIES)) or "site-packages" in file or "dist-packages" in file
     return not library and not (file.startswith("<frozen") or file == "<string>")
 
 
 class Finder(MetaPathFinder):
-    """Finds modules the user has named, and what those import beside themselves, in the folder where one works.
+    """A finder of the modules that the user named, and of those that they import from the same folder.
 
-    The folder does not join `sys.path`, where any library that asks for something optional would find it.
+    The folder is not added to `sys.path`: any library that tries an optional import would find a file there.
     """
 
-    def __init__(self, folder: Path, named: Iterable[str] = (), found: Iterable[str] = ()) -> None:
+    def __init__(self, folder: Path, names: Iterable[str] = (), loaded: Iterable[str] = ()) -> None:
         self.folder = folder
-        self.named = {*named}
-        """what may be found here; it may also be a library that lies elsewhere"""
-        self.found = {*found}
-        """what was, and may therefore look here itself"""
+        self.names = {*names}
+        """modules that the user named; they may also be libraries, which are found elsewhere"""
+        self.loaded = {*loaded}
+        """modules that were found here, and whose own imports are therefore looked for here"""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if path is not None or not (fullname in self.named | self.found or self._asks()):
+        if path is not None or not (fullname in self.names | self.loaded or self._is_imported_from_here()):
             return None
-        found = PathFinder.find_spec(fullname, [str(self.folder)])
-        if found is not None:
-            self.found.add(fullname)
-        return found
+        spec = PathFinder.find_spec(fullname, [str(self.folder)])
+        if spec is not None:
+            self.loaded.add(fullname)
+        return spec
 
-    def _asks(self) -> bool:
-        """Whether it is a module that was found here that imports something."""
+    def _is_imported_from_here(self) -> bool:
+        """Return whether the import statement that is running is in a module that was found here."""
         frame = sys._getframe(2)
         while frame.f_back and frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_importlib")):
             frame = frame.f_back
-        return str(frame.f_globals.get("__name__")).partition(".")[0] in self.found
+        return str(frame.f_globals.get("__name__")).partition(".")[0] in self.loaded
 
 
 _finder: Finder | None = None
 
 
-def begin(
-    folder: Path | None, named: Iterable[str] = (), found: Iterable[str] = (), vouched: Iterable[str] = ()
+def set_folder(
+    folder: Path | None, names: Iterable[str] = (), loaded: Iterable[str] = (), trusted: Iterable[str] = ()
 ) -> None:
-    """Look for modules of one's own in this folder from now on, and vouch for these names, and nothing else."""
+    """Find modules of the user in this folder from now on, and trust these names and no others."""
     global _finder
     if _finder is not None:
         sys.meta_path.remove(_finder)
-        if _finder.folder == folder:  # what was found here before is still imported, and not looked for again
-            found = {*found, *_finder.found}
-    _finder = None if folder is None else Finder(folder, named, found)
+        if _finder.folder == folder:  # modules that were found here are still imported, and not searched again
+            loaded = {*loaded, *_finder.loaded}
+    _finder = None if folder is None else Finder(folder, names, loaded)
     if _finder is not None:
-        sys.meta_path.append(_finder)  # the last to be asked
+        sys.meta_path.append(_finder)  # at the end: installed libraries come first
         importlib.invalidate_caches()
-    _vouched.clear()
-    trust(vouched)
+    _trusted.clear()
+    trust(trusted)
 
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """What a command does: modules of one's own are found in this folder, which processes begun by it do not search."""
-    begin(folder)
+    """Find the user's modules in this folder inside of the block; Python started from it does not search the folder."""
+    set_folder(folder)
     before = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
     try:
@@ -277,20 +282,22 @@ def working_in(folder: Path) -> Iterator[None]:
 
 
 class Inherited:
-    """Given to another process, in front of whatever else it is given, lets it find the same modules as this one."""
+    """A message to another process, sent before all others, that makes it find and trust the same names as this one."""
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
         if _finder is None:
-            return _begin_child, (is_command_line(), None, (), (), (*_vouched,))
+            return _begin_child, (is_command_line(), None, (), (), (*_trusted,))
         return _begin_child, (
             is_command_line(),
             _finder.folder,
-            (*_finder.named,),
-            (*_finder.found,),
-            (*_vouched,),
+            (*_finder.names,),
+            (*_finder.loaded,),
+            (*_trusted,),
         )
 
 
-def _begin_child(command_line: bool, *given: Any) -> None:
+def _begin_child(
+    command_line: bool, folder: Path | None, names: Iterable[str], loaded: Iterable[str], trusted: Iterable[str]
+) -> None:
     set_command_line(command_line)
-    begin(*given)
+    set_folder(folder, names, loaded, trusted)

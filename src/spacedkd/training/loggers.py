@@ -25,7 +25,7 @@ from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError, first_line
 from spacedkd.runtime.files import Folder, write_json
 from spacedkd.runtime.processes import print_notice
-from spacedkd.runtime.user_code import failed
+from spacedkd.runtime.user_code import user_code_error
 from spacedkd.training.loop import Callback
 
 Entry = Mapping[str, Any]
@@ -168,7 +168,7 @@ def _user_errors(logger: RunLogger, when: str = "") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise failed(f"Logger {type(logger).__name__}", error, when) from error
+        raise user_code_error(f"Logger {type(logger).__name__}", error, when) from error
 
 
 def _open_named(

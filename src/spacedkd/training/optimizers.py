@@ -10,7 +10,7 @@ from spacedkd.config.objects import MakeOptimizer
 from spacedkd.config.serialization import by_signature
 from spacedkd.config.spec import OptimizerSpec
 from spacedkd.runtime.errors import UserError, first_line
-from spacedkd.runtime.user_code import failed, is_user_code, load_object
+from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
 
 
 def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | None = None) -> torch.optim.Optimizer:
@@ -50,7 +50,7 @@ def _call_user(make: MakeOptimizer, model: nn.Module, name: str) -> torch.optim.
     except UserError:
         raise
     except Exception as error:
-        raise failed(f"Optimizer {name}, a function of named parameters,", error) from error
+        raise user_code_error(f"Optimizer {name}, a function of named parameters,", error) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(f"{name} must return a torch.optim.Optimizer for named parameters, got {optimizer!r}.")
     own = {id(parameter) for parameter in model.parameters()}
