@@ -78,7 +78,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr("torch.hub.download_url_to_file", reached)
         patch.setattr("spacedkd.training.train._train", reached)
         patch.setattr("spacedkd.training.train.teacher_process", reached)
-        patch.setattr("spacedkd.training.forecast.set_up", reached)
+        patch.setattr("spacedkd.training.forecast.build_state", reached)
         patch.setattr("spacedkd.comparison.scheduler._open_pool", reached)
         patch.setattr("spacedkd.comparison.forecast.ProcessPoolExecutor", reached)
         patch.setattr("spacedkd.evaluation.evaluate.measure", reached)
