@@ -74,7 +74,7 @@ class Classifier(nn.Module):
         """Return the prediction of a network that is not timm's."""
         with record_calls(_classifier_layers(self.network, inputs)) as calls:
             logits, features = logits_and_features(self._call(inputs), type(self.network).__name__)
-        classes = getattr(self.network, "_class_count", None)
+        classes = getattr(self.network, "_spacedkd_class_count", None)
         if logits.ndim != 2 or logits.shape[1] != (classes or logits.shape[1]):
             raise UserError(
                 f"Network {type(self.network).__name__} gives logits {[*logits.shape]}, and gave {classes or 'C'} for "
@@ -257,13 +257,13 @@ def _classifier_layers(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
     search during training would change the run's bits: some layers compute in another way while they have hooks
     (`nn.TransformerEncoder` does).
     """
-    names: tuple[str, ...] | None = getattr(network, "_classifier_names", None)
+    names: tuple[str, ...] | None = getattr(network, "_spacedkd_classifier_names", None)
     if names is None:
         with eval_mode(network), record_calls(filter(_is_linear, network.modules())) as calls:
             logits, features = logits_and_features(call(network, inputs), type(network).__name__)
         names = () if features is not None else _find_classifier(logits, calls, network)
-        network._classifier_names = names  # type: ignore[assignment]
-        network._class_count = logits.shape[1] if logits.ndim == 2 else None  # type: ignore[assignment]
+        network._spacedkd_classifier_names = names  # type: ignore[assignment]
+        network._spacedkd_class_count = logits.shape[1] if logits.ndim == 2 else None  # type: ignore[assignment]
     return [network.get_submodule(name) for name in names]
 
 

@@ -63,7 +63,7 @@ def _weight_dtype(network: nn.Module) -> torch.dtype:
 
 def cast_where_needed(network: nn.Module, sample: Inputs) -> None:
     """Add `CastToWeights` to a network that fails on inputs in their own type, such as data in float64."""
-    if any(isinstance(step, CastToWeights) for step in getattr(network, "_preprocessing", ())):
+    if any(isinstance(step, CastToWeights) for step in getattr(network, "_spacedkd_preprocessing", ())):
         return
     dtypes = {tensor.dtype for tensor in tensors(sample) if tensor.is_floating_point()}
     if dtypes <= {_weight_dtype(network)}:
@@ -82,14 +82,14 @@ def cast_where_needed(network: nn.Module, sample: Inputs) -> None:
 def add_preprocessing(network: nn.Module, step: Resize | Renormalise | CastToWeights) -> None:
     """Add a step to the preprocessing of a network.
 
-    The step is an attribute and not a submodule: some networks run all the modules they hold.
+    The step is an attribute, under a name no network has, and not a submodule: some run all the modules they hold.
     """
-    network._preprocessing = (*getattr(network, "_preprocessing", ()), step)  # type: ignore[assignment]
+    network._spacedkd_preprocessing = (*getattr(network, "_spacedkd_preprocessing", ()), step)  # type: ignore[assignment]
 
 
 def preprocess(network: nn.Module, inputs: AnyInputs) -> AnyInputs:
     """Return the inputs after the network's own preprocessing; most networks have none."""
-    for step in getattr(network, "_preprocessing", ()):
+    for step in getattr(network, "_spacedkd_preprocessing", ()):
         inputs = step(inputs, network) if isinstance(step, CastToWeights) else step(inputs)
     return inputs
 
