@@ -1,4 +1,4 @@
-"""Help that fits a screen: what there is, and the flags that people need first; --help-all shows every flag."""
+"""Help that fits a screen: the commands, and the flags that people need first; --help-all shows every flag."""
 
 import inspect
 import sys
@@ -25,15 +25,15 @@ FIRST = {
     "optimizer": ("optimizer", "lr", "rate"),
     "machine": ("accelerator", "devices"),
 }
-"""of the flags of a run those that people need first, and where they stand"""
+"""the flags of a run that people need first, by group"""
 _OF_RUNS = ("train", "compare")
-"""verbs that take the flags of a run"""
+"""commands that take the flags of a run"""
 _LATER = ("restart", "extend", "equal_cost", "sharing", "ray")
-"""of the flags of a verb itself those that can wait"""
+"""flags of the commands themselves that only --help-all shows"""
 
 
 def helped(words: Sequence[str], verbs: Verbs) -> Sequence[str]:
-    """The words as tyro is to read them; where short help is asked for, it is shown, and the command ends."""
+    """Return the words for tyro to read; print short help, which ends the command, where the words ask for it."""
     if any(word in LONG for word in words):
         return [*(word for word in words if word not in LONG), "--help"]
     if not words or not any(word in SHORT for word in words):
@@ -47,11 +47,11 @@ def helped(words: Sequence[str], verbs: Verbs) -> Sequence[str]:
 
 @contextmanager
 def wrapped(words: Sequence[str]) -> Iterator[None]:
-    """Where help is asked for, what is printed meanwhile is broken between words, as wide as the terminal."""
+    """Wrap help, printed within this context, between words at the width of the terminal."""
     if not any(word in (*SHORT, *LONG) for word in words):
         yield
         return
-    printed = _Kept(sys.stdout)
+    printed = _Buffer(sys.stdout)
     try:
         with redirect_stdout(printed):
             yield
@@ -59,8 +59,8 @@ def wrapped(words: Sequence[str]) -> Iterator[None]:
         console.print(Text.from_ansi(printed.getvalue()), end="")
 
 
-class _Kept(StringIO):
-    """Kept text that is to look as it would have on another stream: its colours, and the lines of its boxes."""
+class _Buffer(StringIO):
+    """A buffer for text that is to look as it would on another stream: its colours, and the lines of its boxes."""
 
     def __init__(self, other: TextIO) -> None:
         super().__init__()
@@ -75,23 +75,23 @@ class _Kept(StringIO):
 
 
 def about(verb: Callable[..., None]) -> str:
-    """What a verb does, in one line."""
+    """Return the first line of a command's help."""
     return inspect.getdoc(verb).splitlines()[0]  # type: ignore[union-attr]
 
 
 def _show_verbs(verbs: Verbs) -> None:
-    """One line for each."""
+    """Print one line for each command."""
 
-    def named(verb: Callable[..., None]) -> Callable[[], None]:
+    def stub_of(verb: Callable[..., None]) -> Callable[[], None]:
         def stub() -> None: ...
 
         stub.__doc__ = about(verb)
         return stub
 
-    _shown(
+    _show_help(
         "Example: spacedkd train --data digits --width 16. Flags: spacedkd VERB --help",
         lambda: tyro.extras.subcommand_cli_from_dict(
-            {name: named(verb) for name, verb in verbs.items()},
+            {name: stub_of(verb) for name, verb in verbs.items()},
             args=["--help"],
             prog="spacedkd",
             description=DESCRIPTION,
@@ -100,17 +100,17 @@ def _show_verbs(verbs: Verbs) -> None:
 
 
 def _show_first(name: str, verb: Callable[..., None]) -> None:
-    """What a verb does, an example, its own flags and the first of those that describe a run."""
+    """Print what a command does, an example, its own flags, and the first flags of a run."""
     hints = get_type_hints(verb, include_extras=True)
     own: list[Any] = [
-        (one.name, hints[one.name], one.default)
-        for one in inspect.signature(verb).parameters.values()
-        if one.default is not inspect.Parameter.empty and one.name not in _LATER
+        (parameter.name, hints[parameter.name], parameter.default)
+        for parameter in inspect.signature(verb).parameters.values()
+        if parameter.default is not inspect.Parameter.empty and parameter.name not in _LATER
     ]
     groups = [(group, flag_class(_fields(group))) for group in FIRST if group]
     flags = flag_class([*own, *_fields(""), *((group, kind, kind()) for group, kind in groups)])
     without_prefixes: Any = tyro.conf.OmitArgPrefixes
-    _shown(
+    _show_help(
         f"Every flag: spacedkd {name} --help-all",
         lambda: tyro.cli(
             without_prefixes[flags],
@@ -122,12 +122,12 @@ def _show_first(name: str, verb: Callable[..., None]) -> None:
 
 
 def _fields(group: str) -> list[tuple[str, Any, Any]]:
-    every = {one.name: one for flags in GROUPS.values() for one in flags}
+    every = {made.name: made for flags in GROUPS.values() for made in flags}
     return [every[name].field() for name in FIRST[group]]
 
 
-def _shown(last: str, show: Callable[[], Any]) -> None:
-    """Help, which ends the command, and a last line on where there is more."""
+def _show_help(last: str, show: Callable[[], Any]) -> None:
+    """Print help, which ends the command, and a last line on where there is more."""
     try:
         show()
     except SystemExit:

@@ -1,4 +1,4 @@
-"""What somebody is told while runs are going on: a live bar on a terminal, plain lines anywhere else."""
+"""The progress of runs: a live bar on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from spacedkd.training.loop import Event, EventFunction
 
 
-# What somebody is told while runs are going on: a live bar on a terminal, plain lines anywhere else.
+# --- Several runs, or other work
 
 
 def _say_plainly(text: str) -> None:
-    """A line where there is no bar."""
+    """Print a line where there is no bar."""
     if not console.is_terminal:
         say(text)
 
@@ -51,7 +51,7 @@ LONG = 10.0
 
 
 class _PrintableColumn(TextColumn):
-    """A column of names of runs and what is said of them."""
+    """A column of text that is safe to print."""
 
     def render(self, task: Task) -> Text:
         return Text(printable(self.text_format.format(task=task)))
@@ -76,13 +76,13 @@ def _bar() -> Iterator[Progress]:
         yield bar
 
 
-def _line(moment: Event, known: dict[str, float]) -> str:
-    """Where a run is, with the last accuracy of each role, which is kept among those known."""
+def _line(moment: Event, accuracies: dict[str, float]) -> str:
+    """Return the progress of a run with the last accuracy of each role, which is remembered in `accuracies`."""
     if moment.waiting:
         return moment.waiting
     if moment.accuracy is not None:
-        known[moment.role] = moment.accuracy
-    scores = ", ".join(f"{role} {100 * value:.1f} %" for role, value in known.items())
+        accuracies[moment.role] = moment.accuracy
+    scores = ", ".join(f"{role} {100 * value:.1f} %" for role, value in accuracies.items())
     return f"{moment.role:<7} epoch {moment.epoch:5.1f}  {scores}"
 
 
@@ -93,13 +93,13 @@ def jobs_progress(count: int) -> Iterator[JobCallback]:
         total = bar.add_task("all runs", total=count, news=f"0 of {count} runs")
         rows: dict[str, TaskID] = {}
         done: dict[str, float] = {}
-        known: dict[str, dict[str, float]] = defaultdict(dict)
+        accuracies: dict[str, dict[str, float]] = defaultdict(dict)
 
         def callback(job: Job, moment: Event) -> None:
             name = f"{job.label}, seed {job.seed}"
             if name not in rows:
                 rows[name] = bar.add_task(name, total=moment.turns, news="")
-            news = _line(moment, known[name])
+            news = _line(moment, accuracies[name])
             bar.update(rows[name], completed=moment.turn, news=news)
             done[name] = moment.turn / moment.turns
             finished, of = sum(part == 1 for part in done.values()), max(count, len(done))  # teachers alone are more
@@ -141,7 +141,7 @@ def count_progress() -> Iterator[Callable[[str, int, int], None]]:
         yield callback
 
 
-# What somebody is told while one run is trained: a bar for each role on a terminal, lines with the time elsewhere.
+# --- One run: a bar for each role on a terminal, lines with the time elsewhere
 
 LOOK_SECONDS = 0.5
 """after which losses are looked at again, for which a device is waited for"""
@@ -192,8 +192,8 @@ class RoleBars:
             yield Padding(Text(printable(self._losses[role])), (0, 0, 0, ROLE))
 
     def _whole(self, moment: Event) -> str:
-        passed, left = time.monotonic() - self._began, moment.seconds_left
-        still = "" if left is None else f", {timedelta(seconds=round(left))} left"
+        passed, seconds_left = time.monotonic() - self._began, moment.seconds_left
+        still = "" if seconds_left is None else f", {timedelta(seconds=round(seconds_left))} left"
         part = f"{moment.turn} of {moment.turns} turns, {100 * moment.turn / moment.turns:.0f} %"
         return f"{part}, {timedelta(seconds=round(passed))} so far{still}"
 
@@ -203,7 +203,7 @@ def _rate(images: float) -> str:
 
 
 def in_words(losses: Mapping[str, float]) -> str:
-    """Losses in a few digits.
+    """Return losses in a few digits.
 
     >>> in_words({"label": 2.30259, "logit": 0.0123})
     'label 2.303, logit 0.0123'
@@ -212,7 +212,7 @@ def in_words(losses: Mapping[str, float]) -> str:
 
 
 def line(moment: Event, now: datetime) -> str:
-    """Where a run is, and how fast it goes, as a line of a log file."""
+    """Return the progress and the speed of a run as a line of a log file."""
     parts = [f"{moment.role} step {moment.step} of {moment.steps}, epoch {moment.epoch:.1f} of {moment.epochs:g}"]
     parts += [] if moment.accuracy is None else [f"accuracy {100 * moment.accuracy:.1f} %"]
     parts += [in_words(moment.losses)] if moment.losses else []
@@ -224,14 +224,14 @@ def line(moment: Event, now: datetime) -> str:
 
 
 def evaluated(moment: Event, accuracy: float, losses: str, now: datetime) -> str:
-    """What a bar leaves behind of an evaluation."""
+    """Return the line of an evaluation that stays above the bars."""
     where = f"{now:%H:%M:%S} {moment.role} epoch {moment.epoch:.1f}: {100 * accuracy:.1f} %"
     return f"{where}, {losses}" if losses else where
 
 
 @contextmanager
 def run_progress() -> Iterator[EventFunction]:
-    """What is shown of one run."""
+    """Yield the callback that shows the progress of one run."""
     with working():
         if console.is_terminal:
             with _bars() as callback:

@@ -321,7 +321,7 @@ def _train(found: Reproduction, jobs: int | None, ray: str | None, max_hours: fl
 
 
 def _ask(found: Reproduction, at_once: int) -> None:
-    """What the paper's own scale costs is said, and asked for."""
+    """Print what the paper's own scale costs, and ask whether to begin."""
     _show_plan(found, at_once)
     if not sys.stdin.isatty():
         raise UserError("The paper's scale is not begun unasked: add --yes.")
@@ -342,7 +342,7 @@ def _list(store: Path, recipe: str, root: str) -> None:
 
 
 def _show_plan(found: Reproduction, jobs: int | None) -> None:
-    """What the runs will take and what is finished; a few steps of every arm are measured."""
+    """Print what the runs will take and what is finished, from a few steps of every arm."""
     from spacedkd.comparison import scheduler
     from spacedkd.comparison.forecast import forecast_jobs
     from spacedkd.report import tables

@@ -1,4 +1,4 @@
-"""The verb `status`, and the list of runs: what runs are doing and what they have reached. Never imports torch."""
+"""The command `status`, and the list of runs: their progress and accuracies. Never imports torch."""
 
 import fnmatch
 import os
@@ -32,9 +32,9 @@ def status(
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", "runs", "RUN ...")
     ] = (RUNS,),
 ) -> None:
-    """Say how far runs are, how long still, and how to go on.
+    """Print the progress of runs, the time left, and how to resume.
 
-    Folders that contain runs are those of comparisons, too, and the store of reproductions.
+    A folder that contains runs may be that of a comparison, or the store of reproductions.
 
     Example: spacedkd status runs/demo
     """
@@ -50,7 +50,7 @@ def status(
 
 
 def listed(folder: Path, pattern: str = "", width: int = sys.maxsize) -> Iterator[str]:
-    """A line for each run in a folder, by its name there, that fits into the width; of those that match the pattern."""
+    """Yield a line for each run in a folder whose name matches the pattern, as wide as the terminal."""
     found = {os.path.relpath(run, folder): run for run in find_runs([folder])}
     names = fnmatch.filter(found, pattern) if pattern else [*found]
     if not names:
@@ -61,7 +61,7 @@ def listed(folder: Path, pattern: str = "", width: int = sys.maxsize) -> Iterato
 
 
 def _fitted(columns: Mapping[str, Sequence[str]], width: int) -> Iterator[str]:
-    """Columns as lines; where they are too wide, those that say the same of all runs become a line; then others go."""
+    """Yield columns as lines; if they are too wide, columns with one value become a line, then others are dropped."""
     kept, alike, lost = dict(columns), list[str](), list[str]()
     for head in sorted(GIVE_WAY, key=lambda head: len({*columns[head]}) > 1):
         if max(map(len, _lines(kept))) <= width:
@@ -83,7 +83,7 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Rows as lines, each column as wide as its longest word.
+    """Yield rows as lines, each column as wide as its longest word.
 
     >>> [*aligned([("a", "left"), ("longer", "-")])]
     ['a       left', 'longer  -']
@@ -95,7 +95,7 @@ def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _name(folder: Path, asked: Sequence[Path]) -> str:
-    """A run as it is seen from the one folder that was asked for; where there were several, with that."""
+    """Return the name of a run, relative to the folder that was given if there was only one."""
     return os.path.relpath(folder, asked[0]) if len(asked) == 1 and folder != asked[0] else str(folder)
 
 
@@ -104,7 +104,7 @@ def _status_row(one: RunState) -> tuple[str, ...]:
 
 
 def _where(one: RunState) -> str:
-    """How far a run is: by its roles' own epochs, and by the turns of all of them."""
+    """Return how far a run is: in epochs of its role, and in percent of all turns."""
     found = one.progress
     if one.state == "finished" and one.spec is not None:
         return f"{one.spec.epochs:g} epochs"
@@ -121,13 +121,13 @@ def _left(one: RunState) -> str:
 
 
 def _scored(one: RunState) -> str:
-    """The last accuracy of every role, the student's first."""
+    """Return the last accuracy of every role, the student's first."""
     order = sorted(one.accuracy, key=lambda role: role != one.student)
     return ", ".join(f"{role} {100 * one.accuracy[role]['last']:.1f} %" for role in order) or NOTHING
 
 
 def _way_on(one: RunState) -> Iterator[str]:
-    """What there is to know of a run that is not finished, and what to type."""
+    """Yield what is known of a run that is not finished, and the command that continues it."""
     place, found = shlex.quote(str(one.folder)), one.progress
     if one.state == "training":
         speed = f", {found['images_per_second']:.0f} images/s" if found.get("images_per_second") else ""

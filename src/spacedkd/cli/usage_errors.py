@@ -1,4 +1,4 @@
-"""What is wrong with the words of a command, in one line with the way out; tyro itself draws a box of many lines."""
+"""Errors in the words of a command: one line with the way out, where tyro draws a box of many lines."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ _CALLED_HERE = {
     "Leave it out: it follows from the data.": "classes n-classes nb-classes num-classes number-of-classes",
     "spacedkd evaluate RUN": "eval evaluate test test-only eval-only",
 }
-"""what words of the field, that other programs have for flags, are called here"""
+"""flags of this program, each with the names that other programs have for it"""
 _HINTS = {word: flag for flag, words in _CALLED_HERE.items() for word in words.split()}
 _OF_THE_COMPARISON = (
     "--out --seeds --arm --methods --against --jobs --ray --plan --dry-run --equal-cost --sharing --no-sharing".split()
@@ -117,7 +117,7 @@ def _refuse(event: Any, words: Sequence[str], verbs: Verbs) -> None:
         case _errors.UnrecognizedArgs():
             raise _unrecognized(event.tokens[0], verb, verbs[verb], event.prog != PROGRAM)
         case _errors.MissingArgs():
-            names = " and ".join(_name(one.arg) for one in event.missing_arguments)
+            names = " and ".join(_name(missing.arg) for missing in event.missing_arguments)
             raise UserError(f"{verb} needs {names}. See {PROGRAM} {verb} --help")
         case _errors.BadValue():
             raise UserError(f"{_name(event.argument)} needs a value. See {PROGRAM} {verb} --help-all")
@@ -144,8 +144,8 @@ def _unrecognized(word: str, name: str, verb: Callable[..., None], in_arm: bool)
 
 
 def _not_read(name: str, kind: Any, message: str) -> UserError:
-    """Of a value that is of another kind; what was typed stands in quotes at the end of tyro's message."""
-    wanted = next((words for one, words in _KINDS.items() if one in (kind, *get_args(kind))), None)
+    """Return the refusal of a value of the wrong type; tyro quotes what was typed at the end of its message."""
+    wanted = next((words for plain, words in _KINDS.items() if plain in (kind, *get_args(kind))), None)
     typed = re.search(r"('.*')\W*$", message)
     if wanted is None or typed is None:
         return UserError(f"{name}: {message}")
@@ -153,7 +153,7 @@ def _not_read(name: str, kind: Any, message: str) -> UserError:
 
 
 def flags_of(verb: Callable[..., None]) -> list[str]:
-    """The flags that the help of a verb shows, with their other names."""
+    """Return the flags in the help of a command, with their other names."""
     printed = StringIO()
     with suppress(SystemExit), redirect_stdout(printed):
         tyro.cli(verb, args=["--help"])
@@ -162,5 +162,5 @@ def flags_of(verb: Callable[..., None]) -> list[str]:
 
 
 def _name(argument: Any) -> str:
-    """As it is typed: a flag, or the word that stands for what is named without one."""
+    """Return an argument as it is typed: a flag, or the placeholder of a positional argument."""
     return str(argument.lowered.metavar if argument.is_positional() else argument.lowered.name_or_flags[0])

@@ -258,7 +258,7 @@ def is_online(schedule: Schedule | None) -> bool:
 
 
 def mode_of(spec: RunSpec) -> str:
-    """Which mode of the released code a run has: each has rules of its own.
+    """Return the mode of the released code that a run has: alone, online, spaced or offline.
 
     >>> [mode_of(replace(_CNN, schedule=interval)) for interval in ("offline", "80ep", "1.5ep", "online")]
     ['offline', 'offline', 'spaced', 'online']
@@ -314,7 +314,7 @@ def recipe(
     change: Callable[[RunSpec], RunSpec] = lambda spec: spec,
     asked_for: Collection[str] = (),
 ) -> RunSpec:
-    """The spec of a recipe: its settings, your change of them, and all quirks of that mode but those left out.
+    """Return the spec of a recipe: its settings, your change of them, and all quirks of that mode but those left out.
 
     A quirk sets nothing that your change sets: where the change gives another value than the recipe's, and at the
     places you name as `asked_for`. How an interval is counted is up to the quirks, whatever interval you choose.
@@ -341,7 +341,7 @@ def recipe(
 
 
 def of_quirks(name: str, without: Collection[str], spec: RunSpec) -> dict[str, str]:
-    """What became of a recipe's quirks in a spec made from it, in a few lines; those of other modes are no part of it.
+    """Return which quirks of a recipe a spec made from it has, which are overridden, and which were left out.
 
     >>> of_quirks("official-cnn", (), replace(recipe("official-cnn"), precision="bf16-mixed"))["overridden"]
     'full_precision, by precision=bf16-mixed'

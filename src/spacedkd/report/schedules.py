@@ -1,4 +1,4 @@
-"""Who learned which step when: a schedule as a picture, small however long the run."""
+"""The picture of a schedule: which role learned which step when; it is small, however long the run."""
 
 import json
 import math
@@ -64,7 +64,7 @@ class Timetable:
 
 
 def is_drawn(arm: Arm) -> bool:
-    """Whether an arm's turns are known: those of a schedule of somebody's own are not, because no report runs code."""
+    """Whether an arm's turns are known; those of a user's schedule are not, because a report runs no user code."""
     schedule = arm.first.spec.schedule
     return schedule is None or with_defaults(schedule).is_imported()
 
@@ -83,7 +83,7 @@ def section(arms: Sequence[Arm]) -> Iterator[Markup]:
         yield grid(pictures(found), caption)
         yield folded("The schedules in steps", html_table(_in_steps(found)))
     if own := [arm.label for arm in arms if arm not in known]:
-        yield note(f"Not drawn: {join_words(own)}. A report runs no code, and a schedule of one's own is code.")
+        yield note(f"Not drawn: {join_words(own)}. A report runs no user code.")
 
 
 def _in_steps(tables: Sequence[Timetable]) -> Table:
