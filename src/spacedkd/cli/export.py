@@ -45,7 +45,7 @@ def export(
     from spacedkd.exporting.request import ExportRequest
 
     request = ExportRequest(run, to, license, average, best, onnx, push, private)
-    about = request.checked()
+    about = request.check()
 
     from spacedkd.exporting.export import write
 

@@ -1,4 +1,4 @@
-"""The model card: what the student is, how good it was measured to be, how it is opened and how it is trained again.
+"""The model card of an exported student: what it is, its accuracy, how to open it and how to train it again.
 
 Every number says which epoch, head, seed and images it is of. The part between the dashes is read by the hub. Names and
 texts from the run's files are shown as they stand: they bring no Markdown, HTML or control characters into the card.
@@ -33,27 +33,25 @@ ON_THE_HUB = {
     "imagenet-100": "ILSVRC/imagenet-1k",
     "imagenet-1k": "ILSVRC/imagenet-1k",
 }
-
-
-"""data sets known by name, as the hub knows them"""
+"""names of data sets -> their names on the hub"""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Everything a card speaks of."""
+    """The facts that a card is written from."""
 
     run: Run
-    known: Mapping[str, Any]
+    config: Mapping[str, Any]
     """config.json"""
     role: str
     """whose weights these are: the student's role, or "average" """
     best: Mapping[str, Any] | None = None
-    """what is known of the student's best epoch, where these weights are of it and not of the last"""
+    """best/measured.json, where these weights are of the best epoch and not of the last"""
     training_images: int | None = None
     parameters: int | None = None
     license: str | None = None
     repository: str | None = None
-    """OWNER/NAME on the hub, where it is known already"""
+    """OWNER/NAME on the hub, if the export is pushed"""
     onnx: float | None = None
     """the largest difference of the ONNX file to torch, if there is one"""
 
@@ -63,12 +61,12 @@ class Subject:
 
     @property
     def is_timm(self) -> bool:
-        return "architecture" in self.known
+        return "architecture" in self.config
 
     @property
     def is_ours(self) -> bool:
         """Whether timm knows the network only after `import spacedkd.models`."""
-        return OURS.fullmatch(self.known.get("architecture", "")) is not None
+        return OURS.fullmatch(self.config.get("architecture", "")) is not None
 
     @property
     def name(self) -> str:
@@ -77,24 +75,24 @@ class Subject:
 
     @property
     def accuracy(self) -> float:
-        """Of these weights: the deepest head on the test images."""
+        """Accuracy of these weights: of the deepest head on the test images."""
         return float(self.scores["last"] if self.best is None else self.best["accuracy"]["test"])
 
     @property
     def epoch(self) -> str:
-        """Which these weights are of."""
+        """The epoch that these weights are of."""
         last, best = f"the last epoch ({self.spec.epochs:g})", self.best
         return last if best is None else f"epoch {best['epoch']:g}, the best on images held out of training"
 
     @property
     def scores(self) -> Mapping[str, Any]:
-        """Of the deepest head on the test images: last, best and best_epoch."""
+        """Scores of the deepest head on the test images: last, best and best_epoch."""
         scores: Mapping[str, Any] = self.run.accuracy[self.role]["test"]["final"]
         return scores
 
 
 def data_name(spec: RunSpec) -> str:
-    """The data set; one that lies on somebody's disk goes by its own name, not by its place."""
+    """Return the name of the data set; of one on a disk, the last part of its path."""
     if "data" in spec.objects:
         return "own-data"
     source = spec.data.source
@@ -104,7 +102,7 @@ def data_name(spec: RunSpec) -> str:
 
 
 def dataset_on_hub(source: str) -> str | None:
-    """The hub's name of a data set, or None; a folder that is here is not on the hub."""
+    """Return the hub's name of a data set; None for one that is not on the hub, such as a folder on this disk."""
     if source in ON_THE_HUB:
         return ON_THE_HUB[source]
     owner = source.partition("/")[0]
@@ -113,31 +111,31 @@ def dataset_on_hub(source: str) -> str | None:
     return source.partition(":")[0]
 
 
-# How images were prepared when the student was measured, in words.
+# Preprocessing of images.
 
 
-def in_words(spec: RunSpec, known: Mapping[str, Any]) -> str:
-    """Size, scaling and normalisation, for whoever prepares images without timm."""
+def describe_preprocessing(spec: RunSpec, config: Mapping[str, Any]) -> str:
+    """Return size, scaling and normalisation in words, for readers who preprocess images without timm."""
     if not prepares_images(spec.data):
         return "The network was shown what a dataset of its author's gave: prepare inputs in the same way."
-    about = known.get("pretrained_cfg") or known
+    about = config.get("pretrained_cfg") or config
     sentences = [f"{_kind(about)}{_scaled(spec)}, pixels from 0 to 1"]
     if about.get("mean") and about.get("std"):
         mean, std = (", ".join(f"{value:.6g}" for value in about[name]) for name in ("mean", "std"))
         sentences.append(f"then normalised: minus the mean ({mean}), divided by the deviation ({std}) of each channel")
-    said = "; ".join(sentences) + "."
+    text = "; ".join(sentences) + "."
     if spec.network.options.get("input_size") is not None:
         size = spec.data.image_size
         first = "left at their own size" if size is None else f"brought to {size} pixels"
-        said += (
+        text += (
             f" In training they were {first} first and then scaled (bicubic) as the network wants them; "
             "whoever scales once, as timm does, gets slightly other numbers."
         )
-    return said
+    return text
 
 
 def _kind(about: Mapping[str, Any]) -> str:
-    """Which images, for instance 'RGB images of 32 x 32 pixels'."""
+    """Return the kind of images, for instance 'RGB images of 32 x 32 pixels'."""
     size = about.get("input_size")
     if not size:
         return "Images"
@@ -156,13 +154,13 @@ def _scaled(spec: RunSpec) -> str:
     return f", the shorter side scaled{to} (bilinear) and the middle cut out"
 
 
-# How a student is trained again, from the spec that is exported beside it.
+# Commands that train the student again.
 
 
 def how_to_train(run: Run) -> str:
-    """The last part of a card."""
+    """Return the last part of a card: how to train the student again from the exported spec."""
     spec = run.spec
-    places = join_words([code(place) for place in local_places(spec)] or [""])
+    places = join_words([code(field) for field in local_places(spec)] or [""])
     needs = f" It names places on its author's machine, which are others on yours: {places}." if places else ""
     return (
         f"## Train it again\n\n`spec.json` says everything that decides the numbers.\n\n{_command(spec)}\n\n"
@@ -180,18 +178,18 @@ def _command(spec: RunSpec) -> str:
             "They are trained one after the other.\n\n"
         )
     if spec.objects:
-        names = ", ".join(code(one["name"]) for one in spec.objects.values())
+        names = ", ".join(code(given["name"]) for given in spec.objects.values())
         needs = f"The run was given objects in Python ({names}), which it needs again:"
         return f"{several}{needs}\n\n{fenced(_in_python(spec, runs), 'python')}"
-    return f"{several}{fenced(_typed(spec, runs))}"
+    return f"{several}{fenced(_command_lines(spec, runs))}"
 
 
 def _runs(spec: RunSpec) -> list[tuple[str, str]]:
-    """Folder and epochs of the runs that have to be trained for it, each of which extends the one before.
+    """Return folder and epochs of the runs to train, each of which extends the one before it.
 
-    What was extended to the bits of a run in one go is trained in one go.
+    An exact extension has the bits of a single run, so it is trained as one.
     """
-    before = [_plain(one.epochs) for one in spec.extends if one.how != "exact"]
+    before = [_plain(part.epochs) for part in spec.extends if part.how != "exact"]
     return [*((f"runs/again-{epochs}ep", epochs) for epochs in before), ("runs/again", _plain(spec.epochs))]
 
 
@@ -199,7 +197,7 @@ def _plain(epochs: float) -> str:
     return str(epochs).removesuffix(".0")
 
 
-def _typed(spec: RunSpec, runs: list[tuple[str, str]]) -> str:
+def _command_lines(spec: RunSpec, runs: list[tuple[str, str]]) -> str:
     trusted = " --trust-code" if any(NAME.fullmatch(text) for text in _texts(to_json(spec))) else ""
     (folder, epochs), *longer = runs
     first = f"spacedkd train --spec spec.json --out {folder}"
@@ -229,9 +227,9 @@ def _in_python(spec: RunSpec, runs: list[tuple[str, str]]) -> str:
 
 
 def local_places(spec: RunSpec) -> dict[str, str]:
-    """What a spec says of one machine: files or folders that are named by their whole path."""
+    """Return the fields of a spec that name an absolute path on this machine, with their values."""
     leaves = _leaves(to_json(spec))
-    return {place: value for place, value in leaves if isinstance(value, str) and PurePath(value).is_absolute()}
+    return {field: value for field, value in leaves if isinstance(value, str) and PurePath(value).is_absolute()}
 
 
 def _leaves(plain: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -247,7 +245,7 @@ def _texts(plain: Any) -> Iterator[str]:
     return (value for _, value in _leaves(plain) if isinstance(value, str))
 
 
-# The model card: what the student is, how good it was measured to be, how it is opened and how it is trained again.
+# The card.
 
 _SHOWN_CLASSES = 20
 _PAPER = (
@@ -257,15 +255,15 @@ _PAPER = (
 
 
 def model_card(subject: Subject) -> str:
-    """README.md of a model on the hub."""
+    """Return the text of README.md."""
     front = yaml.safe_dump(metadata(subject), sort_keys=False, allow_unicode=True)
-    parts = [part(subject) for part in (_title, _numbers, _opening, _onnx, _preparation, _classes)]
+    parts = [part(subject) for part in (_title, _numbers, _opening, _onnx, _preprocessing, _classes)]
     card = "\n\n".join([f"---\n{front}---", *(text for text in parts if text), how_to_train(subject.run)]) + "\n"
     return "\n".join(map(printable, card.split("\n")))
 
 
 def metadata(subject: Subject) -> dict[str, Any]:
-    """What the hub reads of a card."""
+    """Return the front matter of a card, which the hub reads."""
     spec, dataset = subject.spec, dataset_on_hub(subject.spec.data.source)
     taught = [] if spec.method.name == "none" else ["knowledge-distillation", spec.method.name.replace(":", ".")]
     fields: dict[str, Any] = {} if subject.license is None else {"license": subject.license}
@@ -345,7 +343,7 @@ def _percent(part: float) -> str:
 
 
 def _opening(subject: Subject) -> str:
-    place = subject.repository or "OWNER/NAME"
+    repository = subject.repository or "OWNER/NAME"
     if not subject.is_timm:
         return (
             "## Open it\n\nThe network is its author's own: `config.json` names the function that makes it "
@@ -354,17 +352,17 @@ def _opening(subject: Subject) -> str:
         )
     ours = subject.is_ours
     first = "import spacedkd.models  # makes this network known to timm\n" if ours else ""
-    known = " The network is one of spacedkd's small-image ResNets, so `import spacedkd.models` comes first." * ours
+    note = " The network is one of spacedkd's small-image ResNets, so `import spacedkd.models` comes first." * ours
     opened = (
-        f'model = timm.create_model("hf-hub:{place}", pretrained=True).eval()\n'
+        f'model = timm.create_model("hf-hub:{repository}", pretrained=True).eval()\n'
         '# or from a folder: timm.create_model("local-dir:FOLDER", pretrained=True)\n'
     )
     return (
-        f"## Open it\n\nIn timm.{known}\n\n```python\n{first}import timm\n{_image_import(subject)}\n{opened}"
+        f"## Open it\n\nIn timm.{note}\n\n```python\n{first}import timm\n{_image_import(subject)}\n{opened}"
         f"{_image_use(subject)}```\n\n"
         f"In transformers (tried with 5.22), which opens timm's networks as they are:\n\n```python\n{first}"
         "from transformers import AutoModelForImageClassification\n\n"
-        f'model = AutoModelForImageClassification.from_pretrained("{place}")  # or a folder\n```'
+        f'model = AutoModelForImageClassification.from_pretrained("{repository}")  # or a folder\n```'
     )
 
 
@@ -383,8 +381,8 @@ def _image_use(subject: Subject) -> str:
 
 
 def _mode(subject: Subject) -> str | None:
-    """What Pillow calls such images."""
-    size: Sequence[int] = (subject.known.get("pretrained_cfg") or {}).get("input_size") or (0,)
+    """Return the name of Pillow for such images."""
+    size: Sequence[int] = (subject.config.get("pretrained_cfg") or {}).get("input_size") or (0,)
     return {1: "L", 3: "RGB"}.get(size[0]) if prepares_images(subject.spec.data) else None
 
 
@@ -398,15 +396,15 @@ def _onnx(subject: Subject) -> str:
     )
 
 
-def _preparation(subject: Subject) -> str:
-    return f"## What it wants to see\n\n{in_words(subject.spec, subject.known)}"
+def _preprocessing(subject: Subject) -> str:
+    return f"## What it wants to see\n\n{describe_preprocessing(subject.spec, subject.config)}"
 
 
 def _classes(subject: Subject) -> str:
-    names = subject.known.get("label_names") or []
+    names = subject.config.get("label_names") or []
     if not names:
         return ""
     more = f", the first {_SHOWN_CLASSES} of which are" if len(names) > _SHOWN_CLASSES else ""
-    join_words = json.dumps(names[:_SHOWN_CLASSES], ensure_ascii=False)
-    said = f"{len(names)}, in the order of the logits (`label_names` in config.json){more}"
-    return f"## Classes\n\n{said}:\n\n{fenced(join_words)}"
+    listed = json.dumps(names[:_SHOWN_CLASSES], ensure_ascii=False)
+    order = f"{len(names)}, in the order of the logits (`label_names` in config.json){more}"
+    return f"## Classes\n\n{order}:\n\n{fenced(listed)}"

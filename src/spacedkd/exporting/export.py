@@ -1,4 +1,4 @@
-"""A run's student as a folder that others can use: weights, description, card and spec."""
+"""Export of a run's student as a folder that others can use: weights, config.json, model card and spec."""
 
 import shutil
 from collections.abc import Mapping
@@ -25,27 +25,19 @@ from spacedkd.runs.schema import ClassesDocument, read_checked
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import make_durable, write_errors, write_json, write_new_folder, write_text
 
-# What somebody asks to be exported, refused before anything heavy is imported where it cannot be.
-
-
-# What a model card speaks of, and what its data is called.
-
-
-# A run's student as a folder that others can use: weights, description, card and spec.
-
 
 @dataclass(frozen=True)
 class Exported:
-    """What was exported."""
+    """The files that an export wrote, and where they are."""
 
     folder: Path
     files: tuple[str, ...]
     onnx_difference: float | None
     """the largest difference between the logits of the ONNX file and torch's, where there is one"""
     address: str | None
-    """where it lies on the hub, if it was pushed"""
+    """its address on the hub, if it was pushed"""
     local_places: Mapping[str, str]
-    """what spec.json says of this machine: places that are named by their whole path"""
+    """field of spec.json -> absolute path that it names on this machine"""
 
 
 def export(
@@ -64,59 +56,59 @@ def export(
     """Write a finished run's student into a new folder that is ready for the Hugging Face hub.
 
     `average` takes the moving average of the student's weights, `best` the student of the epoch that held-out images
-    chose. `onnx` adds model.onnx, and `push` uploads the folder to OWNER/NAME. A network of one's own is made, for
-    ONNX, by `network` or, with `trust_code`, by the function that its config.json names; without ONNX nothing of it is
-    imported.
+    chose. `onnx` adds model.onnx, and `push` uploads the folder to OWNER/NAME. A network that is user code is built,
+    for ONNX, by `network` or, with `trust_code`, by the function that its config.json names; without ONNX no user code
+    is imported.
     """
     for what, path in {"The run": run, "The folder to export to": to}.items():
         check_folder(what, path)
-    asked = ExportRequest(Path(run), Path(to), license, average, best, onnx, push, private)
-    return write(asked, asked.checked(), network, trust_code)
+    request = ExportRequest(Path(run), Path(to), license, average, best, onnx, push, private)
+    return write(request, request.check(), network, trust_code)
 
 
-def write(asked: ExportRequest, run: Run, network: MakeModule | None = None, trust_code: bool = False) -> Exported:
-    """Do what was asked for and found possible."""
-    folder = RunFolder(asked.run)
+def write(request: ExportRequest, run: Run, network: MakeModule | None = None, trust_code: bool = False) -> Exported:
+    """Export a run as a request asks, which was checked."""
+    folder = RunFolder(request.run)
     folder.check_links()
-    source = folder.average if asked.average else folder.best if asked.best else folder.student
-    known = _known(source, run.spec, asked.license, trust_code)
-    with write_errors(asked.to):
-        make_durable(asked.to.parent)
-    with write_new_folder(asked.to) as unfinished:
+    source = folder.average if request.average else folder.best if request.best else folder.student
+    config = _read_config(source, run.spec, request.license, trust_code)
+    with write_errors(request.to):
+        make_durable(request.to.parent)
+    with write_new_folder(request.to) as unfinished:
         _copy(folder, source / "model.safetensors", unfinished)
         _copy(folder, folder.spec, unfinished)
-        write_json(unfinished / "config.json", known)
-        made = _made(unfinished, known, network, trust_code, asked.onnx)
-        difference = _with_onnx(made, run.spec, known, unfinished) if asked.onnx and made is not None else None
+        write_json(unfinished / "config.json", config)
+        module = _open_network(unfinished, config, network, trust_code, request.onnx)
+        difference = _write_onnx(module, run.spec, config, unfinished) if request.onnx and module is not None else None
         subject = Subject(
             run=run,
-            known=known,
-            role="average" if asked.average else run.roles[-1],
-            best=run.plan["best"] if asked.best else None,
+            config=config,
+            role="average" if request.average else run.roles[-1],
+            best=run.plan["best"] if request.best else None,
             training_images=_training_images(folder.classes),
-            parameters=None if made is None else sum(one.numel() for one in made.parameters()),
-            license=asked.license,
-            repository=asked.push,
+            parameters=None if module is None else sum(parameter.numel() for parameter in module.parameters()),
+            license=request.license,
+            repository=request.push,
             onnx=difference,
         )
         write_text(unfinished / "README.md", model_card(subject))
         files = tuple(sorted(path.name for path in unfinished.iterdir()))
-    address = None if asked.push is None else model_hub.push(asked.to, asked.push, asked.private)
-    return Exported(asked.to, files, difference, address, local_places(run.spec))
+    address = None if request.push is None else model_hub.push(request.to, request.push, request.private)
+    return Exported(request.to, files, difference, address, local_places(run.spec))
 
 
-def _known(source: Path, spec: RunSpec, license: str | None, trust_code: bool) -> dict[str, Any]:
-    """The student's description; timm's says how images are prepared, too."""
+def _read_config(source: Path, spec: RunSpec, license: str | None, trust_code: bool) -> dict[str, Any]:
+    """Return the student's config.json; for a network of timm with how images are preprocessed."""
     if not (source / "model.safetensors").is_file():
-        raise UserError(f"There is no student in {source}. Make it again with: spacedkd train --resume {source.parent}")
+        raise UserError(f"There is no student in {source}. Write it with: spacedkd train --resume {source.parent}")
     check_weights(source / "model.safetensors")
-    known = read_config(source / "config.json", trust_code)
-    if "architecture" in known:
-        about = without_published_fields(known.get("pretrained_cfg", {}))
+    config = read_config(source / "config.json", trust_code)
+    if "architecture" in config:
+        about = without_published_fields(config.get("pretrained_cfg", {}))
         licensed = {} if license is None else {"license": license}
-        _, *size = about.get("input_size") or (3, 224, 224)  # which timm takes where a description has none
-        known["pretrained_cfg"] = {**about, **timm_preprocessing(spec.data, spec.network, size), **licensed}
-    return known
+        _, *size = about.get("input_size") or (3, 224, 224)  # the default of timm
+        config["pretrained_cfg"] = {**about, **timm_preprocessing(spec.data, spec.network, size), **licensed}
+    return config
 
 
 def _copy(run: RunFolder, file: Path, folder: Path) -> None:
@@ -127,11 +119,11 @@ def _copy(run: RunFolder, file: Path, folder: Path) -> None:
         raise UserError(f"There is no {file}.") from None
 
 
-def _made(
-    folder: Path, known: Mapping[str, Any], network: MakeModule | None, trust_code: bool, needed: bool
+def _open_network(
+    folder: Path, config: Mapping[str, Any], network: MakeModule | None, trust_code: bool, needed: bool
 ) -> nn.Module | None:
-    """The network as it is opened from the folder; one that is not timm's is made only where it is needed."""
-    if "architecture" in known or needed:
+    """Return the network that the folder holds; user code is called only where the network is `needed`."""
+    if "architecture" in config or needed:
         return load_student(folder, network, trust_code=trust_code)
     try:
         with safe_open(folder / "model.safetensors", framework="pt"):
@@ -140,10 +132,10 @@ def _made(
         raise UserError(f"The student's weights cannot be read: {error}.") from None
 
 
-def _with_onnx(network: nn.Module, spec: RunSpec, known: Mapping[str, Any], folder: Path) -> float:
-    about = known.get("pretrained_cfg") or known
-    said = {
-        "labels": known.get("label_names") or [],
+def _write_onnx(network: nn.Module, spec: RunSpec, config: Mapping[str, Any], folder: Path) -> float:
+    about = config.get("pretrained_cfg") or config
+    metadata = {
+        "labels": config.get("label_names") or [],
         "input": "images [batch, channels, height, width], float32, normalised: (pixels in 0..1 - mean) / std"
         if prepares_images(spec.data)
         else "what the dataset of the run's author gave",
@@ -151,23 +143,21 @@ def _with_onnx(network: nn.Module, spec: RunSpec, known: Mapping[str, Any], fold
         "std": about.get("std") or [],
         "output": "logits [batch, classes]",
     }
-    return onnx_file.write_onnx(network, _shape(spec, about), folder / onnx_file.NAME, said)
+    return onnx_file.write_onnx(network, _shape(spec, about), folder / onnx_file.NAME, metadata)
 
 
 def _shape(spec: RunSpec, about: Mapping[str, Any]) -> tuple[int, ...]:
-    """Of one input: as timm's description says it, else as the data shows it."""
+    """Return the shape of one input, from timm's config or else from the data."""
     if about.get("input_size"):
         return tuple(about["input_size"])
     sample = sources.load(spec.data).info.sample if prepares_images(spec.data) else None
     if not isinstance(sample, Tensor):
-        raise UserError(
-            "--onnx must know the shape of what the network is shown, which neither config.json nor the data says."
-        )
+        raise UserError("--onnx needs the shape of the network's input, which neither config.json nor the data has.")
     return tuple(sample.shape[1:])
 
 
 def _training_images(classes: Path) -> int | None:
-    """How many images the student learned from, where the run has written it down."""
+    """Return the number of training images; None where the run did not write it."""
     if not classes.exists():
         return None
     way_out = "Remove it to export without the number of training images."

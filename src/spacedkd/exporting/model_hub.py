@@ -1,4 +1,4 @@
-"""The way to the Hugging Face hub: whether it can be gone, and going it."""
+"""Uploads to the Hugging Face hub."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def check_possible(repository: str) -> None:
         HfApi().model_info(repository, timeout=ANSWER_SECONDS)
     except HFValidationError as error:
         raise UserError(f"--push: the hub has no such names: {first_line(error)}") from None
-    except HfHubHTTPError:  # it answers: there is no such model yet, perhaps
+    except HfHubHTTPError:  # the hub answers; the model may not exist yet
         pass
     except Exception as error:  # of the network
         raise UserError(
@@ -31,7 +31,7 @@ def check_possible(repository: str) -> None:
 
 
 def push(folder: Path, repository: str, private: bool) -> str:
-    """Upload a folder; gives its address."""
+    """Upload a folder, and return its address."""
     from huggingface_hub import HfApi
 
     try:

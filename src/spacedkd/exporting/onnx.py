@@ -53,7 +53,7 @@ def write_onnx(network: nn.Module, shape: tuple[int, ...], path: Path, said: Map
             )
         assert made is not None
         made.model.metadata_props.update({key: _as_text(value) for key, value in said.items()})
-        weights = sum(one.numel() * one.element_size() for one in logits.state_dict().values())
+        weights = sum(tensor.numel() * tensor.element_size() for tensor in logits.state_dict().values())
         made.save(str(path), external_data=weights > _ONE_FILE)
     except Exception as error:  # what the exporter cannot express fails in many ways
         raise UserError(f"This network cannot be written as ONNX: {error_sentence(error)} Leave --onnx out.") from error
@@ -65,7 +65,7 @@ def _as_text(value: Any) -> str:
 
 
 def _compared(logits: nn.Module, shape: tuple[int, ...], path: Path) -> float:
-    """The largest difference between the file and the network, on random inputs of several batch sizes."""
+    """Return the largest difference between the logits of the file and of the network, on random batches."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""A request to export a run, refused where it cannot be done before anything heavy is imported."""
+"""A request to export a run, which is checked before torch is imported."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """An export as it is asked for."""
+    """The settings of an export; see `export`."""
 
     run: Path
     to: Path
@@ -25,8 +25,8 @@ class ExportRequest:
     push: str | None = None
     private: bool = False
 
-    def checked(self) -> Run:
-        """The run it is about, if all of it is possible."""
+    def check(self) -> Run:
+        """Return the run to export; refuse settings that cannot be done."""
         if self.private and self.push is None:
             raise UserError("--private is about --push OWNER/NAME: add it, or leave --private out.")
         if self.average and self.best:
@@ -38,9 +38,7 @@ class ExportRequest:
             )
         if self.to.exists() and (not self.to.is_dir() or any(self.to.iterdir())):
             upload = f" If it is this export already: hf upload {self.push} {self.to}" if self.push is not None else ""
-            raise UserError(
-                f"{self.to} is there already, and nothing is written over: choose another --to, or remove it.{upload}"
-            )
+            raise UserError(f"{self.to} exists, and nothing is overwritten: choose another --to, or remove it.{upload}")
         if self.onnx and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
             raise UserError(f"--onnx needs {', '.join(missing)}: {install_command('onnx')}")
         run = read_run(self.run)

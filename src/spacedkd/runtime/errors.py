@@ -1,6 +1,7 @@
-"""What went wrong on the user's side, said in one line with the way out.
+"""Errors that a user can mend, each one line that says what is wrong and what to do.
 
-Messages name flags (`--lr`). Where no command line runs, `str(error)` names Python's arguments (`optimizer.lr`).
+Messages name flags (`--lr`). Where no command line runs, `str(error)` names Python's arguments (`optimizer.lr`):
+`in_python` replaces the flags.
 """
 
 import difflib
@@ -43,7 +44,7 @@ PYTHON_NAMES: dict[str, str] = {
     "width": "network.width",
     "window": "schedule",
 }
-"""what a flag is called in Python; `spacedkd.config.spec` adds the fields of a spec"""
+"""flag -> its name in Python; `spacedkd.config.spec` adds the fields of a spec"""
 _CHOICES = "accelerator augment method on-nonfinite optimizer precision rate strategy".split()
 """flags whose value is a plain word, which would otherwise be taken for the next word of the sentence"""
 _COMMAND = re.compile(r"spacedkd [a-z]+ .*?(?=\. |, or |$)")
@@ -53,7 +54,7 @@ _command_line = False
 
 @contextmanager
 def on_command_line() -> Iterator[None]:
-    """Let messages name flags while this lasts."""
+    """Let messages name flags inside of the block."""
     before = set_command_line(True)
     try:
         yield
@@ -62,13 +63,14 @@ def on_command_line() -> Iterator[None]:
 
 
 def set_command_line(runs: bool) -> bool:
-    """Say whether the command line runs here, also in the processes it starts; gives what was said before."""
+    """Set whether messages name flags, also in child processes; return what was set before."""
     global _command_line
     before, _command_line = _command_line, runs
     return before
 
 
 def is_command_line() -> bool:
+    """Return whether messages name flags."""
     return _command_line
 
 
@@ -120,7 +122,7 @@ class UserCodeError(UserError):
 
 
 class RemoteTraceback(Exception):
-    """What user code raised in another process, as text."""
+    """The traceback of user code in another process, as text."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -148,9 +150,9 @@ def out_of_memory(error: Exception, when: str = "", batch_size: int | None = Non
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that there is no memory left; torch says it of a CPU in a plain RuntimeError."""
-    said = isinstance(error, RuntimeError) and "allocate memory" in str(error)
-    return said or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    """Return whether an exception means that memory is full; for a CPU torch raises a plain RuntimeError."""
+    on_cpu = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return on_cpu or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 class CannotWrite(UserError, OSError):
@@ -202,7 +204,7 @@ class SnapshotsGone(UserError):
 
 
 def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
-    """An error for a name that does not exist, with the near and the available ones.
+    """Return an error for a name that does not exist, with similar and available names.
 
     >>> print(unknown("method", "kdd", ["none", "kd", "self-kd"]))
     Unknown method 'kdd'. Did you mean 'kd'? Available: none, kd, self-kd.
@@ -219,7 +221,7 @@ def same_name(name: str, names: Iterable[str]) -> str:
     ('self-kd', 'cifar100', 'x')
     """
     names = [*names]
-    meant = [one for one in names if _letters(one) == _letters(name)]
+    meant = [other for other in names if _letters(other) == _letters(name)]
     return name if name in names or len(meant) != 1 else meant[0]
 
 
@@ -228,7 +230,7 @@ def _letters(name: str) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
-    """A question for somebody who typed a name that does not exist, where there are names like it.
+    """Return a question with names similar to one that does not exist; empty text where there are none.
 
     >>> did_you_mean("--epoch", ["--epochs", "--seed"]), did_you_mean("x", ["a", "b"])
     (" Did you mean '--epochs'?", '')
@@ -264,7 +266,7 @@ def check_between(name: str, value: float | None, least: float, most: float = ma
 
 
 def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
-    """A count as an int, also where numpy or torch counted; anything else is refused."""
+    """Return a count as an int, also one of numpy or torch; anything else is refused."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -275,7 +277,7 @@ def whole_number(name: str, value: SupportsIndex, least: int = 0) -> int:
 
 
 def pluralize(number: float, noun: str) -> str:
-    """A number of things in a message.
+    """Return a number with its noun, for a message.
 
     >>> pluralize(1.0, "epoch"), pluralize(2.5, "epoch"), pluralize(3_000_000, "update")
     ('1 epoch', '2.5 epochs', '3000000 updates')
@@ -284,7 +286,7 @@ def pluralize(number: float, noun: str) -> str:
 
 
 def format_value(value: object) -> str:
-    """A value in a message: a number in a few digits, anything long cut.
+    """Return a value for a message: a number in a few digits, a long text cut off.
 
     >>> format_value(2e9), format_value("x" * 99), format_value(10**400)
     ('2e+09', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a number of 401 digits')
@@ -313,5 +315,5 @@ def printable(text: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, or what it is called if it says nothing."""
+    """Return the first line of an error's message, or the name of its class where it has none."""
     return (str(error).splitlines() or [""])[0].strip() or type(error).__name__
