@@ -1,4 +1,4 @@
-"""At which scale the paper's experiments are done again: the same arms on networks and data one can afford."""
+"""The scales of a reproduction: the same arms on networks, images and runs that one can afford."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -9,8 +9,6 @@ from spacedkd.config.recipes import RECIPES, recipe
 from spacedkd.config.spec import AugmentSpec, DataSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.runtime.errors import unknown
 from spacedkd.schedule import Duration
-
-# At which scale the paper's experiments are done again: the same arms on networks and data one can afford.
 
 Arm = Callable[[RunSpec], RunSpec]
 
@@ -57,30 +55,30 @@ class Scale:
     def run(
         self, network: str, data: str = "cifar100", arm: Arm = lambda run: run, teacher: str | None = None
     ) -> RunSpec:
-        """An arm of online KD: two networks, of which the student is named first."""
+        """Return an arm of online KD: two networks, of which the student is named first."""
         family = "vit" if network in TRANSFORMERS or teacher in TRANSFORMERS else "cnn"
         return self._run(family, network, data, arm, teacher)
 
     def self_run(self, network: str, data: str = "cifar100", arm: Arm = lambda run: run) -> RunSpec:
-        """An arm of self KD: one network with early exits, in the variant that the arm names."""
+        """Return an arm of self KD: one network with early exits, in the variant that the arm names."""
         if network not in TRANSFORMERS:
             return self._run("self", network, data, arm, asked_for=["method.variant"])
         self_kd = MethodSpec("self-kd", {"variant": "live"})
         return self._run("vit", network, data, lambda run: arm(replace(run, method=self_kd)))
 
     def names(self, spec: RunSpec) -> tuple[str, str]:
-        """What the student's network and the data of one of its runs are called: resnet18, cifar100."""
-        network = next(name for name, one in self.networks.items() if _same_network(one, spec.network))
-        data = next(name for name, one in self.data.items() if _same_images(one, spec.data))
-        return network, data
+        """Return the names of a run's network (the student's) and data at this scale, such as resnet18 and cifar100."""
+        network_name = next(name for name, network in self.networks.items() if _is_variant(spec.network, network))
+        data_name = next(name for name, data in self.data.items() if _has_same_images(spec.data, data))
+        return network_name, data_name
 
     @property
     def folder(self) -> str:
-        """Where its tables lie in a store."""
+        """The name of the folder of its tables in a store."""
         return self.name if self.recipe == "paper" else f"{self.name}-{self.recipe}"
 
     def part(self, epochs: float, network: str = "resnet18") -> float:
-        """So many of the paper's epochs, as epochs of this scale's shorter runs."""
+        """Return so many of the paper's epochs as epochs of this scale's shorter runs."""
         whole = EPOCHS["vit" if network in TRANSFORMERS else "cnn"]
         return epochs if self.epochs is None else epochs * self.epochs / whole
 
@@ -94,13 +92,13 @@ class Scale:
         asked_for: Collection[str] = (),
     ) -> RunSpec:
         name = f"{self.recipe}-{family}"
-        change = partial(self._changed, network=network, data=data, arm=arm, teacher=teacher)
+        change = partial(self._adapt, network=network, data=data, arm=arm, teacher=teacher)
         run = change(RECIPES[name].spec)
         others = [quirk for quirk in RECIPES[name].quirks if _is_about_another_method(quirk, name, run)]
         return recipe(name, others, change, asked_for)
 
-    def _changed(self, run: RunSpec, network: str, data: str, arm: Arm, teacher: str | None) -> RunSpec:
-        """A recipe's run with the networks, the data and the length of this scale."""
+    def _adapt(self, run: RunSpec, network: str, data: str, arm: Arm, teacher: str | None) -> RunSpec:
+        """Return a recipe's run with the networks, the data and the length of this scale."""
         where = replace(self.data[data], drop_last=run.data.drop_last)
         if where.root != self.root and where.source != "digits":
             where = replace(where, root=self.root)
@@ -126,23 +124,23 @@ class Scale:
         )
 
 
-def _same_network(one: NetworkSpec, other: NetworkSpec) -> bool:
-    """Whatever a quirk adds to its options."""
-    return one.name == other.name and {**other.options, **one.options} == other.options
+def _is_variant(network: NetworkSpec, of: NetworkSpec) -> bool:
+    """Return whether a network is another one with further options, such as those that a quirk adds."""
+    return of.name == network.name and {**network.options, **of.options} == network.options
 
 
-def _same_images(one: DataSpec, other: DataSpec) -> bool:
-    return (one.source, one.train_limit) == (other.source, other.train_limit)
+def _has_same_images(data: DataSpec, other: DataSpec) -> bool:
+    return (data.source, data.train_limit) == (other.source, other.train_limit)
 
 
 def _is_about_another_method(quirk: str, name: str, run: RunSpec) -> bool:
     """Return whether a quirk would set options of the recipe's method in a run that has another."""
-    places = QUIRKS[quirk].settings(run)
-    return run.method.name != RECIPES[name].spec.method.name and any(place.startswith("method.") for place in places)
+    fields = QUIRKS[quirk].settings(run)
+    return run.method.name != RECIPES[name].spec.method.name and any(field.startswith("method.") for field in fields)
 
 
 def title(network: str, data: str) -> str:
-    """A row of a table."""
+    """Return the name of a table's row."""
     return f"{TITLES[network]}, {TITLES[data]}"
 
 
@@ -162,7 +160,7 @@ _PAPER_NETWORKS = {
 
 
 def _transformers(side: int, patch: int, width: int, depth: int, pit: tuple[int, int, int]) -> dict[str, NetworkSpec]:
-    """Smaller forms of both: for images of this side, so wide and deep; `pit` are the depths of its stages."""
+    """Return smaller forms of both: for images of this side, so wide and deep; `pit` are the depths of its stages."""
     deit = {"img_size": side, "patch_size": patch, "embed_dim": width, "depth": depth, "num_heads": 2}
     pools = {"img_size": side, "patch_size": patch, "stride": patch // 2, "stem_type": "overlap"}
     stages = {"base_dims": [width // 4] * 3, "depth": [*pit], "heads": [2, 4, 8], "mlp_ratio": 4}
@@ -221,16 +219,9 @@ SCALES = {scale.name: scale for scale in (SMOKE, CPU, PAPER)}
 
 
 def scale_of(name: str, recipe: str = "paper", root: str = "data") -> Scale:
+    """Return a scale by name, with a recipe (paper or official) and the folder of the data sets."""
     if name not in SCALES:
         raise unknown("scale", name, SCALES)
     if recipe not in ("paper", "official"):
         raise unknown("recipe of a reproduction", recipe, ("paper", "official"))
     return replace(SCALES[name], recipe=recipe, root=root)
-
-
-# What a table costs, from the passes of its runs alone; `--plan` measures instead.
-
-
-LEARNS, TEACHES, REPLAYS = 3.0, 1.0, 3.5
-"""forward passes a step, a backward pass counted as two: of a network that learns; that is frozen while another learns
-from it; of one with exits that learns once more in the replay"""

@@ -1,4 +1,4 @@
-"""Where the runs of all tables are kept: each once, under the fingerprint of what it computes.
+"""The store of the runs of all tables: each run once, under the fingerprint of what it computes.
 
 STORE/store.json               the versions it is made with, and the precision
 STORE/runs/FINGERPRINT/seedN   a run; the fingerprint is that of seed 0, whichever table asked for it first
@@ -30,69 +30,17 @@ from spacedkd.runtime.files import Folder, write_json, write_text
 from spacedkd.runtime.locks import hold
 from spacedkd.runtime.signals import Stop, never_stop
 
-# A store without its networks: what tables are made of, small enough for a repository.
-
-TABLES = ("results.json", "table.md")
-
-
-def copy_numbers(store: Path, runs: Iterable[Run], tables: Iterable[Path], to: Path) -> None:
-    """The numbers of runs and tables of a store, under the same names in another folder."""
-    make_folder(to, "--numbers")
-    _copy(store, to, "store.json")
-    for run in runs:
-        place = run.folder.relative_to(store)
-        make_folder(to / place, "--numbers")
-        journal = "".join(_accuracies(run))
-        write_json(to / place / "spec.json", _without_places(run.folder), to)
-        write_text(to / place / "journal.jsonl", journal, to)
-        write_json(to / place / "result.json", _with_digest(run, journal), to)
-        _copy(store, to, str(place / EVALUATION))
-    for table in tables:
-        make_folder(to / table.relative_to(store), "--numbers")
-        _copy(store, to, *(str(table.relative_to(store) / name) for name in TABLES))
-
-
-def _copy(store: Path, to: Path, *names: str) -> None:
-    for name in names:
-        if (store / name).exists():
-            with Folder((store / name).parent).reading(store / name) as file:
-                write_text(to / name, file.read().decode(), to)
-
-
-def _with_digest(run: Run, journal: str) -> dict[str, Any]:
-    """A run's result with the digest of the journal that goes with it here; its networks stay behind."""
-    result: dict[str, Any] = read_json(run.folder / "result.json", within=run.folder)
-    if "journal" in run.digests:
-        result["digests"] = {"journal": hashlib.sha256(journal.encode()).hexdigest()}
-    return result
-
-
-def _accuracies(run: Run) -> Iterable[str]:
-    check_journal(run.folder, run.digests)
-    lines = read_journal(run.folder / "journal.jsonl", within=run.folder)
-    return (json.dumps(line) + "\n" for line in lines if line["event"] == "accuracy")
-
-
-def _without_places(run: Path) -> dict[str, Any]:
-    """A run's spec, with the run whose teacher it followed named as the store has it."""
-    spec: dict[str, Any] = read_json(run / "spec.json", within=run)
-    if spec["teacher_path"] is not None:
-        spec["teacher_path"] = Path("runs", *Path(spec["teacher_path"]).parts[-2:]).as_posix()  # wherever it was then
-    return spec
-
-
-# Where the runs of all tables are kept: each once, under the fingerprint of what it computes.
-
 PACKAGES = ("spacedkd", "torch", "torchvision", "timm", "numpy")
-"""which decide the bits"""
+"""the packages whose versions decide the bits of a run"""
 
 
 def versions() -> dict[str, str]:
+    """Return the installed versions of the packages that decide the bits."""
     return {package: version(package) for package in PACKAGES}
 
 
 class MadeWith(NamedTuple):
-    """What all runs of a store have in common."""
+    """The versions and the precision that all runs of a store have in common."""
 
     versions: dict[str, str]
     """none where nothing is there yet"""
@@ -102,15 +50,19 @@ class MadeWith(NamedTuple):
 
 @dataclass(frozen=True)
 class Arm:
-    """A run over seeds, as it will be computed."""
+    """A run over seeds, resolved for this store."""
 
     spec: RunSpec
-    """filled in, of seed 0"""
+    """resolved, of seed 0"""
     fingerprint: str
 
 
 class Store:
-    """The runs of a folder."""
+    """A folder of runs that tables are made from.
+
+    >>> Store("nowhere").run_folder(Arm(RunSpec(), "0112ca1d854d5da8"), seed=3).as_posix()
+    'nowhere/runs/0112ca1d854d5da8/seed3'
+    """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -124,23 +76,23 @@ class Store:
         if others:
             now = {name: versions().get(name, "none") for name in others}
             raise UserError(
-                f"The runs in {self.folder} were made with {_words(others)}, and this is {_words(now)}: install those, "
-                f"or begin another store with {flag} FOLDER."
+                f"The runs in {self.folder} were made with {_join_versions(others)}, and this is "
+                f"{_join_versions(now)}: install those, or begin another store with {flag} FOLDER."
             )
 
     def check_for_numbers(self, folder: Path) -> None:
-        """Refuse a folder whose numbers were made otherwise than those of this store, with which it would mix them."""
-        there = Store(folder)
-        there.check("--numbers")
-        if there._made_with.versions and there._made_with.precision != self._made_with.precision:
+        """Refuse a folder whose numbers have other versions or another precision than those of this store."""
+        other = Store(folder)
+        other.check("--numbers")
+        if other._made_with.versions and other._made_with.precision != self._made_with.precision:
             raise UserError(
-                f"The runs in {folder} are in {there._made_with.precision}, those in {self.folder} in "
+                f"The runs in {folder} are in {other._made_with.precision}, those in {self.folder} in "
                 f"{self._made_with.precision}: give --numbers another folder."
             )
 
     @cached_property
     def _made_with(self) -> MadeWith:
-        """What store.json says; a store that was begun on another machine goes on as it began there."""
+        """The content of store.json: a store that was begun on another machine keeps its versions and precision."""
         path = self.folder / "store.json"
         if not path.exists():
             return MadeWith({}, best_precision("auto"))
@@ -154,11 +106,12 @@ class Store:
             raise
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise UserError(
-                f"{path} cannot be read: delete it if the runs were made with {_words(versions())}."
+                f"{path} cannot be read: delete it if the runs were made with {_join_versions(versions())}."
             ) from None
         return MadeWith(before, precision)
 
     def begin(self) -> None:
+        """Make the folder and its store.json, unless they are there."""
         make_folder(self.folder, "--store")
         self.check()
         if not (self.folder / "store.json").exists():
@@ -166,21 +119,22 @@ class Store:
             write_json(self.folder / "store.json", made_with, self.folder)
 
     def arm(self, spec: RunSpec) -> Arm:
-        """A spec as it will be computed; what is wrong with it, or with its data, is said here."""
-        asked = spec.fingerprint()
-        if asked in self._arms:
-            return self._arms[asked]
+        """Return the arm of a spec; a spec or data that cannot be trained is refused."""
+        fingerprint = spec.fingerprint()
+        if fingerprint in self._arms:
+            return self._arms[fingerprint]
         precision = self._made_with.precision if spec.precision == "auto" else spec.precision
-        filled = resolve_spec(replace(spec, seed=0, precision=precision), library=self.library)
-        engine = replace(filled.engine, threads=spec.engine.threads)  # how many depends on how many go on at once
-        self._arms[asked] = Arm(replace(filled, engine=engine), filled.fingerprint())
-        return self._arms[asked]
+        resolved = resolve_spec(replace(spec, seed=0, precision=precision), library=self.library)
+        engine = replace(resolved.engine, threads=spec.engine.threads)  # how many depends on how many go on at once
+        self._arms[fingerprint] = Arm(replace(resolved, engine=engine), resolved.fingerprint())
+        return self._arms[fingerprint]
 
     def run_folder(self, arm: Arm, seed: int) -> Path:
+        """Return the folder of a run, which may not be there."""
         return self.folder / "runs" / arm.fingerprint / f"seed{seed}"
 
     def runs(self, arm: Arm) -> dict[int, Run]:
-        """The finished runs of an arm, by seed."""
+        """Return the finished runs of an arm, by seed."""
         folders = sorted((self.folder / "runs" / arm.fingerprint).glob("seed*"))
         for folder in folders:
             if folder not in self._runs and RunFolder(folder).finished():  # after which it does not change
@@ -188,7 +142,7 @@ class Store:
         return {run.seed: run for folder in folders if (run := self._runs.get(folder)) is not None}
 
     def jobs(self, arms: Mapping[str, Arm], seeds: Iterable[int], at_once: int) -> list[Job]:
-        """Every arm over seeds, seed by seed, so that all that is begun is soon complete; arms have labels."""
+        """Return the runs of labelled arms, seed by seed, so that a seed that is begun is soon complete."""
         return [
             scheduler.make_job(
                 replace(arm.spec, seed=seed, label=label), self.run_folder(arm, seed), at_once, self.library
@@ -205,14 +159,17 @@ class Store:
         ray: str | None = None,
         stop: Stop = never_stop,
     ) -> dict[Path, UserError]:
-        """Train what is not finished; gives those that diverged or failed. One command at a time trains in a store."""
+        """Train the runs that are not finished; return the errors of those that diverged or failed, by folder.
+
+        Only one command at a time trains in a store.
+        """
         self.begin()
         with hold(self.folder / ".lock", within=self.folder):
             return scheduler.run_jobs(jobs, at_once, callback, library=self.library, ray=ray, stop=stop)
 
 
 def _read(folder: Path) -> Run:
-    """A finished run, which must be the one that its place says."""
+    """Return a finished run; a run in the folder of another one is refused."""
     run = read_run(folder)
     computes = replace(run.spec, seed=0).fingerprints()
     if folder.parent.name not in computes or folder.name != f"seed{run.seed}":
@@ -220,5 +177,57 @@ def _read(folder: Path) -> Run:
     return run
 
 
-def _words(found: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {text}" for name, text in found.items())
+def _join_versions(by_package: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {text}" for name, text in by_package.items())
+
+
+# A copy without networks: the numbers that tables are made of, small enough for a repository
+
+TABLES = ("results.json", "table.md")
+
+
+def copy_numbers(store: Path, runs: Iterable[Run], tables: Iterable[Path], to: Path) -> None:
+    """Copy the numbers of runs and tables of a store, under the same names, into another folder."""
+    make_folder(to, "--numbers")
+    _copy(store, to, "store.json")
+    for run in runs:
+        folder = run.folder.relative_to(store)
+        make_folder(to / folder, "--numbers")
+        journal = "".join(_accuracies(run))
+        write_json(to / folder / "spec.json", _portable_spec(run.folder), to)
+        write_text(to / folder / "journal.jsonl", journal, to)
+        write_json(to / folder / "result.json", _with_digest(run, journal), to)
+        _copy(store, to, str(folder / EVALUATION))
+    for table in tables:
+        make_folder(to / table.relative_to(store), "--numbers")
+        _copy(store, to, *(str(table.relative_to(store) / name) for name in TABLES))
+
+
+def _copy(store: Path, to: Path, *names: str) -> None:
+    for name in names:
+        if (store / name).exists():
+            with Folder((store / name).parent).reading(store / name) as file:
+                write_text(to / name, file.read().decode(), to)
+
+
+def _with_digest(run: Run, journal: str) -> dict[str, Any]:
+    """Return a run's result with the digest of the shortened journal; its networks are not copied."""
+    result: dict[str, Any] = read_json(run.folder / "result.json", within=run.folder)
+    if "journal" in run.digests:
+        result["digests"] = {"journal": hashlib.sha256(journal.encode()).hexdigest()}
+    return result
+
+
+def _accuracies(run: Run) -> Iterable[str]:
+    """Return the lines of a run's journal that have accuracies; a damaged journal is refused."""
+    check_journal(run.folder, run.digests)
+    lines = read_journal(run.folder / "journal.jsonl", within=run.folder)
+    return (json.dumps(line) + "\n" for line in lines if line["event"] == "accuracy")
+
+
+def _portable_spec(run: Path) -> dict[str, Any]:
+    """Return a run's spec, with the run that its teacher is replayed from named by its folder in the store."""
+    spec: dict[str, Any] = read_json(run / "spec.json", within=run)
+    if spec["teacher_path"] is not None:
+        spec["teacher_path"] = Path("runs", *Path(spec["teacher_path"]).parts[-2:]).as_posix()  # wherever it was then
+    return spec

@@ -1,7 +1,11 @@
-"""What a table of the paper is: cells, each an arm of ours beside a number of the paper's."""
+"""The declaration of one table or figure of the paper: cells, each a run of ours beside a number of the paper's.
+
+A file in `paper/tables` declares one `TABLE` with these types.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from spacedkd.config.spec import RunSpec
@@ -10,14 +14,14 @@ from spacedkd.paper.scales import Scale
 Key = tuple[str, str]
 """row and column"""
 ACCURACY = "late"
-"""the metric tables are about unless they say otherwise"""
+"""the metric of a cell that names no other"""
 Claims = Literal["gain", "no gain", "no cost"]
 """what the paper says of an effect: it is better, it is not better, it costs no more"""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table: a run over seeds, what is read of it, and what the paper has."""
+    """One number of a table: a run over seeds, the metric that is read of it, and the paper's number."""
 
     row: str
     column: str
@@ -42,14 +46,14 @@ class Cell:
 
 
 class Axis(NamedTuple):
-    """Columns that have a place on the x axis of a figure; every row is a line."""
+    """The x axis of a figure: the value of each column; every row is a line."""
 
     title: str
     values: Mapping[str, float]
 
 
 class Instruments(NamedTuple):
-    """What `spacedkd evaluate` must have measured of every run of a table."""
+    """The instruments of `spacedkd evaluate` that every run of a table must have been measured with."""
 
     corruptions: tuple[str, ...] = ()
     severities: tuple[int, ...] = (1, 3, 5)
@@ -72,6 +76,18 @@ class Summary(NamedTuple):
     """a pattern of the rows it is about"""
 
 
+class Outcome(NamedTuple):
+    """The outcome of an experiment: its headline, a note for each finding, and the pages it wrote."""
+
+    headline: str
+    notes: Sequence[str]
+    pages: Sequence[str]
+
+
+Experiment = Callable[[Scale, Path, str, Callable[[str, int, int], None]], Outcome]
+"""measures a claim that no runs are trained for; gets the scale, a folder, the command and a progress callback"""
+
+
 @dataclass(frozen=True)
 class Table:
     """A table or figure of the paper."""
@@ -79,8 +95,8 @@ class Table:
     title: str
     reference: str
     """where it stands in the paper"""
-    place: int
-    """in lists"""
+    order: int
+    """its place in lists"""
     cells: Callable[[Scale], Iterable[Cell]]
     axis: Axis | None = None
     instruments: Instruments = Instruments()
@@ -93,23 +109,25 @@ class Table:
     notes: Sequence[str] = field(default=())
     also: Sequence[str] = ("last", "best")
     """metrics shown beside the main one"""
+    experiment: Experiment | None = None
+    """what is measured in place of cells, for a claim such as a theorem"""
 
 
-class Named(NamedTuple):
-    """A table, what it is called, and what the paper says with it, in one sentence."""
+class NamedTable(NamedTuple):
+    """A table with its name and the paper's claim in one sentence."""
 
     name: str
     claim: str
     table: Table
 
 
-def beside(cells: Iterable[Cell], column: str, only: Sequence[str] = ()) -> list[Cell]:
-    """Cells whose effect is measured against this column of their row; only those of some columns, where given."""
-    found = [*cells]
-    there = {cell.key for cell in found}
+def compare_with_column(cells: Iterable[Cell], column: str, only: Sequence[str] = ()) -> list[Cell]:
+    """Return the cells, each measured against this column of its row; with `only`, the cells of those columns alone."""
+    cells = [*cells]
+    keys = {cell.key for cell in cells}
     return [
         replace(cell, against=(cell.row, column))
-        if cell.column != column and (not only or cell.column in only) and (cell.row, column) in there
+        if cell.column != column and (not only or cell.column in only) and (cell.row, column) in keys
         else cell
-        for cell in found
+        for cell in cells
     ]

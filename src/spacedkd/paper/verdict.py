@@ -1,114 +1,17 @@
-"""What a few seeds can say of an effect, and whether that is what the paper says."""
+"""Verdicts: whether the effects of a few seeds are what the paper says.
+
+`judge` judges a difference, `judge_fit` the bend of a parabola, `sentence` a whole claim; `rule` says in words how. The
+statistics themselves are those of `evaluation.statistics`, the fits those of `paper.parabola`.
+"""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from statistics import variance
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
-import numpy as np
-
-from spacedkd.config.serialization import to_json
-from spacedkd.evaluation.statistics import Difference, confidence_interval, half_width
+from spacedkd.evaluation.statistics import Difference, half_width
+from spacedkd.paper.parabola import ROUNDING, Fit
 from spacedkd.runtime.errors import pluralize
-
-DRAWS = 20_000
-
-
-ROUNDING = 1e-9
-
-
-"""a bend that the arithmetic alone may leave behind, where all values are equal"""
-
-
-BySeed = Mapping[float, Mapping[int, float]]
-
-
-"""values at each x, by seed"""
-
-
-def parabola(by_seed: BySeed) -> dict[str, Any] | None:
-    """Least squares through all seeds' values at each x; the optimum's interval is a bootstrap.
-
-    An optimum exists where the parabola opens downwards; it is looked for within the x that were measured. `bend` is
-    the coefficient of x^2 with the interval of its mean over seeds. None where fewer than three x, or no seed, have
-    been measured everywhere.
-    """
-    places = sorted(by_seed)
-    seeds = sorted(set.intersection(*(set(values) for values in by_seed.values()))) if places else []
-    if len(places) < 3 or not seeds:
-        return None
-    x = np.array(places)
-    values = np.array([[by_seed[place][seed] for place in places] for seed in seeds])
-    each = np.polynomial.polynomial.polyfit(x, values.T, 2).T  # least squares is linear: the mean fit is the fit
-    low, high = _interval(x, each)
-    return {
-        "coefficients": each.mean(0).tolist(),
-        "bend": to_json(confidence_interval(each[:, 2].tolist())),
-        "opens": _opens(each[:, 2].mean()),
-        "optimum": float(_optima(x, each.mean(0, keepdims=True))[0]),
-        "low": low,
-        "high": high,
-        "within": [places[0], places[-1]],
-    }
-
-
-def around_their_means(rows: Sequence[BySeed]) -> BySeed:
-    """The values of several rows as those of one: each row's distances from its own mean, averaged over the rows.
-
-    Of rows with the same x the parabola through it is that through all of them, each moved to a height of its own.
-    """
-    places = set.intersection(*(set(row) for row in rows)) if rows else set()
-    seeds = set.intersection(*(set(row[x]) for row in rows for x in places)) if places else set()
-
-    def away(row: BySeed, x: float, seed: int) -> float:
-        return row[x][seed] - math.fsum(row[place][seed] for place in places) / len(places)
-
-    return {x: {seed: math.fsum(away(row, x, seed) for row in rows) / len(rows) for seed in seeds} for x in places}
-
-
-def bend_error(rows: Sequence[BySeed], repeats: int) -> float | None:
-    """Return the standard error of the bend of the parabola through all rows, each value a mean of so many repeats.
-
-    Repeats are taken to scatter as the seeds of each row at each x do, and to be independent. None where a value has
-    fewer than two seeds, or fewer than three x are there.
-    """
-    places = sorted(set.intersection(*(set(row) for row in rows))) if rows else []
-    if len(places) < 3 or any(len(row[x]) < 2 for row in rows for x in places):
-        return None
-    weights = np.linalg.pinv(np.vander(np.array(places), 3, increasing=True))[2]  # the bend is a sum of the values
-    variances = np.array([[np.var([*row[x].values()], ddof=1) for x in places] for row in rows])
-    return math.sqrt(float((variances * weights**2).sum()) / repeats) / len(rows)
-
-
-def _interval(x: np.ndarray, each: np.ndarray) -> tuple[float | None, float | None]:
-    """95 % of the optima of parabolas drawn as uncertain as the mean one is; one seed has no interval.
-
-    A parametric bootstrap: coefficients from the multivariate t that few seeds leave of their mean, so that the
-    interval of a mean would be Student's. Seeds drawn again from two or three would give a handful of means.
-    """
-    n = len(each)
-    if n < 2:
-        return None, None
-    chance = np.random.default_rng(0)
-    normal = chance.standard_normal((DRAWS, n)) @ (each - each.mean(0)) / math.sqrt(n * (n - 1))
-    drawn = each.mean(0) + normal / np.sqrt(chance.chisquare(n - 1, (DRAWS, 1)) / (n - 1))
-    low, high = np.quantile(_optima(x, drawn), (0.025, 0.975))
-    return float(low), float(high)
-
-
-def _opens(bend: float) -> str:
-    return "nowhere" if abs(bend) <= ROUNDING else "down" if bend < 0 else "up"
-
-
-def _optima(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """Where each a + b x + c x^2 is highest, among the x from the least to the greatest."""
-    a, b, c = coefficients.T
-    vertex = np.divide(-b, 2 * c, out=np.full_like(b, x[0]), where=c < 0)
-    places = np.stack([np.full_like(b, x[0]), np.full_like(b, x[-1]), vertex.clip(x[0], x[-1])])
-    highest = (a + b * places + c * places**2).argmax(0, keepdims=True)
-    best: np.ndarray = np.take_along_axis(places, highest, 0)[0]
-    return best
-
 
 Verdict = Literal["agrees", "disagrees", "smaller than the paper's", "cannot tell"]
 SMALLER: Verdict = "smaller than the paper's"
@@ -162,7 +65,7 @@ def rule(claims: Collection[str], fitted: bool = False, summarised: bool = False
 
 
 class Reported(NamedTuple):
-    """A difference of the paper's, as a part of one, and the standard error that a mean of its repeats has."""
+    """A difference of the paper's, as a part of one, with the standard error of a mean of its repeats."""
 
     difference: float
     error: float | None = None
@@ -170,7 +73,7 @@ class Reported(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A verdict, and why."""
+    """A verdict and its reason."""
 
     verdict: Verdict
     why: str
@@ -190,17 +93,21 @@ def reported_error(arm: Sequence[float], reference: Sequence[float], resolution:
     return max(math.sqrt((variance(arm) + variance(reference)) / REPEATS), resolution / math.sqrt(6 * REPEATS))
 
 
-def judge(found: Difference, paper: Reported | None, claims: str) -> Judged:
-    """Judge a difference by what the paper says; `paper` is its own, if it prints one."""
-    if found.low is None or found.high is None:
+def judge(ours: Difference, paper: Reported | None, claims: str) -> Judged:
+    """Judge our difference by what the paper claims of it; `paper` is its own difference, if it prints one.
+
+    >>> judge(Difference(0.010, 0.002, 0.018, 0.02, 6), Reported(0.0138), "gain").verdict
+    'agrees'
+    """
+    if ours.low is None or ours.high is None:
         return Judged("cannot tell", "one seed has no interval")
     if claims == "no gain":
-        return _no_gain(found.low, found.high)
+        return _judge_no_gain(ours.low, ours.high)
     if claims == "no cost":
-        return _no_cost(found.low, found.high)
+        return _judge_no_cost(ours.low, ours.high)
     side = math.copysign(1.0, (paper.difference if paper else 0.0) or 1.0)
-    low, high = (found.low, found.high) if side > 0 else (-found.high, -found.low)
-    smaller = paper is not None and _excludes(found, paper, side)
+    low, high = (ours.low, ours.high) if side > 0 else (-ours.high, -ours.low)
+    smaller = paper is not None and _rules_out(ours, paper, side)
     if low > 0:
         return Judged("agrees", "the sign is the paper's" + (", and the effect is smaller" if smaller else ""))
     if high < 0:
@@ -210,20 +117,20 @@ def judge(found: Difference, paper: Reported | None, claims: str) -> Judged:
     return Judged("cannot tell", "the interval holds zero" + ("" if paper is None else _not_excluded(paper)))
 
 
-def _excludes(found: Difference, paper: Reported, side: float) -> bool:
-    """Whether our effect is shown to be less than the paper's, with the errors of both counted."""
-    if found.low is None or found.high is None or paper.error is None:
+def _rules_out(ours: Difference, paper: Reported, side: float) -> bool:
+    """Return whether our effect is shown to be less than the paper's, with the errors of both counted."""
+    if ours.low is None or ours.high is None or paper.error is None:
         return False
-    half = (found.high - found.low) / 2
-    both = math.hypot(half, half_width(paper.error, found.n))  # the same t for both: our seeds alone show the scatter
-    return abs(paper.difference) - side * found.mean > both
+    half = (ours.high - ours.low) / 2
+    both = math.hypot(half, half_width(paper.error, ours.n))  # the same t for both: our seeds alone show the scatter
+    return abs(paper.difference) - side * ours.mean > both
 
 
 def _not_excluded(paper: Reported) -> str:
     return ", and one of the paper's size is not ruled out" if paper.difference else ""
 
 
-def _no_gain(low: float, high: float) -> Judged:
+def _judge_no_gain(low: float, high: float) -> Judged:
     if low > 0:
         return Judged("disagrees", "there is a gain")
     if high < NO_GAIN:
@@ -231,8 +138,8 @@ def _no_gain(low: float, high: float) -> Judged:
     return Judged("cannot tell", "the interval holds zero and half the gain that the paper reports of spacing")
 
 
-def _no_cost(low: float, high: float) -> Judged:
-    """Of counts turned round, so that above zero is cheaper."""
+def _judge_no_cost(low: float, high: float) -> Judged:
+    """Judge the interval of a negated count: above zero is cheaper."""
     if high < 0:
         return Judged("disagrees", "it costs more")
     if low >= 0:
@@ -240,18 +147,23 @@ def _no_cost(low: float, high: float) -> Judged:
     return Judged("cannot tell", "it may cost more or less")
 
 
-def judge_fit(found: Mapping[str, Any], paper: Mapping[str, Any] | None, error: float | None = None) -> Judged:
-    """Judge the bend of a parabola by that of the paper's own numbers, as `parabola` gives both.
+def judge_fit(ours: Fit, paper: Fit | None, error: float | None = None) -> Judged:
+    """Judge the bend of a parabola by that of the paper's own numbers.
 
-    `error` is the standard error of the paper's bend. Of the optimum the reason says where it lies.
+    `error` is the standard error of the paper's bend. The reason says where the optimum lies.
     """
-    mean, low, high = (_unless_rounding(found["bend"][name]) for name in ("mean", "low", "high"))
+    bend = ours["bend"]
+    mean, low, high = (_without_rounding(value) for value in (bend["mean"], bend["low"], bend["high"]))
     if mean is None or low is None or high is None:
         return Judged("cannot tell", "one seed has no interval")
     theirs = None if paper is None or paper["opens"] != "down" else Reported(-paper["coefficients"][2], error)
-    judged = judge(Difference(-mean, -high, -low, None, found["bend"]["n"]), theirs, "gain")
+    judged = judge(Difference(-mean, -high, -low, None, bend["n"]), theirs, "gain")
     if judged.verdict == "agrees":
-        return Judged("agrees", "it bends down" + ("" if theirs is None else _where(found, paper)))
+        inside = ""
+        if theirs is not None and paper is not None and ours["low"] is not None and ours["high"] is not None:
+            contains = ours["low"] <= paper["optimum"] <= ours["high"]
+            inside = f", {'with' if contains else 'without'} the paper's optimum in its interval"
+        return Judged("agrees", f"it bends down{inside}")
     whys = {
         "disagrees": "it bends up",
         SMALLER: "no bend is shown, and one like the paper's is ruled out",
@@ -260,14 +172,8 @@ def judge_fit(found: Mapping[str, Any], paper: Mapping[str, Any] | None, error: 
     return Judged(judged.verdict, whys[judged.verdict])
 
 
-def _where(found: Mapping[str, Any], paper: Mapping[str, Any] | None) -> str:
-    assert paper is not None
-    inside = found["low"] <= paper["optimum"] <= found["high"]
-    return f", {'with' if inside else 'without'} the paper's optimum in its interval"
-
-
-def _unless_rounding(value: float | None) -> float | None:
-    """Zero in place of a bend that the arithmetic alone may have left behind."""
+def _without_rounding(value: float | None) -> float | None:
+    """Return a number, or zero in place of a bend that the arithmetic alone may have left behind."""
     return 0.0 if value is not None and abs(value) <= ROUNDING else value
 
 

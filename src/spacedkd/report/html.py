@@ -1,4 +1,4 @@
-"""What a page is put together from: elements, sections, figures, tables, and what is folded away."""
+"""The renderer of pages: HTML elements, tables, figures, sections that are folded away, and the whole document."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -26,13 +26,13 @@ class Markup(str):
 
 
 Titled = tuple[str, str, Markup]
-"""a picture below its title and what is said of it"""
+"""the title of a picture, a remark about it, and the picture"""
 Sections = Mapping[str, tuple[str, Iterable[str]]]
 """title and content of each by its name; one without content is left out"""
 
 
 def join(*parts: str) -> Markup:
-    """One after the other.
+    """Join texts and elements; texts are escaped.
 
     >>> join("a < b", Markup("<br>"))
     'a &lt; b<br>'
@@ -41,7 +41,7 @@ def join(*parts: str) -> Markup:
 
 
 def tag(name: str, /, *content: str, **attributes: str | float | None) -> Markup:
-    """One element; `class_` is class and an underscore in a name is a hyphen; None leaves an attribute out.
+    """Return one element; `class_` is class and an underscore in a name is a hyphen; None leaves an attribute out.
 
     >>> tag("line", x1=0, stroke_width=1.5, class_='"')
     '<line x1="0" stroke-width="1.5" class="&quot;"></line>'
@@ -55,12 +55,12 @@ def tag(name: str, /, *content: str, **attributes: str | float | None) -> Markup
 
 
 def pixels(value: float) -> str:
-    """To a tenth of a pixel: finer cannot be seen and makes the page longer."""
+    """Return a length to a tenth of a pixel: finer cannot be seen and makes the page longer."""
     return f"{round(value, 1):g}"
 
 
 def paragraph(sentences: str | None, class_: str | None = None) -> Markup:
-    """Nothing where there is nothing to say."""
+    """Return a paragraph; nothing where there is no sentence."""
     return tag("p", sentences, class_=class_) if sentences else Markup()
 
 
@@ -68,18 +68,18 @@ def note(sentences: str | None) -> Markup:
     return paragraph(sentences, "note")
 
 
-def marked(sentence: str, word: str, name: str, class_: str | None = None) -> Sequence[str]:
-    """A sentence in which the last `word` is an element of its own."""
-    before, found, after = sentence.rpartition(word)
-    return before, tag(name, found, class_=class_) if found else "", after
+def mark_word(sentence: str, word: str, name: str, class_: str | None = None) -> Sequence[str]:
+    """Return the parts of a sentence, in which the last `word` is an element of its own."""
+    before, match, after = sentence.rpartition(word)
+    return before, tag(name, match, class_=class_) if match else "", after
 
 
 def grid(pictures: Sequence[Titled], caption: str, wide: bool = False) -> Markup:
-    """Pictures side by side; of very many the first few, the others folded away."""
+    """Return pictures side by side; of very many the first few, the others folded away."""
     class_ = "panels wide" if wide else "panels"
     panels = [
-        tag("div", tag("h3", title, tag("small", said) if said else ""), one, class_="panel")
-        for title, said, one in pictures
+        tag("div", tag("h3", title, tag("small", remark) if remark else ""), picture, class_="panel")
+        for title, remark, picture in pictures
     ]
     open_ = len(panels) if len(panels) <= MANY else SHOWN
     shown, rest = (tag("div", *some, class_=class_) for some in (panels[:open_], panels[open_:]))
@@ -89,6 +89,7 @@ def grid(pictures: Sequence[Titled], caption: str, wide: bool = False) -> Markup
 
 def document(
     title: str,
+    *,
     kind: str,
     setting: str,
     outcome: Iterable[str],
@@ -97,9 +98,17 @@ def document(
     with_images: bool = False,
     first_figure: Markup | None = None,
 ) -> str:
-    """A whole page in one file; nothing in it may be fetched. Images, where there are any, are in it too.
+    """Return a whole page in one file; nothing in it may be fetched. Images, where there are any, are in it too.
 
-    A page with a `first_figure`, which stands beside the outcome, has the script that reads figures and tables.
+    Args:
+        title: the title of the page.
+        kind: the line above the title.
+        setting: the line below it.
+        outcome: the first paragraphs.
+        sections: what follows, in order.
+        more_style: further style rules.
+        with_images: whether the page contains images.
+        first_figure: stands beside the outcome; a page with one has the script that reads figures and tables.
     """
     # A page holds text from specs; whatever slipped through escaping could still load nothing, and run nothing: the
     # one script that may run is known by its digest.
@@ -117,28 +126,30 @@ def document(
         tag("title", title),
         tag("style", Markup(STYLE + more_style)),
     )
-    said = paragraph(kind, "kind"), tag("h1", title), paragraph(setting, "setting")
-    words = tag("div", *outcome, class_="outcome")
-    beside = words if first_figure is None else tag("div", words, first_figure, class_="opening")
-    opening = tag("header", *said, beside)
+    opening = tag("div", *outcome, class_="outcome")
+    if first_figure is not None:
+        opening = tag("div", opening, first_figure, class_="opening")
+    header = tag("header", paragraph(kind, "kind"), tag("h1", title), paragraph(setting, "setting"), opening)
     main = [
         tag("section", tag("h2", heading, id=name), *content, aria_labelledby=name)
-        for name, (heading, found) in sections.items()
-        if (content := [*found])
+        for name, (heading, parts) in sections.items()
+        if (content := [*parts])
     ]
-    return "<!doctype html>\n" + tag("html", head, tag("body", opening, tag("main", *main), script), lang="en") + "\n"
+    return "<!doctype html>\n" + tag("html", head, tag("body", header, tag("main", *main), script), lang="en") + "\n"
 
 
 def folded(summary: str, *content: str) -> Markup:
+    """Return content that is folded away below a summary."""
     return tag("details", tag("summary", summary), *content, class_="more")
 
 
 def folded_if_many(arms: Sized, summary: str, *content: str) -> Sequence[str]:
+    """Return content as it is, or folded away where there are too many arms to be taken in at once."""
     return (folded(summary, *content),) if len(arms) > MANY else content
 
 
 def legend(colours: Iterable[tuple[str, str]], kind: Literal["all", "band"]) -> Markup:
-    """Names, each with the class of its lines."""
+    """Return a legend: names, each with the class of its lines."""
     items = []
     for name, class_ in colours:
         line = tag("path", d="M0 5L30 5", class_=f"{kind} {class_}", stroke_width=3)
@@ -147,11 +158,15 @@ def legend(colours: Iterable[tuple[str, str]], kind: Literal["all", "band"]) -> 
 
 
 def html_table(table: Table) -> Markup:
-    """A table as the page shows it; it scrolls inside its own frame where the screen is narrow."""
-    kept = [(place, column.title) for place, column in enumerate(table.columns) if column.title is not None]
-    head = tag("tr", *(tag("th", title, scope="col") for _, title in kept))
+    """Return a table as the page shows it; it scrolls inside its own frame where the screen is narrow."""
+    columns = [(index, column.title) for index, column in enumerate(table.columns) if column.title is not None]
+    head = tag("tr", *(tag("th", title, scope="col") for _, title in columns))
     body = [
-        tag("tr", *(_cell(row[place], heads=place == 0) for place, _ in kept), class_="named" if is_marked else None)
+        tag(
+            "tr",
+            *(_cell(row[index], is_head=index == 0) for index, _ in columns),
+            class_="named" if is_marked else None,
+        )
         for row, is_marked in zip_longest(table.rows, table.marked)
     ]
     inner = tag("table", tag("caption", table.name, class_="unseen"), tag("thead", head), tag("tbody", *body))
@@ -160,25 +175,31 @@ def html_table(table: Table) -> Markup:
     return join(hint, tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex=0))
 
 
-def numbers(said: str, heads: Sequence[tuple[str, str | None]], rows: Iterable[Sequence[str]]) -> Markup:
-    """What a picture shows, as a table that is folded away; a column may have the key of a line in the picture."""
+def numbers(description: str, heads: Sequence[tuple[str, str | None]], rows: Iterable[Sequence[str]]) -> Markup:
+    """Return the numbers of a picture as a table that is folded away.
+
+    A head may have the key of a line in the picture, by which the page's script finds the numbers of that line.
+    """
     head = tag("tr", *(tag("th", title, scope="col", data_line=key) for title, key in heads))
-    body = [tag("tr", tag("th", first, scope="row"), *(tag("td", one) for one in rest)) for first, *rest in rows]
-    inner = tag("table", tag("caption", said, class_="unseen"), tag("thead", head), tag("tbody", *body))
+    body = [tag("tr", tag("th", first, scope="row"), *(tag("td", text) for text in texts)) for first, *texts in rows]
+    inner = tag("table", tag("caption", description, class_="unseen"), tag("thead", head), tag("tbody", *body))
     frame = tag("div", inner, class_="scroll", role="region", aria_label="Numbers, scroll sideways", tabindex=0)
     return tag("details", tag("summary", "Numbers"), frame, class_="numbers")
 
 
-def _cell(cell: Cell, heads: bool) -> Markup:
+def _cell(cell: Cell, is_head: bool) -> Markup:
     if cell.absent:
         return tag("td", cell.text, class_="none")
+    mark = tag("sup", cell.mark) if cell.mark else ""
     parts = [cell.text]
     if cell.strong or cell.half is not None:
         parts = [tag("b" if cell.strong else "span", *parts)]
     if cell.half is not None:
-        parts.append(tag("span", cell.half, class_="half"))
+        parts.append(tag("span", cell.half, mark, class_="half"))
+    elif mark:
+        parts.append(mark)
     if cell.verdict:
         parts.append(tag("span", cell.verdict, class_=f"verdict {cell.verdict.split()[0]}"))
     if cell.below is not None:
         parts.append(tag("small", cell.below))
-    return tag("th", *parts, scope="row") if heads else tag("td", *parts)
+    return tag("th", *parts, scope="row") if is_head else tag("td", *parts)

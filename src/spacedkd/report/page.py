@@ -18,7 +18,7 @@ from spacedkd.report.html import (
     html_table,
     join,
     legend,
-    marked,
+    mark_word,
     note,
     paragraph,
     tag,
@@ -91,10 +91,10 @@ def render_one(comparison: Found, arm: Arm, left_out: Sequence[str], commands: S
     outcome = [paragraph(findings.reached(arm)), facts, *left_out]
     return html.document(
         f"{arm.label}: {findings.title([arm])}",
-        typed_by(commands),
-        findings.setting([arm]),
-        outcome,
-        sections,
+        kind=typed_by(commands),
+        setting=findings.setting([arm]),
+        outcome=outcome,
+        sections=sections,
         first_figure=_curves_of_one(arm),
     )
 
@@ -191,11 +191,11 @@ def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0, commands
     }
     return html.document(
         findings.title(arms),
-        typed_by(commands),
-        findings.setting(arms),
-        _outcome(comparison, arms, unfinished),
-        sections,
-        overlays.chooser_style(arms),
+        kind=typed_by(commands),
+        setting=findings.setting(arms),
+        outcome=_outcome(comparison, arms, unfinished),
+        sections=sections,
+        more_style=overlays.chooser_style(arms),
         first_figure=_first_figure(comparison, arms),
     )
 
@@ -296,7 +296,7 @@ def _curves(arms: Sequence[Arm], against: str) -> Iterator[str]:
 
 def _costs(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
     against: str = comparison["against"]
-    yield tag("p", *marked(findings.extra_cost(arms, against), "--equal-cost", "code"))
+    yield tag("p", *mark_word(findings.extra_cost(arms, against), "--equal-cost", "code"))
     said = (
         f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
         "training; seconds depend on the machine and on what else it did."

@@ -6,7 +6,7 @@ from spacedkd.report import findings as words
 from spacedkd.report import overlays, plots, tables
 from spacedkd.report.arms import Arm
 from spacedkd.report.formatting import TIMES, Found, join_words, plural, ratio
-from spacedkd.report.html import MANY, Markup, folded_if_many, grid, html_table, join, legend, marked, note, tag
+from spacedkd.report.html import MANY, Markup, folded_if_many, grid, html_table, join, legend, mark_word, note, tag
 
 
 def gains(pairs: Sequence[Found], arms: Sequence[Arm]) -> Markup:
@@ -29,7 +29,7 @@ def findings(pairs: Sequence[Found]) -> Iterator[str]:
 def found_of(pair: str, difference: Found | None) -> Markup:
     """An item that says how far one arm is from another."""
     sentence, verdict = words.finding(pair, difference), words.verdict(difference)
-    return tag("li", *(marked(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [sentence]))
+    return tag("li", *(mark_word(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [sentence]))
 
 
 def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:

@@ -1,10 +1,11 @@
-"""A table of the paper, made again: a page, Markdown, LaTeX, CSV and lines in a terminal, all from its results.json."""
+"""The report of a reproduced table, from its results.json alone: a page, Markdown, LaTeX, CSV and a terminal's lines.
 
-from spacedkd.paper.report.index import index_markdown, write_index_page
-from spacedkd.paper.report.latex import latex
-from spacedkd.paper.report.markdown import csv_text, markdown
-from spacedkd.paper.report.page import write_table_page
+`tables` has its tables as data and `findings` its sentences; `page` and `text` put them together, `figures` draws.
+"""
+
+from spacedkd.paper.report.page import write_index_page, write_table_page
 from spacedkd.paper.report.tables import listing_table, result_tables
+from spacedkd.paper.report.text import csv_text, index_markdown, latex, markdown, write_table
 
 __all__ = [
     "csv_text",
@@ -14,5 +15,6 @@ __all__ = [
     "markdown",
     "result_tables",
     "write_index_page",
+    "write_table",
     "write_table_page",
 ]

@@ -12,7 +12,7 @@ from functools import partial
 
 from spacedkd.paper.arms import ahead, online, spaced
 from spacedkd.paper.scales import Scale
-from spacedkd.paper.table import Axis, Cell, Table, beside
+from spacedkd.paper.table import Axis, Cell, Table, compare_with_column
 
 NUMBERS = {0: 71.05, 0.5: 70.67, 1: 70.85, 1.5: 70.69, 2: 71.04, 2.5: 70.78}
 
@@ -21,7 +21,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
     row = "ResNet-18, CIFAR-100"
     arms = {lead: partial(ahead, epochs=lead) if lead else online for lead in NUMBERS}
     found = [Cell(row, str(lead), scale.run("resnet18", arm=arms[lead]), NUMBERS[lead]) for lead in NUMBERS]
-    yield from beside(found, "0")
+    yield from compare_with_column(found, "0")
     yield Cell(row, "spaced 1.5", scale.run("resnet18", arm=spaced), 72.43, (row, "0"), judged=False)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from spacedkd.paper.arms import no_kd, offline, online, spaced
 from spacedkd.paper.scales import Arm, Scale, title
-from spacedkd.paper.table import Axis, Cell, Table, beside
+from spacedkd.paper.table import Axis, Cell, Table, compare_with_column
 
 ARMS: dict[str, Arm] = {
     "baseline": no_kd,
@@ -48,7 +48,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
             Cell(row, column, scale.run(network, data, arm), number)
             for (column, arm), number in zip(ARMS.items(), numbers, strict=True)
         ]
-        for cell in beside(found, "online"):
+        for cell in compare_with_column(found, "online"):
             others = tuple((row, other) for other in OTHERS) if cell.column == BEST else ()
             yield replace(cell, judged=cell.column in AXIS.values, contrasts=others)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from spacedkd.config.spec import RunSpec
 from spacedkd.paper.arms import online, spaced, with_options
 from spacedkd.paper.scales import Scale
-from spacedkd.paper.table import Cell, Table, beside
+from spacedkd.paper.table import Cell, Table, compare_with_column
 
 NUMBERS = {
     "L1": ("l1", 69.54, 69.30),
@@ -36,7 +36,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
             Cell(row, "w/o", scale.run("resnet18", arm=lambda run: online(with_loss(run))), unspaced, note=note),
             Cell(row, "w/ 1.5", scale.run("resnet18", arm=lambda run: spaced(with_loss(run))), ours, note=note),
         ]
-        yield from beside(found, "w/o")
+        yield from compare_with_column(found, "w/o")
 
 
 TABLE = Table(

@@ -8,6 +8,30 @@ Cost of all seeds: minutes at smoke, minutes at cpu, minutes at paper.
     spacedkd reproduce theory --scale cpu
 """
 
-from spacedkd.paper.table import Table
+from collections.abc import Callable
+from pathlib import Path
 
-TABLE = Table("Lemma and Theorem", "sec. kd_theory", 14, lambda scale: ())
+from spacedkd.paper.scales import Scale
+from spacedkd.paper.table import Outcome, Table
+from spacedkd.runtime.files import write_json
+
+SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 1500)}
+"""problems, orders of the data and steps at each scale"""
+
+
+def measure_theory(scale: Scale, folder: Path, command: str, progress: Callable[[str, int, int], None]) -> Outcome:
+    """Measure the Lemma and the Theorem; write theory.json and theory.html into the folder."""
+    from spacedkd.paper.theory import findings
+    from spacedkd.paper.theory.measure import measure  # torch, which a list of tables does not need
+    from spacedkd.paper.theory.page import write_theory_page
+    from spacedkd.paper.theory.simulation import default_settings
+
+    problems, orders, steps = SIZES[scale.name]
+    measured = measure(default_settings(problems, orders, steps, seed=0), progress)
+    write_json(folder / "theory.json", measured, folder)
+    write_theory_page(folder / "theory.html", measured, command)
+    notes = [f"{title}: {findings.finding(measured, name)}" for name, title in findings.STATEMENTS.items()]
+    return Outcome(findings.headline(measured), notes, ["theory.html"])
+
+
+TABLE = Table("Lemma and Theorem", "sec. kd_theory", 14, lambda scale: (), experiment=measure_theory)

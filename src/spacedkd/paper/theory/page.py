@@ -49,7 +49,14 @@ def render_theory(found: Found, command: str) -> str:
     )
     findings = [_item(title, f"{words.finding(found, name)}.") for name, title in words.STATEMENTS.items()]
     outcome = paragraph(words.headline(found)), tag("ul", *findings), note(case)
-    return document(TITLE, "Spaced knowledge distillation, theory experiment", setting, outcome, sections, STYLE)
+    return document(
+        TITLE,
+        kind="Spaced knowledge distillation, theory experiment",
+        setting=setting,
+        outcome=outcome,
+        sections=sections,
+        more_style=STYLE,
+    )
 
 
 def _item(title: str, sentence: str) -> Markup:

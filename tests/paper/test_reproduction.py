@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits
 from spacedkd import DataSpec, Duration, UserError, read_run
 from spacedkd.evaluation import document
 from spacedkd.evaluation.evaluate import evaluate
-from spacedkd.paper import numbers
+from spacedkd.paper import metrics
 from spacedkd.paper.report import result_tables
-from spacedkd.paper.reproduce import Reproduction, chosen, some
+from spacedkd.paper.reproduce import Reproduction, find_tables, select_cells
 from spacedkd.paper.scales import SMOKE, scale_of
 from spacedkd.paper.store import Store
 from spacedkd.paper.table import Instruments
@@ -27,7 +27,7 @@ SMALLEST = replace(SMOKE, epochs=8, batch_size=20, evaluate_every=Duration(2, "e
 
 
 def reproduction(store: Path, *names: str, seeds: Sequence[int] = (0, 1), only: str | None = None) -> Reproduction:
-    return Reproduction(chosen(names), SMALLEST, Store(store), seeds, only)
+    return Reproduction(find_tables(names), SMALLEST, Store(store), seeds, only)
 
 
 def train(found: Reproduction) -> None:
@@ -84,25 +84,25 @@ def test_instruments_are_used_where_a_table_needs_them(made: Reproduction) -> No
     assert [one for one, _ in made.to_measure()] == [one for one, _ in todo[1:]]
     found = made.results("adversarial")
     first = next(cell for cell in found["cells"] if cell["values"])
-    assert [*first["values"].values()] == [numbers.evaluated(folder)[first["metric"]].value]
+    assert [*first["values"].values()] == [metrics.evaluated_metrics(folder)[first["metric"]].value]
 
 
 def test_a_loss_that_is_not_finite_is_measured(tmp_path: Path) -> None:
     document.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
-    assert "weight_noise/relative/0.1/loss" not in numbers.evaluated(tmp_path)
-    assert numbers.is_measured(tmp_path, Instruments(noise=(0.1,)))
-    assert not numbers.is_measured(tmp_path, Instruments(absolute_noise=(0.1,)))
-    assert numbers.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 5)))
-    assert not numbers.is_measured(tmp_path, Instruments(noise=(0.1, 0.2)))
-    assert not numbers.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 3)))
-    assert not numbers.is_measured(tmp_path, Instruments(epsilons=(7.0,)))
-    assert not numbers.is_measured(tmp_path / "none", Instruments(noise=(0.1,)))
+    assert "weight_noise/relative/0.1/loss" not in metrics.evaluated_metrics(tmp_path)
+    assert metrics.is_measured(tmp_path, Instruments(noise=(0.1,)))
+    assert not metrics.is_measured(tmp_path, Instruments(absolute_noise=(0.1,)))
+    assert metrics.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 5)))
+    assert not metrics.is_measured(tmp_path, Instruments(noise=(0.1, 0.2)))
+    assert not metrics.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 3)))
+    assert not metrics.is_measured(tmp_path, Instruments(epsilons=(7.0,)))
+    assert not metrics.is_measured(tmp_path / "none", Instruments(noise=(0.1,)))
 
 
 def test_what_a_run_costs_is_what_was_counted(made: Reproduction) -> None:
     online = next(cell for cell in made.cells["ahead"] if cell.column == "0")
     run = made.runs(online)[0]
-    updates = numbers.number(run, "cost/updates", numbers.evaluated)
+    updates = metrics.read_metric(run, "cost/updates", metrics.evaluated_metrics)
     assert updates.value == run.cost["updates"] == 2 * 8 * 2  # two networks, eight epochs of 40 images in batches of 20
     assert (updates.better, updates.unit) == ("low", "number")
 
@@ -110,12 +110,12 @@ def test_what_a_run_costs_is_what_was_counted(made: Reproduction) -> None:
 def test_the_rise_of_a_loss_is_from_no_noise_to_a_level(made: Reproduction, tmp_path: Path) -> None:
     run = made.runs(made.cells["ahead"][0])[0]
     document.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
-    measured = numbers.evaluated(tmp_path)
-    rise = numbers.number(run, "weight_noise/absolute/0.01/rise", lambda folder: measured)
+    measured = metrics.evaluated_metrics(tmp_path)
+    rise = metrics.read_metric(run, "weight_noise/absolute/0.01/rise", lambda folder: measured)
     assert rise.value == measured["weight_noise/absolute/0.01/loss"].value - measured["weight_noise/clean/loss"].value
     assert (rise.better, rise.unit) == ("low", "number")
     with pytest.raises(LookupError):  # a loss that was not finite
-        numbers.number(run, "weight_noise/relative/0.1/rise", lambda folder: measured)
+        metrics.read_metric(run, "weight_noise/relative/0.1/rise", lambda folder: measured)
 
 
 def test_numbers_alone_give_the_same_table_and_are_not_trained_again(made: Reproduction, tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_numbers_alone_give_the_same_table_and_are_not_trained_again(made: Repro
     train(copied)
     assert copied.results("ahead") == made.results("ahead")
     assert copied.to_measure() == []
-    assert len(copied.numbers_alone()) == len(made.to_measure()) in (3, 4)  # one may have been measured before
-    assert made.numbers_alone() == []
+    assert len(copied.runs_without_networks()) == len(made.to_measure()) in (3, 4)  # one may have been measured before
+    assert made.runs_without_networks() == []
     copied.copy_numbers(tmp_path / "again")  # and so do numbers of numbers
     assert reproduction(tmp_path / "again", "ahead", only="resnet18*").results("ahead") == made.results("ahead")
     kept = [path for path in (tmp_path / "numbers").rglob("*") if path.is_file() and path.name != ".lock"]
@@ -142,12 +142,12 @@ def test_numbers_alone_give_the_same_table_and_are_not_trained_again(made: Repro
 
 def test_rows_are_chosen_with_those_they_are_measured_against() -> None:
     rise = "ResNet-18, absolute noise, rise of the loss"
-    assert {cell.row for cell in some(tables()["noise"], SMALLEST, f"{rise}, w/1*")} == {
+    assert {cell.row for cell in select_cells(tables()["noise"], SMALLEST, f"{rise}, w/1*")} == {
         f"{rise}, independent",
         f"{rise}, w/o",
         f"{rise}, w/ 1.5",
     }
-    severe = some(tables()["corruptions"], SMALLEST, "online KD, snow [2-4]")
+    severe = select_cells(tables()["corruptions"], SMALLEST, "online KD, snow [2-4]")
     assert {cell.row for cell in severe} == {"online KD, snow 3"}
     with pytest.raises(UserError, match="No row is like 'vgg\\*'"):
         _ = reproduction(Path("unused"), "noise", only="vgg*").cells
@@ -165,7 +165,7 @@ def test_a_row_with_runs_comes_with_the_row_it_is_measured_against(made: Reprodu
 
 def test_unknown_tables_list_the_known() -> None:
     with pytest.raises(UserError, match="interval"):
-        chosen(["intervall"])
+        find_tables(["intervall"])
 
 
 def test_a_store_of_other_versions_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_store_of_other_versions_is_refused_with_the_difference(tmp_path: Path
 def test_data_that_is_not_there_is_said_before_anything_is_trained(tmp_path: Path) -> None:
     from spacedkd.paper.scales import scale_of
 
-    found = Reproduction(chosen(["teachers"]), scale_of("cpu", root=str(tmp_path / "none")), Store(tmp_path), [0])
+    found = Reproduction(find_tables(["teachers"]), scale_of("cpu", root=str(tmp_path / "none")), Store(tmp_path), [0])
     with pytest.raises(UserError, match="cifar100"):
         found.store.train(found.jobs(1), 1, lambda job, moment: None)
     assert not (tmp_path / "runs").exists()
@@ -209,7 +209,9 @@ def test_what_was_not_asked_for_is_not_missing(made: Reproduction) -> None:
 
 
 def test_all_data_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
-    found = Reproduction(chosen(["online"]), scale_of("cpu", root=str(tmp_path)), Store(tmp_path), [0], "*imagenet*")
+    found = Reproduction(
+        find_tables(["online"]), scale_of("cpu", root=str(tmp_path)), Store(tmp_path), [0], "*imagenet*"
+    )
     with pytest.raises(UserError, match="tiny-imagenet is not in .* imagenet-100 is not in ") as error:
         found.check_data()
     assert len(str(error.value).splitlines()) == 1
@@ -244,7 +246,7 @@ def test_rows_of_the_other_tables_are_trained_measured_and_shown(tmp_path: Path)
     scale = replace(SMALLEST, data=dict.fromkeys(SMALLEST.data, few), batch_size=10, root=few.root)
     store = Store(tmp_path / "store")
     for name, only in ROWS.items():
-        found = Reproduction(chosen([name]), scale, store, [0], only)
+        found = Reproduction(find_tables([name]), scale, store, [0], only)
         train(found)
         for folder, plan in found.to_measure():
             evaluate(folder, plan)

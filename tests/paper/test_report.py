@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
+from spacedkd.paper.catalogue import Entry
 from spacedkd.paper.report import csv_text, latex, listing_table, markdown, result_tables
-from spacedkd.paper.report.cells import shown_best, unit
 from spacedkd.paper.report.findings import few_seeds, measured
-from spacedkd.paper.report.latex import FITTING
-from tests.report.fake_results import (
+from spacedkd.paper.report.tables import best_cells, unit
+from spacedkd.report.latex import FIT_LINE
+from tests.paper.fake_results import (
     DEIT,
     HOSTILE,
     PAPER,
     R18,
     R50,
-    Found,
+    Document,
     cell,
     intervals,
     losses,
@@ -40,7 +41,7 @@ def leaves(of: Any) -> list[float]:
 
 
 @BOTH
-def test_csv_has_every_number_of_every_cell(found: Found) -> None:
+def test_csv_has_every_number_of_every_cell(found: Document) -> None:
     lines = list(csv.DictReader(io.StringIO(csv_text(found))))
     for line, one in zip(lines, [*found["cells"], *found["contrasts"]], strict=True):
         assert None not in line
@@ -70,12 +71,12 @@ def body(text: str) -> list[str]:
 
 
 @BOTH
-def test_latex_is_of_one_piece(found: Found) -> None:
+def test_latex_is_of_one_piece(found: Document) -> None:
     text = latex(found)
     for environment in ("table*" if len(found["columns"]) > 5 else "table", "tabular"):
         assert text.count(f"\\begin{{{environment}}}") == text.count(f"\\end{{{environment}}}") == 1
     # what is left without escaped letters: braces nest, mathematics closes, and nothing has a meaning of its own
-    bare = re.sub(r"\\[\\{}$&#%_,]", "", text.split("\n", 1)[1].replace(FITTING, "{"))
+    bare = re.sub(r"\\[\\{}$&#%_,]", "", text.split("\n", 1)[1].replace(FIT_LINE, "{"))
     depth = 0
     for letter in bare:
         depth += (letter == "{") - (letter == "}")
@@ -140,17 +141,17 @@ def test_latex_of_many_rows_goes_on_in_tables_of_a_page() -> None:
 
 def test_bold_is_what_the_intervals_show() -> None:
     """R18 rises to s = 2; in R50 all spaced cells fall below online, and no KD is above; lower losses are better."""
-    assert shown_best(intervals()) == {(R18, "w/ 2.0"), (R50, "w/o KD")}
-    assert shown_best(losses()) == {("L1", "online"), ("MSE (Sum)", "spaced"), ("loss under noise", "spaced")}
+    assert best_cells(intervals()) == {(R18, "w/ 2.0"), (R50, "w/o KD")}
+    assert best_cells(losses()) == {("L1", "online"), ("MSE (Sum)", "spaced"), ("loss under noise", "spaced")}
     unknown = losses()
     for one in unknown["cells"]:
         one.pop("better", None)
-    assert ("loss under noise", "spaced") not in shown_best(unknown)
+    assert ("loss under noise", "spaced") not in best_cells(unknown)
     rising = [cell("a", "none", [0.5, 0.51]), cell("a", "online", [0.6, 0.61], None, ("a", "none"))]
     rising.append(cell("a", "spaced", [0.7, 0.71], None, ("a", "online")))
-    assert shown_best(results("rising", rising)) == {("a", "spaced")}, "one in a row of references"
+    assert best_cells(results("rising", rising)) == {("a", "spaced")}, "one in a row of references"
     unclear = [cell("a", "online", [0.5, 0.6]), cell("a", "spaced", [0.61, 0.55], None, ("a", "online"))]
-    assert shown_best(results("unclear", unclear)) == set()
+    assert best_cells(results("unclear", unclear)) == set()
 
 
 def test_bold_is_only_among_equal_seeds() -> None:
@@ -160,13 +161,13 @@ def test_bold_is_only_among_equal_seeds() -> None:
         cell("a", "spaced", values(0.55, 0.5), None, ("a", "online")),
         cell("a", "few", {0: 0.60, 1: 0.601}, None, ("a", "online")),
     ]
-    assert shown_best(results("seeds", cells)) == {("a", "spaced")}
+    assert best_cells(results("seeds", cells)) == {("a", "spaced")}
     others = [cells[0], cells[2]]
-    assert shown_best(results("seeds", others)) == set()
+    assert best_cells(results("seeds", others)) == set()
     assert "over the same seeds" in markdown(results("seeds", others))
 
 
-def summarised() -> Found:
+def summarised() -> Document:
     rows = [cell("a", "w/o", values(0.5), 70.0), cell("a", "w/", values(0.52, 1, 6, 1), 71.0, ("a", "w/o"))]
     ours = {"mean": 0.0191, "low": 0.01, "high": 0.0282, "n": 6}
     average = {
@@ -196,7 +197,7 @@ def test_what_the_text_says_of_all_rows_is_in_every_form() -> None:
 
 
 @BOTH
-def test_markdown_tables_have_as_many_cells_in_every_line(found: Found) -> None:
+def test_markdown_tables_have_as_many_cells_in_every_line(found: Document) -> None:
     tables = re.findall(r"(?:^\|.*\n)+", markdown(found), re.MULTILINE)
     assert len(tables) == 3
     for table in tables:
@@ -260,7 +261,7 @@ def test_numbers_have_three_digits_and_percents_two_decimals() -> None:
     assert unit(cell("a", "b", [0.5])).ours(0.53126) == "53.13"
 
 
-def shown(found: Found) -> list[list[str]]:
+def shown(found: Document) -> list[list[str]]:
     return [[cell.in_terminal for cell in row] for row in result_tables(found)[0].rows]
 
 
@@ -294,11 +295,11 @@ def test_the_terminal_leaves_out_what_the_paper_does_not_give() -> None:
 
 
 def test_the_list_of_what_can_be_reproduced() -> None:
-    row = {
-        "name": "critical-period", "claim": "Late is better.", "networks": "ResNet-18", "data": "CIFAR-100",
-        "runs": 42, "shared": 36, "cost": {"smoke": "1 min", "cpu": "4 h", "paper": "12 d"}, "finished": "3 of 42",
-    }  # fmt: skip
-    table = listing_table([row])
+    entry = Entry(
+        "critical-period", "Late is better.", networks="ResNet-18", data="CIFAR-100", runs=42, shared=36,
+        cost={"smoke": "1 min", "cpu": "4 h", "paper": "12 d"}, finished="3 of 42",
+    )  # fmt: skip
+    table = listing_table([entry])
     (line,) = [[cell.in_terminal for cell in cells] for cells in table.rows]
     assert line == [
         "critical-period",

@@ -1,4 +1,4 @@
-"""The single numbers of a finished run that tables are made of."""
+"""The metrics of a finished run that tables are made of, read from its result, journal and evaluation."""
 
 from collections.abc import Callable, Mapping
 from itertools import product
@@ -26,7 +26,7 @@ TITLES = {
 
 
 def title(metric: str) -> str:
-    """What a metric is, in words."""
+    """Return the title of a metric, such as `late`, `at/20` or `corruptions/fog/3`."""
     family, _, rest = metric.partition("/")
     if metric in TITLES:
         return TITLES[metric]
@@ -43,22 +43,25 @@ def title(metric: str) -> str:
     return named.get(family, metric)
 
 
-def number(run: Run, metric: str, evaluated: Callable[[Path], Mapping[str, Metric]]) -> Metric:
-    """One number of a run by its name; `evaluated` knows what was measured of it."""
-    image = 1 / run.plan["test_images"]
+def read_metric(run: Run, metric: str, evaluated: Callable[[Path], Mapping[str, Metric]]) -> Metric:
+    """Return a metric of a run by its name; `evaluated` returns the numbers of the run's evaluation.json.
+
+    Raises LookupError where the run was not measured with that instrument, or has no such head.
+    """
+    resolution = 1 / run.plan["test_images"]
     if metric == "late":
-        values = _late(run)
-        return Metric(title(metric), sum(values) / len(values), image / len(values), "")
+        values = _late_accuracies(run)
+        return Metric(title(metric), sum(values) / len(values), resolution / len(values), "")
     if metric.startswith("at/"):
-        return Metric(title(metric), _at(run, float(metric[3:])), image, "")
+        return Metric(title(metric), _accuracy_at(run, float(metric[3:])), resolution, "")
     if metric in TITLES:
         head, _, best = metric.partition("_")
         whole = run.accuracy[run.roles[-1]]["test"]
         if head != "ensemble":
-            return Metric(title(metric), run.student(metric), image, "")
+            return Metric(title(metric), run.student(metric), resolution, "")
         if "ensemble" not in whole:
             raise LookupError(metric)
-        return Metric(title(metric), run.student(best or "last", "ensemble"), image, "")
+        return Metric(title(metric), run.student(best or "last", "ensemble"), resolution, "")
     if metric.startswith("cost/"):
         return Metric(title(metric), run.cost[metric.removeprefix("cost/")], 0.0, "", "low", "number")
     if metric.endswith("/rise"):
@@ -67,34 +70,37 @@ def number(run: Run, metric: str, evaluated: Callable[[Path], Mapping[str, Metri
     return evaluated(run.folder)[metric]
 
 
-def evaluated(folder: Path) -> dict[str, Metric]:
-    """What was measured of a run after its last epoch."""
-    return {} if (found := _evaluation(folder)) is None else document.metrics(found)
+def evaluated_metrics(folder: Path) -> dict[str, Metric]:
+    """Return the numbers of a run's evaluation after its last epoch; none where there is no such evaluation."""
+    evaluation = _read_evaluation(folder)
+    return {} if evaluation is None else document.metrics(evaluation)
 
 
 def is_measured(folder: Path, instruments: Instruments) -> bool:
-    """Whether these were used on a run after its last epoch; a loss that was not finite is measured, too."""
-    if (found := _evaluation(folder)) is None:
+    """Return whether a run was measured with these after its last epoch; a loss that was not finite counts, too."""
+    evaluation = _read_evaluation(folder)
+    if evaluation is None:
         return False
-    used = {name: found["instruments"].get(name, {}) for name in ("corruptions", "adversarial", "weight_noise")}
-    corrupted = {(one["name"], one["severity"]) for one in used["corruptions"].get("found", ())}
-    attacks = [one["attack"] for one in used["adversarial"].get("attacks", ())]
-    noise = {(one["kind"], one["level"]) for one in used["weight_noise"].get("levels", ())}
+    used = {name: evaluation["instruments"].get(name, {}) for name in ("corruptions", "adversarial", "weight_noise")}
+    corrupted = {(entry["name"], entry["severity"]) for entry in used["corruptions"].get("found", ())}
+    attacks = [entry["attack"] for entry in used["adversarial"].get("attacks", ())]
+    noise = {(entry["kind"], entry["level"]) for entry in used["weight_noise"].get("levels", ())}
     return (
         corrupted.issuperset(product(instruments.corruptions, instruments.severities))
-        and {one["epsilon"] for one in attacks if one["name"] == "bim"}.issuperset(instruments.epsilons)
+        and {attack["epsilon"] for attack in attacks if attack["name"] == "bim"}.issuperset(instruments.epsilons)
         and noise.issuperset(product(("relative",), instruments.noise))
         and noise.issuperset(product(("absolute",), instruments.absolute_noise))
     )
 
 
-def _evaluation(folder: Path) -> document.EvaluationDocument | None:
-    found = document.read(folder)
-    return None if found is None or found["origin"].get("epochs") is None else found
+def _read_evaluation(folder: Path) -> document.EvaluationDocument | None:
+    """Return the evaluation of a run, if it was made after the last epoch."""
+    evaluation = document.read(folder)
+    return None if evaluation is None or evaluation["origin"].get("epochs") is None else evaluation
 
 
 def _curve(run: Run) -> Curve:
-    """The student's accuracies, as far as the run went."""
+    """Return the student's accuracies by epoch; a journal that ends with another one than the result is refused."""
     curve = run.curves.get(run.roles[-1], {})
     if not curve or curve[max(curve)] != run.student():
         raise UserError(
@@ -104,14 +110,14 @@ def _curve(run: Run) -> Curve:
     return curve
 
 
-def _late(run: Run) -> list[float]:
-    """The accuracies of the student at the evaluations of its last epochs."""
+def _late_accuracies(run: Run) -> list[float]:
+    """Return the accuracies of the student at the evaluations of its last epochs."""
     curve = _curve(run)
     least = max(curve) - min(LATE, run.spec.epochs / 4)
     return [value for epoch, value in curve.items() if epoch > least + 1e-9]
 
 
-def _at(run: Run, epoch: float) -> float:
-    """The accuracy at the evaluation that is nearest to an epoch."""
+def _accuracy_at(run: Run, epoch: float) -> float:
+    """Return the accuracy at the evaluation that is nearest to an epoch."""
     curve = _curve(run)
-    return curve[min(curve, key=lambda one: abs(one - epoch))]
+    return curve[min(curve, key=lambda other: abs(other - epoch))]

@@ -11,9 +11,9 @@ import pytest
 
 from spacedkd import DLB, Ahead, MethodSpec, Offline, Online, RunSpec, Spaced, Window, recipe
 from spacedkd.config.resolve import resolve_method
-from spacedkd.paper.cost import gflop
-from spacedkd.paper.reproduce import listed, some
-from spacedkd.paper.results import results
+from spacedkd.paper.catalogue import gflop, list_tables
+from spacedkd.paper.reproduce import select_cells
+from spacedkd.paper.results import table_results
 from spacedkd.paper.scales import SCALES, Scale, scale_of
 from spacedkd.paper.table import Cell
 from spacedkd.paper.tables import tables
@@ -151,7 +151,7 @@ def test_the_gains_of_the_text_are_compared_with_the_printed_differences() -> No
     """Those of both tables in PRINTED: their average is 2.32 where the text has 2.14, the greatest 3.86 not 3.44."""
     online, own = PRINTED["online", "spaced 1.5"], PRINTED["self", "spaced 4"][::2]
     named = tables()["gains"]
-    found = results(named, cells("gains"), lambda cell, metric: {})["summaries"]
+    found = table_results(named, cells("gains"), lambda cell, metric: {})["summaries"]
     assert [one["stated"] for one in found] == [2.14, 1.19, 3.44, 2.31, 3.34]
     expected = [sum([*online, *own]) / 24, min(online), max(own), max(online[5:10]), max(own[4:8])]
     assert [one["printed"] for one in found] == pytest.approx(expected)
@@ -245,7 +245,7 @@ def test_no_interval_of_the_smallest_scale_is_another_one() -> None:
 
 
 def test_the_docstring_of_a_table_states_its_cost_and_its_command() -> None:
-    costs = {row["name"]: row["cost"] for row in listed(Path("nowhere"))}
+    costs = {entry.name: entry.cost for entry in list_tables(Path("nowhere"))}
     for name in NAMES:
         module = import_module(f"spacedkd.paper.tables.{'self_' if name == 'self' else name.replace('-', '_')}")
         said = " ".join((module.__doc__ or "").split())
@@ -272,7 +272,7 @@ def test_a_run_is_known_by_its_network_and_data(scale: str, recipe: str) -> None
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "theory"])
 def test_a_pattern_of_network_and_data_reaches_every_table(name: str, scale: str) -> None:
     pattern = "resnet18, imagenet-1k" if name == "imagenet" else "resnet18, cifar*"
-    found = some(tables()[name], scale_of(scale), pattern)
+    found = select_cells(tables()[name], scale_of(scale), pattern)
     assert found
     own = [cell for cell in found if scale_of(scale).names(cell.spec) == tuple(pattern.replace("*", "100").split(", "))]
     assert {cell.key for cell in found} == {cell.key for cell in own} | {cell.against for cell in own if cell.against}

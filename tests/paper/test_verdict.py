@@ -1,6 +1,7 @@
 """Verdicts by the printed rule, and a parabola through accuracies."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,19 +9,9 @@ import scipy.stats
 from benchmarks.verdict_rates import Case, rates
 
 from spacedkd.evaluation.statistics import Difference
+from spacedkd.paper.parabola import around_their_means, bend_error, parabola
 from spacedkd.paper.report.findings import optimum
-from spacedkd.paper.verdict import (
-    SMALLER,
-    Reported,
-    around_their_means,
-    bend_error,
-    judge,
-    judge_fit,
-    parabola,
-    reported_error,
-    rule,
-    sentence,
-)
+from spacedkd.paper.verdict import SMALLER, Reported, judge, judge_fit, reported_error, rule, sentence
 
 
 @pytest.mark.parametrize(
@@ -164,7 +155,7 @@ def test_a_parabola_through_equal_values_opens_nowhere() -> None:
     level = parabola({x: {seed: 0.3 + 0.1 * seed for seed in range(2)} for x in (0, 0.5, 1, 1.5, 2)})
     assert level is not None
     assert level["opens"] == "nowhere"
-    assert optimum({**level, "paper": None, "verdict": None}) == (
+    assert optimum({**level, "row": "", "rows": [], "paper": None, "verdict": None, "why": ""}) == (
         "the fitted parabola is a straight line and has no optimum"
     )
 
@@ -202,7 +193,8 @@ def test_an_arch_is_judged_by_its_bend(
     mean = 0.0 if bend[0] is None or bend[1] is None else (bend[0] + bend[1]) / 2
     ends = {"mean": mean, "low": bend[0], "high": bend[1], "n": 6}
     paper = {"optimum": 1.5, "opens": "down", "coefficients": [0.7, 0.045, -0.015]}
-    judged = judge_fit({"bend": ends, "low": optimum[0], "high": optimum[1]}, paper, error)
+    ours: Any = {"bend": ends, "low": optimum[0], "high": optimum[1]}
+    judged = judge_fit(ours, paper, error)
     assert judged.verdict == verdict
     if verdict == "agrees":
         assert ("without" in judged.why) == (optimum[1] < 1.5)

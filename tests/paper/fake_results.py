@@ -13,11 +13,12 @@ from scipy.stats import t as students_t
 from spacedkd.evaluation.statistics import confidence_interval, holm, paired_difference, standard_error
 from spacedkd.paper.report.findings import VERDICTS
 
-Found = dict[str, Any]
+Document = Any
+"""a results.json, or a part of it"""
 HOSTILE = r"50 % of $x_i & {y} # ~ ^ \ <b>|"
 
 
-def estimate(values: Sequence[float]) -> Found | None:
+def estimate(values: Sequence[float]) -> Document:
     return asdict(confidence_interval(values)) if values else None
 
 
@@ -28,7 +29,7 @@ def cell(
     paper: float | None = None,
     against: tuple[str, str] | None = None,
     **changes: Any,
-) -> Found:
+) -> Document:
     """A cell whose differences are filled in by `results`."""
     by_seed = dict(enumerate(values)) if not isinstance(values, Mapping) else dict(values)
     mean = estimate([*by_seed.values()])
@@ -56,7 +57,7 @@ def sign_flip(gains: Sequence[float]) -> float:
     return sum(mean >= abs(math.fsum(gains)) - 1e-12 for mean in means) / len(means)
 
 
-def _compared(one: Found, other: Found) -> None:
+def _compared(one: Document, other: Document) -> None:
     factor = 100 if one["unit"] == "percent" else 1
     if one["paper"] is not None and other["paper"] is not None:
         one["paper_difference"] = round(one["paper"] - other["paper"], 4)
@@ -75,7 +76,7 @@ def _compared(one: Found, other: Found) -> None:
     one["verdict"], one["why"] = _verdict(one, factor)
 
 
-def _verdict(one: Found, factor: float) -> tuple[str | None, str]:
+def _verdict(one: Document, factor: float) -> tuple[str | None, str]:
     theirs, found = one["paper_difference"], one["difference"]
     if theirs is None:
         return None, ""
@@ -86,7 +87,7 @@ def _verdict(one: Found, factor: float) -> tuple[str | None, str]:
     return ("agrees", "same sign" + (", paper inside" if inside else "")) if same else ("disagrees", "opposite signs")
 
 
-def results(name: str, cells: Sequence[Found], contrasts: Sequence[Found] = (), **changes: Any) -> Found:
+def results(name: str, cells: Sequence[Document], contrasts: Sequence[Document] = (), **changes: Any) -> Document:
     """All of a results.json."""
     places = {(one["row"], one["column"]): one for one in cells}
     for one in (*cells, *contrasts):
@@ -130,7 +131,7 @@ def values(mean: float, spread: float = 1.0, seeds: int = 6, turn: int = 0) -> l
     return [mean + spread * SCATTER[(seed + turn) % 6] for seed in range(seeds)]
 
 
-def intervals(seeds: int = 6) -> Found:
+def intervals(seeds: int = 6) -> Document:
     """One row that agrees, one that is half finished and goes the other way, one that has no number of the paper's."""
     cells = []
     for place, (column, paper) in enumerate(PAPER[R18].items()):
@@ -161,7 +162,7 @@ def intervals(seeds: int = 6) -> Found:
     )  # fmt: skip
 
 
-def losses() -> Found:
+def losses() -> Document:
     """No axis; percents and plain numbers, lower ones the better; one seed; hostile names."""
     l1, mse, noisy = "L1", "MSE (Sum)", "loss under noise"
     cells = [
@@ -180,7 +181,7 @@ def losses() -> Found:
     return results("loss", cells, title="Feature losses & more", rows=[l1, mse, HOSTILE, noisy])
 
 
-def without_cells() -> Found:
+def without_cells() -> Document:
     """A claim that is no table, with what such results leave out."""
     found = results("theory", [], notes=["Lemma: it holds"])
     return {name: value for name, value in found.items() if name not in ("missing", "cost", "diverged", "pictures")}

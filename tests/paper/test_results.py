@@ -7,17 +7,15 @@ import pytest
 
 from spacedkd.config.spec import RunSpec
 from spacedkd.evaluation.instrument import Metric
-from spacedkd.paper.results import results
-from spacedkd.paper.table import Axis, Cell, Named, Summary, Table
+from spacedkd.paper.results import table_results
+from spacedkd.paper.table import Axis, Cell, NamedTable, Summary, Table
 from spacedkd.paper.verdict import SMALLER, VERDICTS
 
 SCATTER = (-0.004, -0.001, 0.0, 0.001, 0.002, 0.002)
 Unit = Literal["percent", "number"]
 
 
-def made(
-    values: Mapping[str, tuple[float, ...]], paper: Mapping[str, float], unit: Unit = "percent"
-) -> dict[str, dict[str, Any]]:
+def made(values: Mapping[str, tuple[float, ...]], paper: Mapping[str, float], unit: Unit = "percent") -> dict[str, Any]:
     """The cells of a table of one row, all but the first of which are measured against the first."""
     first, *_ = values
     cells = [
@@ -30,7 +28,7 @@ def made(
         return {seed: Metric("", value, 0.0, "", better, unit) for seed, value in enumerate(values[cell.column])}
 
     table = Table("Title", "Tab. 1", 1, lambda scale: cells, also=())
-    return {cell["column"]: cell for cell in results(Named("name", "claim", table), cells, read)["cells"]}
+    return {cell["column"]: cell for cell in table_results(NamedTable("name", "claim", table), cells, read)["cells"]}
 
 
 def around(mean: float) -> tuple[float, ...]:
@@ -72,8 +70,8 @@ def test_a_cell_of_another_metric_stands_beside_the_run_it_is_of() -> None:
     cells = [Cell("row", "deepest", RunSpec()), Cell("row", "all heads", RunSpec(), metric="ensemble_best")]
     accuracy = {"late": 0.5, "last": 0.51, "ensemble_best": 0.6}
     table = Table("Title", "Tab. 1", 1, lambda scale: cells, also=("last", "ensemble_best"))
-    found = results(
-        Named("name", "claim", table), cells, lambda cell, metric: {0: Metric("", accuracy[metric], 0.01, "")}
+    found = table_results(
+        NamedTable("name", "claim", table), cells, lambda cell, metric: {0: Metric("", accuracy[metric], 0.01, "")}
     )
     deepest, all_heads = found["cells"]
     assert found["metric"]["name"] == "late"
@@ -106,7 +104,7 @@ def test_further_columns_of_a_row_are_compared_and_counted() -> None:
     def read(cell: Cell, metric: str) -> dict[int, Metric]:
         return {seed: Metric("", value, 0.0, "") for seed, value in enumerate(values[cell.column])}
 
-    found = results(Named("name", "claim", table), cells, read, every)
+    found: Any = table_results(NamedTable("name", "claim", table), cells, read, every)
     (contrast,) = found["contrasts"]
     assert (contrast["row"], contrast["column"], contrast["against"]) == ("first", "1.5", ["first", "max"])
     assert contrast["paper_difference"] == 0.21
@@ -142,13 +140,13 @@ def test_numbers_of_the_text_stand_beside_those_of_the_table_and_ours() -> None:
         Summary("least", "least", 1.5),
         Summary("up to", "greatest", 3.0, "self*"),
     )
-    named = Named("name", "claim", Table("Title", "text", 1, lambda scale: every, also=(), summaries=summaries))
+    named = NamedTable("name", "claim", Table("Title", "text", 1, lambda scale: every, also=(), summaries=summaries))
 
     def read(cell: Cell, metric: str) -> dict[int, Metric]:
         values = level(0.5) if cell.column == "w/o" else around(0.5 + gains[cell.row])
         return {seed: Metric("", value, 0.0, "") for seed, value in enumerate(values)}
 
-    average, least, greatest = results(named, every, read)["summaries"]
+    average, least, greatest = table_results(named, every, read)["summaries"]
     assert (average["printed"], average["stated"]) == (2.5, 2.0)
     both = [(0.01 * 2 + 0.03 * 2) / 4 + (around(0.0)[seed] - level(0.0)[seed]) for seed in range(6)]
     assert average["ours"]["mean"] == pytest.approx(sum(both) / 6)
@@ -156,11 +154,11 @@ def test_numbers_of_the_text_stand_beside_those_of_the_table_and_ours() -> None:
     assert (least["printed"], least["printed_row"], least["our_row"]) == (1.5, "online, a", "online, a")
     assert (greatest["printed"], greatest["rows"], greatest["verdict"]) == (3.5, 1, None)
 
-    part = results(named, every[:2], read, every)
+    part = table_results(named, every[:2], read, every)
     assert part["summaries"][0]["printed"] == 2.5
     assert (part["summaries"][0]["printed_finished"], part["summaries"][0]["finished"]) == (1.5, 1)
     assert part["summaries"][0]["verdict"] is None, "the average of all rows is judged where all are finished"
-    nothing = results(named, every, lambda cell, metric: {})["summaries"]
+    nothing = table_results(named, every, lambda cell, metric: {})["summaries"]
     assert [one["printed"] for one in nothing] == [2.5, 1.5, 3.5], "which are the paper's own, without any run"
     assert [one["ours"] for one in nothing] == [None] * 3
 
@@ -169,7 +167,7 @@ def arch(height: float, bend: float) -> dict[str, float]:
     return {f"{x:g}": height + bend * (2.8 * x - x**2) for x in (0.0, 0.5, 1.0, 1.5, 2.0)}
 
 
-def fitted(rows: Mapping[str, Mapping[str, float]], paper: Mapping[str, float], unjudged: str = "") -> dict[str, Any]:
+def fitted(rows: Mapping[str, Mapping[str, float]], paper: Mapping[str, float], unjudged: str = "") -> Any:
     columns = [*paper]
     cells = [
         Cell(row, column, RunSpec(), paper[column], None if column == "0" else (row, "0"))
@@ -186,7 +184,7 @@ def fitted(rows: Mapping[str, Mapping[str, float]], paper: Mapping[str, float], 
             for seed, away in enumerate(SCATTER)
         }
 
-    return results(Named("name", "claim", table), cells, read, unjudged=unjudged)
+    return table_results(NamedTable("name", "claim", table), cells, read, unjudged=unjudged)
 
 
 def test_the_parabola_through_all_rows_is_judged_and_counted() -> None:
@@ -226,6 +224,6 @@ def test_a_count_is_judged_by_whether_it_is_higher(ours: float, verdict: str) ->
         value = ours if cell.column == "w/" else 100.0
         return dict.fromkeys(range(3), Metric("", value, 0.0, "", "low", "number"))
 
-    found = results(Named("name", "claim", table), cells, read)
+    found = table_results(NamedTable("name", "claim", table), cells, read)
     assert found["cells"][1]["verdict"] == verdict
     assert "A claim of no cost" in found["rule"]

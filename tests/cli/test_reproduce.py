@@ -12,7 +12,7 @@ import pytest
 
 from spacedkd import read_spec
 from spacedkd.cli import main
-from spacedkd.paper.reproduce import Reproduction
+from spacedkd.paper.reproduce import Plan, Reproduction
 
 ONLY = ["--scale", "smoke", "--only", "l1", "--seeds", "2", "--jobs", "1"]
 
@@ -77,7 +77,7 @@ def test_a_run_that_fails_is_listed_and_the_tables_are_made(
 def test_numbers_alone_cannot_be_measured(
     made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Reproduction, "numbers_alone", lambda self: [made])
+    monkeypatch.setattr(Reproduction, "runs_without_networks", lambda self: [made])
     main(["reproduce", "loss", *ONLY, "--store", str(made), "--max-hours", "0"])
     assert f"Of 1 run in {made} the numbers alone were kept" in " ".join(capsys.readouterr().out.split())
 
@@ -128,7 +128,7 @@ def test_no_answer_is_no(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
 
     monkeypatch.setattr("builtins.input", end_of_input)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("spacedkd.cli.reproduce._show_plan", lambda *_: None)
+    monkeypatch.setattr(Reproduction, "plan", lambda self, jobs: Plan(1, 0, None))
     monkeypatch.setattr(Reproduction, "check_data", lambda self: None)
     with pytest.raises(SystemExit) as end:
         main(["reproduce", "loss", "--only", "l1", "--scale", "paper", "--store", str(tmp_path)])

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from spacedkd.paper.report import index_markdown, write_index_page, write_table_page
-from spacedkd.paper.report.cells import cells_of
 from spacedkd.paper.report.figures import Axis, Line
 from spacedkd.paper.report.findings import VERDICTS
-from tests.report.fake_results import (
+from spacedkd.paper.report.tables import cells_by_key
+from tests.paper.fake_results import (
     DEIT,
     HOSTILE,
     R18,
     R50,
-    Found,
+    Document,
     cell,
     intervals,
     losses,
@@ -29,13 +29,13 @@ from tests.report.page_text import Page
 BOTH = pytest.mark.parametrize("found", [intervals(), losses()], ids=["intervals", "losses"])
 
 
-def html_of(found: Found, folder: Path) -> str:
+def html_of(found: Document, folder: Path) -> str:
     write_table_page(folder / "index.html", found)
     return (folder / "index.html").read_text(encoding="utf-8")
 
 
 @BOTH
-def test_the_page_nests_and_fetches_nothing(found: Found, tmp_path: Path) -> None:
+def test_the_page_nests_and_fetches_nothing(found: Document, tmp_path: Path) -> None:
     html = html_of(found, tmp_path)
     page = Page(html)
     for fetching in ("http:", "https:", "src=", "href=", "url(", "@import", "<script", "<link"):
@@ -64,11 +64,11 @@ def test_the_verdict_comes_first_then_the_picture_then_the_table(tmp_path: Path)
 def test_a_cell_has_ours_the_papers_both_signs_and_the_verdict(tmp_path: Path) -> None:
     found = intervals()
     text = Page(html_of(found, tmp_path)).text
-    one = cells_of(found)[R18, "w/ 1.5"]
+    one = cells_by_key(found)[R18, "w/ 1.5"]
     half = (one["estimate"]["high"] - one["estimate"]["low"]) / 2
     ours = f"{100 * one['estimate']['mean']:.2f} \u00b1 {100 * half:.2f}a"
     assert f"{ours}paper 72.43effect + (paper +)agrees" in text
-    other = cells_of(found)[R50, "w/ 1.5"]
+    other = cells_by_key(found)[R50, "w/ 1.5"]
     half = (other["estimate"]["high"] - other["estimate"]["low"]) / 2
     ours = f"{100 * other['estimate']['mean']:.2f} \u00b1 {100 * half:.2f}"
     assert f"{ours}paper 73.77effect \u2212 (paper +)disagrees" in text
@@ -79,7 +79,7 @@ def test_a_cell_has_ours_the_papers_both_signs_and_the_verdict(tmp_path: Path) -
 
 def test_every_difference_has_its_tests(tmp_path: Path) -> None:
     found = intervals()
-    one = cells_of(found)[R18, "w/ 0.5"]["difference"]
+    one = cells_by_key(found)[R18, "w/ 0.5"]["difference"]
     low, high = 100 * one["low"], 100 * one["high"]
     p = [f"{one[name]:.3f}" if one[name] >= 0.001 else "< 0.001" for name in ("p", "holm_p", "sign_flip_p")]
     said = f"w/ 0.5 vs online+{100 * one['mean']:.2f}+{low:.2f} to +{high:.2f}+0.97agrees"
@@ -115,7 +115,7 @@ def test_the_papers_numbers_are_moved_onto_our_reference() -> None:
     """So that in the picture an effect of a point is as high as one of ours."""
     found = intervals()
     line = Line(found, R18)
-    mean = cells_of(found)[R18, "online"]["estimate"]["mean"]
+    mean = cells_by_key(found)[R18, "online"]["estimate"]["mean"]
     assert {*line.shifts.values()} == {mean - 0.7105}
     assert [cell["column"] for cell in line.cells] == ["online", "w/ 0.5", "w/ 1.0", "w/ 1.5", "w/ 2.0"]
     assert Line(found, DEIT).shifts == {}, "the paper has no such row"
@@ -151,15 +151,15 @@ def test_rows_against_other_rows_are_moved_column_by_column() -> None:
     cells += [cell("spaced", c, values(v, 0.1), p, ("online", c)) for c, v, p in (("0", 0.91, 99.5), ("1", 0.7, 88.0))]
     found = results("noise", cells, axis=axis)
     assert Line(found, "spaced").shifts == pytest.approx({("spaced", "0"): -0.09, ("spaced", "1"): -0.2})
-    assert len(Line(found, "spaced").beside) == 2
+    assert len(Line(found, "spaced").references) == 2
     assert Line(found, "online").shifts == pytest.approx({("online", "0"): -0.145, ("online", "1"): -0.145})
     assert "theirs" not in Line(found, "spaced").draw()
 
 
 def test_places_too_far_apart_lie_evenly() -> None:
     axis = Axis("interval", {"online": 0.0, "1": 1.0, "2": 2.0, "max": 80.0})
-    assert [axis.place(value) for value in (0, 1, 2, 41, 80)] == [0, 1, 2, 2.5, 3]
-    assert Axis("interval", {"online": 0.0, "1": 1.0, "2": 2.0}).place(1.5) == 1.5
+    assert [axis.position(value) for value in (0, 1, 2, 41, 80)] == [0, 1, 2, 2.5, 3]
+    assert Axis("interval", {"online": 0.0, "1": 1.0, "2": 2.0}).position(1.5) == 1.5
 
 
 def test_without_an_axis_differences_are_drawn(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_pictures_are_in_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("axis", [None, {"title": "s", "values": {"online": 0.0, "spaced": 1.0}}])
-def test_a_page_of_which_nothing_is_finished(tmp_path: Path, axis: Found | None) -> None:
+def test_a_page_of_which_nothing_is_finished(tmp_path: Path, axis: Document) -> None:
     cells = [cell("a", "online", {}, 70.0), cell("a", "spaced", {}, 71.0, ("a", "online"))]
     text = Page(html_of(results("new", cells, missing=4, axis=axis), tmp_path)).text
     assert "4 runs are not finished" in text
