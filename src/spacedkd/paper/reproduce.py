@@ -31,8 +31,8 @@ from spacedkd.comparison.pool import Callback
 from spacedkd.evaluation.adversarial import Adversarial
 from spacedkd.evaluation.corrupted_images import write_grid
 from spacedkd.evaluation.corruptions import Corruptions
-from spacedkd.evaluation.evaluate import Progress, evaluate, silent
-from spacedkd.evaluation.instrument import EvaluationSpec, Instrument, Metric
+from spacedkd.evaluation.evaluate import evaluate
+from spacedkd.evaluation.instrument import EvaluationSpec, Instrument, Metric, Progress, silent
 from spacedkd.evaluation.subject import require_pixels
 from spacedkd.evaluation.weight_noise import ABSOLUTE_LEVELS, RELATIVE_LEVELS, WeightNoise
 from spacedkd.paper import metrics, report
