@@ -1,4 +1,4 @@
-"""Several lines on one axis, with the table of their numbers, which the page's script reads them from."""
+"""Charts as SVG: scales, ticks, the frame of a panel, marks, and lines on one axis with the table of their numbers."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import NamedTuple, TypeVar
 
-from spacedkd.report.formatting import DASH, Found, Write, bounds, decimals, percent, percent_tick, tick
+from spacedkd.report.documents import Interval
+from spacedkd.report.formatting import DASH, Write, bounds, decimals, percent, percent_tick, tick
 from spacedkd.report.html import Markup, join, numbers, pixels, tag
 
-# Where a value lands in a picture: scales, ticks, the frame of a panel, and the marks that several pictures share.
+# Scales, ticks, panels and marks
 
 Point = tuple[float, float]
 Tick = tuple[float, str]
@@ -17,7 +18,7 @@ P = TypeVar("P", bound=tuple[float, ...])
 
 
 class Scale(NamedTuple):
-    """Values from `low` to `high` onto places from `start` to `stop`."""
+    """A linear map of values from `low` to `high` onto pixels from `start` to `stop`."""
 
     low: float
     high: float
@@ -29,7 +30,7 @@ class Scale(NamedTuple):
 
 
 def tick_values(low: float, high: float, most: int = 6, whole: bool = False, outside: bool = False) -> list[float]:
-    """Round numbers from `low` to `high`, as many as there may be; `whole` allows no part of one.
+    """Return round numbers from `low` to `high`, as many as there may be; `whole` allows no part of one.
 
     Those `outside` begin and end at or beyond the range.
 
@@ -47,11 +48,12 @@ def tick_values(low: float, high: float, most: int = 6, whole: bool = False, out
 
 
 def ticks(low: float, high: float, write: Write = tick, most: int = 6, whole: bool = False) -> list[Tick]:
+    """Return round numbers from `low` to `high`, each with its text."""
     return [(value, write(value)) for value in tick_values(low, high, most, whole)]
 
 
 def rounded(low: float, high: float) -> tuple[float, float]:
-    """A range that begins and ends with a tick.
+    """Return a range that begins and ends with a tick.
 
     >>> rounded(0.08, 0.89)
     (0.0, 1.0)
@@ -61,7 +63,7 @@ def rounded(low: float, high: float) -> tuple[float, float]:
 
 
 def domain(values: Iterable[float], least: float, most: float) -> tuple[float, float]:
-    """A little more than the values cover, but never past what is possible."""
+    """Return a range of a little more than the values cover, but never past what is possible."""
     within = [min(max(value, least), most) for value in values]
     low, high = min(within), max(within)
     room = max(0.03 * (high - low), 0.005 if high - low < 0.01 else 0.0)
@@ -69,7 +71,7 @@ def domain(values: Iterable[float], least: float, most: float) -> tuple[float, f
 
 
 def can_be_told_apart(values: Iterable[float]) -> bool:
-    """Whether places on a linear axis can be; offline is often forty times the next interval.
+    """Return whether values can be told apart on a linear axis; offline is often forty times the next interval.
 
     >>> can_be_told_apart([0, 0.5, 1, 1.5, 2]), can_be_told_apart([0, 0.5, 1, 80])
     (True, False)
@@ -95,7 +97,7 @@ class Panel:
 
     @property
     def letter(self) -> float:
-        """The width of one, in most fonts at most."""
+        """The width of a letter, in most fonts at most."""
         return 0.64 * self.letters
 
     @property
@@ -117,7 +119,7 @@ class Panel:
         return tag("svg", *content, viewBox=box, role="img", aria_label=description, **attributes)
 
     def frame(self, x_ticks: Sequence[Tick], y_ticks: Sequence[Tick], x_title: str, y_title: str) -> Markup:
-        """Grid, ticks and titles; the title of the y axis lies flat above it, where it can be read."""
+        """Return grid, ticks and titles; the title of the y axis lies flat above it, where it can be read."""
         floor, end = self.height - self.bottom, self.width - self.right
         parts = []
         for y, words in ((self.to_y(value), words) for value, words in y_ticks):
@@ -131,20 +133,20 @@ class Panel:
         return join(*parts, label(y_title, 2, self.letters - 1))
 
     def percent_ticks(self) -> list[Tick]:
-        """Of a y axis of accuracies."""
+        """Return the ticks of a y axis of accuracies."""
         return ticks(*self.y, percent_tick)
 
     def estimate(
         self,
-        place: float,
-        value: Found,
+        position: float,
+        value: Interval,
         title: str,
         radius: float,
         seeds: Mapping[int, float] | None = None,
         write: Write = percent,
     ) -> Markup:
-        """A mean with its 95 % interval, as far as the panel goes, and small dots for its seeds beside it."""
-        x, parts = self.to_x(place), []
+        """Return a mean with its 95 % interval, as far as the panel goes, and small dots for its seeds beside it."""
+        x, parts = self.to_x(position), []
         if interval := bounds(value):
             low, high = (self.to_y(min(max(bound, self.y[0]), self.y[1])) for bound in interval)
             parts.append(tag("line", class_="confidence", x1=x, x2=x, y1=low, y2=high))
@@ -156,21 +158,23 @@ class Panel:
 
 
 def label(words: str, x: float | str, y: float, anchor: str | None = None, class_: str = "tick") -> Markup:
+    """Return a text in a picture."""
     return tag("text", words, class_=class_, x=x, y=y, text_anchor=anchor)
 
 
 def dot(class_: str, x: float | str, y: float, radius: float, title: str = "") -> Markup:
+    """Return a dot; its title is shown under the pointer."""
     return tag("circle", tag("title", title) if title else "", class_=class_, cx=x, cy=y, r=radius)
 
 
 def thinned(points: Sequence[P], most: int) -> list[P]:
-    """No more points than a small picture can show; the last one stays."""
-    kept = list(points[:: -(-len(points) // most)])
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+    """Return no more points than a small picture can show; the last one stays."""
+    fewer = list(points[:: -(-len(points) // most)])
+    return fewer if fewer[-1] == points[-1] else [*fewer, points[-1]]
 
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places near the wanted ones, at least `gap` apart and within bounds, so that labels do not touch.
+    """Return positions near the wanted ones, at least `gap` apart and within bounds, so that labels do not touch.
 
     >>> apart([10, 11], gap=12, low=0, high=100)
     [4.5, 16.5]
@@ -183,7 +187,7 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
     return [start + gap * order.index(i) for i in range(len(wanted))]
 
 
-# Several lines on one axis, with the table of their numbers, which the page's script reads them from.
+# Lines on one axis, with the table of their numbers, which the page's script reads
 
 MOST_POINTS = 160
 """of a line"""
@@ -210,7 +214,7 @@ class Line(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """What is on the y axis and how it is written: in the picture, and in the table."""
+    """The y axis of a chart, and how its values are written: in the picture, and in the table."""
 
     title: str
     write: Write = decimals(2)
@@ -222,9 +226,9 @@ class Axis(NamedTuple):
 
 
 def chart(
-    said: str, lines: Sequence[Line], y: Axis, settled: float = 0.0, wide: bool = False, bands: bool = True
+    description: str, lines: Sequence[Line], y: Axis, settled: float = 0.0, wide: bool = False, bands: bool = True
 ) -> Markup:
-    """The picture, what it is called when it is read aloud, and its numbers.
+    """Return a picture of lines and the table of their numbers; the description is what a screen reader reads.
 
     The y axis has room for what comes after the first `settled` part of each line; what lies beyond is cut off.
     Without `bands` the intervals are among the numbers only.
@@ -243,15 +247,15 @@ def chart(
     zero = tag("line", class_="mark", x1=area.left, x2=area.to_x.stop, y1=area.to_y(0), y2=area.to_y(0))
     frame = area.frame(_x_ticks(area), ticks(*area.y, y.tick), "epoch", y.title)
     picture = area.draw(
-        said,
+        description,
         frame,
         zero if y.zero else "",
         *(_drawn(line, area) for line in pictured),
         tabindex=0,
-        data_x=_places(area.to_x),
-        data_y=_places(area.to_y),
+        data_x=_scale_text(area.to_x),
+        data_y=_scale_text(area.to_y),
     )
-    return join(picture, _numbers(said, shown, y))
+    return join(picture, _numbers(description, shown, y))
 
 
 def _area(lines: Sequence[Line], y: Axis, settled: float, wide: bool) -> Panel:
@@ -272,7 +276,7 @@ def _area(lines: Sequence[Line], y: Axis, settled: float, wide: bool) -> Panel:
     return replace(area, left=GAP + widest * area.letter)
 
 
-def _places(scale: tuple[float, ...]) -> str:
+def _scale_text(scale: tuple[float, ...]) -> str:
     return " ".join(f"{number:.6g}" for number in scale)
 
 
@@ -295,7 +299,7 @@ def _drawn(line: Line, area: Panel) -> Markup:
 
 
 def within(points: Sequence[Point], low: float, high: float) -> Iterator[list[Point]]:
-    """The pieces of a line between two heights.
+    """Yield the pieces of a line between two heights.
 
     >>> [*within([(0, 0), (1, 2), (2, 0)], 1, 9)]
     [[(0.5, 1.0), (1, 2), (1.5, 1.0)]]
@@ -313,13 +317,13 @@ def within(points: Sequence[Point], low: float, high: float) -> Iterator[list[Po
         yield piece
 
 
-def _at(height: float, one: Point, other: Point) -> Point:
-    part = (height - one[1]) / (other[1] - one[1])
-    return one[0] + part * (other[0] - one[0]), float(height)
+def _at(height: float, start: Point, end: Point) -> Point:
+    part = (height - start[1]) / (end[1] - start[1])
+    return start[0] + part * (end[0] - start[0]), float(height)
 
 
-def _numbers(said: str, lines: Sequence[Line], y: Axis) -> Markup:
-    """A row for each x that any line has, a column for each line, and for the bounds around it."""
+def _numbers(description: str, lines: Sequence[Line], y: Axis) -> Markup:
+    """Return a row for each x that any line has, a column for each line, and for the bounds around it."""
     columns: list[tuple[str, str | None, dict[float, float]]] = []
     for line in lines:
         columns.append((line.name, line.key, dict(line.points)))
@@ -327,9 +331,9 @@ def _numbers(said: str, lines: Sequence[Line], y: Axis) -> Markup:
             columns.append((f"{line.name}, low", None, {x: low for x, low, _ in line.band}))
             columns.append((f"{line.name}, high", None, {x: high for x, _, high in line.band}))
     xs = sorted({x for _, _, column in columns for x in column})
-    rows = ([f"{round(x, 3):.10g}", *_written(x, columns, y)] for x in xs)
-    return numbers(said, [("epoch", None), *((name, key) for name, key, _ in columns)], rows)
+    rows = ([f"{round(x, 3):.10g}", *_texts(x, columns, y)] for x in xs)
+    return numbers(description, [("epoch", None), *((name, key) for name, key, _ in columns)], rows)
 
 
-def _written(x: float, columns: Iterable[tuple[str, str | None, dict[float, float]]], y: Axis) -> Iterator[str]:
+def _texts(x: float, columns: Iterable[tuple[str, str | None, dict[float, float]]], y: Axis) -> Iterator[str]:
     return (y.write(column[x]) if x in column else DASH for _, _, column in columns)

@@ -1,4 +1,4 @@
-"""What the comparison says in words; every word follows from an interval, never from a mean alone."""
+"""Sentences about a comparison; every word follows from an interval, never from a mean alone."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
@@ -26,7 +26,7 @@ REFERENCE = "Paired by seed. A line that crosses zero is no clear difference."
 
 
 def losses(several: bool) -> str:
-    """Below the pictures of losses, of several seeds or of one."""
+    """Return the caption of the pictures of losses, of several seeds or of one."""
     mean = "; of several seeds the mean" if several else ""
     return (
         "Each term as it enters the sum that is minimised, its weight included, on the batch at which it was logged"
@@ -36,7 +36,7 @@ def losses(several: bool) -> str:
 
 
 def verdict(difference: Found | None) -> str | None:
-    """`better` or `worse` where the whole interval is on one side of zero; None where seeds are too few for one."""
+    """Return `better` or `worse` where the whole interval is on one side of zero; None where there is no interval."""
     if difference is None or difference["low"] is None:
         return None
     if difference["low"] > 0:
@@ -45,24 +45,24 @@ def verdict(difference: Found | None) -> str | None:
 
 
 def how(arm: Found) -> str:
-    """An arm's method, and its schedule where more than one role learns."""
+    """Return an arm's method, and its schedule where more than one role learns."""
     return ", ".join(str(arm[name]) for name in ("method", "schedule") if arm[name])
 
 
 def leader_name(arms: Sequence[Found]) -> str:
-    """What the role that leads is called: its own name where all arms agree."""
+    """Return the name of the role that leads: its own name where all arms agree."""
     names = {arm["roles"][0] for arm in arms if len(arm["roles"]) > 1}
     return names.pop() if len(names) == 1 else "teacher"
 
 
 def only_shared(arms: Sequence[Found]) -> str:
-    """Where arms have different seeds: over which of them they are compared."""
+    """Return which seeds arms are compared over, where they have different ones."""
     seeds = {frozenset(run["seed"] for run in arm["runs"]) for arm in arms}
     return ", over the seeds that both arms have" if len(seeds) > 1 else ""
 
 
 def finding(pair: str, difference: Found | None) -> str:
-    """How far one arm is from another, with everything needed to judge it."""
+    """Return how far one arm is from another, with everything needed to judge it."""
     if difference is None:
         return f"{pair}: no seed in common, so no difference can be given."
     judged = verdict(difference)
@@ -73,12 +73,12 @@ def finding(pair: str, difference: Found | None) -> str:
 
 
 def headline(arms: Sequence[Arm], against: str) -> str:
-    """The outcome in one breath."""
+    """Return the outcome in one sentence."""
     judged: dict[str | None, list[str]] = {}
     for arm in arms:
         if arm.label != against:
             judged.setdefault(verdict(arm.numbers["difference"]), []).append(arm.label)
-    unknown = judged.pop(None, [])
+    without_interval = judged.pop(None, [])
     if not judged:
         return f"No interval can be given: no arm shares two seeds with {against}, so none is called better or worse."
     parts = [f"{_few(judged[word])} did {word} than {against}" for word in ("better", "worse") if word in judged]
@@ -88,23 +88,23 @@ def headline(arms: Sequence[Arm], against: str) -> str:
         parts = [f"No clear difference: {which} interval against {against} includes zero"]
     elif unclear:
         parts.append(f"no clear difference for {_few(unclear)}")
-    if unknown:
-        parts.append(f"no interval can be given for {_few(unknown)}")
+    if without_interval:
+        parts.append(f"no interval can be given for {_few(without_interval)}")
     return "; ".join(parts) + "."
 
 
 def reached(arm: Arm) -> str:
-    """How good the roles of an arm became, student first."""
+    """Return how good the roles of an arm became, student first."""
     student, leader, seeds = arm.first.roles[-1], arm.first.leader, len(arm.runs)
     epochs = plural(arm.first.spec.epochs, "epoch")
     mean = f", mean over {seeds} seeds" if seeds > 1 else ""
-    said = f"The {student} reached {estimate(arm.numbers['last'])} % on the test images after {epochs}{mean}"
+    sentence = f"The {student} reached {estimate(arm.numbers['last'])} % on the test images after {epochs}{mean}"
     led = arm.numbers["leader"]
-    return f"{said}." if leader is None or led is None else f"{said}; the {leader} {estimate(led)} %."
+    return f"{sentence}." if leader is None or led is None else f"{sentence}; the {leader} {estimate(led)} %."
 
 
 def facts(arm: Arm) -> Iterator[str]:
-    """What was trained, how, and what it took."""
+    """Yield sentences about what was trained, how, and what it took."""
     run, spec, cost = arm.first, arm.first.spec, arm.numbers["cost"]
     yield f"Method: {how(arm.numbers)}."
     if run.leader is not None and run.interval:
@@ -117,7 +117,7 @@ def facts(arm: Arm) -> Iterator[str]:
 
 
 def caution(differences: Sequence[Found | None]) -> str | None:
-    """What many comparisons at once do to the intervals: of 95 % intervals around nothing, one in twenty misses it."""
+    """Return a warning about many comparisons at once: of 95 % intervals around nothing, one in twenty misses it."""
     made = sum(difference is not None and difference["n"] > 1 for difference in differences)
     if made < 2:
         return None
@@ -127,7 +127,7 @@ def caution(differences: Sequence[Found | None]) -> str | None:
 
 
 def setting(arms: Sequence[Arm]) -> str:
-    """What was compared, in one sentence."""
+    """Return what was compared, in one sentence."""
     specs = [arm.first.spec for arm in arms]
     data = join_words(_distinct([data_name(spec) for spec in specs]))
     networks = join_words(_distinct([_networks(arm) for arm in arms]))
@@ -140,6 +140,7 @@ def setting(arms: Sequence[Arm]) -> str:
 
 
 def title(arms: Sequence[Arm]) -> str:
+    """Return the title of a page about arms."""
     specs = [arm.first.spec for arm in arms]
     networks = _distinct([spec.network.name for spec in specs])
     data = join_words(_distinct([_source(spec) for spec in specs]))
@@ -148,19 +149,20 @@ def title(arms: Sequence[Arm]) -> str:
 
 
 def data_name(spec: RunSpec) -> str:
-    """The data set, and how much of it."""
+    """Return the name of the data set, and how much of it is used."""
     limits = {"classes": spec.data.class_limit, "training images": spec.data.train_limit}
     used = ", ".join(f"{count(limit)} {what}" for what, limit in limits.items() if limit is not None)
     return _source(spec) + (f" ({used})" if used else "")
 
 
 def network_name(network: NetworkSpec) -> str:
+    """Return a network with its options."""
     options = ", ".join(f"{key} {value}" for key, value in network.options.items())
     return network.name + (f" ({options})" if options else "")
 
 
 def best_epoch(chosen_on: Sequence[str]) -> str:
-    """On which images the best epoch was chosen, and whether that is fair."""
+    """Return which images the best epoch was chosen on, and whether that is fair."""
     parts = {
         "test": "on the test images themselves, so it peeks at the test set and looks better than it is",
         "holdout": "on images held out of training",
@@ -169,7 +171,7 @@ def best_epoch(chosen_on: Sequence[str]) -> str:
 
 
 def extra_cost(arms: Sequence[Arm], against: str) -> str:
-    """Which arms took more updates than the named one, which makes an accuracy easier to reach."""
+    """Return which arms took more updates than the reference, which makes an accuracy easier to reach."""
     base = next(arm for arm in arms if arm.label == against).numbers["cost"]["updates"]
     dearer: dict[str, list[str]] = {}
     for arm in arms:
@@ -182,24 +184,24 @@ def extra_cost(arms: Sequence[Arm], against: str) -> str:
 
 
 def environments(arms: Sequence[Arm]) -> list[str]:
-    """Where the runs were computed: one sentence where it was the same for all of them."""
-    found: dict[str, list[str]] = {}
+    """Return where the runs were computed: one sentence where it was the same for all of them."""
+    labels_of: dict[str, list[str]] = {}
     for arm in arms:
         for run in arm.runs:
-            words = ", ".join(f"{name} {value}" for name, value in run.environment.items())
-            found.setdefault(words, []).append(arm.label)
-    if len(found) == 1:
-        return [f"Environment of every run: {next(iter(found))}."]
-    return [f"Environment of {join_words(_distinct(labels))}: {words}." for words, labels in found.items()]
+            environment = ", ".join(f"{name} {value}" for name, value in run.environment.items())
+            labels_of.setdefault(environment, []).append(arm.label)
+    if len(labels_of) == 1:
+        return [f"Environment of every run: {next(iter(labels_of))}."]
+    return [f"Environment of {join_words(_distinct(labels))}: {words}." for words, labels in labels_of.items()]
 
 
 def _few(labels: Sequence[str]) -> str:
-    """Names while they can be read in one breath; the list below the headline has them all."""
+    """Return names while they can be read in one breath, else their number; a list below the headline has them all."""
     return join_words(labels) if len(labels) < 4 else plural(len(labels), "arm")
 
 
 def _networks(arm: Arm) -> str:
-    """The student's network, and the teacher's where it is another one that really took part."""
+    """Return the student's network, and the teacher's where it is another one that really took part."""
     spec = arm.first.spec
     student = network_name(spec.network)
     if spec.teacher is None or spec.teacher == spec.network or arm.first.leader is None:
@@ -208,7 +210,7 @@ def _networks(arm: Arm) -> str:
 
 
 def _source(spec: RunSpec) -> str:
-    """A file is known by its name, not by where it lies."""
+    """Return the name of the data; a file is known by its name, not by its folder."""
     return PurePath(spec.data.source).name if spec.data.source.endswith(".npz") else spec.data.source
 
 

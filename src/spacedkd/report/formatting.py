@@ -1,4 +1,4 @@
-"""How numbers are written: percent with one decimal, a real minus sign, thin spaces between thousands."""
+"""Numbers as text: percent with one decimal, a real minus sign, thin spaces between thousands."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ Write = Callable[[float], str]
 
 
 def percent(part: float) -> str:
-    """A part of one in percent, without the sign.
+    """Return a part of one in percent, without the sign.
 
     >>> percent(0.7327)
     '73.3'
@@ -25,7 +25,7 @@ def percent(part: float) -> str:
 
 
 def decimals(places: int) -> Write:
-    """Numbers with so many of them.
+    """Return a function that writes numbers with so many decimals.
 
     >>> decimals(2)(-0.5) == MINUS + "0.50"
     True
@@ -34,7 +34,7 @@ def decimals(places: int) -> Write:
 
 
 def points(part: float) -> str:
-    """A difference of accuracies in percentage points, with its sign; what is written as zero has none.
+    """Return a difference of accuracies in percentage points, with its sign; what is written as zero has none.
 
     >>> points(0.0052), points(0.0), points(-0.0004)
     ('+0.5', '0.0', '0.0')
@@ -45,18 +45,18 @@ def points(part: float) -> str:
 
 
 def estimate(value: Found, write: Write = percent) -> str:
-    """Mean and half the width of its 95 % interval, in percent; the mean alone where one seed gives no interval."""
+    """Return mean and half the width of its 95 % interval, in percent; the mean alone where there is no interval."""
     half = "" if value["low"] is None else f" {PLUS_MINUS} {percent((value['high'] - value['low']) / 2)}"
     return write(value["mean"]) + half
 
 
 def bounds(value: Found) -> Sequence[float]:
-    """The interval of a mean or a difference; empty where one seed gives none."""
+    """Return the interval of a mean or a difference; empty where one seed gives none."""
     return () if value["low"] is None else (value["low"], value["high"])
 
 
 def p_value(p: float) -> str:
-    """The p of a test, never as zero.
+    """Return the p of a test, never as zero.
 
     >>> p_value(0.9137), p_value(0.0607), p_value(1e-9)
     ('p = 0.91', 'p = 0.061', 'p < 0.001')
@@ -65,7 +65,7 @@ def p_value(p: float) -> str:
 
 
 def bare_p(p: float) -> str:
-    """The p of a test in a column of them.
+    """Return the p of a test for a column of them.
 
     >>> bare_p(0.0607), bare_p(1e-9)
     ('0.061', '< 0.001')
@@ -74,13 +74,13 @@ def bare_p(p: float) -> str:
 
 
 def interval_and_p(difference: Found) -> str:
-    """The interval of a difference in points, and the p of its test where there is one."""
+    """Return the interval of a difference in points, and the p of its test where there is one."""
     p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
     return f"{points(difference['low'])} to {points(difference['high'])}{p}"
 
 
 def count(value: float) -> str:
-    """A whole number.
+    """Return a whole number as text.
 
     >>> count(31280) == "31" + THIN_SPACE + "280"
     True
@@ -89,7 +89,7 @@ def count(value: float) -> str:
 
 
 def decimals_for(near: float) -> int:
-    """How many decimals give a number three digits.
+    """Return how many decimals give a number three digits.
 
     >>> [decimals_for(number) for number in (153.0, 31.1, 0.32, 0.0181, 0)]
     [0, 1, 3, 4, 3]
@@ -98,7 +98,7 @@ def decimals_for(near: float) -> int:
 
 
 def plain(value: float) -> str:
-    """A number as short as it can be, for epochs.
+    """Return a number as short as it can be, for epochs.
 
     >>> plain(1.5), plain(12.0)
     ('1.5', '12')
@@ -107,7 +107,7 @@ def plain(value: float) -> str:
 
 
 def tick(value: float) -> str:
-    """A round number on an axis, with all its digits.
+    """Return a round number on an axis, with all its digits.
 
     >>> tick(1.5885), tick(2.0)
     ('1.5885', '2')
@@ -116,7 +116,7 @@ def tick(value: float) -> str:
 
 
 def percent_tick(part: float, signed: bool = False) -> str:
-    """A part of one in percent, as short as it can be.
+    """Return a part of one in percent, as short as it can be.
 
     >>> percent_tick(0.05, signed=True)
     '+5'
@@ -125,7 +125,7 @@ def percent_tick(part: float, signed: bool = False) -> str:
 
 
 def ratio(value: float) -> str:
-    """How many times as much.
+    """Return a ratio as text: how many times as much.
 
     >>> ratio(2)
     '2.0'
@@ -134,7 +134,7 @@ def ratio(value: float) -> str:
 
 
 def plural(number: float, noun: str) -> str:
-    """A number of things.
+    """Return a number of things, with the noun in the plural where it is not one.
 
     >>> plural(1, "seed"), plural(3, "seed")
     ('1 seed', '3 seeds')
@@ -143,7 +143,7 @@ def plural(number: float, noun: str) -> str:
 
 
 def value_range(values: Sequence[float], write: Write = plain) -> str:
-    """Where values lie: the one they share, or the lowest and the highest.
+    """Return the value that all share, or the lowest and the highest.
 
     >>> value_range([2, 2]), value_range([3, 1, 2])
     ('2', '1 to 3')
@@ -153,7 +153,7 @@ def value_range(values: Sequence[float], write: Write = plain) -> str:
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Words as a sentence lists them.
+    """Return words as a sentence lists them.
 
     >>> join_words(["a", "b", "c"])
     'a, b and c'
@@ -162,7 +162,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A large number of something, in thousands of thousands.
+    """Return a large number of something, in thousands of thousands.
 
     >>> amount(2_340_000_000, "B"), amount(999, "FLOP"), amount(44_650, "")
     ('2.34 GB', '999 FLOP', '44.6 k')
@@ -175,7 +175,7 @@ _PREFIXES = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
 
 
 def duration(seconds: float) -> str:
-    """A time as one would say it.
+    """Return a time as one would say it.
 
     >>> duration(0.0123), duration(42.3), duration(754), duration(11_520), duration(200_000)
     ('12.3 ms', '42 s', '13 min', '3 h 12 min', '2 d 7 h')

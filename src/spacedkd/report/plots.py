@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from spacedkd.report.arms import Arm, role_colours
 from spacedkd.report.charts import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
+from spacedkd.report.documents import Difference, Interval
 from spacedkd.report.findings import how
-from spacedkd.report.formatting import DASH, Found, Write, bounds, estimate, percent, percent_tick, plain, points
+from spacedkd.report.formatting import DASH, Write, bounds, estimate, percent, percent_tick, plain, points
 from spacedkd.report.html import Markup, Titled, numbers, tag
 from spacedkd.runs.journal import Curve
 
@@ -15,7 +16,7 @@ MOST_POINTS = 160
 
 
 def curves(arms: Sequence[Arm]) -> list[Titled]:
-    """Accuracy after each epoch, a picture for each arm, all on the same axes."""
+    """Return the accuracy after each epoch, a picture for each arm, all on the same axes."""
     every = [curve for arm in arms for run in arm.runs for curve in run.curves.values()]
     epochs = max(epoch for curve in every for epoch in curve)
     area = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], 0, 1)))
@@ -39,7 +40,7 @@ def _curves_of(arm: Arm, area: Panel) -> Markup:
 
 
 def _end_labels(ends: Sequence[tuple[str, Point]], area: Panel) -> list[Markup]:
-    """The last value of each line at its end, moved apart where two would touch."""
+    """Return the last value of each line at its end, moved apart where two would touch."""
     heights = apart([area.to_y(value) for _, (_, value) in ends], 13, area.top, area.height - area.bottom)
     return [
         label(percent(value), area.to_x(epoch) + 5, height + 4, class_=f"end {class_}")
@@ -48,7 +49,7 @@ def _end_labels(ends: Sequence[tuple[str, Point]], area: Panel) -> list[Markup]:
 
 
 def mean_curve(by_seed: Sequence[Curve]) -> Curve:
-    """Over the epochs at which every seed was measured."""
+    """Return the mean curve over the epochs at which every seed was measured."""
     shared = sorted(set(by_seed[0]).intersection(*by_seed)) if by_seed else []
     return {epoch: sum(curve[epoch] for curve in by_seed) / len(by_seed) for epoch in shared}
 
@@ -61,7 +62,7 @@ class Row(NamedTuple):
     """One line of a dot-and-interval picture."""
 
     label: str
-    value: Found
+    value: Interval
     seeds: Mapping[int, float]
     paper: float | None = None
     """the paper's value, a hollow mark"""
@@ -70,13 +71,13 @@ class Row(NamedTuple):
 
     @property
     def values(self) -> Sequence[float]:
-        """All that are drawn."""
+        """All values that are drawn."""
         paper = () if self.paper is None else (self.paper,)
         return (*bounds(self.value), *self.seeds.values(), self.value["mean"], *paper)
 
 
 class Writing(NamedTuple):
-    """How the values of a picture are written, at its ticks too, and between which they can lie."""
+    """The format of a picture's values and ticks, and the range they can lie in."""
 
     value: Write
     tick: Write
@@ -89,15 +90,15 @@ GAINS = Writing(points, partial(percent_tick, signed=True), -1, 1)
 
 
 def accuracies(arms: Sequence[Arm], against: str) -> Markup:
-    """The last accuracy of every arm."""
+    """Return a picture of the last accuracy of every arm."""
     rows = [Row(arm.label, arm.numbers["last"], arm.by_seed) for arm in arms]
     caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
     more = _numbers("Accuracy after the last epoch, percent", rows, percent)
-    return forest("Accuracy after the last epoch", rows, caption, ACCURACIES, against, more=more)
+    return forest("Accuracy after the last epoch", rows, caption, ACCURACIES, against=against, more=more)
 
 
 def _numbers(title: str, rows: Sequence[Row], write: Write) -> Markup:
-    """What a dot-and-interval picture shows, seeds included."""
+    """Return the numbers of a dot-and-interval picture, seeds included."""
     seeds = sorted({seed for row in rows for seed in row.seeds})
     heads = ["", "mean", "low", "high", *(f"seed {seed}" for seed in seeds)]
     body = []
@@ -108,8 +109,8 @@ def _numbers(title: str, rows: Sequence[Row], write: Write) -> Markup:
     return numbers(title, [(head, None) for head in heads], body)
 
 
-def gains(title: str, compared: Iterable[tuple[str, Found | None, Arm, Arm]], caption: str) -> Markup:
-    """Differences in points of arms from others, seed by seed, around zero; nothing where there are none."""
+def gains(title: str, compared: Iterable[tuple[str, Difference | None, Arm, Arm]], caption: str) -> Markup:
+    """Return a picture of differences in points, seed by seed, around zero; nothing where there are none."""
     rows = []
     for name, difference, arm, base in compared:
         if difference is not None:
@@ -123,12 +124,14 @@ def forest(
     rows: Sequence[Row],
     caption: str,
     writing: Writing = GAINS,
+    *,
     against: str | None = None,
     values: Sequence[float] = (),
     more: str = "",
 ) -> Markup:
-    """A dot and an interval for each row, small dots for its seeds, a dashed line at the mean of the row `against`.
+    """Return a picture with a dot and an interval for each row, and small dots for its seeds.
 
+    A dashed line is at the mean of the row `against`.
     Without such a row they are differences around zero. The axis has room for all `values` where pictures share it.
     Places are in percent of the width, so that the picture fits any screen and its text keeps its size.
     """
@@ -142,24 +145,21 @@ def forest(
     for row, number, before in zip(rows, written, (None, *rows), strict=False):
         if row.group and (before is None or before.group != row.group):
             drawn.append(tag("div", row.group, class_="group-name"))
-        parts = (
-            tag("span", row.label, class_="name"),
-            _strip([*lines, *_marks(row, scale, writing.value)]),
-            tag("span", number, class_="value"),
-        )
-        drawn.append(tag("div", *parts, class_="row named" if row.label == against else "row"))
+        name, value = tag("span", row.label, class_="name"), tag("span", number, class_="value")
+        strip = _strip([*lines, *_marks(row, scale, writing.value)])
+        drawn.append(tag("div", name, strip, value, class_="row named" if row.label == against else "row"))
     labels = [label(words, f"{scale(tick):.2f}%", 13, "middle") for tick, words in marks.items()]
     axis = tag("div", _strip(labels), class_="row axis-row")
     unit = "" if signed else " %"
     names = [f"{row.group}: {row.label}" if row.group else row.label for row in rows]
-    said = "; ".join(f"{name} {number}{unit}" for name, number in zip(names, written, strict=True))
+    spoken = "; ".join(f"{name} {number}{unit}" for name, number in zip(names, written, strict=True))
     class_ = "forest narrow" if signed else "forest"
-    picture = tag("div", *drawn, axis, class_=class_, role="img", aria_label=f"{title}: {said}.")
+    picture = tag("div", *drawn, axis, class_=class_, role="img", aria_label=f"{title}: {spoken}.")
     return tag("figure", tag("h3", title if signed else f"{title}, %"), picture, tag("figcaption", caption), more)
 
 
-def _upright(place: float, class_: str) -> Markup:
-    return tag("line", class_=class_, x1=f"{place:.2f}%", x2=f"{place:.2f}%", y1=0, y2="100%")
+def _upright(x: float, class_: str) -> Markup:
+    return tag("line", class_=class_, x1=f"{x:.2f}%", x2=f"{x:.2f}%", y1=0, y2="100%")
 
 
 def _marks(row: Row, scale: Scale, write: Write) -> Iterator[Markup]:
@@ -174,5 +174,5 @@ def _marks(row: Row, scale: Scale, write: Write) -> Iterator[Markup]:
 
 
 def _strip(marks: Sequence[Markup]) -> Markup:
-    """A drawing as high as its row, so that the lines of the grid run on through a label of several lines."""
+    """Return a drawing as high as its row, so that the lines of the grid run on through a label of several lines."""
     return tag("span", tag("svg", *marks), class_="strip")
