@@ -25,6 +25,7 @@ from spacedkd.runtime.user_code import load_object
 
 if TYPE_CHECKING:
     from spacedkd.config.objects import Objects
+    from spacedkd.evaluation.document import EvaluationDocument
     from spacedkd.training.trained_models import TrainedModels
 
 
@@ -184,48 +185,48 @@ def evaluate(
     if not runs and unfinished:
         raise UserError("--unfinished is about runs: leave it out with --network.")
 
-    from spacedkd.evaluation import document
-    from spacedkd.evaluation.corrupted_images import write_grid
     from spacedkd.evaluation.evaluate import measure
-    from spacedkd.evaluation.subject import require_pixels
-    from spacedkd.report import evaluation_tables as tables
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.report.evaluation_tables import summary_line
     from spacedkd.runs.folder import make_folder
-    from spacedkd.training.trained_models import load_run
 
     if flags.grid is not None:
         make_folder(flags.grid.parent, "--grid")
     folders = _folders(runs, unfinished) if runs else [_folder_of_network(typed)]
     count, evaluations = len(folders), {}
     for number, folder in enumerate(folders, 1):
-        networks = (
-            load_run(
-                folder,
-                unfinished=unfinished,
-                accelerator=flags.accelerator,
-                threads=flags.threads,
-                objects=_load_objects(objects),
-                trust_code=flags.trust_code,
-            )
-            if runs
-            else _load_network(typed, flags.accelerator, flags.threads)
-        )
+        networks = _load_run(folder, flags, objects) if runs else _load_network(typed, flags.accelerator, flags.threads)
         if flags.grid is not None and number == 1:
-            drawn = next((used for used in spec.instruments if isinstance(used, Corruptions)), Corruptions())
-            pixels = require_pixels(networks.data.test, "Corruptions")
-            write_grid(flags.grid, pixels, drawn.names, drawn.severities)
+            _draw_grid(flags.grid, networks, spec)
         with work_progress(f"{number} of {count}" if count > 1 else "") as progress:
             evaluations[folder] = measure(folder, networks, spec, progress)
         if count > 1:
-            say(f"[{number} of {count}] {folder}: {tables.summary_line(evaluations[folder])}")
-    if count > 1:
-        console.print(rich_table(tables.summary_table(evaluations)))
-        say(f"Numbers: {document.FILE} in each run folder")
+            say(f"[{number} of {count}] {folder}: {summary_line(evaluations[folder])}")
+    _print_evaluations(evaluations, detailed=flags.calibration or flags.all)
+
+
+def _draw_grid(path: Path, networks: TrainedModels, spec: EvaluationSpec) -> None:
+    """Draw the corruptions that are measured, or else all of them, on the first test image."""
+    from spacedkd.evaluation.corrupted_images import write_grid
+    from spacedkd.evaluation.subject import require_pixels
+
+    drawn = next((used for used in spec.instruments if isinstance(used, Corruptions)), Corruptions())
+    write_grid(path, require_pixels(networks.data.test, "Corruptions"), drawn.names, drawn.severities)
+
+
+def _print_evaluations(evaluations: Mapping[Path, EvaluationDocument], detailed: bool) -> None:
+    """Print all tables of one network, or a line for each of several."""
+    from spacedkd.evaluation.document import FILE
+    from spacedkd.report.evaluation_tables import describe_origin, evaluation_tables, summary_table
+    from spacedkd.report.terminal import rich_table
+
+    if len(evaluations) > 1:
+        console.print(rich_table(summary_table(evaluations)))
+        say(f"Numbers: {FILE} in each run folder")
         return
     for folder, evaluation in evaluations.items():
-        say(f"{folder}, {tables.describe_origin(evaluation)}")
-        console.print(*map(rich_table, tables.evaluation_tables(evaluation, flags.calibration or flags.all)))
-        say(f"Numbers: {folder / document.FILE}")
+        say(f"{folder}, {describe_origin(evaluation)}")
+        console.print(*map(rich_table, evaluation_tables(evaluation, detailed)))
+        say(f"Numbers: {folder / FILE}")
 
 
 def _objects_of_runs(typed: Given) -> dict[str, str]:
@@ -241,6 +242,20 @@ def _objects_of_runs(typed: Given) -> dict[str, str]:
         if ":" not in value:
             raise UserError(f"--{name} beside runs is what they were given in Python, as package.module:name.")
     return dict(typed)
+
+
+def _load_run(folder: Path, flags: Any, objects: Mapping[str, str]) -> TrainedModels:
+    """Return the networks of a run, with the objects that it was given in Python."""
+    from spacedkd.training.trained_models import load_run
+
+    return load_run(
+        folder,
+        unfinished=flags.unfinished,
+        accelerator=flags.accelerator,
+        threads=flags.threads,
+        objects=_load_objects(objects),
+        trust_code=flags.trust_code,
+    )
 
 
 def _load_objects(names: Mapping[str, str]) -> Objects:
