@@ -150,7 +150,7 @@ def test_an_evaluation_that_cannot_be_read(runs: Path, capsys: pytest.CaptureFix
             assert "evaluation.json cannot be read" in refused([verb, str(run)], capsys)
     (run / "evaluation.json").unlink()
     (run / "classes.json").write_text("{")
-    assert "classes.json cannot be read" in refused(["evaluate", str(run)], capsys)
+    assert "classes.json" in refused(["evaluate", str(run)], capsys)
 
 
 def test_a_bad_place_is_noticed_before_the_work(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

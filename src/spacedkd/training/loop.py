@@ -175,7 +175,7 @@ def training_loop(
                     callbacks.on_evaluate(turn, model, scores)
             callbacks.on_turn_end(turn)
             yield turn
-            if stops:
+            if stops and number < len(run.timeline):  # after the last turn there is nothing left to stop
                 return callbacks.on_stop()
         previous = block.role
     for role in roles.values():
