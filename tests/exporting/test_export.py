@@ -25,8 +25,7 @@ from spacedkd.cli import main
 from spacedkd.data import sources
 from spacedkd.data.images import to_bytes
 from spacedkd.data.transforms import get_augmentation
-from spacedkd.exporting import export as asked
-from spacedkd.exporting import onnx
+from spacedkd.exporting import onnx, request
 from spacedkd.exporting.card import Subject, data_name, dataset_on_hub, local_places, model_card
 from spacedkd.models.student_config import timm_preprocessing
 from tests.cli.test_bad_input import refused
@@ -228,7 +227,7 @@ def test_what_cannot_be_exported_is_one_line(
     (damaged / "result.json").write_text(json.dumps(result))
     with pytest.raises(UserError, match="has no moving average"):
         export(damaged, new, average=True)
-    monkeypatch.setattr(asked, "find_spec", lambda name: None)
+    monkeypatch.setattr(request, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'onnx>=1.17' 'onnxruntime>=1.20' 'onnxscript>=0.5'"):
         export(run, new, onnx=True)
     assert not new.exists()
