@@ -63,7 +63,7 @@ def test_numbers_of_one_line_are_written_alike(capsys: pytest.CaptureFixture[str
     data = SimpleNamespace(count=16_000)
     plan = SimpleNamespace(
         spec=RunSpec(epochs=1),
-        turns=range(4000),
+        timeline=range(4000),
         steps_per_epoch=2000,
         data=data,
         updates=lambda turns: {"student": turns},
