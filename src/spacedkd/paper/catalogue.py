@@ -16,7 +16,7 @@ from spacedkd.runtime.documents import read_json
 
 
 class Entry(NamedTuple):
-    """What the catalogue says of one table."""
+    """An entry of the catalogue: one table, its runs and their cost."""
 
     name: str
     claim: str

@@ -132,7 +132,7 @@ class Trained(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """How many runs were measured, of how many that a table needs measured."""
+    """The number of runs that were measured, and of those that needed it."""
 
     measured: int
     needed: int

@@ -29,12 +29,12 @@ class Group(NamedTuple):
 
 
 def epochs(arm: Arm) -> float:
-    """An arm's interval; 0 where one network teaches itself at every update."""
+    """Return an arm's interval in epochs; 0 where one network teaches itself at every update."""
     return (arm.first.interval or 0) / arm.first.steps_per_epoch
 
 
 def typed(arm: Arm) -> str:
-    """An arm's interval as it was asked for, in epochs where it says nothing else."""
+    """Return an arm's interval as it was typed, in epochs where it says nothing else."""
     interval = interval_of(arm.first.spec.schedule)
     if not arm.first.interval or interval is None:
         return "0"
@@ -46,7 +46,7 @@ def typed(arm: Arm) -> str:
 
 
 def groups(arms: Sequence[Arm]) -> list[Group]:
-    """Every set of at least two arms with different intervals and all else equal."""
+    """Return every set of at least two arms with different intervals and all else equal."""
     by_rest: dict[str, list[Arm]] = {}
     for arm in arms:
         if arm.first.interval is not None:
@@ -54,7 +54,7 @@ def groups(arms: Sequence[Arm]) -> list[Group]:
     found: dict[tuple[str, ...], Group] = {}
     for alike in by_rest.values():
         kinds = [_kind(arm) for arm in alike]
-        for variant, tail in product(*map(_seen, zip(*kinds, strict=True))):
+        for variant, tail in product(*map(_distinct, zip(*kinds, strict=True))):
             fits = [mine in (None, variant) and ending in (None, tail) for mine, ending in kinds]
             members = sorted(compress(alike, fits), key=epochs)
             if len({*map(epochs, members)}) > 1:
@@ -69,7 +69,7 @@ def _group(members: Sequence[Arm], variant: str | None) -> Group:
 
 
 def _kind(arm: Arm) -> tuple[str | None, str | None]:
-    """What neighbours on the interval axis must share: the variant, and how the schedule ends.
+    """Return what neighbours on the interval axis must share: the variant, and how the schedule ends.
 
     None fits any: plain self KD is the interval 0 of every spaced variant, and blocks that divide the run have no tail.
     """
@@ -79,8 +79,8 @@ def _kind(arm: Arm) -> tuple[str | None, str | None]:
     return run.variant, value_at(run.spec, "schedule.tail") if run.total_steps % run.interval else None
 
 
-def _seen(values: Iterable[str | None]) -> list[str | None]:
-    """The distinct values, or only None where nothing else occurs."""
+def _distinct(values: Iterable[str | None]) -> list[str | None]:
+    """Return the distinct values, or only None where nothing else occurs."""
     return [value for value in dict.fromkeys(values) if value is not None] or [None]
 
 
@@ -131,7 +131,7 @@ def _ticks(area: Panel, names: Mapping[float, Sequence[str]]) -> list[Tick]:
 
 
 def _gathered(places: Iterable[float], values: Iterable[T]) -> dict[float, list[T]]:
-    """What lies at each place: intervals that were typed in several ways may be the same.
+    """Gather the values at each position: intervals that were typed in several ways may be the same.
 
     >>> _gathered([0.2, 1.4, 1.4], "abc")
     {0.2: ['a'], 1.4: ['b', 'c']}

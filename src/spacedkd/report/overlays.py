@@ -23,7 +23,7 @@ LOSS = Axis("loss", lambda value: f"{value:.4g}")
 
 
 def key(place: int) -> str:
-    """What shows and hides the lines of the arm at a place."""
+    """Return the class that shows and hides the lines of an arm, by its index."""
     return f"arm-{place}"
 
 
@@ -79,9 +79,9 @@ def _accuracies(what: str, lines: Sequence[Line]) -> Markup:
 
 
 def differences(compared: Iterable[tuple[int, str, Arm, Arm]], what: str) -> Markup:
-    """How far arms are from others after each epoch that both were measured at; nothing where no seed is shared.
+    """Return a chart of the differences of arms after each epoch that both were measured at.
 
-    Each with the place that decides its colour and the name of its line.
+    Each comes with the index that decides its colour and the name of its line. Nothing where no seed is shared.
     """
     lines = [_difference(*one) for one in compared]
     drawn = [line for line in lines if line.points]

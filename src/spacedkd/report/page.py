@@ -26,19 +26,19 @@ from spacedkd.report.html import (
 from spacedkd.report.table import Cell, Column, Table
 from spacedkd.runtime.files import write_text
 
-# How the numbers of a page came to be: the commands and when they were given, machines, and every arm's spec.
+# Provenance: commands, machines, and every arm's spec
 
 Command = tuple[str, str]
 """when it ended, and what was typed"""
 
 
-def typed_by(commands: Sequence[Command]) -> str:
-    """What stands above the title: which program made the page, and when."""
+def made_by(commands: Sequence[Command]) -> str:
+    """Return the line above the title: which program made the page, and when."""
     return f"spacedkd report, {commands[-1][0]}" if commands else "spacedkd report"
 
 
-def making(arms: Sequence[Arm], measured: str, commands: Sequence[Command]) -> Iterator[str]:
-    shown = [_command(one) for one in commands]
+def provenance(arms: Sequence[Arm], measured: str, commands: Sequence[Command]) -> Iterator[str]:
+    shown = [*map(_command, commands)]
     yield from shown[:MANY]
     if shown[MANY:]:
         yield folded(f"{len(shown) - MANY} more commands", *shown[MANY:])
@@ -51,13 +51,13 @@ def making(arms: Sequence[Arm], measured: str, commands: Sequence[Command]) -> I
     yield from folded_if_many(arms, f"The specs of {plural(len(arms), 'arm')}", *map(_spec, arms))
 
 
-def _command(one: Command) -> Markup:
-    date, line = one
+def _command(command: Command) -> Markup:
+    date, line = command
     return join(tag("p", date, class_="note date"), tag("pre", tag("code", line), tabindex=0))
 
 
 def _spec(arm: Arm) -> Markup:
-    """Everything that decided the numbers of an arm, folded away."""
+    """Return the spec of an arm, which decided its numbers, folded away."""
     spec = arm.first.spec
     rate = f"{spec.optimizer.name}, lr {spec.optimizer.lr:g} ({spec.rate.shape})"
     network = findings.network_name(spec.network)
@@ -72,26 +72,26 @@ def _spec(arm: Arm) -> Markup:
     )
 
 
-# The page of one arm, most often of one run: what was trained, how good it became, when who learned, what it cost.
+# The page of one arm
 
 COUNTS = ("updates", "forward passes", "backward passes", "forward images", "backward images")
 
 
 def render_one(comparison: Found, arm: Arm, left_out: Sequence[str], commands: Sequence[Command]) -> str:
-    """The page as text."""
+    """Return the page as text."""
     sections = {
         "results": ("How good it is", _results_of_one(comparison, arm)),
         "losses": ("Losses", _losses(arm)),
         "turns": ("Who learned which step when", schedules.section([arm])),
         "cost": ("What it cost", _costs_of_one(arm)),
         **evaluation_sections(comparison, [arm]),
-        "making": ("How this was made", making([arm], comparison["measured"], commands)),
+        "making": ("How this was made", provenance([arm], comparison["measured"], commands)),
     }
-    facts = tag("ul", *(tag("li", one) for one in findings.facts(arm)))
+    facts = tag("ul", *(tag("li", fact) for fact in findings.facts(arm)))
     outcome = [paragraph(findings.reached(arm)), facts, *left_out]
     return html.document(
         f"{arm.label}: {findings.title([arm])}",
-        kind=typed_by(commands),
+        kind=made_by(commands),
         setting=findings.setting([arm]),
         outcome=outcome,
         sections=sections,
@@ -115,7 +115,7 @@ def _results_of_one(comparison: Found, arm: Arm) -> Iterator[Markup]:
 
 
 def _reached(arm: Arm) -> Table:
-    """Every head of every role on every part of the data; moving averages too."""
+    """Return every head of every role on every split of the data; moving averages too."""
     rows = []
     for role, parts in arm.first.accuracy.items():
         for part, heads in parts.items():
@@ -162,7 +162,7 @@ def _costs_of_one(arm: Arm) -> Iterator[Markup]:
         yield html_table(Table("", [Column(head, None) for head in heads], rows, name="Cost of each model"))
 
 
-# The report of a comparison as one HTML file that needs nothing else: no network, no font, one script of its own.
+# The page of a comparison
 
 
 def write_page(path: Path, comparison: Found, unfinished: int = 0, commands: Sequence[Command] = ()) -> None:
@@ -175,9 +175,9 @@ def write_page(path: Path, comparison: Found, unfinished: int = 0, commands: Seq
 
 
 def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0, commands: Sequence[Command] = ()) -> str:
-    """The page as text."""
+    """Return the page as text."""
     if len(arms) == 1:
-        return render_one(comparison, arms[0], [*_left_out(comparison, unfinished)], commands)
+        return render_one(comparison, arms[0], [*_lost_runs(comparison, unfinished)], commands)
     against: str = comparison["against"]
     sections = {
         "spacing": ("What spacing did", spacing.effect(comparison, arms)),
@@ -187,11 +187,11 @@ def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0, commands
         "turns": ("Who learned which step when", schedules.section(arms)),
         "cost": ("Cost", _costs(comparison, arms)),
         **evaluation_sections(comparison, arms),
-        "making": ("How this was made", making(arms, comparison["measured"], commands)),
+        "making": ("How this was made", provenance(arms, comparison["measured"], commands)),
     }
     return html.document(
         findings.title(arms),
-        kind=typed_by(commands),
+        kind=made_by(commands),
         setting=findings.setting(arms),
         outcome=_outcome(comparison, arms, unfinished),
         sections=sections,
@@ -201,7 +201,7 @@ def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0, commands
 
 
 def _first_figure(comparison: Found, arms: Sequence[Arm]) -> Markup:
-    """What spacing did, where that was tried; else how far the arms are from the named one, or how good they are."""
+    """Return the effect of spacing, where that was tried; else differences to the reference, or accuracies."""
     against = comparison["against"]
     return (
         spacing.gains(comparison["spacing"], arms)
@@ -219,10 +219,10 @@ def _outcome(comparison: Found, arms: Sequence[Arm], unfinished: int) -> Iterato
     else:
         yield paragraph(findings.headline(arms, against))
         yield from _findings(arms, against)
-    yield from _left_out(comparison, unfinished)
+    yield from _lost_runs(comparison, unfinished)
 
 
-def _left_out(comparison: Found, unfinished: int) -> Iterator[str]:
+def _lost_runs(comparison: Found, unfinished: int) -> Iterator[str]:
     if comparison.get("diverged"):
         yield note("These runs diverged. They are in none of the numbers, which are of the other seeds alone.")
         yield html_table(tables.diverged(comparison))
@@ -237,7 +237,7 @@ def _left_out(comparison: Found, unfinished: int) -> Iterator[str]:
 
 def _findings(arms: Sequence[Arm], against: str) -> Iterator[str]:
     others = [arm for arm in arms if arm.label != against]
-    lines = [spacing.found_of(f"{arm.label} vs {against}", arm.numbers["difference"]) for arm in others]
+    lines = [spacing.difference_item(f"{arm.label} vs {against}", arm.numbers["difference"]) for arm in others]
     yield from folded_if_many(arms, f"{plural(len(others), 'arm')} against {against}, one by one", tag("ul", *lines))
     yield note(findings.caution([arm.numbers["difference"] for arm in arms]))
 

@@ -1,4 +1,4 @@
-"""What spacing did, method by method: spaced arms beside their unspaced partners."""
+"""The effect of spacing, method by method: spaced arms beside their unspaced partners."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from spacedkd.report.html import MANY, Markup, folded_if_many, grid, html_table,
 
 
 def gains(pairs: Sequence[Found], arms: Sequence[Arm]) -> Markup:
-    """The picture of every spaced arm beside its unspaced partner."""
+    """Return the picture of every spaced arm beside its unspaced partner."""
     arm = {arm.label: arm for arm in arms}
     compared = [(pair["name"], pair["difference"], arm[pair["spaced"]], arm[pair["unspaced"]]) for pair in pairs]
     caption = (
@@ -21,19 +21,19 @@ def gains(pairs: Sequence[Found], arms: Sequence[Arm]) -> Markup:
 
 
 def findings(pairs: Sequence[Found]) -> Iterator[str]:
-    """A line for each pair."""
-    lines = [found_of(f"{pair['spaced']} vs {pair['unspaced']}", pair["difference"]) for pair in pairs]
+    """Yield a line for each pair."""
+    lines = [difference_item(f"{pair['spaced']} vs {pair['unspaced']}", pair["difference"]) for pair in pairs]
     yield from folded_if_many(pairs, f"{plural(len(pairs), 'pair')}, one by one", tag("ul", *lines))
 
 
-def found_of(pair: str, difference: Found | None) -> Markup:
-    """An item that says how far one arm is from another."""
+def difference_item(pair: str, difference: Found | None) -> Markup:
+    """Return a list item that says how far one arm is from another."""
     sentence, verdict = words.finding(pair, difference), words.verdict(difference)
     return tag("li", *(mark_word(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [sentence]))
 
 
 def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
-    """The numbers behind it, and when it came about; nothing where no spaced arm has an unspaced partner."""
+    """Yield the numbers behind it, and when it came about; nothing where no spaced arm has an unspaced partner."""
     pairs: Sequence[Found] = comparison["spacing"]
     if not pairs:
         return
@@ -46,14 +46,14 @@ def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
         "multiple of the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does "
         "not count as spaced."
     )
-    place = {arm.label: place for place, arm in enumerate(arms)}
+    index = {arm.label: number for number, arm in enumerate(arms)}
     compared = [
-        (place[pair["spaced"]], pair["name"], arms[place[pair["spaced"]]], arms[place[pair["unspaced"]]])
+        (index[pair["spaced"]], pair["name"], arms[index[pair["spaced"]]], arms[index[pair["unspaced"]]])
         for pair in pairs
         if pair["difference"] is not None
     ]
     if drawn := overlays.differences(compared, "Spaced minus unspaced after each epoch"):
-        lines = legend([(name, overlays.class_of(place)) for place, name, _, _ in compared], "all")
+        lines = legend([(name, overlays.class_of(number)) for number, name, _, _ in compared], "all")
         areas = "; areas: 95 % intervals" if len(compared) <= overlays.BANDS else ""
         caption = (
             f"Above the dashed line spacing did better. Lines: mean over seeds, paired by seed{areas}. "
@@ -66,21 +66,23 @@ def effect(comparison: Found, arms: Sequence[Arm]) -> Iterator[Markup]:
 
 
 def headline(pairs: Sequence[Found]) -> str:
-    """How many did better, worse, or neither; every word follows from an interval."""
+    """Return how many did better, worse, or neither; every word follows from an interval."""
     if len(pairs) == 1:
         return _of_one(pairs[0])
-    better, worse, unclear, unknown = (_named(pairs, word) for word in ("better", "worse", "no clear difference", None))
+    better, worse, unclear, without_interval = (
+        _names(pairs, word) for word in ("better", "worse", "no clear difference", None)
+    )
     several = len({pair["method"] for pair in pairs}) == len(pairs)
     of = f"Of {plural(len(pairs), 'method' if several else 'spaced arm')}"
-    if len(unknown) == len(pairs):
+    if len(without_interval) == len(pairs):
         return f"{of}, none shares two seeds with its unspaced form, so none is called better or worse."
     if len(unclear) == len(pairs):
         return f"{of}, none did better or worse spaced than unspaced: every interval includes zero."
     parts = [f"{of}, {_did(better, 'did better spaced than unspaced')}", _did(worse, "did worse")]
     if unclear:
         parts.append(f"{len(unclear)} showed no clear difference")
-    if unknown:
-        parts.append(f"no interval can be given for {join_words(unknown)}")
+    if without_interval:
+        parts.append(f"no interval can be given for {join_words(without_interval)}")
     return "; ".join(parts) + "."
 
 
@@ -94,7 +96,7 @@ def _of_one(pair: Found) -> str:
 
 
 def cost(pairs: Sequence[Found]) -> str:
-    """How many updates the spaced runs took, in groups of as many."""
+    """Return how many updates the spaced runs took, in groups of as many."""
     by_ratio: dict[str, list[str]] = {}
     for pair in pairs:
         by_ratio.setdefault(ratio(pair["cost_ratio"]["updates"]), []).append(pair["name"])
@@ -106,7 +108,7 @@ def cost(pairs: Sequence[Found]) -> str:
 
 
 def one_role(pairs: Sequence[Found]) -> str | None:
-    """Where spacing is not all that differs."""
+    """Return which pairs differ in more than spacing; None where there are none."""
     names = [pair["name"] for pair in pairs if pair["unspaced_form"] == "plain"]
     if not names:
         return None
@@ -118,16 +120,16 @@ def one_role(pairs: Sequence[Found]) -> str | None:
 
 
 def caution(pairs: Sequence[Found]) -> str | None:
-    """What many comparisons at once do to the intervals, and what is left when that is allowed for."""
+    """Return a warning about many comparisons at once, and which differences remain after Holm's correction."""
     warning = words.caution([pair["difference"] for pair in pairs])
-    if warning is None or not (_named(pairs, "better") or _named(pairs, "worse")):
+    if warning is None or not (_names(pairs, "better") or _names(pairs, "worse")):
         return warning
-    left = [pair["name"] for pair in pairs if pair["p_holm"] is not None and pair["p_holm"] < 0.05]
-    for_whom = join_words(left) if left else "none"
+    clear = [pair["name"] for pair in pairs if pair["p_holm"] is not None and pair["p_holm"] < 0.05]
+    for_whom = join_words(clear) if clear else "none"
     return f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for {for_whom}."
 
 
-def _named(pairs: Sequence[Found], judged: str | None) -> list[str]:
+def _names(pairs: Sequence[Found], judged: str | None) -> list[str]:
     return [pair["name"] for pair in pairs if words.verdict(pair["difference"]) == judged]
 
 

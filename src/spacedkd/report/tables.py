@@ -27,11 +27,11 @@ from spacedkd.report.formatting import (
 from spacedkd.report.table import LEAST_NAME, Cell, Column
 from spacedkd.runs.result import Run
 
-# The tables of what a run or a comparison will take.
+# Forecasts
 
 
 def of_roles(found: Forecast) -> Table:
-    """What one step of each role takes, as measured."""
+    """Return what one step of each role takes, as measured."""
     steps = [role.step for role in found.roles]
     rows = [
         ("turns done", *(_of(role.turns - role.turns_left, role.turns) for role in found.roles)),
@@ -59,7 +59,7 @@ def _passes(counts: Mapping[str, int]) -> str:
 
 
 def of_run_forecast(found: Forecast) -> Table:
-    """Everything about a run, a line for each thing."""
+    """Return the forecast of a run, a line for each quantity."""
     memory, disk, cost = found.memory, found.disk, found.cost
     models = ", ".join(f"{name} {amount(number, '')}" for name, number in found.parameters.items())
     device = f"; GPU {amount(memory.device, 'B')}" if memory.device is not None else ""
@@ -98,7 +98,7 @@ def _time(found: Forecast) -> str:
 
 
 def of_comparison(found: ComparisonForecast) -> list[Table]:
-    """What every arm does, and what that takes; all its seeds together."""
+    """Return what every arm does, and what that takes; all its seeds together."""
     done, takes = [], []
     for label, runs in found.arms.items():
         turns = sum(run.turns for run in runs)
@@ -132,7 +132,7 @@ def _of(done: int, whole: int) -> str:
     return f"{count(done)} of {count(whole)}"
 
 
-# The tables of accuracies, costs and what spacing did: their columns, and what every cell says.
+# Comparisons and runs
 
 COSTS = {
     "updates": ("Optimizer updates", "updates"),
@@ -184,7 +184,7 @@ def results(comparison: Found) -> Table:
 
 
 def costs(comparison: Found) -> Table:
-    """What a run of each arm took on average; on a page also how often the named arm's."""
+    """Return what a run of each arm took on average; on a page also as a multiple of the reference's."""
     arms, against = comparison["arms"], comparison["against"]
     base = next(arm["cost"] for arm in arms if arm["label"] == against)
     if sharing(comparison):  # seconds of runs that did not train their teacher are no multiple of those that did
@@ -200,7 +200,7 @@ def costs(comparison: Found) -> Table:
 
 
 def sharing(comparison: Found, before: str = "") -> str:
-    """What arms saved by sharing a teacher, where they did."""
+    """Return what arms saved by sharing a teacher, where they did."""
 
     def passes(kind: str) -> float:
         costs = ((arm.get(kind) or arm["cost"], len(arm["runs"])) for arm in comparison["arms"])

@@ -70,7 +70,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
 
 
 def arms(label: str, name: str) -> tuple[Arm, Arm, Arm]:
-    """What the appendix calls w/o KD, w/ KD and w/ ours of a method."""
+    """Return what the appendix calls w/o KD, w/ KD and w/ ours of a method."""
 
     def without(run: RunSpec) -> RunSpec:
         return replace(with_method(run, name), schedule=None) if label in ALONE else no_kd(run)
