@@ -222,7 +222,7 @@ def test_a_run_that_has_gone_is_said_so(tmp_path: Path) -> None:
     folders = write_runs(tmp_path, [ONLINE, SPACED])
     comparison = compare_runs(folders)
     (folders[0] / "result.json").unlink()
-    with pytest.raises(UserError, match="is not finished. Continue with: spacedkd train --resume"):
+    with pytest.raises(UserError, match=r"seed0 is not finished\..*spacedkd train --resume"):
         write_page(tmp_path / "page.html", comparison)
 
 
