@@ -35,10 +35,9 @@ _WORK = (
     "spacedkd.comparison.results.find_runs",
     "spacedkd.training.trained_models.load_network",
     "spacedkd.cli.evaluate._folders",
-    "spacedkd.cli.reproduce._list",
-    "spacedkd.cli.reproduce._show_plan",
+    "spacedkd.cli.reproduce._print_catalogue",
+    "spacedkd.cli.reproduce._print_plan",
     "spacedkd.cli.reproduce._train",
-    "spacedkd.cli.reproduce.write_theory",
 )
 
 
