@@ -77,7 +77,7 @@ def test_the_timer(monkeypatch: pytest.MonkeyPatch) -> None:
         timer.before_step(teacher)
         now += 0.1
         assert timer.images_per_second("teacher", 8) == pytest.approx(80)
-        timer.on_turn_end(teacher)
+        timer.end_turn(teacher)
     assert timer.seconds_left() == pytest.approx(5 * 0.1 + 4 * 0.1), "the student is taken to be as fast"
     now += 50  # for somebody else
     timer.on_wait(student, "waiting")
@@ -86,5 +86,5 @@ def test_the_timer(monkeypatch: pytest.MonkeyPatch) -> None:
         now += 0.3
         assert timer.images_per_second("student", 8) == pytest.approx(8 / 0.3)
         now += 2
-        timer.on_turn_end(student)
+        timer.end_turn(student)
     assert timer.seconds_left() == pytest.approx(5 * 0.1 + 2 * 2.3)

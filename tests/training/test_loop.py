@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from spacedkd import RunSpec, Spaced, Turn, train
+from spacedkd import Event, RunSpec, Spaced, Turn, UserError, train
 from spacedkd.runs.checkpoint import Position
 from spacedkd.runs.folder import RunFolder
 from spacedkd.timeline import Block, Timeline
+from spacedkd.training.loggers import Loggers
 from spacedkd.training.loop import Callback, StepResult, training_loop
 from spacedkd.training.session import Session
 from tests.training.stepping import ready
@@ -69,8 +70,8 @@ class Written(Callback):
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
 
-    def on_wait(self, turn: Turn, waiting: str) -> None:
-        self.calls.append(f"wait before {turn.role} {turn.step}")
+    def on_wait(self, turn: Turn | None, waiting: str) -> None:
+        self.calls.append("wait at the end" if turn is None else f"wait before {turn.role} {turn.step}")
 
     def on_evaluate(self, turn: Turn, model: str, scores: Any) -> None:
         self.calls.append(f"evaluate {model} {turn.step}")
@@ -140,6 +141,37 @@ def test_a_run_stops_after_a_turn_and_while_it_waits() -> None:
     assert position.turns == 0, "what was not loaded counts as not done"
 
 
+def test_a_run_that_is_asked_to_stop_at_its_last_turn_is_finished(tmp_path: Path, tiny: RunSpec) -> None:
+    calls: list[str] = []
+    run(calls, Position(), Stop(6), teacher=Trained(calls), student=Trained(calls))
+    assert calls[-1] == "end"
+    events: list[Event] = []
+    spec = replace(tiny, epochs=1)
+    finished = train(spec, tmp_path / "run", callback=events.append, stop=lambda: events[8:] != [])
+    assert finished.cost["updates"] == len(events) == 10
+
+
+def test_a_lack_of_memory_while_it_is_saved_is_one_line(
+    tmp_path: Path, tiny: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*given: object, **named: object) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr("spacedkd.runs.checkpoint.save", save)
+    with pytest.raises(UserError, match=r"Out of memory at step 3 of the teacher"):
+        train(tiny, tmp_path / "run")
+
+
+def test_only_the_first_process_tells_loggers_of_a_replayed_teacher(tiny: RunSpec) -> None:
+    told: list[Any] = []
+    logger = SimpleNamespace(log_metrics=lambda *given: told.append(given), log_hyperparams=lambda params: None)
+    session = Session(ready(tiny), RunFolder(Path("nowhere")), Loggers((), [logger]))
+    next(session.turns())
+    entry = {"event": "skipped", "turn": 1, "role": "teacher", "step": 0, "epoch": 0.2, "not_finite": "loss"}
+    session.journal.add(entry)
+    assert told == []
+
+
 def test_the_callbacks_of_a_run_have_one_order(tiny: RunSpec) -> None:
     session = Session(ready(tiny), RunFolder(Path("nowhere")))
     next(session.turns())
@@ -171,10 +203,14 @@ def test_the_documentation_shows_the_loop_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("fails_at", [1, 7])
-def test_what_a_user_s_callback_raises_is_left_alone(tmp_path: Path, tiny: RunSpec, fails_at: int) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("of the user"), MemoryError("of the user"), StopIteration()])
+def test_what_a_user_s_callback_raises_is_left_alone(
+    tmp_path: Path, tiny: RunSpec, fails_at: int, error: Exception
+) -> None:
     def callback(event: Any) -> None:
         if event.turn == fails_at:
-            raise ZeroDivisionError("of the user")
+            raise error
 
-    with pytest.raises(ZeroDivisionError, match="of the user"):
+    with pytest.raises(type(error)) as raised:
         train(replace(tiny, epochs=1), tmp_path / "run", callback=callback)
+    assert raised.value is error

@@ -30,6 +30,8 @@ def test_a_teacher_that_dies_is_noticed(tmp_path: Path, tiny: RunSpec) -> None:
 
     with pytest.raises(UserError, match=r"SIGKILL.* resume=True"):
         train(replace(spec, engine=PIPELINE), tmp_path / "run", callback=kill)
+    assert (tmp_path / "run/spec.json").exists()
+    assert (tmp_path / "run/teacher/spec.json").exists(), "what the teacher has learned is not thrown away"
 
 
 @pytest.mark.parametrize(

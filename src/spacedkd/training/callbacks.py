@@ -38,8 +38,11 @@ class Callbacks(Callback):
 
     def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
         self.callbacks = [*callbacks]
+        self.turn: Turn | None = None
+        """the turn that is taken now, or was taken last"""
 
     def before_step(self, turn: Turn) -> None:
+        self.turn = turn
         for callback in self.callbacks:
             callback.before_step(turn)
 
@@ -66,7 +69,7 @@ class Callbacks(Callback):
         for callback in self.callbacks:
             callback.on_event(event)
 
-    def on_wait(self, turn: Turn, waiting: str) -> None:
+    def on_wait(self, turn: Turn | None, waiting: str) -> None:
         for callback in self.callbacks:
             callback.on_wait(turn, waiting)
 
@@ -111,14 +114,15 @@ class Timer(Callback):
         self._recent[role] = recent_images, recent_seconds
         return recent_images / max(recent_seconds, 1e-9)
 
-    def on_turn_end(self, turn: Turn) -> None:
+    def end_turn(self, turn: Turn) -> None:
+        """Count a turn that is trained, evaluated and saved."""
         now = time.monotonic()
         self._seconds[turn.role] = self._seconds.get(turn.role, 0.0) + now - self._turn_ended
         self._turns[turn.role] += 1
         self._turns_left[turn.role] -= 1
         self._turn_ended = now
 
-    def on_wait(self, turn: Turn, waiting: str) -> None:
+    def on_wait(self, turn: Turn | None, waiting: str) -> None:
         self._turn_ended = time.monotonic()  # waiting says nothing about the pace
 
     def seconds_left(self) -> float:
@@ -150,10 +154,14 @@ class JournalCallback(Callback):
         self._log("accuracy", turn, {"role": model, "accuracy": scores})
 
     def _log(self, event: str, turn: Turn, values: Mapping[str, Any], images_per_second: float | None = None) -> None:
+        epoch = (turn.step + 1) / self._run.steps_per_epoch
+        when = {"turn": self._position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
+        self.add({"event": event, **when, **values}, images_per_second)
+
+    def add(self, entry: Mapping[str, Any], images_per_second: float | None = None) -> None:
+        """Hand an entry to all callbacks, in the first process alone: others log nothing."""
         if self.journal is not None:
-            epoch = (turn.step + 1) / self._run.steps_per_epoch
-            when = {"turn": self._position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
-            self._log_entry({"event": event, **when, **values}, images_per_second)
+            self._log_entry(entry, images_per_second)
 
     def on_log(self, entry: Mapping[str, Any], images_per_second: float | None) -> None:
         if self.journal is not None:
@@ -327,6 +335,7 @@ class ProgressCallback(Callback):
 
     def on_turn_end(self, turn: Turn) -> None:
         assert self._result is not None
+        self._timer.end_turn(turn)
         event = self._event(turn.role, turn.step + 1)
         self._emit(
             event._replace(
@@ -338,8 +347,9 @@ class ProgressCallback(Callback):
             )
         )
 
-    def on_wait(self, turn: Turn, waiting: str) -> None:
-        self._emit(self._event(turn.role or self._run.roles[0], turn.step)._replace(waiting=waiting))
+    def on_wait(self, turn: Turn | None, waiting: str) -> None:
+        role, step = turn or Turn(self._run.roles[0], self._run.total_steps)
+        self._emit(self._event(role, step)._replace(waiting=waiting))
 
     def on_end(self) -> None:
         last = [*self._run.timeline.blocks(after=len(self._run.timeline) - 1)][-1].role
@@ -365,9 +375,15 @@ class UserCallback(Callback):
 
     def __init__(self, function: Callable[[Event], None]) -> None:
         self._function = function
+        self.error: BaseException | None = None
+        """what the function has raised"""
 
     def on_event(self, event: Event) -> None:
-        self._function(event)
+        try:
+            self._function(event)
+        except BaseException as error:
+            self.error = error
+            raise
 
 
 class ResultCallback(Callback):

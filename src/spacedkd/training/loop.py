@@ -119,8 +119,8 @@ class Callback:
     def on_event(self, event: Event) -> None:
         """Called with the progress of the run after every turn, and while it waits."""
 
-    def on_wait(self, turn: Turn, waiting: str) -> None:
-        """Called again and again while the run waits before a turn."""
+    def on_wait(self, turn: Turn | None, waiting: str) -> None:
+        """Called again and again while the run waits before a turn, or, with None, when all turns are taken."""
 
     def on_stop(self) -> None:
         """Called when the run stops before its end."""
@@ -157,7 +157,7 @@ def training_loop(
     stop: StopFlag,
 ) -> Iterator[Turn]:
     """Take the turns of a run that are left, and yield each when it is done; end early when `stop` says so."""
-    previous, turn = position.role, Turn("", 0)
+    previous = position.role
     for block in run.timeline.blocks(after=position.turns):
         role = roles[block.role]
         for waiting in role.begin(block, previous):  # for a snapshot of a teacher that is replayed
@@ -180,7 +180,7 @@ def training_loop(
         previous = block.role
     for role in roles.values():
         for waiting in role.finish():
-            callbacks.on_wait(turn, waiting)
+            callbacks.on_wait(None, waiting)
             if stop.poll_waiting():
                 return callbacks.on_stop()
     position.turns, position.role = len(run.timeline), previous

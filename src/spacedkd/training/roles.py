@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spacedkd.config.spec import RunSpec
 from spacedkd.data.stream import Batch, lost_worker_error
 from spacedkd.runs.checkpoint import Position
 from spacedkd.runtime.errors import UserError, is_out_of_memory, out_of_memory
@@ -49,8 +50,8 @@ class TrainedRole:
 
     def begin(self, block: Block, previous: str) -> Iterator[str]:
         """Load the snapshots of replayed teachers, then let this role's model learn and freeze all others."""
-        yield from self._replay.load(self._all_ready)
-        with _explained(self.state, Turn(block.role, block.steps[0])):
+        with explained(self.state.run.spec, Turn(block.role, block.steps[0])):
+            yield from self._replay.load(self._all_ready)
             self.state.activate(self.name)
             if previous != self.name:  # equal where a block is resumed in its middle
                 self.state.run.method.on_block_start(self.name, self.state.models)
@@ -63,7 +64,7 @@ class TrainedRole:
     def step(self, turn: Turn, batches: Iterator[Batch]) -> StepResult:
         """Update the role's model with the next batch; an update that is not finite may be undone, as the spec says."""
         run = self.state.run
-        with _explained(self.state, turn):
+        with explained(self.state.run.spec, turn):
             if (extra := run.timeline.forward_only.get(turn)) is not None:
                 with torch.no_grad():
                     for micro_batch in self._micro_batches.split(extra, next(batches)):
@@ -79,7 +80,7 @@ class TrainedRole:
     def evaluate(self, turn: Turn) -> Iterator[tuple[str, Scores]]:
         """Yield the accuracy of the role's model, and of the student's average or of a student that moved with it."""
         at_end = self.position.turns == len(self.state.run.timeline)
-        with _explained(self.state, turn), self.guard.evaluating(turn):
+        with explained(self.state.run.spec, turn), self.guard.evaluating(turn):
             yield from evaluate_role(self.state, self.name, at_end)
 
     def finish(self) -> Iterator[str]:
@@ -206,9 +207,9 @@ class LossValues(Mapping[str, float]):
 
 
 @contextmanager
-def _explained(state: TrainingState, turn: Turn) -> Iterator[None]:
-    """Turn what user code raises, a lost worker and a lack of memory into one line that names the turn."""
-    when = f"at step {turn.step} of the {turn.role}"
+def explained(spec: RunSpec, turn: Turn | None) -> Iterator[None]:
+    """Turn what user code raises, a lost worker and a lack of memory into one line that names the turn, if any."""
+    when = "" if turn is None else f"at step {turn.step} of the {turn.role}"
     try:
         with user_code(lambda: when):
             yield
@@ -217,4 +218,4 @@ def _explained(state: TrainingState, turn: Turn) -> Iterator[None]:
             raise lost from error
         if not is_out_of_memory(error):
             raise
-        raise out_of_memory(error, when, state.run.spec.batch_size) from error
+        raise out_of_memory(error, when, spec.batch_size) from error

@@ -35,7 +35,7 @@ from spacedkd.training.guard import Guard
 from spacedkd.training.heartbeat import Heartbeat
 from spacedkd.training.loggers import Loggers
 from spacedkd.training.loop import Callback, Event, training_loop
-from spacedkd.training.roles import make_roles
+from spacedkd.training.roles import explained, make_roles
 from spacedkd.training.state import TrainingState
 from spacedkd.training.students import BestStudent
 from spacedkd.trajectory.record import TrajectoryRecorder
@@ -79,7 +79,7 @@ class Session:
         self.cost = Cost(modules, run.method.learners)
         self.guard = Guard(state, self.position, self.callbacks.writes_weights)
         self.journal = JournalCallback(run, self.position, self.callbacks.on_log)
-        self.replay = Replay(run, modules, state.replayed, self.callbacks.on_log)
+        self.replay = Replay(run, modules, state.replayed, self.journal.add)
         self.best = BestStudent(state, folder, self.position)
         self.loggers, self.heartbeat = loggers or Loggers(), Heartbeat(folder.handle)
         recorded = {
@@ -141,8 +141,29 @@ class Session:
             if turn is not None
         )
         # Workers end with the loop, also by an error.
-        with closing(batches(state.stream, views, run.spec.engine.workers)) as loaded:
+        with closing(batches(state.stream, views, run.spec.engine.workers)) as loaded, self._explained():
             yield from training_loop(run, self.position, roles, loaded, self.callbacks, stop)
+
+    def train(self, stop: CollectiveStop | None = None) -> None:
+        """Take all turns that are left, or those until `stop` says so."""
+        try:
+            for _ in self.turns(stop):
+                pass
+        except RuntimeError as error:
+            if isinstance(error.__cause__, StopIteration) and error.__cause__ is self._callback.error:
+                raise error.__cause__ from None  # Python replaced it where it passed a generator of ours
+            raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Explain errors of saving and logging as those of roles are; what the user's function raises is left alone."""
+        try:
+            yield
+        except Exception as error:
+            if self._callback.error is not None and self._callback.error in (error, error.__cause__):
+                raise
+            with explained(self.state.run.spec, self.callbacks.turn):
+                raise
 
     @contextmanager
     def opened(self, start: Start | None = None) -> Iterator[None]:
@@ -179,7 +200,8 @@ class Session:
             except Moved:
                 raise
             except UserError:
-                if is_new and self.position.turns == turns_before:  # a mistake that shows at the first step
+                is_first = self.position.turns == turns_before and not self.replay.has_skipped
+                if is_new and is_first:  # a mistake that shows at the first step
                     self.folder.discard()
                 raise
 

@@ -172,9 +172,8 @@ def _train(
     with watch_ranks(state.fabric, f"spacedkd train --resume {folder.path}"), session.opened(start):
         start.on_start(run, session.position.turns)
         with CollectiveStop(state.fabric, stop) as collective_stop:
-            for _ in session.turns(collective_stop):
-                pass
-    if session.position.turns < len(run.timeline):
+            session.train(collective_stop)
+    if session.position.turns < len(run.timeline) or not folder.finished():
         raise Stopped(folder.path, session.position.turns, len(run.timeline))
     return read_run(folder.path)
 

@@ -98,12 +98,15 @@ class Replay:
         """`write` adds an entry to the journal of this run."""
         self.run, self.models, self.trajectories, self._write = run, models, trajectories, write
         self._skipped: list[Block] = []
+        self.has_skipped = False
+        """whether a block was ever skipped here, so that somebody may have trained it elsewhere for this run"""
         self.accuracy: dict[str, float] = {}
         """each role's last, of its deepest head on the test images"""
 
     def skip(self, block: Block) -> None:
         """Skip a block of a replayed role; `load` makes up for it."""
         self._skipped.append(block)
+        self.has_skipped = True
 
     def load(self, all_ready: Callable[[bool], bool]) -> Iterator[str]:
         """Bring every replayed role to where its skipped turns take it; yields, while it waits, what it waits for.
