@@ -225,7 +225,7 @@ def written_in(file: Path) -> Any:
     return names["fails"]
 
 
-OURS = Path(user_code.__file__).parent / "somewhere.py"
+OURS = Path(user_code.__file__).parents[1] / "somewhere.py"
 
 
 def test_what_we_raise_stays_ours() -> None:
