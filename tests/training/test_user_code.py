@@ -375,7 +375,8 @@ WITH_WORKERS = """
 import os
 import torch
 from torch import nn
-from spacedkd import KD, EngineSpec, NetworkSpec, RunSpec, own_code, train
+from spacedkd import KD, EngineSpec, NetworkSpec, RunSpec, train
+from spacedkd.runtime import user_code
 
 class Data(torch.utils.data.Dataset):
     def __init__(self, fails=None):
@@ -401,7 +402,7 @@ def ours(*given):
 if __name__ == "__main__":
     how, workers = {how!r}, {workers}
     if how == "ours":
-        ours.__code__ = ours.__code__.replace(co_filename=own_code.__file__)
+        ours.__code__ = ours.__code__.replace(co_filename=user_code.__file__)
         KD.losses = ours
     spec = RunSpec(network=NetworkSpec(), epochs=1, batch_size=8, engine=EngineSpec(workers=workers))
     train(spec, "run", network=Net, data=(Data(how), Data()))
