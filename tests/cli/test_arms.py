@@ -84,8 +84,8 @@ def test_all_are_all() -> None:
     ("written", "methods", "base", "message"),
     [
         ([], ["kdd"], BASE, "Did you mean 'kd'"),
-        ([], ["kd"], {}, "say how far, --interval 1.5ep"),
-        ([], ["kd"], {"interval": "offline"}, "say how far, --interval 1.5ep"),
+        ([], ["kd"], {}, "--interval 1.5ep"),
+        ([], ["kd"], {"interval": "offline"}, "--interval 1.5ep"),
         (["kd: --lr 5"], ["kd"], BASE, "would add an arm called 'kd', but there is one"),
         (["a: --lr 5", "a: --lr 6"], [], BASE, "Two arms have the same name"),
         ([], [], BASE, "compare needs arms"),

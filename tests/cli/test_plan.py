@@ -79,8 +79,8 @@ def test_epochs_of_a_comparison_are_counted(capsys: pytest.CaptureFixture[str]) 
     say_comparison({"a": RunSpec(epochs=1)}, seeds=2)
     say_comparison({"a": RunSpec(epochs=1), "b": RunSpec(epochs=2.5)}, seeds=1)
     assert capsys.readouterr().out.splitlines() == [
-        "2 runs: 1 arm of 2 seeds each, 1 epoch; --plan says what they take.",
-        "2 runs: 2 arms of 1 seed each, 1 and 2.5 epochs; --plan says what they take.",
+        "2 runs: 1 arm of 2 seeds each, 1 epoch; --plan prints what they take.",
+        "2 runs: 2 arms of 1 seed each, 1 and 2.5 epochs; --plan prints what they take.",
     ]
 
 

@@ -28,7 +28,7 @@ def send_after(
 ) -> None:
     """Let this process get signals in the middle of a turn."""
     check = Guard.check_losses
-    monkeypatch.setattr("spacedkd.config.resolve.Plan.logs", lambda self, turn: True)
+    monkeypatch.setattr("spacedkd.config.resolve.ResolvedRun.logs", lambda self, turn: True)
 
     def struck(watch: Guard, at: Any, values: Any) -> None:
         check(watch, at, values)
@@ -46,7 +46,7 @@ def test_signals_save_after_the_turn_and_the_run_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Each of them once, at a turn at which nothing would be saved."""
-    monkeypatch.setattr("spacedkd.config.resolve.Plan.logs", lambda self, turn: True)
+    monkeypatch.setattr("spacedkd.config.resolve.ResolvedRun.logs", lambda self, turn: True)
     main([*KD, "--out", str(tmp_path / "whole")])
     run = tmp_path / "a run"
     words = [*KD, "--out", str(run)]

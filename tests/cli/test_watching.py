@@ -93,7 +93,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
     assert way == f"'{run}': Go on from turn 13 of 30: spacedkd train --resume '{run}'"
     with pytest.raises(SystemExit):
         main(["report", str(run)])
-    assert f"No finished run in {run}. Continue with: spacedkd train --resume '{run}'" in " ".join(
+    assert f"No finished run in {run}. Resume one with: spacedkd train --resume '{run}'" in " ".join(
         capsys.readouterr().err.split()
     )
     train(tiny, run, resume=True)

@@ -156,7 +156,7 @@ def test_other_bits_are_another_data_set(tmp_path: Path) -> None:
 class Deadly(Images):
     """Images that end every process but the first one."""
 
-    def fitted(self, rows: Tensor) -> Tensor:
+    def resized(self, rows: Tensor) -> Tensor:
         if multiprocessing.parent_process() is not None:
             os._exit(9)
         return super().resized(rows)

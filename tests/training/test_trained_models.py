@@ -94,7 +94,7 @@ def test_weights_of_a_run_folder_fit_a_network_of_the_same_kind(run: Path, tiny:
     images = saved.data.test.inputs(torch.arange(6))
     with torch.no_grad():
         torch.testing.assert_close(saved.predict()(images)[0].logits, load_run(run).predict()(images)[0].logits)
-    with pytest.raises(UserError, match="those of another network"):
+    with pytest.raises(UserError, match="do not fit SmallResNet"):
         load_network(NetworkSpec("resnet18_small", {"width": 8}, str(run)), tiny.data)
 
 

@@ -628,6 +628,7 @@ def _python_names(spec: type, prefix: str = "") -> Iterator[tuple[str, str]]:
 PYTHON_NAMES.update(_python_names(RunSpec))
 PYTHON_NAMES.update(_python_names(AugmentSpec, "data.augment."))
 PYTHON_NAMES["augment"] = "data.augmentation"
+PYTHON_NAMES |= {"drop-last": "data.drop_last=True", "skip-bad": "data.skip_bad=True"}  # advice to set them
 
 
 def check_spec(spec: object) -> None:
