@@ -162,7 +162,9 @@ def test_every_precision_with_models_that_stand_still(tmp_path: Path, tiny: RunS
     average = tensors(tmp_path / "run")["model/average/network.conv1.weight"]
     assert average.dtype == (torch.float64 if precision == "64-true" else torch.float32)
     expected = by_hand(load_student(tmp_path / "run" / "average"), average.dtype, precision == "bf16-true")
-    assert run.accuracy["average"]["test"]["final"]["last"] == expected
+    # Some CPUs round bfloat16 differently in other memory layouts, which may turn one image of 898.
+    tolerance = 0 if precision == "64-true" else 1.5 / 898
+    assert run.accuracy["average"]["test"]["final"]["last"] == pytest.approx(expected, abs=tolerance, rel=0)
 
 
 @pytest.fixture(scope="module")

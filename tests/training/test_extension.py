@@ -184,8 +184,8 @@ def test_one_epoch_is_said_as_one(
     main("train --extend runs/exact --epochs 1".split())
     main("train --extend runs/warm --epochs 2".split())
     told = capsys.readouterr().out
-    assert "the bits are those of 1 epoch in one go." in told
-    assert "was that of 1 epoch; from here on it is that of 2 epochs." in " ".join(told.split())
+    assert "the bits are those of one run of 1 epoch." in told
+    assert "learning rates of a run of 1 epoch, the others have those of a run of 2 epochs." in " ".join(told.split())
 
 
 def test_from_the_command_line(

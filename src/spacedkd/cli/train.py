@@ -133,8 +133,8 @@ def run_request(
     resumable = [name for name, path in PATHS.items() if path in resumable_fields()]
     if out is not None or {*flags} - {*resumable}:
         raise UserError(
-            "--resume takes everything from the run's spec.json: leave out the other flags. Only "
-            f"{', '.join(f'--{name}' for name in resumable)} may change."
+            "--resume takes everything from the run's spec.json: leave out the other flags. These may "
+            f"change: {', '.join(f'--{name}' for name in resumable)}."
         )
     return RunRequest(read_spec(resume, trust_code), resume, resume, None)
 
