@@ -23,26 +23,11 @@ from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.evaluation.statistics import Difference, confidence_interval, holm, paired_difference
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, read_run
-from spacedkd.runs.schema import COST_TOTALS, HeadScores
+from spacedkd.runs.schema import COST_TOTALS, Estimate, HeadScores, PairedDifference
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import Linked, UserError, unknown
 from spacedkd.runtime.files import remove_leftovers, resolve_links, write_json
 from spacedkd.schedule import describe_schedule
-
-
-class Estimate(TypedDict):
-    """A `ConfidenceInterval` in a file."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    n: int
-
-
-class PairedDifference(Estimate):
-    """A `Difference` in a file."""
-
-    p: float | None
 
 
 class ComparedRun(TypedDict):

@@ -8,7 +8,7 @@ import numpy as np
 
 from spacedkd.config.serialization import to_json
 from spacedkd.evaluation.statistics import confidence_interval
-from spacedkd.report.documents import Interval
+from spacedkd.runs.schema import Estimate
 
 DRAWS = 20_000
 """parabolas that the interval of an optimum is read off"""
@@ -23,7 +23,7 @@ class Fit(TypedDict):
     """A parabola a + b x + c x^2; `bend` is c with the interval of its mean over seeds."""
 
     coefficients: list[float]
-    bend: Interval
+    bend: Estimate
     opens: Literal["up", "down", "nowhere"]
     optimum: float
     """the x of its highest point among those that were measured"""

@@ -16,12 +16,12 @@ from spacedkd.paper import metrics, verdict
 from spacedkd.paper.parabola import BySeed, Fit, around_their_means, bend_error, parabola
 from spacedkd.paper.table import ACCURACY, Cell, Key, NamedTable, Summary, Table
 from spacedkd.paper.verdict import Verdict
-from spacedkd.report.documents import Difference, Interval
+from spacedkd.runs.schema import Estimate, PairedDifference
 
 # The document
 
 
-class Effect(Difference):
+class Effect(PairedDifference):
     """A paired difference with its further tests, and the smallest difference that the seeds could have shown."""
 
     sign_flip_p: float | None
@@ -51,8 +51,8 @@ class CellResult(EffectResult):
     note: str
     paper: float | None
     values: dict[str, float]
-    estimate: Interval | None
-    also: dict[str, Interval]
+    estimate: Estimate | None
+    also: dict[str, Estimate]
     fingerprint: NotRequired[str]
     runs: NotRequired[int]
 
@@ -80,7 +80,7 @@ class SummaryResult(TypedDict):
     printed: float
     printed_row: str | None
     printed_finished: float | None
-    ours: Interval | None
+    ours: Estimate | None
     our_row: str | None
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import NamedTuple, TypeVar
 
-from spacedkd.report.documents import Interval
 from spacedkd.report.formatting import DASH, Write, bounds, decimals, percent, percent_tick, tick
 from spacedkd.report.html import Markup, join, numbers, pixels, tag
+from spacedkd.runs.schema import Estimate
 
 # Scales, ticks, panels and marks
 
@@ -139,7 +139,7 @@ class Panel:
     def estimate(
         self,
         position: float,
-        value: Interval,
+        value: Estimate,
         title: str,
         radius: float,
         seeds: Mapping[int, float] | None = None,

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from spacedkd.report.arms import Arm, role_colours
 from spacedkd.report.charts import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
-from spacedkd.report.documents import Difference, Interval
 from spacedkd.report.findings import how
 from spacedkd.report.formatting import DASH, Write, bounds, estimate, percent, percent_tick, plain, points
 from spacedkd.report.html import Markup, Titled, numbers, tag
 from spacedkd.runs.journal import Curve
+from spacedkd.runs.schema import Estimate, PairedDifference
 
 MOST_POINTS = 160
 
@@ -62,7 +62,7 @@ class Row(NamedTuple):
     """One line of a dot-and-interval picture."""
 
     label: str
-    value: Interval
+    value: Estimate
     seeds: Mapping[int, float]
     paper: float | None = None
     """the paper's value, a hollow mark"""
@@ -109,7 +109,7 @@ def _numbers(title: str, rows: Sequence[Row], write: Write) -> Markup:
     return numbers(title, [(head, None) for head in heads], body)
 
 
-def gains(title: str, compared: Iterable[tuple[str, Difference | None, Arm, Arm]], caption: str) -> Markup:
+def gains(title: str, compared: Iterable[tuple[str, PairedDifference | None, Arm, Arm]], caption: str) -> Markup:
     """Return a picture of differences in points, seed by seed, around zero; nothing where there are none."""
     rows = []
     for name, difference, arm, base in compared:

@@ -234,6 +234,21 @@ class FailureDocument(TypedDict, total=False):
 # The reader.
 
 
+class Estimate(TypedDict):
+    """A mean over n seeds with its 95 % interval, whose ends are None where one seed gives none."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+class PairedDifference(Estimate):
+    """A mean difference paired by seed, and the p-value of its paired t-test."""
+
+    p: float | None
+
+
 def read_checked(
     path: Path,
     form: type[Document],

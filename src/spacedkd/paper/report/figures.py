@@ -32,7 +32,7 @@ from spacedkd.report.plots import GAINS, Row, Writing, forest
 if TYPE_CHECKING:
     from spacedkd.paper.parabola import Fit
     from spacedkd.paper.results import CellResult, FitResult, Results
-    from spacedkd.report.documents import Interval
+    from spacedkd.runs.schema import Estimate
 
 CURVE = 40
 """pieces of a parabola"""
@@ -183,7 +183,7 @@ def _gap(cells: Iterable["CellResult"]) -> float | None:
     return sum(gaps) / len(gaps) if gaps else None
 
 
-def _estimate(cell: "CellResult") -> "Interval":
+def _estimate(cell: "CellResult") -> "Estimate":
     """Return the mean of a finished cell."""
     assert cell["estimate"] is not None
     return cell["estimate"]

@@ -6,12 +6,12 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spacedkd.paper.report import findings
-from spacedkd.report.documents import Interval
 from spacedkd.report.findings import verdict
 from spacedkd.report.formatting import DASH, MINUS, PLUS_MINUS, bare_p, bounds, decimals_for, plural
 from spacedkd.report.html import Markup, join, tag
 from spacedkd.report.markdown import Markdown, escaped
 from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, group_rows, text_table
+from spacedkd.runs.schema import Estimate
 
 if TYPE_CHECKING:
     from spacedkd.paper.catalogue import Entry
@@ -65,7 +65,7 @@ class Unit(NamedTuple):
         """Return the interval of one of our differences; empty where one seed gives none."""
         return " to ".join(map(self.our_difference, bounds(difference)))
 
-    def half(self, value: Interval) -> str | None:
+    def half(self, value: Estimate) -> str | None:
         """Return half the width of an interval; None where one seed gives none."""
         if value["low"] is None or value["high"] is None:
             return None
@@ -119,7 +119,7 @@ def pair_name(cell: "CellResult") -> str:
     return f"{cell['column']} vs {reference_name(cell)}"
 
 
-def format_ours(cell: "CellResult", value: Interval | None = None) -> str:
+def format_ours(cell: "CellResult", value: Estimate | None = None) -> str:
     """Return a cell's estimate, or another of its metrics, with half its 95 % interval; or why there is none."""
     shown = value or cell["estimate"]
     if shown is None:
