@@ -99,9 +99,15 @@ def test_another_number_of_processes_must_be_asked_for(tmp_path: Path) -> None:
 
 def kill_when_saved(processes: list[subprocess.Popen[str]], victim: int, run: Path) -> float:
     """Kill a process, by its id, as soon as something is saved that was not there before; gives the moment."""
-    checkpoint = run / "checkpoint" / "latest.safetensors"
-    known = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-    while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == known:
+
+    def saved_at() -> int:
+        try:
+            return (run / "checkpoint" / "latest.safetensors").stat().st_mtime_ns
+        except FileNotFoundError:  # for a moment, the latest one is the previous one already
+            return 0
+
+    before = saved_at()
+    while saved_at() in (0, before):
         assert all(process.poll() is None for process in processes), finished(processes)
         time.sleep(0.02)
     os.kill(victim, signal.SIGKILL)
