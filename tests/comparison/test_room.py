@@ -12,7 +12,7 @@ import torch
 from spacedkd import RunSpec
 from spacedkd.comparison import scheduler
 from spacedkd.comparison.compare import compare
-from spacedkd.runtime import machine
+from spacedkd.runtime import processes
 
 
 def test_fewer_runs_go_at_once_where_memory_is_short(
@@ -20,9 +20,9 @@ def test_fewer_runs_go_at_once_where_memory_is_short(
 ) -> None:
     free = tmp_path / "meminfo"
     free.write_text("MemTotal:  9000000 kB\nMemAvailable:    5000000 kB\nHugePages_Total:       0\n")
-    numbers = machine.numbers_of
+    numbers = processes.numbers_of
     monkeypatch.setattr(
-        machine, "numbers_of", lambda file, *names: numbers(file.replace("/proc", str(tmp_path)), *names)
+        processes, "numbers_of", lambda file, *names: numbers(file.replace("/proc", str(tmp_path)), *names)
     )
     assert scheduler.limit_by_memory(4, 600 * 10**6) == 4
     assert capsys.readouterr().err == ""

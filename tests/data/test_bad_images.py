@@ -13,7 +13,7 @@ from PIL import Image
 
 from spacedkd import DataSpec, UserError
 from spacedkd.data import pixel_cache
-from spacedkd.data.decoding import BadImage, decode
+from spacedkd.data.images import BadImage, decode
 from spacedkd.data.sources import load
 from tests.data.on_disk import class_folders, parquet, picture, png, write
 

@@ -12,8 +12,8 @@ import torch
 
 from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream
 from spacedkd.data.images import Encoded, Images
+from spacedkd.data.run_data import RunData
 from spacedkd.data.sources import load
-from spacedkd.data.splits import RunData
 from spacedkd.data.stream import View, batches, evaluation_batches
 from tests.data.on_disk import class_folders, parquet
 

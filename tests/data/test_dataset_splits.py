@@ -13,8 +13,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
 from spacedkd import DataSpec, UserError
 from spacedkd.data.inputs import row_count, tensors
+from spacedkd.data.run_data import RunData, from_datasets
 from spacedkd.data.sources import load
-from spacedkd.data.splits import RunData, from_datasets
 from spacedkd.data.stream import evaluation_batches
 from tests.data.own_datasets import CLASSES, KINDS, Named, Pictures, Sentences, bits, jitter, padded
 

@@ -20,10 +20,10 @@ import pytest
 from PIL import Image, ImageOps
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import decoding, hub
+from spacedkd.data import hub, images
 from spacedkd.data import parquet as tables
-from spacedkd.data.decoding import BadImage, decode
 from spacedkd.data.folders import MOST_OTHER_FILES, read_class_list
+from spacedkd.data.images import MOST_ARRAY_BYTES, MOST_ENCODED_BYTES, MOST_PIXELS, BadImage, decode
 from spacedkd.data.sources import load
 from tests.data.on_disk import class_folders, parquet, picture, png, tiny_imagenet, write
 
@@ -111,7 +111,7 @@ def test_archives_that_declare_more_than_they_hold(tmp_path: Path, monkeypatch: 
             path = archive(tmp_path / "x.npz", npy(shape, kind, b"0" * 64), compression=method)
             assert "is not an .npz of plain arrays, or is cut off" in refused(DataSpec(str(path)))
     assert "is not an .npz of plain arrays" in refused(DataSpec(str(bomb(tmp_path / "bomb.npz"))))
-    monkeypatch.setattr(decoding, "MOST_ARRAY_BYTES", 1 << 20)
+    monkeypatch.setattr(images, "MOST_ARRAY_BYTES", 1 << 20)
     zeros = {name: np.zeros((40, 128, 128, 3), np.uint8) for name in ("x_train", "x_test")}
     np.savez_compressed(tmp_path / "zeros.npz", **zeros, y_train=np.arange(40) % 2, y_test=np.arange(40) % 2)
     assert (tmp_path / "zeros.npz").stat().st_size < 20_000
@@ -133,7 +133,7 @@ def declared(width: int, height: int) -> bytes:
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize(("width", "height"), [(65535, 65535), (2**31 - 1, 2**31 - 1), (12_000, 12_000)])
 def test_images_that_declare_absurd_sizes(width: int, height: int) -> None:
-    with pytest.raises(BadImage, match=f"declares more pixels than the {decoding.MOST_PIXELS} that are read at most"):
+    with pytest.raises(BadImage, match=f"declares more pixels than the {MOST_PIXELS} that are read at most"):
         decode(declared(width, height))
 
 
@@ -145,7 +145,7 @@ def test_an_encoded_image_has_a_largest_size(tmp_path: Path) -> None:
 
 
 def test_a_small_table_that_repeats_a_large_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "MOST_ARRAY_BYTES", 1 << 26)
+    monkeypatch.setattr(images, "MOST_ARRAY_BYTES", 1 << 26)
     monkeypatch.setattr(tables, "BATCH_ROWS", 16)
     cell = bytes(1 << 20)
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), pa.array([cell])).cast(pa.binary())
@@ -328,16 +328,16 @@ def test_declared_limits_are_those_of_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
     assert f"| the hub's answer | {hub.ANSWER_SECONDS:g} seconds" in page
     for limit in (
-        decoding.MOST_PIXELS,
-        decoding.MOST_ENCODED_BYTES >> 20,
-        decoding.MOST_ARRAY_BYTES >> 30,
+        MOST_PIXELS,
+        MOST_ENCODED_BYTES >> 20,
+        MOST_ARRAY_BYTES >> 30,
         MOST_OTHER_FILES,
     ):
         assert str(limit) in page
 
 
 def test_a_class_list_that_is_too_long_is_refused_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spacedkd.data.decoding.MOST_TEXT_BYTES", 10)
+    monkeypatch.setattr("spacedkd.data.images.MOST_TEXT_BYTES", 10)
     (tmp_path / "classes.txt").write_text("cats\ndogs\nbirds\n")
     with pytest.raises(UserError, match="larger than 10 bytes"):
         read_class_list(str(tmp_path / "classes.txt"))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spacedkd import AugmentSpec, DataSpec
-from spacedkd.data import decoding, folders, pixel_cache, sources, splits
+from spacedkd.data import folders, images, pixel_cache, run_data, sources
 from spacedkd.data.sources import Library, load
 from tests.data.on_disk import class_folders, parquet
 
@@ -22,7 +22,7 @@ class Seen:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.walked: list[str] = []
         self.decoded = 0
-        walk, decode = folders.files_below, decoding.decode
+        walk, decode = folders.files_below, images.decode
 
         def counted_walk(top: Path) -> Iterator[str]:
             self.walked.append(f"{top.parent.name}/{top.name}")
@@ -79,9 +79,9 @@ def test_what_is_kept_does_not_change_what_is_given(tmp_path: Path) -> None:
 def test_two_data_sets_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int | None] = []
 
-    def counted(found: Any, spec: DataSpec, limit: int) -> splits.RunData:
+    def counted(found: Any, spec: DataSpec, limit: int) -> run_data.RunData:
         made.append(spec.train_limit)
-        return splits.load_splits(found, spec, limit)
+        return run_data.load_splits(found, spec, limit)
 
     monkeypatch.setattr(sources, "load_splits", counted)
     library = Library()

@@ -15,9 +15,10 @@ import torch
 from filelock import FileLock
 
 from spacedkd import DataSpec, UserError
-from spacedkd.data import parallel, pixel_cache
-from spacedkd.data.decoding import ImageColumn
+from spacedkd.data import pixel_cache
+from spacedkd.data.images import ImageColumn
 from spacedkd.data.sources import load
+from spacedkd.runtime.processes import map_in_processes
 from tests.data.on_disk import class_folders, picture
 
 
@@ -27,7 +28,7 @@ def _work(places: range) -> dict[int, str]:
 
 @pytest.mark.parametrize("count", [1, 64, 1000])
 def test_processes_do_everything_once(count: int) -> None:
-    found = parallel.map_in_processes(_work, count, "", 3)
+    found = map_in_processes(_work, count, "", 3)
     assert sorted(found) == [*range(3, count, 100)]
     assert str(os.getpid()) not in found.values()
 
@@ -39,7 +40,7 @@ def test_an_exception_in_a_process_is_raised_here() -> None:
         return {}
 
     with pytest.raises(pixel_cache.MixedSizesError):
-        parallel.map_in_processes(differ, 1000, "", 2)
+        map_in_processes(differ, 1000, "", 2)
     assert not multiprocessing.active_children()
 
 
@@ -49,7 +50,7 @@ def test_a_process_that_is_killed_is_one_line() -> None:
         return {}
 
     with pytest.raises(UserError, match="A process that read images was killed"):
-        parallel.map_in_processes(die, 1000, "", 2)
+        map_in_processes(die, 1000, "", 2)
 
 
 def _load_and_tell(place: str, end: Any) -> None:

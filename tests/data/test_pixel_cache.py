@@ -20,10 +20,9 @@ import torch
 
 from spacedkd import DataSpec, UserError
 from spacedkd.data import pixel_cache
-from spacedkd.data.decoding import decode
-from spacedkd.data.images import Images
+from spacedkd.data.images import Images, decode
+from spacedkd.data.run_data import RunData
 from spacedkd.data.sources import load
-from spacedkd.data.splits import RunData
 from tests.data.on_disk import class_folders, parquet, picture, png, write
 
 pytestmark = pytest.mark.usefixtures("pixels")

@@ -10,8 +10,7 @@ import pytest
 from spacedkd import DataSpec, UserError
 from spacedkd.cli import main
 from spacedkd.data import sources
-from spacedkd.data.raw_dataset import RawDataset, RawSplit
-from spacedkd.data.reader import Reader
+from spacedkd.data.reader import RawDataset, RawSplit, Reader
 from spacedkd.data.sources import READERS, Library, load, resolve_data
 
 # All there is to a reader: this is what its file would hold.

@@ -15,8 +15,8 @@ from spacedkd import DataSpec, train
 from spacedkd.cli import main
 from spacedkd.data import pixel_cache
 from spacedkd.data.images import Encoded, Images
+from spacedkd.data.run_data import from_datasets
 from spacedkd.data.sources import load
-from spacedkd.data.splits import from_datasets
 from tests.conftest import TINY
 from tests.data.on_disk import class_folders, picture, write
 

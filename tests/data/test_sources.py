@@ -13,8 +13,8 @@ from torchvision import datasets as torchvision_sets
 
 from spacedkd import AugmentSpec, DataSpec, UserError
 from spacedkd.data.arrays import from_arrays
+from spacedkd.data.run_data import RunData, load_splits
 from spacedkd.data.sources import load, resolve_data
-from spacedkd.data.splits import RunData, load_splits
 from tests.data.on_disk import cifar
 
 

@@ -30,7 +30,7 @@ from spacedkd import (
 )
 from spacedkd.cli import main
 from spacedkd.data.dataset import Items
-from spacedkd.data.splits import from_datasets
+from spacedkd.data.run_data import from_datasets
 from spacedkd.training import state
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_in_parts, train_until

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from spacedkd import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, RunSpec, UserError, load_student, train
 from spacedkd.config.objects import Objects
-from spacedkd.data.splits import from_datasets
+from spacedkd.data.run_data import from_datasets
 from spacedkd.training.trained_models import load_run
 from tests.conftest import TINY, tensors
 

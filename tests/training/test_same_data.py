@@ -16,10 +16,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 from spacedkd import DataSpec, RunSpec, Spaced, UserError, train
-from spacedkd.data import digest
-from spacedkd.data.digest import describe_difference
+from spacedkd.data import run_data
+from spacedkd.data.run_data import describe_difference, from_datasets
 from spacedkd.data.sources import load
-from spacedkd.data.splits import from_datasets
 from spacedkd.training import trained_models
 from tests.conftest import TINY
 from tests.data.on_disk import class_folders, hub_table, picture, write
@@ -178,7 +177,7 @@ def test_arrays_and_tables_are_known_too(tmp_path: Path) -> None:
 def test_files_that_cells_of_a_table_name_are_known_by_their_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digest, "SAMPLED_IMAGES", 1)  # so that contents alone do not tell
+    monkeypatch.setattr(run_data, "SAMPLED_IMAGES", 1)  # so that contents alone do not tell
     files = [write(tmp_path / f"{number}.png", picture(number)) for number in range(4)]
     form = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     cells = pa.array([{"bytes": None, "path": str(file)} for file in files], form)

@@ -21,7 +21,7 @@ from spacedkd.config.registry import METHODS
 from spacedkd.config.spec import RunSpec
 from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import UserError, check_between, same_name, unknown
-from spacedkd.runtime.machine import check_count
+from spacedkd.runtime.processes import check_count
 
 if TYPE_CHECKING:
     from spacedkd.comparison.forecast import ComparisonForecast

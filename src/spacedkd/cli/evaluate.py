@@ -20,7 +20,7 @@ from spacedkd.evaluation.corruptions import Corruptions
 from spacedkd.evaluation.instrument import EvaluationSpec, Instrument
 from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.runtime.errors import UserError
-from spacedkd.runtime.machine import check_threads
+from spacedkd.runtime.processes import check_threads
 from spacedkd.runtime.user_code import load_object
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from spacedkd.cli.console import console, say, say_error, until_stopped
 from spacedkd.cli.flags import flag
 from spacedkd.cli.progress import count_progress, jobs_progress, work_progress
 from spacedkd.runtime.errors import UserError, check_between
-from spacedkd.runtime.machine import check_count
+from spacedkd.runtime.processes import check_count
 
 if TYPE_CHECKING:
     from spacedkd.paper.reproduce import Plan, Reproduction, TimeBudget, WrittenTable

@@ -30,8 +30,7 @@ from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import Moved, SnapshotsGone, UserError, install_command
 from spacedkd.runtime.files import Folder, make_durable, resolve_links, write_errors
-from spacedkd.runtime.machine import free_memory, numbers_of
-from spacedkd.runtime.processes import print_notice
+from spacedkd.runtime.processes import free_memory, numbers_of, print_notice
 from spacedkd.runtime.signals import Stop, never_stop
 from spacedkd.training.build import build_models, one_thread
 

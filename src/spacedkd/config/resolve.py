@@ -20,8 +20,8 @@ from torch import Tensor
 from spacedkd import learning_rate
 from spacedkd.config.objects import Objects
 from spacedkd.config.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec, with_extensions
+from spacedkd.data.run_data import RunData, from_datasets
 from spacedkd.data.sources import Library
-from spacedkd.data.splits import RunData, from_datasets
 from spacedkd.data.stream import Stream, View
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import METHODS, build_method, describe
@@ -30,7 +30,7 @@ from spacedkd.models import factory
 from spacedkd.models.classifier import class_count
 from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.runtime.files import resolve_links
-from spacedkd.runtime.machine import check_count, check_threads
+from spacedkd.runtime.processes import check_count, check_threads
 from spacedkd.runtime.user_code import check_trusted, is_user_code, load_object, user_code, user_code_error
 from spacedkd.schedule import Duration, Online, Schedule, Turn
 from spacedkd.timeline import Timeline, forward_only_turns, timeline_turns

@@ -1,9 +1,10 @@
 """Datasets, from files on disk to the batch of a step.
 
 `sources` holds the list of dataset readers and loads a dataset for a run (`Library`, `load`); each reader is one file
-(`arrays`, `folders`, `cifar`, `imagenet`, `parquet`, `hub`). `stream` says which batch belongs to which step (`Stream`,
-`TrainingStream`, `DatasetStream`, `batches`); `dataloader` gives the same batches to a plain torch DataLoader. `splits`
-holds what a run trains and is evaluated on (`RunData`), `transforms` the augmentations, `inputs` what a network takes.
+(`arrays`, `folders`, `benchmarks`, `parquet`, `hub`). `stream` says which batch belongs to which step (`Stream`,
+`TrainingStream`, `DatasetStream`, `batches`); `dataloader` gives the same batches to a plain torch DataLoader.
+`run_data` holds what a run trains and is evaluated on (`RunData`), `transforms` the augmentations, `inputs` what a
+network takes.
 """
 
 from spacedkd.runtime.torchvision_compat import declare_missing

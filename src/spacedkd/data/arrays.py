@@ -9,9 +9,8 @@ from zipfile import ZipFile, ZipInfo
 import numpy as np
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data.decoding import check_fits, open_ordinary
-from spacedkd.data.raw_dataset import RawDataset, RawSplit
-from spacedkd.data.reader import Reader
+from spacedkd.data.images import check_fits, open_ordinary
+from spacedkd.data.reader import RawDataset, RawSplit, Reader
 from spacedkd.runtime.errors import UserError
 
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test")

@@ -15,9 +15,8 @@ import torch
 from PIL import Image
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data.decoding import ImageColumn, open_ordinary, read_text
-from spacedkd.data.raw_dataset import TEST_NAMES, TRAIN_NAMES, RawDataset, RawSplit, choose_splits
-from spacedkd.data.reader import Reader
+from spacedkd.data.images import ImageColumn, open_ordinary, read_text
+from spacedkd.data.reader import TEST_NAMES, TRAIN_NAMES, RawDataset, RawSplit, Reader, choose_splits
 from spacedkd.runtime.errors import UserError, pluralize
 
 OPTIONS = ("class_list", "train_split", "test_split", "test_part", "skip_bad")

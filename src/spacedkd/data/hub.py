@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from spacedkd.config.spec import DataSpec
 from spacedkd.data.parquet import OPTIONS, dataset_of_tables, table_of_dataset
-from spacedkd.data.raw_dataset import RawDataset
-from spacedkd.data.reader import Reader
+from spacedkd.data.reader import RawDataset, Reader
 from spacedkd.runtime.errors import UserError, first_line, unknown
 from spacedkd.runtime.processes import print_notice
 

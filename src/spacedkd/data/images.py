@@ -1,22 +1,221 @@
-"""Labelled images of a split: as bytes in memory (`Images`), or encoded and decoded at each use (`Encoded`).
+"""Images: encoded in files or table cells, decoded to RGB, and labelled as the images of a split.
 
-Both give the same tensors, so which one a split becomes is a matter of memory and speed alone.
+An `ImageColumn` holds encoded images, and `decode` makes a picture of one. Sizes that files declare are checked before
+memory is taken for them: a few bytes can declare gigabytes.
+
+The images of a split are bytes in memory (`Images`), or stay encoded and are decoded at each use (`Encoded`). Both give
+the same tensors, so which one a split becomes is a matter of memory and speed alone.
 """
 
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, BinaryIO, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-from spacedkd.data.decoding import decode
+from spacedkd.runtime import files
+from spacedkd.runtime.errors import UserError, first_line
+from spacedkd.runtime.processes import total_memory
+
+# Encoded images
+
+
+MOST_PIXELS = 1 << 27
+"""of one image, as its header declares them: 134 million, 0.4 GB as RGB"""
+MOST_ENCODED_BYTES = 1 << 28
+"""of one encoded image"""
+MOST_TEXT_BYTES = 1 << 26
+"""of a list of classes or of annotations"""
+MOST_ARRAY_BYTES = 32 << 30
+"""of the arrays of an .npz, or of a table, in memory; and never more than the machine has"""
+
+
+def open_ordinary(path: str | Path) -> BinaryIO:
+    """Open an ordinary file unbuffered; raise an OSError for pipes and devices, which might never end or begin."""
+    return os.fdopen(files.open_ordinary(Path(path)), "rb", buffering=0)
+
+
+def read_text(path: str | Path) -> str:
+    """Return a text file of no more than `MOST_TEXT_BYTES` bytes; raise an OSError for any other file."""
+    return files.read_ordinary(Path(path), MOST_TEXT_BYTES).decode()
+
+
+def check_fits(location: str, needed: int, what: str) -> None:
+    """Refuse arrays or tables that declare more bytes than fit into memory."""
+    most = min(MOST_ARRAY_BYTES, total_memory() or MOST_ARRAY_BYTES)
+    if needed > most:
+        raise UserError(
+            f"{location} declares {needed / 1e9:.1f} GB of {what}, and {most / 1e9:.1f} GB are the most that is read "
+            "into memory. Store the images as files in a folder for each class."
+        )
+
+
+class BadImage(Exception):
+    """The reason why an image cannot be read, as the end of a sentence that begins with the image's name."""
+
+
+@dataclass(frozen=True)
+class ImageColumn:
+    """Encoded images, none of them read yet: some rows of an Arrow column.
+
+    A cell is the path of a file; in a table it holds bytes, or has the hub's form {bytes, path}. (An Arrow column
+    because a million paths as Python strings would take a gigabyte in every worker.)
+    """
+
+    column: pa.Array | pa.ChunkedArray
+    rows: Tensor  # [N] int64
+    table: str | None = None
+    """what messages call the table; None for image files"""
+    files: tuple[str, ...] = ()
+    """the files that hold the table"""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, indices: Tensor) -> ImageColumn:
+        return replace(self, rows=self.rows[indices])
+
+    def read(self, index: int) -> bytes:
+        """Return the encoded bytes of an image; raise BadImage where its file cannot be read."""
+        cell = self.column[int(self.rows[index])].as_py()
+        fields = cell if isinstance(cell, dict) else {"path" if self.table is None else "bytes": cell}
+        data, path = fields.get("bytes"), fields.get("path")
+        try:
+            if data is None and path is not None:
+                with open_ordinary(path) as file:
+                    size = os.fstat(file.fileno()).st_size
+                    if size > MOST_ENCODED_BYTES:
+                        raise BadImage(f"has {size} bytes; {MOST_ENCODED_BYTES} are the most for an encoded image")
+                    return file.read(size)
+            return data or b""
+        except OSError as error:
+            raise BadImage(f"cannot be read: {error.strerror}") from None
+
+    def name(self, index: int) -> str:
+        """Return the path of an image, or its row of the table."""
+        row = int(self.rows[index])
+        return str(self.column[row]) if self.table is None else f"row {row} of {self.table}"
+
+    def stamp(self) -> str | None:
+        """Return a digest that changes whenever a file of the column does; None if it lies in no file."""
+        digest, here = hashlib.sha256(), Path.cwd()
+        paths = self.column.to_pylist() if self.table is None else [*self.files, *self._elsewhere()]
+        for path in paths:
+            try:
+                stat = os.stat(path)  # noqa: PTH116, a Path for each of a million files takes longer than looking
+                about = f"{stat.st_size}\0{stat.st_mtime_ns}"
+            except OSError:
+                about = "missing"
+            digest.update(f"{path if path.startswith('/') else here / path}\0{about}\n".encode())
+        return digest.hexdigest() if paths else None
+
+    def _elsewhere(self) -> list[str]:
+        """Return the files that cells of a table name instead of holding bytes."""
+        if not pa.types.is_struct(self.column.type) or "path" not in (field.name for field in self.column.type):
+            return []
+        empty = self.column.filter(pc.is_null(pc.struct_field(self.column, "bytes")))
+        return [path for path in pc.struct_field(empty, "path").to_pylist() if path is not None]
+
+
+DIGEST_BYTES = 16
+
+
+def digest_of_bytes(data: bytes) -> bytes:
+    """Return a digest that tells encoded images apart."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+_PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
+"""what Pillow raises for images that it cannot decode; a broken PNG is a SyntaxError"""
+
+
+def decode(data: bytes, smaller: bool = False) -> Image.Image:
+    """Return the RGB image in some bytes, upright; gray, palette, transparent and CMYK images are converted.
+
+    `smaller` decodes a JPEG at a fraction of its size, which is enough to see whether it is whole. Raises BadImage.
+    """
+    if not data:
+        raise BadImage("is empty")
+    try:
+        image = Image.open(io.BytesIO(data))
+        if image.width * image.height > MOST_PIXELS:
+            raise Image.DecompressionBombError
+        if image.format == "EPS":  # a program, which Pillow would have run
+            raise BadImage("is a PostScript program, not pixels: save it as PNG")
+        if smaller:
+            image.draft("RGB", (1, 1))
+        image.load()
+        transpose = _TRANSPOSE.get(_orientation(image))
+        return _to_rgb(image) if transpose is None else _to_rgb(image).transpose(transpose)
+    except Image.DecompressionBombError:  # which Pillow raises too, before it looks any further
+        raise BadImage(f"declares more pixels than the {MOST_PIXELS} that are read at most") from None
+    except UnidentifiedImageError:
+        raise BadImage("is not an image") from None
+    except _PILLOW_ERRORS as error:
+        raise BadImage(f"cannot be read: {first_line(error)}") from None
+
+
+_TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""what makes an image upright, by its EXIF orientation; 1 is upright"""
+_METADATA = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}
+
+
+def _orientation(image: Image.Image) -> int:
+    if not _METADATA & image.info.keys():  # most have none, and parsing takes as long as decoding a small image
+        return 1
+    with suppress(Exception):  # odd metadata does not make an image unreadable
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return 1
+
+
+def first_size(images: ImageColumn) -> tuple[int, int] | None:
+    """Return width and height of the first image that can be read; None if none can."""
+    for index in range(len(images)):
+        with suppress(BadImage):
+            return decode(images.read(index)).size
+    return None
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB":
+        return image
+    has_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    if has_16_bits:  # convert() would cut them off at 255
+        return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        kind = "32-bit whole" if image.mode == "I" else "floating-point"
+        raise BadImage(f"has {kind} numbers for pixels, and nobody says what is white: save it with 8 or 16 bits")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+# Images of a split
 
 
 @dataclass(frozen=True)

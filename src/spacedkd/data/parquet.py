@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import torch
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data.decoding import ImageColumn, check_fits
-from spacedkd.data.raw_dataset import TEST_NAMES, TRAIN_NAMES, RawDataset, RawSplit, choose_splits
-from spacedkd.data.reader import Reader
+from spacedkd.data.images import ImageColumn, check_fits
+from spacedkd.data.reader import TEST_NAMES, TRAIN_NAMES, RawDataset, RawSplit, Reader, choose_splits
 from spacedkd.runtime.errors import UserError, first_line, unknown
 
 OPTIONS = ("image_column", "label_column", "train_split", "test_split", "test_part", "skip_bad")

@@ -26,15 +26,25 @@ from PIL import Image
 from torch import Tensor
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data.decoding import DIGEST_BYTES, BadImage, ImageColumn, decode, digest_of_bytes, first_size
-from spacedkd.data.images import Encoded, Fit, Images, to_bytes, to_image
-from spacedkd.data.parallel import available_cores, can_fork, map_in_processes, map_in_threads
-from spacedkd.data.raw_dataset import RawSplit
+from spacedkd.data.images import (
+    DIGEST_BYTES,
+    BadImage,
+    Encoded,
+    Fit,
+    ImageColumn,
+    Images,
+    decode,
+    digest_of_bytes,
+    first_size,
+    to_bytes,
+    to_image,
+)
+from spacedkd.data.reader import RawSplit
 from spacedkd.data.transforms import get_augmentation
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import CannotRead, UserError, first_line
 from spacedkd.runtime.files import cache_folder, read_ordinary, remove_leftovers, write_json, write_whole
-from spacedkd.runtime.processes import print_notice
+from spacedkd.runtime.processes import available_cores, can_fork, map_in_processes, map_in_threads, print_notice
 
 MEMORY_LIMIT = 4 << 30
 """a split of more decoded bytes is decoded while training"""

@@ -13,25 +13,23 @@ from typing import TypeVar
 import numpy as np
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data import arrays, cifar, folders, hub, imagenet, parquet, transforms
-from spacedkd.data.decoding import first_size
+from spacedkd.data import arrays, benchmarks, folders, hub, parquet, transforms
+from spacedkd.data.images import first_size
 from spacedkd.data.pixel_cache import MEMORY_LIMIT
-from spacedkd.data.raw_dataset import RawDataset
-from spacedkd.data.reader import Reader
-from spacedkd.data.splits import RunData, load_splits
+from spacedkd.data.reader import RawDataset, Reader
+from spacedkd.data.run_data import RunData, load_splits
 from spacedkd.runtime.errors import UserError, same_name, unknown
-from spacedkd.runtime.machine import check_pixels
-from spacedkd.runtime.processes import print_notice
+from spacedkd.runtime.processes import check_pixels, print_notice
 
 READERS: tuple[Reader, ...] = (
     arrays.DIGITS,
-    cifar.CIFAR10,
-    cifar.CIFAR100,
-    imagenet.TINY_IMAGENET,
-    imagenet.IMAGENET_100,
-    imagenet.IMAGENET_1K,
+    benchmarks.CIFAR10,
+    benchmarks.CIFAR100,
+    benchmarks.TINY_IMAGENET,
+    benchmarks.IMAGENET_100,
+    benchmarks.IMAGENET_1K,
     hub.SAVED_TO_DISK,
-    imagenet.TINY_IMAGENET_FOLDER,
+    benchmarks.TINY_IMAGENET_FOLDER,
     parquet.PARQUET,
     folders.CLASS_FOLDERS,  # any other folder, so after the readers of certain folders
     arrays.NPZ,

@@ -26,7 +26,6 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from spacedkd.data.images import ImageSet, to_image
-from spacedkd.data.parallel import available_cores
 from spacedkd.data.pixel_cache import load_pixels, pixel_record
 from spacedkd.data.stream import Batch
 from spacedkd.evaluation.corruptions import CORRUPTIONS, SEVERITIES, check_corruptions
@@ -34,6 +33,7 @@ from spacedkd.evaluation.frozen import route_interrupts
 from spacedkd.evaluation.instrument import Advance
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import cache_folder, remove_leftovers, write_json, write_whole
+from spacedkd.runtime.processes import available_cores
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.signals import child_context
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spacedkd.data.dataset import Items
 from spacedkd.data.images import Encoded, Images
-from spacedkd.data.splits import RunData, evenly_by_class
+from spacedkd.data.run_data import RunData, evenly_by_class
 from spacedkd.data.stream import Batch, evaluation_batches
 from spacedkd.evaluation.frozen import Batches
 from spacedkd.evaluation.instrument import Advance, Progress, silent

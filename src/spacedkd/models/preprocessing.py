@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from spacedkd.data.inputs import Inputs, Normalisation, call, cast_floats, tensors
 from spacedkd.runtime.errors import UserError
-from spacedkd.runtime.machine import check_pixels
+from spacedkd.runtime.processes import check_pixels
 
 AnyInputs = TypeVar("AnyInputs", bound=Inputs)
 Size = tuple[int, int]

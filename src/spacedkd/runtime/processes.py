@@ -1,11 +1,21 @@
-"""The processes of a distributed run: the rank of this one, as torchrun, SLURM or the first process set it."""
+"""Processes and their machine: ranks of a distributed run, memory and cores, and work on all cores at once."""
 
 import multiprocessing
 import os
 import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
 
 from spacedkd.runtime.errors import UserError, printable
+from spacedkd.runtime.signals import as_child
+
+# Processes of a distributed run: torchrun, SLURM or the first process has set their ranks
 
 
 def rank() -> int:
@@ -72,3 +82,177 @@ def print_notice(line: str) -> None:
     if rank() == 0 and multiprocessing.parent_process() is None:
         with suppress(OSError):  # the terminal was closed: the run continues without it
             print(printable(line), file=sys.stderr, flush=True)
+
+
+# Memory and cores of this machine
+
+BYTES_PER_PIXEL = 2048
+"""of a forward pass, at least: four maps of 64 channels of four bytes, for each of two images"""
+
+
+def numbers_of(file: str, *names: str) -> list[int]:
+    """Return in bytes the numbers that a file of Linux has as `NAME:  12345 kB`; none on other systems."""
+    try:
+        lines = [line.split() for line in Path(file).read_text().splitlines()]
+    except OSError:
+        return []
+    return [1024 * int(words[1]) for words in lines if words and words[0].removesuffix(":") in names]
+
+
+def free_memory() -> int:
+    """Return the free memory in bytes; 0 where the system does not tell."""
+    return sum(numbers_of("/proc/meminfo", "MemAvailable"))
+
+
+def total_memory() -> int:
+    """Return the memory of this machine in bytes; 0 where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_count(name: str, count: int | None, least: int) -> None:
+    """Refuse far more threads or processes than this machine has cores; `least` are allowed anywhere."""
+    most = max(least, 4 * (os.cpu_count() or 1))
+    if count is not None and not 0 <= count <= most:
+        raise UserError(
+            f"{name} must be at most {most} on this machine, which has {os.cpu_count()} cores; got {count}."
+        )
+
+
+def check_threads(count: int | None) -> None:
+    """Refuse far more threads than this machine has cores."""
+    check_count("threads", count, least=256)
+
+
+def check_pixels(what: str, height: int, width: int) -> None:
+    """Refuse images so large that a forward pass of two of them does not fit into this machine's memory."""
+    needed, free = BYTES_PER_PIXEL * height * width, free_memory()
+    if free and needed > free:
+        raise UserError(
+            f"{what} {height}x{width} is too large: a forward pass of two such images takes about "
+            f"{needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB of memory are free. Choose a smaller one."
+        )
+
+
+# Work on all cores
+
+CHUNK = 64
+"""images that a worker gets at once"""
+PROGRESS_SECONDS = 10.0
+
+Messages = Mapping[int, str]
+"""a message about some of the images, by index"""
+Work = Callable[[range], Messages]
+"""does something for each index of a range"""
+
+
+def map_in_threads(work: Work, count: int, title: str, threads: int) -> dict[int, str]:
+    """Do `work` for 0 .. count-1 in threads, and return all messages; the first exception ends it.
+
+    For work that spends its time outside of Python.
+    """
+    messages: dict[int, str] = {}
+    progress = Progress(title, count)
+    # Pillow warns of odd metadata, which does not make an image unreadable.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(threads) as pool:
+        waiting = {pool.submit(work, chunk) for chunk in _chunks(count)}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, PROGRESS_SECONDS, FIRST_EXCEPTION)
+                for future in done:
+                    messages |= future.result()
+                progress.chunks_done += len(done)
+                if waiting:
+                    progress.report()
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return messages
+
+
+def can_fork() -> bool:
+    """Return whether this process may fork; on other systems that is unsafe or impossible."""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+
+
+def map_in_processes(work: Work, count: int, title: str, processes: int) -> dict[int, str]:
+    """Do `work` for 0 .. count-1 in forked processes, and return all messages; the first exception ends it.
+
+    The processes share no memory with this one but what was mapped to be shared.
+    """
+    messages: dict[int, str] = {}
+    context, progress = multiprocessing.get_context("fork"), Progress(title, count)
+    workers, receivers = [], []
+    try:
+        for first in range(processes):
+            receiver, sender = context.Pipe(duplex=False)
+            chunks = _chunks(count)[first::processes]
+            workers.append(context.Process(target=_run_worker, args=(work, chunks, sender, os.getpid()), daemon=True))
+            workers[-1].start()
+            sender.close()  # the worker has the only other end, so its death is seen here
+            receivers.append(receiver)
+        waiting: list[Any] = [*receivers]
+        while waiting:
+            for ready in connection.wait(waiting, PROGRESS_SECONDS):
+                answer = _receive(ready)
+                if isinstance(answer, Exception):
+                    raise answer
+                if answer is None:
+                    waiting.remove(ready)
+                else:
+                    messages |= answer
+                    progress.chunks_done += 1
+            if waiting:
+                progress.report()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
+        for receiver in receivers:
+            receiver.close()
+    return messages
+
+
+def _receive(receiver: Any) -> Any:
+    """Return the messages of a chunk, None from a worker that is done, or the error that ended a worker."""
+    try:
+        return receiver.recv()
+    except EOFError:
+        return UserError("A process that read images was killed, perhaps because memory was short. Start again.")
+
+
+def _run_worker(work: Work, chunks: list[range], sender: Any, parent: int) -> None:
+    as_child(parent)
+    warnings.simplefilter("ignore")
+    try:
+        for chunk in chunks:
+            sender.send(work(chunk))
+        sender.send(None)
+    except Exception as error:
+        sender.send(error)
+
+
+def _chunks(count: int) -> list[range]:
+    return [range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+
+
+class Progress:
+    """A line every ten seconds on how many images are done."""
+
+    def __init__(self, title: str, count: int) -> None:
+        self.title, self.count, self.chunks_done = title, count, 0
+        self.started = self.reported = time.monotonic()
+
+    def report(self) -> None:
+        """Print the line, unless one was printed a moment ago."""
+        now = time.monotonic()
+        if now - self.reported >= PROGRESS_SECONDS:
+            self.reported = now
+            done = min(self.chunks_done * CHUNK, self.count)
+            print_notice(f"{self.title}: {done} of {self.count}, {now - self.started:.0f} s")

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from spacedkd.data.digest import describe_difference
-from spacedkd.data.splits import RunData
+from spacedkd.data.run_data import RunData, describe_difference
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.schema import ClassesDocument, ClassName, read_checked
 from spacedkd.runtime.errors import Damaged, UserError

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spacedkd.config.resolve import ResolvedRun, make_stream
-from spacedkd.data.splits import RunData
+from spacedkd.data.run_data import RunData
 from spacedkd.data.stream import Stream
 from spacedkd.models.pretrained import ema_update
 from spacedkd.runs.folder import RunFolder

@@ -19,7 +19,7 @@ from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, read_spec
 from spacedkd.data import sources
 from spacedkd.data.inputs import Inputs, cast_floats
-from spacedkd.data.splits import RunData
+from spacedkd.data.run_data import RunData
 from spacedkd.data.stream import Batch
 from spacedkd.evaluation.scores import Predict
 from spacedkd.models import factory
@@ -28,8 +28,7 @@ from spacedkd.models.pretrained import check_published, keep_normalisation
 from spacedkd.runs import checkpoint, tensor_file
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
-from spacedkd.runtime.machine import check_threads
-from spacedkd.runtime.processes import print_notice
+from spacedkd.runtime.processes import check_threads, print_notice
 from spacedkd.training.data_identity import check_same_data
 from spacedkd.training.onednn import patch_strided_convolutions, supports_channels_last
 from spacedkd.training.students import build_saved_models
