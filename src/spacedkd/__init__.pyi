@@ -1,7 +1,7 @@
 from . import learning_rate as learning_rate
+from .comparison.compare import ComparisonForecast as ComparisonForecast
 from .comparison.compare import compare as compare
-from .comparison.forecast import ComparisonForecast as ComparisonForecast
-from .comparison.forecast import forecast_comparison as forecast_comparison
+from .comparison.compare import forecast_comparison as forecast_comparison
 from .config.recipes import recipe as recipe
 from .config.spec import AugmentSpec as AugmentSpec
 from .config.spec import DataSpec as DataSpec

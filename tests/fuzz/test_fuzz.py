@@ -80,7 +80,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr("spacedkd.training.train.teacher_process", reached)
         patch.setattr("spacedkd.training.forecast.build_state", reached)
         patch.setattr("spacedkd.comparison.scheduler._open_pool", reached)
-        patch.setattr("spacedkd.comparison.forecast.ProcessPoolExecutor", reached)
+        patch.setattr("spacedkd.comparison.compare.ProcessPoolExecutor", reached)
         patch.setattr("spacedkd.evaluation.evaluate.measure", reached)
         yield folder
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from spacedkd.comparison.results import ComparisonDocument, compare_runs
+from spacedkd.comparison.document import ComparisonDocument
+from spacedkd.comparison.results import compare_runs
 from spacedkd.config.spec import describe
 from spacedkd.report.arms import read_arms
 from spacedkd.report.intervals import groups

@@ -24,7 +24,7 @@ from spacedkd.runtime.errors import UserError, check_between, same_name, unknown
 from spacedkd.runtime.processes import check_count
 
 if TYPE_CHECKING:
-    from spacedkd.comparison.forecast import ComparisonForecast
+    from spacedkd.comparison.compare import ComparisonForecast
 
 
 def compare(
@@ -212,7 +212,7 @@ def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:
 
 def show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, jobs: int | None, sharing: bool) -> None:
     """Print what every arm will take, and how much of it is left; nothing is trained."""
-    from spacedkd.comparison.forecast import forecast_comparison
+    from spacedkd.comparison.compare import forecast_comparison
     from spacedkd.report import tables
 
     forecast = forecast_comparison(arms, out, seeds=seeds, jobs=jobs, sharing=sharing)

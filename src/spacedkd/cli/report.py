@@ -15,7 +15,7 @@ from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from spacedkd.comparison.results import ComparisonDocument
+    from spacedkd.comparison.document import ComparisonDocument
 
 
 def report(
@@ -39,17 +39,19 @@ def report(
     if not runs:
         raise UserError("Name at least one run folder, for instance runs/demo.")
 
-    from spacedkd.comparison import results
+    from spacedkd.comparison.document import keep_order, write_comparison
+    from spacedkd.comparison.results import compare_runs, find_runs
     from spacedkd.runs.folder import make_folder
 
-    finished, unfinished = results.find_runs(runs)
+    finished, unfinished = find_runs(runs)
     if out is None:
         page, numbers = runs[0] / "report.html", runs[0] / "comparison.json"
     else:
         page, numbers = out, out.with_name(f"{out.stem}-numbers.json")
         make_folder(out.parent, "--out")
-    comparison = results.compare_runs(*results.keep_order(runs[0] / "comparison.json", finished, against), unfinished)
-    results.write_comparison(numbers, comparison)
+    ordered, reference = keep_order(runs[0] / "comparison.json", finished, against)
+    comparison = compare_runs(ordered, reference, unfinished)
+    write_comparison(numbers, comparison)
     commands = [*read_commands([*(run.resolve() for run in runs), *finished]), this_command()]
     lost = len(comparison["diverged"]) + len(comparison["failed"])
     show_comparison(comparison, page, numbers, commands, len(unfinished) - lost)

@@ -1,15 +1,28 @@
-"""`compare`, the public function: train every arm over seeds, and compare what they reached."""
+"""`compare`, the public function: train every arm over seeds, and compare their results.
 
+`forecast_comparison` says beforehand what that takes.
+"""
+
+import heapq
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
 
+from spacedkd.comparison.document import ComparisonDocument, write_comparison
+from spacedkd.comparison.job import Job
 from spacedkd.comparison.pool import Callback
-from spacedkd.comparison.results import ComparisonDocument, compare_runs, write_comparison
-from spacedkd.comparison.scheduler import jobs_at_once, plan_jobs, run_jobs
+from spacedkd.comparison.results import compare_runs
+from spacedkd.comparison.scheduler import jobs_at_once, plan_jobs, run_jobs, share_arms_teachers, visible_gpus
 from spacedkd.config.spec import RunSpec, check_folder, check_spec
 from spacedkd.data.sources import Library
+from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError, unknown
-from spacedkd.runtime.signals import Stop, never_stop
+from spacedkd.runtime.signals import Stop, child_context, never_stop
+from spacedkd.runtime.user_code import Inherited
+from spacedkd.training.forecast import Forecast, forecasts
 
 
 def compare(
@@ -21,7 +34,7 @@ def compare(
     jobs: int | None = None,
     sharing: bool = True,
     ray: str | None = None,
-    callback: Callback = lambda job, moment: None,
+    callback: Callback = lambda job, event: None,
     stop: Stop = never_stop,
 ) -> ComparisonDocument:
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
@@ -36,7 +49,7 @@ def compare(
     `stop` is asked a few times a second; when it says True, every run saves after its turn, and `Stopped` is raised.
     As in `train`, no signal is handled here.
 
-    `comparison.results` says what is in a comparison; `spacedkd report` makes a page of it.
+    `comparison.document` says what is in a comparison; `spacedkd report` makes a page of it.
     """
     check_folder("out", out)
     out = Path(out)
@@ -44,14 +57,11 @@ def compare(
         raise UserError(f"arms must be specs by name, {{'online': RunSpec(), ...}}; got {arms!r}.")
     for spec in arms.values():
         check_spec(spec)
-    if not arms or (not seeds if isinstance(seeds, int) else not len(seeds)):
-        raise UserError("A comparison needs at least one arm and one seed.")
+    numbers = _seed_numbers(arms, seeds)
     if against is not None and against not in arms:
         raise unknown("arm", against, arms)
-    first = next(iter(arms.values()))
-    numbers = range(first.seed, first.seed + seeds) if isinstance(seeds, int) else seeds
     library = Library()
-    planned = plan_jobs(arms, numbers, out, jobs_at_once(jobs, first.engine.accelerator), library)
+    planned = plan_jobs(arms, numbers, out, _at_once(arms, jobs), library)
     lost = run_jobs(planned, jobs, callback, library=library, sharing=sharing, ray=ray, stop=stop)
     ordered = [job for label in arms for job in planned if job.label == label]
     finished = [job for job in ordered if job.folder not in lost]
@@ -68,3 +78,94 @@ def compare(
             comparison["failed"].append({"label": job.label, "seed": job.seed, "folder": str(job.folder), "said": line})
     write_comparison(out / "comparison.json", comparison)
     return comparison
+
+
+def _seed_numbers(arms: Mapping[str, RunSpec], seeds: int | Sequence[int]) -> Sequence[int]:
+    """Return the seeds, which are counted up from the first arm's where only their number is given; refuse none."""
+    if not arms or (not seeds if isinstance(seeds, int) else not len(seeds)):
+        raise UserError("A comparison needs at least one arm and one seed.")
+    first = next(iter(arms.values())).seed
+    return range(first, first + seeds) if isinstance(seeds, int) else seeds
+
+
+def _at_once(arms: Mapping[str, RunSpec], jobs: int | None) -> int:
+    """Return how many runs are trained at once on the accelerator of the first arm."""
+    return jobs_at_once(jobs, next(iter(arms.values())).engine.accelerator)
+
+
+# Forecast.
+
+
+@dataclass(frozen=True)
+class ComparisonForecast:
+    """The forecasts of all runs of a comparison."""
+
+    arms: Mapping[str, Sequence[Forecast]]
+    """label -> the forecasts of its seeds"""
+    at_once: int
+    """runs that are trained at the same time"""
+
+    @property
+    def runs(self) -> list[Forecast]:
+        """All forecasts in the order in which the runs start: seed by seed."""
+        return [run for seed in zip(*self.arms.values(), strict=True) for run in seed]
+
+    @property
+    def seconds_left(self) -> float:
+        """The time until the last run has ended, where a free worker takes the next run."""
+        free = [0.0] * self.at_once
+        for run in self.runs:
+            heapq.heapreplace(free, free[0] + run.seconds_left)
+        return max(free)
+
+    @property
+    def memory(self) -> int:
+        """The memory of all processes at once, if those that need most meet."""
+        return sum(sorted((run.memory.process for run in self.runs), reverse=True)[: self.at_once])
+
+    @property
+    def disk(self) -> int:
+        return sum(run.disk.needed for run in self.runs)
+
+
+def forecast_comparison(
+    arms: Mapping[str, RunSpec],
+    out: Path | str,
+    *,
+    seeds: int | Sequence[int] = 3,
+    jobs: int | None = None,
+    sharing: bool = True,
+) -> ComparisonForecast:
+    """Return the cost of `compare` with the same arguments, and of what is left of it. Nothing is trained or written.
+
+    Every arm is measured in a process of its own, as many at a time as runs would be trained, because they slow each
+    other down.
+    """
+    numbers, library = _seed_numbers(arms, seeds), Library()
+    at_once = _at_once(arms, jobs)
+    planned = plan_jobs(arms, numbers, Path(out), at_once, library)
+    return forecast_jobs(share_arms_teachers(planned, library)[0] if sharing else planned, at_once)
+
+
+def forecast_jobs(planned: Sequence[Job], at_once: int) -> ComparisonForecast:
+    """Return the cost of these runs, trained so many at once; every arm must have the same seeds."""
+    arms = dict.fromkeys(job.label for job in planned)
+    gpus: list[str] | list[None] = visible_gpus(planned[0].spec.engine.accelerator) or [None]
+    with ProcessPoolExecutor(min(at_once, len(arms)), child_context(hears_signals=True), max_tasks_per_child=1) as pool:
+        futures = {
+            label: pool.submit(
+                _forecasts, Inherited(), [job for job in planned if job.label == label], gpus[number % len(gpus)]
+            )
+            for number, label in enumerate(arms)
+        }
+        try:
+            forecasts_of_arms = {label: future.result() for label, future in futures.items()}
+        except BrokenProcessPool:
+            raise UserError("A measurement was killed from outside (out of memory?). Try --jobs 1.") from None
+    return ComparisonForecast(forecasts_of_arms, at_once)
+
+
+def _forecasts(_: Inherited, jobs: Sequence[Job], gpu: str | None) -> list[Forecast]:
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    return forecasts([(job.spec, RunFolder(job.folder)) for job in jobs])

@@ -1,137 +1,41 @@
-"""The comparison of finished runs, as comparison.json holds it: accuracies, paired differences, costs, evaluations.
+"""The results of a comparison: accuracies, paired differences and costs of arms, computed from finished runs.
 
-All accuracies are the student's on the test images. `compare_runs` reads run folders as arms; `spacing_effects` sets
-every spaced arm beside its unspaced partner; `compare_evaluations` sets the evaluations of all arms side by side.
+All accuracies are the student's on the test images. `compare_runs` reads run folders as arms, and returns what
+comparison.json holds; `spacing_effects` sets every spaced arm beside its unspaced partner; `compare_evaluations` sets
+the evaluations of all arms side by side.
 """
 
-import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
+from spacedkd.comparison.document import (
+    ArmDocument,
+    ComparedEvaluations,
+    ComparisonDocument,
+    DivergedRun,
+    FailedRun,
+    LostRun,
+    MetricDocument,
+    SpacingEffect,
+)
 from spacedkd.comparison.job import read_divergence, read_failure
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import describe, read_spec
-from spacedkd.evaluation.accuracy import BinEntry, pool_reliability
+from spacedkd.evaluation.accuracy import pool_reliability
 from spacedkd.evaluation.document import EvaluationDocument, metrics, most_common, read
 from spacedkd.evaluation.instrument import Metric
 from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.evaluation.statistics import Difference, confidence_interval, holm, paired_difference
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, read_run
-from spacedkd.runs.schema import COST_TOTALS, Estimate, HeadScores, PairedDifference
-from spacedkd.runtime.documents import read_json
-from spacedkd.runtime.errors import Linked, UserError, unknown
-from spacedkd.runtime.files import remove_leftovers, resolve_links, write_json
+from spacedkd.runs.schema import COST_TOTALS, Estimate
+from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.schedule import describe_schedule
-
-
-class ComparedRun(TypedDict):
-    """A run of an arm."""
-
-    seed: int
-    folder: str
-    heads: Mapping[str, HeadScores]
-    """head -> accuracy on the test images after the last epoch and at the best one"""
-    seconds: float
-
-
-class ArmDocument(TypedDict):
-    """Runs that differ in nothing but their seed. Means are over seeds, with 95 % intervals."""
-
-    label: str
-    method: str
-    schedule: str | None
-    roles: list[str]
-    epochs: float
-    network: str
-    last: Estimate
-    """deepest head after the last epoch, which differences are taken of"""
-    best: Estimate
-    """deepest head at the best epoch"""
-    ensemble: Estimate | None
-    """mean of all heads after the last epoch, where there are several"""
-    ensemble_best: Estimate | None
-    leader: Estimate | None
-    """the same as `last` of the role that learns first"""
-    difference: PairedDifference | None
-    """to the reference; None for itself, and for an arm that was tested on other images"""
-    cost: dict[str, float]
-    computed: dict[str, float]
-    """cost without what was replayed from other runs"""
-    runs: list[ComparedRun]
-
-
-class LostRun(TypedDict):
-    """A run that diverged (at a step of a role) or failed (with an error), and is in none of the numbers."""
-
-    label: str
-    seed: int
-    folder: str
-    role: NotRequired[str]
-    step: NotRequired[int]
-    said: NotRequired[str]
-
-
-class SpacingEffect(TypedDict):
-    """A spaced arm beside the arm that differs from it in nothing but the spacing."""
-
-    name: str
-    method: str
-    variant: str | None
-    spaced: str
-    unspaced: str
-    unspaced_form: str
-    interval: str | None
-    accuracy: dict[str, Estimate | None]
-    difference: PairedDifference | None
-    p_holm: float | None
-    cost_ratio: dict[str, float | None]
-
-
-class MetricOfArm(TypedDict):
-    """A metric of one arm."""
-
-    estimate: Estimate
-    difference: PairedDifference | None
-    by_seed: dict[str, float]
-
-
-class MetricDocument(TypedDict):
-    """A metric of all arms that have it."""
-
-    title: str
-    unit: str
-    better: str | None
-    arms: dict[str, MetricOfArm]
-
-
-class ComparedEvaluations(TypedDict):
-    """The evaluations of all arms."""
-
-    metrics: dict[str, MetricDocument]
-    reliability: dict[str, list[BinEntry]]
-    """label -> bins of all its seeds together"""
-    settings: dict[str, str]
-    """instrument -> how it was set, in a sentence"""
-    notes: list[str]
-
-
-class ComparisonDocument(TypedDict):
-    """The contents of comparison.json."""
-
-    measured: str
-    best_chosen_on: list[str]
-    against: str
-    arms: list[ArmDocument]
-    diverged: list[LostRun]
-    failed: list[LostRun]
-    spacing: list[SpacingEffect]
-    evaluation: ComparedEvaluations | None
 
 
 def compare_runs(
@@ -159,14 +63,14 @@ def compare_runs(
     }
 
 
-def _diverged(folders: Iterable[Path]) -> Iterator[LostRun]:
+def _diverged(folders: Iterable[Path]) -> Iterator[DivergedRun]:
     for folder in folders:
         error = read_divergence(folder)
         if error is not None:
             yield {**_identify(folder), "role": error.role, "step": error.step}
 
 
-def _failed(folders: Iterable[Path]) -> Iterator[LostRun]:
+def _failed(folders: Iterable[Path]) -> Iterator[FailedRun]:
     for folder in folders:
         line = read_failure(folder)
         if line is not None:
@@ -448,46 +352,3 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
         way_out = next(iter(resume), "Train one with: spacedkd train")
         raise UserError(f"No finished run in {', '.join(map(str, paths))}. {way_out}")
     return finished, [folder for folder in as_given if folder not in finished]
-
-
-def write_comparison(path: Path, comparison: ComparisonDocument) -> None:
-    """Write comparison.json; folders of runs are relative to its own, so that all of them may be moved together."""
-
-    def relative(run: Mapping[str, Any]) -> dict[str, Any]:
-        return {**run, "folder": Path(os.path.relpath(run["folder"], path.parent)).as_posix()}
-
-    document = {
-        **comparison,
-        "arms": [{**arm, "runs": [relative(run) for run in arm["runs"]]} for arm in comparison["arms"]],
-        "diverged": [relative(run) for run in comparison["diverged"]],
-        "failed": [relative(run) for run in comparison["failed"]],
-    }
-    remove_leftovers(path.parent)
-    write_json(path, document, path.parent)
-
-
-def keep_order(path: Path, folders: Sequence[Path], against: str | None) -> tuple[list[Path], str | None]:
-    """Return runs in the order of the comparison.json at this path, and the arm it was made against.
-
-    Without a file that can be read, the runs stay in their order. A given `against` wins.
-    """
-    try:
-        document = read_json(path, within=path.parent)
-        runs = [(run["folder"], str(arm["label"])) for arm in document["arms"] for run in arm["runs"]]
-        labels = {_locate_run(path, folder): label for folder, label in runs}
-        reference = document["against"]
-    except Linked:
-        raise
-    except (OSError, ValueError, LookupError, TypeError):
-        return [*folders], against
-    position = {folder: number for number, folder in enumerate(labels)}
-    if against is None and any(labels.get(folder) == reference for folder in folders):
-        against = reference
-    return sorted(folders, key=lambda folder: position.get(folder, len(position))), against
-
-
-def _locate_run(path: Path, folder: str) -> Path:
-    """Return where a run of a comparison lies; an absolute folder may have been copied together with the file."""
-    parts = Path(folder).parts if Path(folder).is_absolute() else ()
-    copies = (path.parent.joinpath(*parts[-last:]) for last in range(len(parts) - 1, 0, -1))
-    return resolve_links(next((copy for copy in copies if copy.exists()), path.parent / folder))

@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from spacedkd.comparison.job import Job, LostRuns, record_failure
-from spacedkd.comparison.local_pool import local_pool
-from spacedkd.comparison.pool import Callback, Pool, RecorderLost, train_in_pool
+from spacedkd.comparison.pool import Callback, Pool, RecorderLost, local_pool, train_in_pool
 from spacedkd.comparison.teacher_sharing import (
     find_replaying_runs,
     locate_recorder,

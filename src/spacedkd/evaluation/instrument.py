@@ -39,6 +39,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypedDict
 
+from spacedkd.runs.schema import Interval
 from spacedkd.runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,14 +66,6 @@ class Entry(TypedDict):
     """An instrument's entry in evaluation.json; each adds its own keys."""
 
     measured: Measured
-
-
-class Interval(TypedDict):
-    """A mean with its 95 % interval, as files hold it; without an interval where there is one value."""
-
-    mean: float
-    low: float | None
-    high: float | None
 
 
 class Metric(NamedTuple):

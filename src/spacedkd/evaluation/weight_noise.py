@@ -24,7 +24,6 @@ from spacedkd.evaluation.instrument import (
     Entry,
     Headline,
     Instrument,
-    Interval,
     LevelChart,
     Metric,
     MetricTable,
@@ -34,7 +33,7 @@ from spacedkd.evaluation.instrument import (
     check_at_least,
     loss_metric,
 )
-from spacedkd.runs.schema import Count, PositiveCount
+from spacedkd.runs.schema import Count, Interval, PositiveCount
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.seeds import seed_for
 

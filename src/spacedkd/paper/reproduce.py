@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from spacedkd.comparison import scheduler
-from spacedkd.comparison.forecast import ComparisonForecast, forecast_jobs
+from spacedkd.comparison.compare import ComparisonForecast, forecast_jobs
 from spacedkd.comparison.job import Job, read_divergence, read_failure
 from spacedkd.comparison.pool import Callback
 from spacedkd.evaluation.adversarial import Adversarial

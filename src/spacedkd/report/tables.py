@@ -9,7 +9,7 @@ from spacedkd.report.formatting import amount, count, duration
 from spacedkd.report.table import Table, text_table
 
 if TYPE_CHECKING:
-    from spacedkd.comparison.forecast import ComparisonForecast
+    from spacedkd.comparison.compare import ComparisonForecast
     from spacedkd.training.forecast import Forecast
 from spacedkd.report.findings import how, leader_name, only_shared, verdict
 from spacedkd.report.formatting import (

@@ -231,15 +231,20 @@ class FailureDocument(TypedDict, total=False):
     traceback: list[str]
 
 
-# The reader.
+# Numbers over seeds, in evaluation.json and comparison.json.
 
 
-class Estimate(TypedDict):
-    """A mean over n seeds with its 95 % interval, whose ends are None where one seed gives none."""
+class Interval(TypedDict):
+    """A mean with its 95 % interval, whose ends are None where one value gives none."""
 
     mean: float
     low: float | None
     high: float | None
+
+
+class Estimate(Interval):
+    """A mean over n seeds with its interval."""
+
     n: int
 
 
@@ -247,6 +252,9 @@ class PairedDifference(Estimate):
     """A mean difference paired by seed, and the p-value of its paired t-test."""
 
     p: float | None
+
+
+# The reader.
 
 
 def read_checked(
