@@ -1,4 +1,4 @@
-"""The command `theory`: the paper's Lemma and Theorem, measured."""
+"""The command `theory`: it measures the paper's Lemma and Theorem."""
 
 from __future__ import annotations
 
@@ -32,24 +32,21 @@ def theory(
     """
     from rich.table import Table
 
-    from spacedkd.paper.theory import findings
-    from spacedkd.paper.theory.measure import measure
-    from spacedkd.paper.theory.page import write_theory_page
-    from spacedkd.paper.theory.simulation import default_settings
+    from spacedkd.paper.theory.experiment import default_settings, measure
+    from spacedkd.paper.theory.findings import STATEMENTS, finding, headline
+    from spacedkd.paper.theory.page import write_theory
     from spacedkd.runs.folder import make_folder
-    from spacedkd.runtime.files import write_json
 
     settings = default_settings(problems, orders, steps, seed)
     make_folder(out, "--out")
-    with count_progress() as callback:
-        measured = measure(settings, callback)
-    write_json(out / "theory.json", measured)
+    with count_progress() as progress:
+        results = measure(settings, progress)
     flags = {"--out": out, "--problems": problems, "--orders": orders, "--steps": steps, "--seed": seed}
     command = shlex.join(["spacedkd", "theory", *(str(word) for pair in flags.items() for word in pair)])
-    write_theory_page(out / "theory.html", measured, command)
+    write_theory(out, results, command)
     table = Table("statement", "near convergence")
-    for name, title in findings.STATEMENTS.items():
-        table.add_row(title, findings.finding(measured, name))
+    for name, title in STATEMENTS.items():
+        table.add_row(title, finding(results, name))
     console.print(table)
-    console.print(findings.headline(measured), highlight=False, markup=False)
+    console.print(headline(results), highlight=False, markup=False)
     say(f"Numbers: {out}/theory.json", f"Page:    {out}/theory.html")

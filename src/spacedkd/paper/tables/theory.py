@@ -13,7 +13,6 @@ from pathlib import Path
 
 from spacedkd.paper.scales import Scale
 from spacedkd.paper.table import Outcome, Table
-from spacedkd.runtime.files import write_json
 
 SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 1500)}
 """problems, orders of the data and steps at each scale"""
@@ -21,17 +20,18 @@ SIZES = {"smoke": (2, 2, 60), "cpu": (16, 24, 1500), "paper": (16, 24, 1500)}
 
 def measure_theory(scale: Scale, folder: Path, command: str, progress: Callable[[str, int, int], None]) -> Outcome:
     """Measure the Lemma and the Theorem; write theory.json and theory.html into the folder."""
-    from spacedkd.paper.theory import findings
-    from spacedkd.paper.theory.measure import measure  # torch, which a list of tables does not need
-    from spacedkd.paper.theory.page import write_theory_page
-    from spacedkd.paper.theory.simulation import default_settings
+    from spacedkd.paper.theory.experiment import (
+        default_settings,
+        measure,
+    )  # torch, which a list of tables does not need
+    from spacedkd.paper.theory.findings import STATEMENTS, finding, headline
+    from spacedkd.paper.theory.page import write_theory
 
     problems, orders, steps = SIZES[scale.name]
-    measured = measure(default_settings(problems, orders, steps, seed=0), progress)
-    write_json(folder / "theory.json", measured, folder)
-    write_theory_page(folder / "theory.html", measured, command)
-    notes = [f"{title}: {findings.finding(measured, name)}" for name, title in findings.STATEMENTS.items()]
-    return Outcome(findings.headline(measured), notes, ["theory.html"])
+    results = measure(default_settings(problems, orders, steps, seed=0), progress)
+    write_theory(folder, results, command)
+    notes = [f"{title}: {finding(results, name)}" for name, title in STATEMENTS.items()]
+    return Outcome(headline(results), notes, ["theory.html"])
 
 
 TABLE = Table("Lemma and Theorem", "sec. kd_theory", 14, lambda scale: (), experiment=measure_theory)
