@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from benchmarks.timing import fastest
 from spacedkd.models.early_exits import EarlyExits
-from spacedkd.training.onednn import patch_strided_convolutions
+from spacedkd.training.device import patch_strided_convolutions
 
 BATCH, CLASSES = 128, 25
 

@@ -29,7 +29,7 @@ from spacedkd import DataSpec, Duration, NetworkSpec, OptimizerSpec, RunSpec, Sp
 from spacedkd.config.resolve import resolve
 from spacedkd.models.classifier import make_adapter
 from spacedkd.runs.folder import RunFolder
-from spacedkd.training.onednn import supports_channels_last
+from spacedkd.training.device import supports_channels_last
 from spacedkd.training.session import Session
 from spacedkd.training.state import build_state
 

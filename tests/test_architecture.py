@@ -115,7 +115,7 @@ def test_pages_and_tables_come_from_files_and_never_import_torch() -> None:
 
 def test_only_training_touches_the_distributed_engine_and_imports_it_in_one_place() -> None:
     users = {path.relative_to(SOURCE).as_posix() for path in ALL_FILES if "lightning_fabric" in outside(path)}
-    assert users == {"training/fabric.py", "training/loggers.py"}
+    assert users == {"training/distributed.py", "training/loggers.py"}
 
 
 def test_a_run_imports_nothing_of_other_trainers() -> None:

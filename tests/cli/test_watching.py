@@ -104,7 +104,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
 def test_a_run_that_is_trained_says_by_whom_and_one_that_was_killed_does_not(
     tmp_path: Path, tiny: RunSpec, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spacedkd.training.heartbeat.BEAT_SECONDS", 0.01)
+    monkeypatch.setattr("spacedkd.training.callbacks.HEARTBEAT_SECONDS", 0.01)
     run, seen = tmp_path / "run", list[list[str]]()
 
     def look(moment: Event) -> None:

@@ -29,7 +29,7 @@ SECONDS = 300
 """after which a run is taken to hang"""
 MOMENTS = {
     "update": ("spacedkd.training.learner", "Learner.update"),
-    "evaluation": ("spacedkd.training.evaluate", "evaluate_model"),
+    "evaluation": ("spacedkd.training.roles", "evaluate_model"),
     "save": ("spacedkd.training.callbacks", "CheckpointCallback.save"),
     "finish": ("spacedkd.training.callbacks", "ResultCallback.on_end"),
     "hand over": ("spacedkd.trajectory.replay", "RecordedTrajectory.load"),

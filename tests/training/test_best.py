@@ -14,8 +14,8 @@ from torch import Tensor
 
 from spacedkd import Event, RunSpec, Spaced, UserError, load_student, read_run, train
 from spacedkd.cli import main
-from spacedkd.training.evaluate import evaluate_role
 from spacedkd.training.loop import Scores
+from spacedkd.training.roles import evaluate_role
 from spacedkd.training.state import TrainingState
 from tests.conftest import TINY, assert_same_bits
 from tests.training.stopping import assert_same_run, train_in_parts

@@ -25,8 +25,13 @@ from torch import Tensor, distributed, nn
 from spacedkd import UserError
 from spacedkd.timeline import Block
 from spacedkd.training import distributed as module
-from spacedkd.training.distributed import CollectiveStop, check_shared_storage, rendezvous_timeout, watch_ranks
-from spacedkd.training.fabric import disable_child_observer
+from spacedkd.training.distributed import (
+    CollectiveStop,
+    check_shared_storage,
+    disable_child_observer,
+    rendezvous_timeout,
+    watch_ranks,
+)
 from spacedkd.trajectory.replay import Replay
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from spacedkd import NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, learning
-from spacedkd.training.evaluate import evaluate_model
 from spacedkd.training.learner import set_mode
+from spacedkd.training.roles import evaluate_model
 from tests.training.stepping import moved, ready, state, turn_by_turn
 
 ADAMW = OptimizerSpec("adamw", lr=1e-3, weight_decay=0.05)

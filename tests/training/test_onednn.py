@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from spacedkd import DataSpec, NetworkSpec, train
 from spacedkd.config.serialization import to_json
 from spacedkd.training import trained_models
-from spacedkd.training.onednn import patch_strided_convolutions, supports_channels_last
+from spacedkd.training.device import patch_strided_convolutions, supports_channels_last
 from tests.conftest import TINY
 
 CPU = torch.device("cpu")

@@ -22,8 +22,7 @@ from torch.nn import functional as F
 from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, Turn, train
 from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import to_json
-from spacedkd.training.learner import Learner, MicroBatch
-from spacedkd.training.optimizers import make_optimizer
+from spacedkd.training.learner import Learner, MicroBatch, make_optimizer
 from spacedkd.training.state import update_average
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.training.stepping import ready

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from spacedkd import SnapshotTeacher, UserError
 from spacedkd.runtime.errors import Damaged, SnapshotsGone
-from spacedkd.trajectory.journal import JournalReader
+from spacedkd.trajectory.record import JournalReader
 from spacedkd.trajectory.replay import RecordedTrajectory
 from spacedkd.trajectory.store import FolderSnapshots, RunSnapshots, open_store, read_index
 from tests.conftest import assert_same_bits

@@ -314,6 +314,6 @@ def printable(text: str) -> str:
     return _NOT_PRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class where it has none."""
     return (str(error).splitlines() or [""])[0].strip() or type(error).__name__

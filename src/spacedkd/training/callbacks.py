@@ -1,16 +1,20 @@
-"""The callbacks that every run has: timer, journal, recorded trajectory, checkpoint, progress, result.
+"""The callbacks that every run has: cost, timer, journal, recording, heartbeat, checkpoint, progress, result.
 
-Guard, cost, best student, heartbeat and loggers are callbacks too, each in its own module; `session` puts all of them
-in order.
+`guard.Guard`, `students.BestStudent` and `loggers.Loggers` are callbacks too; `session.Session` puts all in order.
 """
 
+import json
 import math
+import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from spacedkd.config.resolve import ResolvedRun
@@ -19,13 +23,13 @@ from spacedkd.runs.checkpoint import Position
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.journal import Journal, read_journal
 from spacedkd.runs.result import make_result
-from spacedkd.runtime.files import write_json
+from spacedkd.runs.status import PROGRESS
+from spacedkd.runtime.errors import Diverged, UserError, first_line
+from spacedkd.runtime.files import HOST, Folder, write_json
 from spacedkd.schedule import Turn
-from spacedkd.training.cost import Cost
 from spacedkd.training.device import describe_machine
 from spacedkd.training.distributed import uses_fsdp
 from spacedkd.training.guard import count_skipped
-from spacedkd.training.heartbeat import Heartbeat
 from spacedkd.training.loop import Callback, Event, Scores, StepResult
 from spacedkd.training.state import TrainingState
 from spacedkd.training.students import BestStudent, build_saved_models, save_students, student_digests
@@ -80,6 +84,56 @@ class Callbacks(Callback):
     def on_end(self) -> None:
         for callback in self.callbacks:
             callback.on_end()
+
+
+class Cost(Callback):
+    """A counter of every learner's updates, and of the passes and images through every model.
+
+    Forward hooks count the passes, so that a method cannot miscount its own. A forward pass that records gradients is
+    followed by a backward pass. Evaluation is not counted.
+    """
+
+    def __init__(self, models: Mapping[str, nn.Module], learners: Mapping[str, str]) -> None:
+        """Count the passes through `models`; `learners` has the model that each role updates."""
+        self._learners = learners
+        self.counts: dict[str, Counter[str]] = {}
+        """role -> what its turns cost, such as "student forward images" """
+        self._current: Counter[str] = Counter()  # the counts of the role whose turn it is
+        self._images = 0  # in the batch that passes are made for; 0 while nothing is counted
+        for name, model in models.items():
+            model.register_forward_hook(lambda module, inputs, output, name=name: self._count_pass(name))
+
+    def _count_pass(self, model: str) -> None:
+        if not self._images:
+            return
+        for direction, passes in (("forward", 1), ("backward", int(torch.is_grad_enabled()))):
+            self._current[f"{model} {direction} passes"] += passes
+            self._current[f"{model} {direction} images"] += passes * self._images
+
+    def start_part(self, role: str, images: int, number: int, count: int) -> None:
+        """Count passes from here on for a role, on part `number` of the `count` parts of a global batch."""
+        self._current = self.counts.setdefault(role, Counter())
+        self._images = images * (number + 1) // count - images * number // count
+
+    def on_step(self, turn: Turn, result: StepResult) -> None:
+        """Count one update of the role's model, and no passes until the next batch."""
+        self._images = 0
+        learner = self._learners[turn.role]
+        self.counts[turn.role][f"{learner} updates"] += 1
+        self.counts[turn.role][f"{learner} images"] += result.images
+
+    def summary(self, others: Iterable[Mapping[str, int]] = ()) -> dict[str, Any]:
+        """Return totals over all models, and the counts they are made of; counts of `others` are added."""
+        counts: Counter[str] = Counter()
+        for role_counts in (*self.counts.values(), *others):
+            counts.update(role_counts)
+
+        def total(ending: str) -> int:
+            return sum(count for name, count in counts.items() if name.endswith(ending))
+
+        kinds = ("updates", "forward passes", "backward passes", "forward images", "backward images")
+        totals = {kind.replace(" ", "_"): total(f" {kind}") for kind in kinds}
+        return {**totals, "by_model": dict(sorted(counts.items()))}
 
 
 MEMORY_SECONDS = 20.0
@@ -188,6 +242,101 @@ class RecordingCallback(Callback):
             self.recorder.save(turn, self._cost.counts[turn.role])
 
 
+HEARTBEAT_SECONDS = 5.0
+_NOT_IN_HEARTBEAT = ("accuracy", "losses", "lr")
+"""fields of an event: they are in the journal, and reading losses may wait for a device"""
+
+
+class Heartbeat(Callback):
+    """Writes a small file in a run's folder with its progress, every few seconds, for `spacedkd status`.
+
+    It is no part of the run: nothing else reads it, and a finished run has none.
+    """
+
+    def __init__(self, run: Folder) -> None:
+        self._run, self._path = run, run.path / PROGRESS
+        self._progress: dict[str, Any] = {}
+        self._ends = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def on_event(self, event: Event) -> None:
+        """Take the progress that is written next."""
+        self._progress["event"] = event
+
+    def note_saved(self, turn: int) -> None:
+        """Take the number of turns from which the run would resume."""
+        self._progress["saved"] = turn
+
+    @contextmanager
+    def running(self, turn: int, turns: int, roles: Sequence[str]) -> Iterator[None]:
+        """Write the file while a run is trained, and at last how it ended, unless it is finished."""
+        self._progress = {"began": time.time(), "saved": turn, "turn": turn, "turns": turns, "roles": [*roles]}
+        ended = {"ended": "stopped"}
+        self._write()
+        self._thread = threading.Thread(target=self._write_often, daemon=True)
+        self._thread.start()
+        try:
+            yield
+        except BaseException as error:
+            ended = {"ended": _kind(error), "said": first_line(error)}
+            raise
+        finally:
+            self._stop()
+            with suppress(OSError, UserError):
+                if not self._run.exists(self._path.with_name("result.json")):
+                    self._write(ended)
+
+    def remove(self) -> None:
+        """Remove the file before the run is finished: a finished run has none, wherever a kill comes."""
+        self._stop()
+        self._run.remove(self._path)
+
+    def _write_often(self) -> None:
+        while not self._ends.wait(HEARTBEAT_SECONDS):
+            self._write()
+
+    def _stop(self) -> None:
+        self._ends.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _write(self, more: Mapping[str, Any] | None = None) -> None:
+        """Replace the file whole, but do not force it to disk: after a power cut nobody trains.
+
+        A full disk ends nothing here, nor does a folder that was moved: what the run itself writes next will.
+        """
+        progress = dict(self._progress)
+        event = progress.pop("event", None)
+        where = {} if event is None else {k: v for k, v in event._asdict().items() if k not in _NOT_IN_HEARTBEAT}
+        who = {"host": HOST, "process": os.getpid(), "time": time.time()}
+        unfinished = self._path.with_name(f"{PROGRESS}.unfinished")
+        with suppress(OSError, UserError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with os.fdopen(self._run.open(unfinished, flags), "w", encoding="utf-8") as file:
+                json.dump({**who, **progress, **where, **(more or {})}, file)
+            self._run.rename(unfinished, self._path, durable=False)
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, Exception):
+        return "diverged" if isinstance(error, Diverged) else "failed"
+    return "killed"  # by who did not want to wait for what would be saved
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The parts of an open run from which its checkpoints and its result are written."""
+
+    state: TrainingState
+    position: Position
+    folder: RunFolder
+    journal: JournalCallback
+    cost: Cost
+    best: BestStudent
+    replay: Replay
+    heartbeat: Heartbeat
+
+
 class BackgroundThread:
     """One piece of work at a time in a thread; what it raises is raised again where somebody waits for it."""
 
@@ -227,20 +376,8 @@ class CheckpointCallback(Callback):
     Training waits only for the copy in host memory; a thread writes it.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        position: Position,
-        folder: RunFolder,
-        *,
-        journal: JournalCallback,
-        cost: Cost,
-        best: BestStudent,
-        replay: Replay,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self.state, self.position, self.folder = state, position, folder
-        self._journal, self._cost, self._best, self._replay, self._heartbeat = journal, cost, best, replay, heartbeat
+    def __init__(self, parts: RunParts) -> None:
+        self.parts = parts
         self._thread = BackgroundThread()
         self._saved_turns = -1
         self._oldest_needed: Mapping[str, int] = {}
@@ -249,59 +386,62 @@ class CheckpointCallback(Callback):
 
     def optimizers(self) -> dict[str, Any]:
         """Return the optimizers of all models that learn here, by the model's name."""
-        return {name: learner.optimizer for name, learner in self.state.learners.items()}
+        return {name: learner.optimizer for name, learner in self.parts.state.learners.items()}
 
     def writes_weights(self, turn: Turn) -> bool:
-        return self.state.run.saves(turn)
+        return self.parts.state.run.saves(turn)
 
     def on_step(self, turn: Turn, result: StepResult) -> None:
         self._thread.check()
 
     def on_turn_end(self, turn: Turn) -> None:
-        if self.state.run.saves(turn):
+        if self.parts.state.run.saves(turn):
             self.save()
 
     def on_stop(self) -> None:
-        if self._saved_turns != self.position.turns:
-            self.save()
-        self.state.fabric.barrier()  # all processes leave the run together
+        self._save_unsaved()
+        self.parts.state.fabric.barrier()  # all processes leave the run together
 
     def on_end(self) -> None:
-        if self._saved_turns != self.position.turns:
-            self.save()
+        self._save_unsaved()
         self._thread.wait()
+
+    def _save_unsaved(self) -> None:
+        if self._saved_turns != self.parts.position.turns:
+            self.save()
 
     def save(self) -> None:
         """Copy everything up to this turn now, and write it while training goes on."""
         self._thread.wait()
-        journal = self._journal.journal
+        state, position, folder = self.parts.state, self.parts.position, self.parts.folder
+        journal = self.parts.journal.journal
         if journal is not None:
-            self.position.journal_bytes = journal.length()
-            self.position.journal_digest, self.position.best_digest = journal.digest(), self._best.digest
-            self.position.seconds = time.monotonic() - self.started
-            self.position.cost = {role: dict(counts) for role, counts in self._cost.counts.items()}
-            self._oldest_needed = self._replay.mark_save()
+            position.journal_bytes = journal.length()
+            position.journal_digest, position.best_digest = journal.digest(), self.parts.best.digest
+            position.seconds = time.monotonic() - self.started
+            position.cost = {role: dict(counts) for role, counts in self.parts.cost.counts.items()}
+            self._oldest_needed = self.parts.replay.mark_save()
         checkpoint.save(
-            self.folder.checkpoint,
-            self.state.run.spec.fingerprint(),
-            self.position,
-            self.state.modules(),
+            folder.checkpoint,
+            state.run.spec.fingerprint(),
+            position,
+            state.modules(),
             self.optimizers(),
             writes=journal is not None,
             start=self._write,
-            within=self.folder.handle,
+            within=folder.handle,
         )
-        self._saved_turns = self.position.turns
-        self._heartbeat.note_saved(self._saved_turns)
+        self._saved_turns = position.turns
+        self.parts.heartbeat.note_saved(self._saved_turns)
 
     def _write(self, write_checkpoint: Callable[[], None]) -> None:
-        journal, oldest_needed = self._journal.journal, self._oldest_needed
+        journal, replay, oldest_needed = self.parts.journal.journal, self.parts.replay, self._oldest_needed
         assert journal is not None
 
         def work() -> None:
             journal.sync()  # first: the checkpoint says how long it is
             write_checkpoint()
-            self._replay.release(oldest_needed, self.folder)  # last: no checkpoint needs older snapshots now
+            replay.release(oldest_needed, self.parts.folder)  # last: no checkpoint needs older snapshots now
 
         self._thread.start(work)
 
@@ -389,60 +529,47 @@ class UserCallback(Callback):
 class ResultCallback(Callback):
     """Writes the student and, last of all, the result when the run has come to its end."""
 
-    def __init__(
-        self,
-        state: TrainingState,
-        position: Position,
-        folder: RunFolder,
-        *,
-        journal: JournalCallback,
-        cost: Cost,
-        best: BestStudent,
-        replay: Replay,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self.state, self.position, self.folder = state, position, folder
-        self._journal, self._cost, self._best, self._replay, self._heartbeat = journal, cost, best, replay, heartbeat
+    def __init__(self, parts: RunParts) -> None:
+        self.parts = parts
 
     def on_end(self) -> None:
-        journal = self._journal.journal
+        state, journal = self.parts.state, self.parts.journal.journal
         if journal is not None:
             journal.check_whole()
-            save_students(self.state.run, self.folder, self._whole_modules())
+            save_students(state.run, self.parts.folder, self._whole_modules())
             self._write_result(journal)
-        self.state.fabric.barrier()
+        state.fabric.barrier()
 
     def _write_result(self, journal: Journal) -> None:
-        run = self.state.run
+        state, folder, run = self.parts.state, self.parts.folder, self.parts.state.run
         facts = {
             "roles": [*run.roles],
             "learners": {role: run.method.learners[role] for role in run.roles},
             "steps_per_epoch": run.steps_per_epoch,
             "total_steps": run.total_steps,
             "test_images": len(run.data.evaluated_splits()["test"]),
-            **self._best.summary(),
+            **self.parts.best.summary(),
         }
-        if self.state.replayed and not run.spec.engine.pipeline:
-            facts["computed_here"] = self._cost.summary()
+        if state.replayed and not run.spec.engine.pipeline:
+            facts["computed_here"] = self.parts.cost.summary()
         if run.spec.on_nonfinite == "skip":
-            facts["skipped_updates"] = count_skipped(read_journal(self.folder.journal, self.folder.handle))
-        machine = describe_machine(self.state.fabric, run.spec)
-        cost = self._cost.summary(self._replay.costs())
-        self._heartbeat.remove()
-        result = make_result(
-            self.folder.path, cost=cost, seconds=self.position.seconds, plan=facts, environment=machine
-        )
-        best = {"best": self._best.digest} if "best" in facts else {}
-        result["digests"] = {"journal": journal.digest(), **student_digests(run, self.folder), **best}
-        write_json(self.folder.result, result, self.folder.handle)
+            facts["skipped_updates"] = count_skipped(read_journal(folder.journal, folder.handle))
+        machine = describe_machine(state.fabric, run.spec)
+        cost = self.parts.cost.summary(self.parts.replay.costs())
+        self.parts.heartbeat.remove()
+        seconds = self.parts.position.seconds
+        result = make_result(folder.path, cost=cost, seconds=seconds, plan=facts, environment=machine)
+        best = {"best": self.parts.best.digest} if "best" in facts else {}
+        result["digests"] = {"journal": journal.digest(), **student_digests(run, folder), **best}
+        write_json(folder.result, result, folder.handle)
 
     def _whole_modules(self) -> dict[str, nn.Module]:
         """Return the models as one process can have them; those that FSDP shards are read from the checkpoint."""
-        run, modules = self.state.run, self.state.modules()
-        if not uses_fsdp(self.state.fabric):
+        state, run, modules = self.parts.state, self.parts.state.run, self.parts.state.modules()
+        if not uses_fsdp(state.fabric):
             return modules
         built = build_saved_models(run)
-        names = [run.student] if self.state.average is None else [run.student, "average"]
+        names = [run.student] if state.average is None else [run.student, "average"]
         whole = {name: built[name].to(next(modules[name].parameters()).dtype) for name in names}
-        checkpoint.load(self.folder.checkpoint, run.spec.fingerprints(), whole, {})
+        checkpoint.load(self.parts.folder.checkpoint, run.spec.fingerprints(), whole, {})
         return whole

@@ -1,11 +1,14 @@
 """Several processes that train one run: they meet, stop and fail together, shard weights, and share BatchNorm.
 
+Lightning Fabric starts them, and runs of one process too; all of it that training uses is imported here.
+
 - `rendezvous_timeout` ends processes that wait in vain for the others to start.
 - `watch_ranks` ends all ranks when one of them dies. A collective operation waits for all ranks, so beside the process
   group each rank holds a connection to the first: the system closes those of a process that is killed, and the others
   stop with a line that says so. A rank that fails sends its error before it ends, so that the first rank can print it.
 - `CollectiveStop` makes all ranks stop after the same turn.
 - `fsdp_strategy` shards weights over devices (FSDP2).
+- `broadcast_buffers` and `gather_rows` exchange BatchNorm's statistics and rows of a batch.
 - `synchronize_batch_norm` normalises by the whole batch of all ranks.
 """
 
@@ -18,8 +21,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -33,7 +38,37 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from spacedkd.runtime import processes as started
 from spacedkd.runtime.errors import UserError, printable
 from spacedkd.runtime.signals import Stop
-from spacedkd.training.fabric import Fabric, ModelParallelStrategy, disable_child_observer
+
+# Lightning Fabric. To compare torchmetrics' version it imports torchmetrics, which imports transformers and
+# scipy.signal if they are installed: two seconds in every process, for a number that is in the package's metadata.
+
+
+@contextmanager
+def _stub_module(package: str) -> Iterator[None]:
+    """Let imports of a package find a stub with its `__version__` only, unless the package is imported already."""
+    try:
+        stub = ModuleType(package)
+        stub.__version__ = version(package)  # type: ignore[attr-defined]
+    except PackageNotFoundError:
+        yield
+        return
+    module = sys.modules.setdefault(package, stub)
+    try:
+        yield
+    finally:
+        if module is stub:
+            del sys.modules[package]
+
+
+with _stub_module("torchmetrics"):
+    from lightning_fabric import Fabric as Fabric
+    from lightning_fabric.plugins.precision.double import DoublePrecision as DoublePrecision
+    from lightning_fabric.strategies.ddp import DDPStrategy as DDPStrategy
+    from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+    from lightning_fabric.strategies.model_parallel import ModelParallelStrategy as ModelParallelStrategy
+    from lightning_fabric.strategies.strategy import Strategy as Strategy
+    from lightning_fabric.wrappers import _FabricModule as _FabricModule
+
 
 # Start: all ranks meet
 
@@ -187,6 +222,19 @@ class _RankWatcher(threading.Thread):
         os._exit(2)  # the training thread hangs in a collective operation
 
 
+def disable_child_observer(fabric: Fabric) -> None:
+    """Keep Fabric from watching the processes that it has started.
+
+    Its observer looks at them every five seconds. Once one has ended with an error it kills all with SIGKILL, also a
+    first rank that is about to report the error, or to save. `watch_ranks` takes its place.
+    """
+    launcher = fabric.strategy.launcher
+    if isinstance(launcher, _SubprocessScriptLauncher):
+        # The observer holds this list: it gets an empty one, and the launcher a copy.
+        observed, launcher.procs = launcher.procs, [*launcher.procs]
+        observed.clear()
+
+
 def _send_last_line(peers: Mapping[int, socket.socket], error: str) -> None:
     for peer in peers.values():
         with suppress(OSError):  # a peer that has ended already
@@ -315,6 +363,38 @@ def network_blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from (part for part in child if any(True for _ in part.parameters()))
         else:
             yield from network_blocks(child)
+
+
+# Tensors that ranks exchange
+
+
+def broadcast_buffers(module: nn.Module) -> None:
+    """Give all ranks the first rank's buffers of a module, in one broadcast for each dtype."""
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in module.buffers():
+        by_dtype.setdefault(buffer.dtype, []).append(buffer)
+    for buffers in by_dtype.values():
+        flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        distributed.broadcast(flat, 0)
+        for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+            buffer.copy_(values.view_as(buffer))
+
+
+def gather_rows(fabric: Fabric, rows: Tensor) -> Tensor:
+    """Return the rows of all ranks, one rank after the other; ranks may have different numbers of rows."""
+    if fabric.world_size == 1:
+        return rows
+    counts = _all_gather(torch.tensor(len(rows), device=rows.device), fabric.world_size)
+    padded = rows.new_zeros(int(max(counts)), *rows.shape[1:])
+    padded[: len(rows)] = rows.detach()
+    gathered = _all_gather(padded, fabric.world_size)
+    return torch.cat([part[: int(count)] for part, count in zip(gathered, counts, strict=True)])
+
+
+def _all_gather(tensor: Tensor, ranks: int) -> list[Tensor]:
+    gathered = [torch.empty_like(tensor) for _ in range(ranks)]
+    distributed.all_gather(gathered, tensor)
+    return gathered
 
 
 # BatchNorm over the whole batch of all ranks.

@@ -25,7 +25,7 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import matches_digest
 from spacedkd.runtime.errors import UserError, pluralize
 from spacedkd.schedule import with_defaults
-from spacedkd.training.data_identity import check_same_data
+from spacedkd.training.state import check_same_data
 from spacedkd.training.students import WEIGHTS, best_is_saved, best_journal_entry
 
 

@@ -35,8 +35,8 @@ from spacedkd.runtime.documents import parse_json, read_lines
 from spacedkd.schedule import Turn
 from spacedkd.timeline import Timeline
 from spacedkd.training.build import build_models
-from spacedkd.training.cost import Cost
-from spacedkd.training.evaluate import evaluate_model
+from spacedkd.training.callbacks import Cost
+from spacedkd.training.roles import evaluate_model
 from spacedkd.training.session import Session
 from spacedkd.training.state import TrainingState, build_state
 from spacedkd.trajectory.identity import check_shareable, find_trajectories, shared_roles, trajectory_settings

@@ -22,7 +22,7 @@ from spacedkd.config.registry import LOGGERS, check_installed
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec
 from spacedkd.runtime.documents import read_json
-from spacedkd.runtime.errors import Linked, UserError, first_line
+from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.files import Folder, write_json
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.user_code import user_code_error
@@ -176,6 +176,8 @@ def _open_named(
 ) -> tuple[RunLogger, frozenset[EntryKey]]:
     """Return a logger that has been told all entries, and the keys of those it must not be told again."""
     folder = run / "logs" / name
+    # Of a tracker only the file that is written here: what it keeps beside it is its own.
+    Folder(run).refuse_links([f"logs/{name}/" if name in ("csv", "tensorboard") else f"logs/{name}/run.json"])
     try:
         if name == "csv":
             return csv_logger(folder, entries), frozenset()
@@ -190,8 +192,6 @@ def _open_named(
         for entry in entries:
             logger.log_metrics(metrics_of(entry), entry["step"])
         return logger, frozenset()
-    except Linked:
-        raise
     except Exception as error:
         others = ", ".join(other for other in LOGGERS if other != name)
         raise UserError(
@@ -215,10 +215,8 @@ FLUSH_SECONDS = 10
 
 def csv_logger(folder: Path, entries: Sequence[Entry]) -> CSVLogger:
     """Return a logger of `metrics.csv` in this folder, one row for each entry, written at once."""
-    run = Folder(folder.parents[1])
-    run.refuse_links((f"{folder.parent.name}/{folder.name}/",))
     speeds = dict(_read_csv_speeds(folder / "metrics.csv"))
-    run.remove_tree(folder)
+    Folder(folder.parents[1]).remove_tree(folder)
     logger = CSVLogger(folder.parent, folder.name, version="", flush_logs_every_n_steps=1)
     for entry in entries:
         logger.log_metrics(_metrics_with_speed(entry, speeds), entry["step"])
@@ -248,11 +246,9 @@ def tensorboard_logger(
     """Return a logger of TensorBoard files in this folder, with the settings for its HPARAMS tab."""
     from torch.utils.tensorboard.summary import hparams
 
-    run = Folder(folder.parents[1])
-    run.refuse_links((f"{folder.parent.name}/{folder.name}/",))
     scalars = _read_scalars(folder)
     speeds = {key: value for key, (value, _) in scalars.items() if key[0].endswith(SPEED)}
-    run.remove_tree(folder)
+    Folder(folder.parents[1]).remove_tree(folder)
     logger = TensorBoardLogger(folder.parent, folder.name, version="", flush_secs=FLUSH_SECONDS)
     for summary in hparams(settings, {f"{student}/accuracy/test/final": 0.0}):  # only the metric's name is written
         logger.experiment._get_file_writer().add_summary(summary)

@@ -1,15 +1,19 @@
 """The roles of a run: trained here, or replayed from a trajectory that another run recorded."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spacedkd.config.spec import RunSpec
-from spacedkd.data.stream import Batch, lost_worker_error
+from spacedkd.data.dataset import Items
+from spacedkd.data.images import Encoded, Images
+from spacedkd.data.stream import Batch, evaluation_batches, lost_worker_error
+from spacedkd.evaluation.scores import NotFinite, check_finite, count
 from spacedkd.runs.checkpoint import Position
 from spacedkd.runtime.errors import UserError, is_out_of_memory, out_of_memory
 from spacedkd.runtime.seeds import seed_for
@@ -17,8 +21,8 @@ from spacedkd.runtime.user_code import user_code
 from spacedkd.schedule import Turn
 from spacedkd.timeline import Block, dropout_key
 from spacedkd.training import device
-from spacedkd.training.cost import Cost
-from spacedkd.training.evaluate import evaluate_role
+from spacedkd.training.callbacks import Cost
+from spacedkd.training.distributed import broadcast_buffers, gather_rows
 from spacedkd.training.guard import Guard
 from spacedkd.training.learner import Losses, MicroBatch
 from spacedkd.training.loop import Role, Scores, StepResult
@@ -93,7 +97,7 @@ class MicroBatches:
 
     def __init__(self, state: TrainingState, cost: Cost) -> None:
         self._state, self._cost = state, cost
-        self._gather = partial(device.gather_rows, state.fabric)
+        self._gather = partial(gather_rows, state.fabric)
 
     def split(self, turn: Turn, batch: Batch) -> list[MicroBatch]:
         """Return the batch in as many micro-batches as the spec's `accumulate` says, mostly one."""
@@ -140,6 +144,76 @@ def _check_losses(losses: Any, method: str, turn: Turn) -> None:
 
 def _shape(loss: Any) -> str:
     return f"shape {[*loss.shape]}" if isinstance(loss, Tensor) else type(loss).__name__
+
+
+def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tuple[str, Scores]]:
+    """Yield the accuracy of a role's model after its turn, and of what else is evaluated then, by name.
+
+    After the student's turn that is its moving average; after the last one of the run the student, if that turn was
+    another role's and may have moved it: what is reported are the weights that are saved.
+    """
+    learner, student = state.learner(role), state.run.roles[-1]
+    scores = evaluate_model(state, learner.frozen, learner.module, role)
+    yield role, scores
+    if state.average is not None and role == student:
+        yield "average", evaluate_model(state, state.average, state.average, "average")
+    if at_end and state.moves_student(role):
+        saved = state.learner(student)
+        yield student, scores if saved is learner else evaluate_model(state, saved.frozen, saved.module, student)
+
+
+def evaluate_model(state: TrainingState, model: nn.Module, module: nn.Module, name: str | None = None) -> Scores:
+    """Accuracy of every head of a model on every part of the data that is not trained on; its mode is given back.
+
+    `module` is the model without what devices and precision wrap around it, and knows its heads. With a `name`, which
+    the message has, logits that are not finite are refused: `NotFinite`, in all processes.
+    """
+    fabric, spec = state.fabric, state.run.spec
+    was_training = module.training
+    module.eval()
+    if fabric.world_size > 1:
+        broadcast_buffers(module)
+    heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
+    scores, wrong = {}, {}
+    for part, items in state.data.evaluated_splits().items():
+        rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
+        mine = items if fabric.world_size == 1 else items.subset(rows)
+        shown = evaluation_batches(
+            mine, _batch_size(spec.batch_size, len(items), fabric.world_size), spec.engine.workers
+        )
+        moved = (batch.to(fabric.device, state.channels_last) for batch in shown)
+        names, counts = count(model, heads, moved)
+        right, undefined = fabric.all_reduce(counts, reduce_op="sum").tolist()  # type: ignore[union-attr]
+        scores[part] = {head: total / len(items) for head, total in zip(names, right, strict=True)}
+        wrong[part] = dict(zip(names, undefined, strict=True))
+    module.train(was_training)
+    if name is not None:
+        for part, undefined in wrong.items():
+            _check_defined(state.data.evaluated_splits()[part], part, undefined, name)
+    return scores
+
+
+def _check_defined(items: Images | Encoded | Items, part: str, undefined: Mapping[str, int], name: str) -> None:
+    """Refuse logits that are not finite; where an input is the cause, name it."""
+    try:
+        check_finite(undefined, [*undefined.values()], len(items), f"{part} images by the {name}")
+    except NotFinite as error:
+        row = items.first_not_finite() if isinstance(items, Items) else None
+        source = "training" if part == "holdout" else part  # of which an item is held out under the number it has there
+        cause = (
+            ""
+            if row is None
+            else f" Item {row} of the {source} data holds NaN or infinity: correct it or leave it out."
+        )
+        raise NotFinite(f"{error}{cause}", row) from None
+
+
+def _batch_size(trained_with: int, items: int, ranks: int) -> int:
+    """Return a batch size with which all ranks need equally many batches, though some have one item more."""
+    size, fewest, most = max(256, trained_with), items // ranks, math.ceil(items / ranks)
+    while fewest and math.ceil(fewest / size) != math.ceil(most / size):
+        size += 1
+    return size
 
 
 class ReplayedRole:

@@ -21,18 +21,19 @@ from spacedkd.schedule import Turn
 from spacedkd.training.callbacks import (
     Callbacks,
     CheckpointCallback,
+    Cost,
+    Heartbeat,
     JournalCallback,
     ProgressCallback,
     RecordingCallback,
     ResultCallback,
+    RunParts,
     Timer,
     UserCallback,
 )
-from spacedkd.training.cost import Cost
 from spacedkd.training.distributed import CollectiveStop, check_shared_storage
 from spacedkd.training.extension import copy_start, restore_start
 from spacedkd.training.guard import Guard
-from spacedkd.training.heartbeat import Heartbeat
 from spacedkd.training.loggers import Loggers
 from spacedkd.training.loop import Callback, Event, training_loop
 from spacedkd.training.roles import explained, make_roles
@@ -86,15 +87,17 @@ class Session:
             role: settings for role, settings in state.trajectories.items() if run.spec.record and role in state.trained
         }
         self.recording = RecordingCallback(TrajectoryRecorder(folder.handle, run, modules, recorded), self.cost)
-        parts: dict[str, Any] = {
-            "journal": self.journal,
-            "cost": self.cost,
-            "best": self.best,
-            "replay": self.replay,
-            "heartbeat": self.heartbeat,
-        }
-        self.checkpoint = CheckpointCallback(state, self.position, folder, **parts)
-        self.result = ResultCallback(state, self.position, folder, **parts)
+        parts = RunParts(
+            state,
+            self.position,
+            folder,
+            journal=self.journal,
+            cost=self.cost,
+            best=self.best,
+            replay=self.replay,
+            heartbeat=self.heartbeat,
+        )
+        self.checkpoint, self.result = CheckpointCallback(parts), ResultCallback(parts)
         self._callback = UserCallback(callback)
 
     def _in_order(self) -> list[Callback]:

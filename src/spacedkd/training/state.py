@@ -9,25 +9,22 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spacedkd.config.resolve import ResolvedRun, make_stream
-from spacedkd.data.run_data import RunData
+from spacedkd.data.run_data import RunData, describe_difference
 from spacedkd.data.stream import Stream
 from spacedkd.models.pretrained import ema_update
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runtime.errors import UserError
+from spacedkd.runs.schema import ClassesDocument, ClassName, read_checked
+from spacedkd.runtime.errors import Damaged, UserError
+from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.user_code import is_user_code, user_code
 from spacedkd.training import device
 from spacedkd.training.build import build_models
-from spacedkd.training.data_identity import check_same_data
-from spacedkd.training.device import compile_blocks
-from spacedkd.training.distributed import synchronize_batch_norm, uses_fsdp
-from spacedkd.training.fabric import Fabric
+from spacedkd.training.device import compile_blocks, patch_strided_convolutions, supports_channels_last
+from spacedkd.training.distributed import Fabric, broadcast_buffers, synchronize_batch_norm, uses_fsdp
 from spacedkd.training.learner import Learner, set_mode
-from spacedkd.training.onednn import patch_strided_convolutions, supports_channels_last
 from spacedkd.trajectory.identity import find_trajectories, shared_roles, trajectory_settings
 from spacedkd.trajectory.replay import RecordedTrajectory
 from spacedkd.trajectory.store import Settings
-
-# Whether the data is still what a run began with; its folder keeps the classes and a digest in classes.json.
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class TrainingState:
         stopped = self.run.method.learners.get(previous)
         for name, module in self.modules().items():
             if name == stopped or (name not in self.learners and any(True for _ in module.parameters())):
-                device.broadcast_buffers(module)
+                broadcast_buffers(module)
 
     def update_others(self, role: str, step: int, lr: float) -> None:
         """Update what changes with a role's model: the student's average and, with `moves_frozen`, all others."""
@@ -159,9 +156,56 @@ def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) ->
 
 
 def update_average(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:
-    """average <- d average + (1 - d) module, with d = min(decay, (1 + step) / (10 + step)).
+    """Update a moving average: average <- d average + (1 - d) module, with d = min(decay, (1 + step) / (10 + step)).
 
     The smaller d of the first steps keeps the random weights of the beginning from lingering. BatchNorm's statistics
     are averaged like the weights they belong to.
     """
     ema_update(average, module, min(decay, (1 + step) / (10 + step)))
+
+
+# The data of a run must stay what it was: classes.json in its folder has the classes and a digest.
+
+_WAY_OUT = "Put the old data back, or train again in a new folder."
+
+
+def check_same_data(folder: RunFolder, data: RunData, who: str = "", restart: bool = False) -> None:
+    """Refuse data that has changed since the run in a folder began; `who` asks, if it is not that run itself.
+
+    With `restart` other data is allowed, and one line says so. Runs of earlier versions have no digest; they are
+    compared by their classes and their number of images.
+    """
+    if not folder.classes.exists():
+        return
+    way_out = "Delete it to go on without knowing whether the data is the same."
+    try:
+        before = read_checked(folder.classes, ClassesDocument, within=folder.path, way_out=way_out)
+    except Damaged:
+        if restart:
+            return
+        raise
+    changed = _change(before, data)
+    if changed is None:
+        return
+    if not restart:
+        raise UserError(f"{who}The data of {folder.path} {changed}. {_WAY_OUT}")
+    print_notice(f"The data of {folder.path} {changed}. It starts again with the data as it is now.")
+
+
+def _change(before: ClassesDocument, data: RunData) -> str | None:
+    """Return how the data differs from what it was, as the end of a sentence, or None where it does not."""
+    now = data.describe()
+    if before["classes"] != now["classes"]:
+        return _other_classes(before["classes"], now["classes"])
+    digest = before.get("digest")
+    counts = {part: {"images": count} for part, count in before["items"].items()} if digest is None else digest
+    counts_now = {part: {"images": count} for part, count in now["items"].items()} if digest is None else data.digest
+    changed = describe_difference(counts, counts_now)
+    return None if changed is None else f"has changed since it began: {changed}"
+
+
+def _other_classes(trained: Sequence[ClassName], given: Sequence[ClassName]) -> str:
+    then, now = f"{len(trained)} classes", f"{len(given)} classes"
+    if len(trained) == len(given):
+        then, now = next((str(a["name"]), str(b["name"])) for a, b in zip(trained, given, strict=True) if a != b)
+    return f"has other classes than it was trained on: {then} then, {now} now"

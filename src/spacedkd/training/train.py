@@ -18,13 +18,12 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, read_run
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
-from spacedkd.training.data_identity import check_same_data
 from spacedkd.training.distributed import CollectiveStop, watch_ranks
 from spacedkd.training.extension import check_extended_run_given, extend_spec
 from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
 from spacedkd.training.loop import Event
 from spacedkd.training.session import Session, Start
-from spacedkd.training.state import build_state
+from spacedkd.training.state import build_state, check_same_data
 from spacedkd.training.students import restore_students
 from spacedkd.trajectory.pipeline import check_pipeline, remove_teacher, teacher_process
 from spacedkd.trajectory.replay import wait_for_recording

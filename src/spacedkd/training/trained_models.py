@@ -29,8 +29,8 @@ from spacedkd.runs import checkpoint, tensor_file
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.processes import check_threads, print_notice
-from spacedkd.training.data_identity import check_same_data
-from spacedkd.training.onednn import patch_strided_convolutions, supports_channels_last
+from spacedkd.training.device import patch_strided_convolutions, supports_channels_last
+from spacedkd.training.state import check_same_data
 from spacedkd.training.students import build_saved_models
 
 

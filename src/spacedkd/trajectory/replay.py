@@ -22,7 +22,7 @@ from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import Damaged, SnapshotsGone, UserError
 from spacedkd.runtime.files import write_json
 from spacedkd.timeline import Block
-from spacedkd.trajectory.journal import Entry, JournalReader
+from spacedkd.trajectory.record import Entry, JournalReader
 from spacedkd.trajectory.store import RunSnapshots, index_file, is_recording
 
 POLL_SECONDS = 0.1
