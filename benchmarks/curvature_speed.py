@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.timing import fastest
-from spacedkd.evaluation.frozen import Batches
 from spacedkd.evaluation.hessian import AT_ONCE, ESTIMATORS, Hessian, Trace, largest_eigenvalue
+from spacedkd.evaluation.subject import Batches
 
 VECTORS = 4
 MOST = 40

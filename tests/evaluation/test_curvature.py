@@ -14,8 +14,8 @@ from torch.func import functional_call
 from spacedkd import UserError
 from spacedkd.config.serialization import to_json
 from spacedkd.evaluation.curvature import MOST_PRODUCTS
-from spacedkd.evaluation.frozen import in_eval_mode
 from spacedkd.evaluation.hessian import ESTIMATORS, CurvatureResult, Hessian, measure_curvature
+from spacedkd.evaluation.subject import in_eval_mode
 
 DRAW = torch.Generator().manual_seed(3)
 IMAGES = torch.randn(40, 1, 6, 6, generator=DRAW, dtype=torch.float64)

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "evaluation.md"
 ADD_IT = """
 import sys
 from pruning import Pruning
-from spacedkd.evaluation.registry import INSTRUMENTS
+from spacedkd.evaluation.document import INSTRUMENTS
 INSTRUMENTS.append(Pruning)
 from spacedkd.cli import main
 main(sys.argv[1:])

@@ -27,7 +27,7 @@ from spacedkd.data.images import to_bytes
 from spacedkd.data.transforms import get_augmentation
 from spacedkd.exporting import onnx, request
 from spacedkd.exporting.card import Subject, data_name, dataset_on_hub, local_places, model_card
-from spacedkd.models.student_config import timm_preprocessing
+from spacedkd.models.student_io import timm_preprocessing
 from tests.cli.test_bad_input import refused
 from tests.conftest import assert_same_bits
 from tests.data.on_disk import picture

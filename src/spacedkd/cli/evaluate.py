@@ -17,8 +17,8 @@ from spacedkd.config.overrides import with_changes
 from spacedkd.config.serialization import field_docs
 from spacedkd.config.spec import NetworkSpec, RunSpec
 from spacedkd.evaluation.corruptions import Corruptions
+from spacedkd.evaluation.document import INSTRUMENTS
 from spacedkd.evaluation.instrument import EvaluationSpec, Instrument
-from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.processes import check_threads
 from spacedkd.runtime.user_code import load_object

@@ -85,7 +85,7 @@ def schedules(pattern: str) -> Table:
 
 def instruments(pattern: str) -> Table:
     """what `spacedkd evaluate` measures"""
-    from spacedkd.evaluation.registry import INSTRUMENTS
+    from spacedkd.evaluation.document import INSTRUMENTS
 
     rows = [
         (f"--{instrument.flag}" if instrument.flag else "always", instrument.name, instrument.about)

@@ -99,7 +99,7 @@ def _trained_network(path: Path, spec: RunSpec, trust_code: bool) -> NetworkSpec
     if (path / "spec.json").exists():
         return replace(read_spec(path, trust_code).network, weights=None)
     if (path / "config.json").exists():
-        from spacedkd.models.student_config import read_config
+        from spacedkd.models.pretrained import read_config
 
         config = read_config(path / "config.json", trust_code)
         options = {key: value for key, value in config.get("model_args", {}).items() if key not in _FROM_DATA}

@@ -27,9 +27,8 @@ from spacedkd.comparison.job import read_divergence, read_failure
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import describe, read_spec
 from spacedkd.evaluation.accuracy import pool_reliability
-from spacedkd.evaluation.document import EvaluationDocument, metrics, most_common, read
+from spacedkd.evaluation.document import INSTRUMENTS, EvaluationDocument, metrics, most_common, read
 from spacedkd.evaluation.instrument import Metric
-from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.evaluation.statistics import Difference, confidence_interval, holm, paired_difference
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, read_run

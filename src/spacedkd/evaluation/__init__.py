@@ -1,6 +1,7 @@
 """Evaluation of trained networks: accuracy, calibration, robustness and flatness, and statistics over seeds.
 
-`evaluate` (evaluation.evaluate) measures a run with instruments (evaluation.instrument, one file each, listed in
-evaluation.registry), and `document` reads and writes its evaluation.json. `statistics` has means, intervals and paired
-differences for everything that compares arms. `scores` counts accuracy, in training as well.
+`evaluate.evaluate` measures a run (a `subject.Subject`) with instruments: `instrument.Instrument` is their protocol,
+each is one file, and `document` lists them (`INSTRUMENTS`) and reads and writes evaluation.json. `scores` counts
+accuracy, in training as well. `statistics` has means, intervals and paired differences for everything that compares
+arms. Modules of instruments import no torch; what needs it is in `hessian`, `corrupted_images`, `scores` and `subject`.
 """

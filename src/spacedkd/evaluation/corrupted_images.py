@@ -29,8 +29,8 @@ from spacedkd.data.images import ImageSet, to_image
 from spacedkd.data.pixel_cache import load_pixels, pixel_record
 from spacedkd.data.stream import Batch
 from spacedkd.evaluation.corruptions import CORRUPTIONS, SEVERITIES, check_corruptions
-from spacedkd.evaluation.frozen import route_interrupts
 from spacedkd.evaluation.instrument import Advance
+from spacedkd.evaluation.subject import route_interrupts
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import cache_folder, remove_leftovers, write_json, write_whole
 from spacedkd.runtime.processes import available_cores

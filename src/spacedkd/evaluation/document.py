@@ -1,7 +1,8 @@
-"""evaluation.json: what instruments measured of one network, and the single numbers in it.
+"""The list of instruments, and evaluation.json: what they measured of one network, and the single numbers in it.
 
 It has an entry for each instrument that was ever used on these weights, with its settings in it. Entries of other
-weights, of another network around them or of other data are removed when something is measured again.
+weights, of another network around them or of other data are removed when something is measured again. A new instrument
+needs its file and its entry in `INSTRUMENTS`, nothing else.
 """
 
 from collections import Counter
@@ -9,11 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from spacedkd.evaluation.instrument import Metric
-from spacedkd.evaluation.registry import INSTRUMENTS
+from spacedkd.evaluation.accuracy import Accuracy
+from spacedkd.evaluation.adversarial import Adversarial
+from spacedkd.evaluation.corruptions import Corruptions
+from spacedkd.evaluation.curvature import Curvature
+from spacedkd.evaluation.instrument import Instrument, Metric
+from spacedkd.evaluation.weight_noise import WeightNoise
 from spacedkd.runs.schema import Requires, check, read_checked
 from spacedkd.runtime.files import Folder, write_json
 
+INSTRUMENTS: list[type[Instrument]] = [Accuracy, Corruptions, Adversarial, WeightNoise, Curvature]
+"""in the order in which they are used, listed and shown"""
 FILE = "evaluation.json"
 
 

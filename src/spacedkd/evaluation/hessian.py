@@ -28,9 +28,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from spacedkd.evaluation.curvature import MOST_PRODUCTS
-from spacedkd.evaluation.frozen import Batches, Logits, Loss, in_eval_mode
 from spacedkd.evaluation.instrument import Advance
 from spacedkd.evaluation.statistics import standard_error
+from spacedkd.evaluation.subject import Batches, Logits, Loss, in_eval_mode
 from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.runtime.seeds import seed_for
 

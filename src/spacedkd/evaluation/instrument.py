@@ -1,6 +1,6 @@
 """The protocol of instruments: what one measures of a trained network, and how its numbers are named and shown.
 
-An instrument is one file with one frozen dataclass, and its entry in `registry.INSTRUMENTS`. From these it gets its
+An instrument is one file with one frozen dataclass, and its entry in `document.INSTRUMENTS`. From these it gets its
 flags, its entry in evaluation.json, its metrics in comparisons, its tables and its section of the report:
 
     class SparsityEntry(Entry):                    # what evaluation.json holds of it

@@ -40,9 +40,8 @@ from spacedkd.runtime.seeds import seed_for
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from spacedkd.evaluation.frozen import Batches, Logits, Loss
     from spacedkd.evaluation.statistics import ConfidenceInterval
-    from spacedkd.evaluation.subject import Subject
+    from spacedkd.evaluation.subject import Batches, Logits, Loss, Subject
 
 NoiseKind = Literal["absolute", "relative"]
 ABSOLUTE_LEVELS = (0.001, 0.002, 0.005, 0.01, 0.02)
@@ -238,8 +237,8 @@ def measure_weight_noise(
     """
     from torch.nn import functional as F
 
-    from spacedkd.evaluation.frozen import in_eval_mode
     from spacedkd.evaluation.scores import check_finite
+    from spacedkd.evaluation.subject import in_eval_mode
 
     predict, loss = predict or model, loss or F.cross_entropy
     plan = noise_levels(absolute, relative, draws)
@@ -263,7 +262,7 @@ def noisy_weights(model: nn.Module, kind: NoiseKind, level: float, seed: int, dr
     """Add noise to the model's parameters; their own bits are restored however this ends."""
     import torch
 
-    from spacedkd.evaluation.frozen import restored_weights
+    from spacedkd.evaluation.subject import restored_weights
 
     with restored_weights(model):
         with torch.no_grad():

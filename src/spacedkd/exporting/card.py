@@ -17,7 +17,7 @@ from spacedkd.config.spec import OURS, RunSpec
 from spacedkd.data import hub
 from spacedkd.data.transforms import get_augmentation
 from spacedkd.exporting import onnx
-from spacedkd.models.student_config import prepares_images
+from spacedkd.models.student_io import prepares_images
 from spacedkd.report.findings import network_name
 from spacedkd.report.formatting import count, duration, join_words, percent
 from spacedkd.report.markdown import code, escaped, fenced

@@ -17,8 +17,8 @@ from spacedkd.exporting import onnx as onnx_file
 from spacedkd.exporting.card import Subject, local_places, model_card
 from spacedkd.exporting.request import ExportRequest
 from spacedkd.models.factory import MakeModule
-from spacedkd.models.student_config import prepares_images, read_config, timm_preprocessing, without_published_fields
-from spacedkd.models.student_io import load_student
+from spacedkd.models.pretrained import read_config
+from spacedkd.models.student_io import load_student, prepares_images, timm_preprocessing, without_published_fields
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, check_weights
 from spacedkd.runs.schema import ClassesDocument, read_checked

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.models.classifier import logits_and_features
-from spacedkd.models.pretrained import error_sentence
-from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.errors import UserError, error_sentence
 
 NAME = "model.onnx"
 TOLERANCE = 1e-3

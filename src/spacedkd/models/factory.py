@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from spacedkd.config.serialization import by_signature, qualified_name
 from spacedkd.config.spec import NetworkSpec
-from spacedkd.data.inputs import DataInfo
+from spacedkd.data.inputs import DataInfo, Inputs, call, first_not_finite, row_count
 from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.models import small_resnet
-from spacedkd.models.classifier import eval_mode
+from spacedkd.models.classifier import Classifier, eval_mode, logits_and_features
 from spacedkd.models.preprocessing import (
     Resize,
     add_preprocessing,
@@ -31,8 +31,8 @@ from spacedkd.models.preprocessing import (
     patch_misfit,
     preprocess,
 )
-from spacedkd.models.pretrained import check_network, check_sample, error_sentence, load_weights, weights_only
-from spacedkd.runtime.errors import UserError, format_value, unknown
+from spacedkd.models.pretrained import load_weights, weights_only
+from spacedkd.runtime.errors import UserError, error_sentence, format_value, unknown
 from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
 
 MakeModule = Callable[..., nn.Module]
@@ -104,6 +104,70 @@ def make_from_function(make: MakeModule | None, name: str, options: Mapping[str,
         raise UserError(f"Network {name} has no parameters, so there is nothing to train.")
     _networks_made.add(network)
     return network
+
+
+def check_network(network: nn.Module, name: str, info: DataInfo) -> None:
+    """Run a user's network on two items of the data, so that a misfit shows before training and not in it.
+
+    It must return finite float logits [2, classes] and, if any, float features [2, width].
+    """
+    items, shapes = row_count(info.sample), _describe_shapes(info.sample)
+    cast_where_needed(network, info.sample)
+    try:
+        with eval_mode(network):
+            output = call(network, preprocess(network, info.sample))
+    except Exception as error:
+        raise user_code_error(f"Network {name}", error, f"on {shapes}") from error
+    logits, features = logits_and_features(output, name)
+    if logits.ndim != 2 or len(logits) != items or not logits.is_floating_point():
+        raise UserError(
+            f"Network {name} must give float logits [{items}, classes] for {shapes}, got {_describe_shapes(logits)}."
+        )
+    if features is not None and (features.ndim < 2 or len(features) != items or not features.is_floating_point()):
+        raise UserError(f"Network {name} must give float features [{items}, width], got {_describe_shapes(features)}.")
+    if info.classes and logits.shape[1] != len(info.classes):
+        raise UserError(
+            f"Network {name} gives {logits.shape[1]} logits, and the data has {len(info.classes)} classes: "
+            "let it give one logit for each class."
+        )
+    if not torch.isfinite(logits).all():
+        check_sample(info.sample)
+        raise UserError(f"Network {name} gives logits that are not finite (NaN or infinity) for {shapes}.")
+    _check_timm_interface(network, name, info.sample, logits)
+
+
+def check_sample(sample: Inputs) -> None:
+    """Refuse NaN and infinity in the items a network is checked on, the first test items of a user's dataset."""
+    if (row := first_not_finite(sample)) is not None:
+        raise UserError(f"Item {row} of the test data holds NaN or infinity: correct it or leave it out.")
+
+
+def _check_timm_interface(network: nn.Module, name: str, sample: Inputs, logits: Tensor) -> None:
+    """Refuse a network that has timm's methods by name, but gives other logits through them."""
+    try:
+        with eval_mode(network):
+            (prediction,) = Classifier(network)(sample)
+        same = torch.allclose(prediction.logits, logits, rtol=1e-3, atol=1e-5)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        same = False
+    if not same:
+        raise UserError(
+            f"Network {name} has methods called forward_features, forward_head and get_classifier, but not with timm's "
+            "meaning: give them other names."
+        )
+
+
+def _describe_shapes(inputs: Inputs) -> str:
+    """Return types and shapes of a network's inputs as text.
+
+    >>> _describe_shapes(torch.zeros(2, 5)), _describe_shapes({"tokens": torch.zeros(2, 7).long()})
+    ('float32 [2, 5]', 'tokens int64 [2, 7]')
+    """
+    if isinstance(inputs, Tensor):
+        return f"{str(inputs.dtype).removeprefix('torch.')} {[*inputs.shape]}"
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{key} {_describe_shapes(value)}" for key, value in inputs.items())
+    return ", ".join(_describe_shapes(value) for value in inputs)
 
 
 def with_converted_options(spec: NetworkSpec, make: MakeModule | None = None) -> NetworkSpec:

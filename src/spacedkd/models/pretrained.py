@@ -1,7 +1,7 @@
-"""Trained weights for networks: from a run, a file or timm's hub; and checks of a network on two items.
+"""Trained weights for networks: from a run, a file or timm's hub, and the config.json that describes them.
 
-`load_weights` puts weights into a network and refuses any that do not fit. `check_network` runs a user's network on two
-items of the data before training. `ema_update` is the moving average of weights.
+`load_weights` puts weights into a network and refuses any that do not fit. `read_config` reads a student's description,
+its network, classes and preprocessing. `ema_update` is the moving average of weights.
 """
 
 import os
@@ -18,83 +18,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from spacedkd.config.spec import NetworkSpec
-from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, call, first_not_finite, row_count
-from spacedkd.models.classifier import Classifier, eval_mode, logits_and_features
-from spacedkd.models.preprocessing import Renormalise, add_preprocessing, cast_where_needed, preprocess
-from spacedkd.models.student_config import read_config
+from spacedkd.data.inputs import Normalisation
+from spacedkd.models.preprocessing import Renormalise, add_preprocessing
 from spacedkd.runs.result import check_weights
+from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import UserError, first_line
-from spacedkd.runtime.user_code import is_user_code, user_code_error
-
-
-def check_network(network: nn.Module, name: str, info: DataInfo) -> None:
-    """Run a user's network on two items of the data, so that a misfit shows before training and not in it.
-
-    It must return finite float logits [2, classes] and, if any, float features [2, width].
-    """
-    items, shapes = row_count(info.sample), _describe_shapes(info.sample)
-    cast_where_needed(network, info.sample)
-    try:
-        with eval_mode(network):
-            output = call(network, preprocess(network, info.sample))
-    except Exception as error:
-        raise user_code_error(f"Network {name}", error, f"on {shapes}") from error
-    logits, features = logits_and_features(output, name)
-    if logits.ndim != 2 or len(logits) != items or not logits.is_floating_point():
-        raise UserError(
-            f"Network {name} must give float logits [{items}, classes] for {shapes}, got {_describe_shapes(logits)}."
-        )
-    if features is not None and (features.ndim < 2 or len(features) != items or not features.is_floating_point()):
-        raise UserError(f"Network {name} must give float features [{items}, width], got {_describe_shapes(features)}.")
-    if info.classes and logits.shape[1] != len(info.classes):
-        raise UserError(
-            f"Network {name} gives {logits.shape[1]} logits, and the data has {len(info.classes)} classes: "
-            "let it give one logit for each class."
-        )
-    if not torch.isfinite(logits).all():
-        check_sample(info.sample)
-        raise UserError(f"Network {name} gives logits that are not finite (NaN or infinity) for {shapes}.")
-    _check_timm_interface(network, name, info.sample, logits)
-
-
-def check_sample(sample: Inputs) -> None:
-    """Refuse NaN and infinity in the items a network is checked on, the first test items of a user's dataset."""
-    if (row := first_not_finite(sample)) is not None:
-        raise UserError(f"Item {row} of the test data holds NaN or infinity: correct it or leave it out.")
-
-
-def _check_timm_interface(network: nn.Module, name: str, sample: Inputs, logits: Tensor) -> None:
-    """Refuse a network that has timm's methods by name, but gives other logits through them."""
-    try:
-        with eval_mode(network):
-            (prediction,) = Classifier(network)(sample)
-        same = torch.allclose(prediction.logits, logits, rtol=1e-3, atol=1e-5)
-    except (AttributeError, RuntimeError, TypeError, ValueError):
-        same = False
-    if not same:
-        raise UserError(
-            f"Network {name} has methods called forward_features, forward_head and get_classifier, but not with timm's "
-            "meaning: give them other names."
-        )
-
-
-def _describe_shapes(inputs: Inputs) -> str:
-    """Return types and shapes of a network's inputs as text.
-
-    >>> _describe_shapes(torch.zeros(2, 5)), _describe_shapes({"tokens": torch.zeros(2, 7).long()})
-    ('float32 [2, 5]', 'tokens int64 [2, 7]')
-    """
-    if isinstance(inputs, Tensor):
-        return f"{str(inputs.dtype).removeprefix('torch.')} {[*inputs.shape]}"
-    if isinstance(inputs, Mapping):
-        return ", ".join(f"{key} {_describe_shapes(value)}" for key, value in inputs.items())
-    return ", ".join(_describe_shapes(value) for value in inputs)
-
-
-def error_sentence(error: Exception) -> str:
-    """Return the first line of an error as a sentence."""
-    return first_line(error).removesuffix(".") + "."
-
+from spacedkd.runtime.user_code import is_user_code, mark_names
 
 _WEIGHT_FILES = ("student/model.safetensors", "model.safetensors")
 """the file of weights in a run folder, and in the student's folder inside it"""
@@ -192,6 +121,51 @@ def _check_classes(config: Path, source: str, classes: Sequence[str]) -> None:
         raise _classes_error(source, len(names), len(classes))
     theirs, ours = next((old, new) for old, new in zip(names, classes, strict=True) if old != new)
     raise UserError(f"The weights in {source} are for other classes: their class {theirs!r} is {ours!r} in the data.")
+
+
+_CONFIG_TYPES = {
+    "architecture": str,
+    "made_by": str,
+    "label_names": list,
+    "options": dict,
+    "model_args": dict,
+    "pretrained_cfg": dict,
+    "mean": list,
+    "std": list,
+}
+"""the type of each entry of a config, at the top and in its `pretrained_cfg`"""
+
+
+def read_config(path: Path, trust_code: bool = False) -> dict[str, Any]:
+    """Return the entries of a student's config.json that are not null; refuse entries of a wrong type.
+
+    Without `trust_code` the user code that it names is marked as not to be imported.
+    """
+    try:
+        return _check_config(mark_names(read_json(path), path, trust_code))
+    except (OSError, ValueError) as error:
+        why = first_line(error)
+        raise UserError(f"{path} does not describe the weights beside it: {why}. Name their file.") from None
+
+
+def _check_config(config: Any) -> dict[str, Any]:
+    if not isinstance(config, dict):
+        raise ValueError("it is no object with keys and values")
+    for entries in (config, config.get("pretrained_cfg")):
+        for name, kind in _CONFIG_TYPES.items():
+            value: Any = entries.get(name) if isinstance(entries, dict) else None
+            numbers: Any = value if name in ("mean", "std") and isinstance(value, list) else ()
+            wrong = value is not None and not isinstance(value, kind)
+            if wrong or any(type(number) not in (int, float) for number in numbers):
+                raise ValueError(f"its {name} is {value!r}")
+        shape: Any = entries.get("input_size") if isinstance(entries, dict) else None
+        if shape is not None and not _is_shape(shape):
+            raise ValueError(f"its input_size is {shape!r}, and must be channels, height and width")
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list) and len(shape) == 3 and all(type(side) is int and side > 0 for side in shape)
 
 
 def _check_classifier(network: nn.Module, weights: Mapping[str, Tensor], source: str, classes: int) -> None:

@@ -1,5 +1,10 @@
-"""A trained student's folder, config.json and model.safetensors: saved by `save_student`, opened by `load_student`."""
+"""A trained student's folder, config.json and model.safetensors: saved by `save_student`, opened by `load_student`.
 
+Its config.json has the network, its classes and its preprocessing, in a form that timm reads too.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,11 +19,11 @@ from torch import Tensor, nn
 from spacedkd.config.serialization import qualified_name
 from spacedkd.config.spec import DataSpec, NetworkSpec
 from spacedkd.data.inputs import DataInfo
+from spacedkd.data.transforms import get_augmentation
 from spacedkd.models.classifier import is_timm
 from spacedkd.models.factory import MakeModule, input_shape, make_from_function, seeded, timm_arguments
-from spacedkd.models.pretrained import error_sentence, load_weights, weights_file, weights_only
-from spacedkd.models.student_config import read_config, timm_preprocessing, without_published_fields
-from spacedkd.runtime.errors import UserError, unknown
+from spacedkd.models.pretrained import load_weights, read_config, weights_file, weights_only
+from spacedkd.runtime.errors import UserError, error_sentence, unknown
 from spacedkd.runtime.files import write_json
 from spacedkd.runtime.user_code import is_user_code
 
@@ -69,6 +74,65 @@ def save_student(
         pretrained_cfg |= timm_preprocessing(data, spec, shape[1:])
     network.pretrained_cfg = pretrained_cfg  # type: ignore[assignment]
     save_for_hf(network, folder, config, arguments, safe_serialization=True)
+
+
+_PUBLISHED_FIELDS = {
+    *("tag", "license", "description", "origin_url", "paper_name", "paper_ids", "notes", "custom_load"),
+    *("test_input_size", "test_crop_pct", "test_pool_size"),
+}
+"""fields of timm's `pretrained_cfg` that describe weights others have published, and how those were tested"""
+
+
+def without_published_fields(pretrained_cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return timm's `pretrained_cfg` of a network without the fields that describe published weights.
+
+    >>> without_published_fields({"input_size": (3, 224, 224), "tag": "a1_in1k", "license": "apache-2.0"})
+    {'input_size': (3, 224, 224)}
+    """
+    return {name: value for name, value in pretrained_cfg.items() if name not in _PUBLISHED_FIELDS}
+
+
+def prepares_images(data: DataSpec) -> bool:
+    """Return whether this package resizes and normalises the images, and not a user's dataset."""
+    return data.augmentation is not None and not is_user_code(data.source)
+
+
+def timm_preprocessing(data: DataSpec, network: NetworkSpec, size: Sequence[int]) -> dict[str, Any]:
+    """Return the resize and crop of evaluation as fields of timm's `pretrained_cfg`; {} for a user's dataset.
+
+    `size` is the height and width of the network's input. A network with an `input_size` gets images after two
+    scalings, of which timm makes one. A target that is no square is squashed: timm's centre crop would ignore the
+    interpolation there, and all images are of one shape then.
+
+    >>> timm_preprocessing(DataSpec("photos", augmentation="imagenet", image_size=224), NetworkSpec(), (224, 224))
+    {'crop_pct': 0.875, 'crop_mode': 'center', 'interpolation': 'bilinear'}
+    """
+    if not prepares_images(data):
+        return {}
+    fit = None if data.image_size is None else get_augmentation(data.augmentation or "").fit(data.image_size)
+    scales = network.options.get("input_size") is not None and not is_user_code(network.name)
+    squashes = size[0] != size[1] or (fit is not None and fit.shorter is None)
+    return {
+        "crop_pct": 1.0 if fit is None or fit.shorter is None else crop_fraction(fit.size, fit.shorter),
+        "crop_mode": "squash" if squashes else "center",
+        "interpolation": "bicubic" if scales else "bilinear",
+    }
+
+
+def crop_fraction(size: int, shorter: int) -> float:
+    """Return timm's `crop_pct` for a crop of `size` from an image whose shorter side is scaled to `shorter`.
+
+    timm rounds size / crop_pct down, so where size / shorter would end one pixel below, a slightly smaller fraction is
+    returned.
+
+    >>> crop_fraction(224, 256)
+    0.875
+    >>> scaled = {size: round(size * 8 / 7) for size in range(8, 600)}
+    >>> all(math.floor(size / crop_fraction(size, shorter)) == shorter for size, shorter in scaled.items())
+    True
+    """
+    fraction = size / shorter
+    return fraction if math.floor(size / fraction) == shorter else size / (shorter + 0.5)
 
 
 def _clone_shared_weights(network: nn.Module, weights: dict[str, Tensor], prefix: str, metadata: Any) -> None:

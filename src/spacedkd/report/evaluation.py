@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spacedkd.evaluation.document import INSTRUMENTS
 from spacedkd.evaluation.instrument import LevelChart, MetricTable, PageItem
-from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.report.arms import Arm
 from spacedkd.report.charts import Panel, domain, rounded
 from spacedkd.report.findings import how, verdict

@@ -4,9 +4,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from spacedkd.evaluation.document import EvaluationDocument, metrics, most_common
+from spacedkd.evaluation.document import INSTRUMENTS, EvaluationDocument, metrics, most_common
 from spacedkd.evaluation.instrument import ResultTable, Value
-from spacedkd.evaluation.registry import INSTRUMENTS
 from spacedkd.report.formatting import estimate, percent
 from spacedkd.report.table import LEAST_NAME, Table, group_rows, text_table
 

@@ -317,3 +317,8 @@ def printable(text: str) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class where it has none."""
     return (str(error).splitlines() or [""])[0].strip() or type(error).__name__
+
+
+def error_sentence(error: Exception) -> str:
+    """Return the first line of an error as a sentence."""
+    return first_line(error).removesuffix(".") + "."
