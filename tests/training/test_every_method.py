@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from torch import nn
+from torch import Tensor, nn
 
 from spacedkd import (
     Ahead,
@@ -45,22 +46,30 @@ def asked(tiny: RunSpec, name: str, schedule: Schedule | None = None, **changes:
     return spec if schedule is None else replace(spec, schedule=schedule)
 
 
+def all_finite(folder: Path) -> bool:
+    return all(value.isfinite().all() for value in tensors(folder).values() if value.is_floating_point())
+
+
 def by_hand(student: nn.Module, dtype: torch.dtype = torch.float32, autocast: bool = False) -> float:
     """The accuracy of a saved network on the test images: every other digit, normalised by the forty trained on."""
-    data = load(DataSpec("digits", train_limit=40))
     digits = load_digits()
     pixels = torch.tensor(digits.images[1::2])[:, None] * (255 / 16)
-    mean, std = (255 * torch.tensor(part, dtype=torch.float64) for part in (data.train.mean, data.train.std))
-    images = ((pixels.round() - mean) / std).float().to(dtype)
+    images = normalised(pixels.round(), DataSpec("digits", train_limit=40)).to(dtype)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        said = student.to(dtype)(images).argmax(1)
-    return float((said == torch.tensor(digits.target[1::2])).double().mean())
+        predicted = student.to(dtype)(images).argmax(1)
+    return float((predicted == torch.tensor(digits.target[1::2])).double().mean())
+
+
+def normalised(pixels: Tensor, data: DataSpec) -> Tensor:
+    train = load(data).train
+    mean, std = (255 * torch.tensor(part, dtype=torch.float64)[:, None, None] for part in (train.mean, train.std))
+    return ((pixels - mean) / std).float()
 
 
 @pytest.mark.parametrize("name", SPACED)
 def test_one_step_is_online(tmp_path: Path, tiny: RunSpec, name: str) -> None:
     """Taking turns at every step by a clock of its own (`Ahead`), and as blocks of one step."""
-    short = replace(tiny, epochs=2, evaluate_every=AT_THE_END, save_every=AT_THE_END)
+    short = replace(tiny, epochs=1, evaluate_every=AT_THE_END, save_every=AT_THE_END)
     for folder, schedule in (("turns", Ahead("0st")), ("blocks", Spaced("1st"))):
         train(asked(short, name, schedule), tmp_path / folder)
     assert_same_bits(tensors(tmp_path / "turns"), tensors(tmp_path / "blocks"))
@@ -68,10 +77,10 @@ def test_one_step_is_online(tmp_path: Path, tiny: RunSpec, name: str) -> None:
 
 @pytest.mark.parametrize("name", SPACED)
 def test_stopped_in_a_replay(tmp_path: Path, tiny: RunSpec, name: str) -> None:
-    """Blocks of seven steps, saved every four: turn 10 is in the first replay."""
-    spec = asked(replace(tiny, evaluate_every=AT_THE_END), name, Spaced("7st"))
+    """Blocks of seven steps and of three, saved every four: turn 10 is in the first replay."""
+    spec = asked(replace(tiny, epochs=2, evaluate_every=AT_THE_END), name, Spaced("7st"))
     train(spec, tmp_path / "whole")
-    train_in_parts(spec, tmp_path / "parts", 10, 16)
+    train_in_parts(spec, tmp_path / "parts", 10)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -139,16 +148,12 @@ def test_every_loss_of_a_replay_hears_the_teacher_as_it_is_at_the_hand_over(tiny
             assert bool(changed - {"label"}) == (step >= first), (model, step)
 
 
-@pytest.mark.parametrize("network", [NetworkSpec("resnet18_small", {"width": 4}), VIT], ids=["resnet", "vit"])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_few_steps_of_a_cnn_and_of_a_transformer(
-    tmp_path: Path, tiny: RunSpec, name: str, network: NetworkSpec
-) -> None:
+def test_a_few_steps_of_a_transformer(tmp_path: Path, tiny: RunSpec, name: str) -> None:
     for schedule in (None, Spaced("2st")) if name != "none" else (None,):
         folder = tmp_path / str(schedule)
-        spec = asked(tiny, name, schedule, network=network, epochs=0.8)
-        run = train(spec, folder)
-        assert all(value.isfinite().all() for value in tensors(folder).values() if value.is_floating_point())
+        run = train(asked(tiny, name, schedule, network=VIT, epochs=0.8), folder)
+        assert all_finite(folder)
         assert run.student() == by_hand(load_student(folder))
 
 
@@ -167,24 +172,39 @@ def test_every_precision_with_models_that_stand_still(tmp_path: Path, tiny: RunS
     assert run.accuracy["average"]["test"]["final"]["last"] == pytest.approx(expected, abs=tolerance, rel=0)
 
 
+class FourDigits(NamedTuple):
+    """120 images of zeros, ones, fours and sevens to learn from, and as many others, which are here, too."""
+
+    spec: DataSpec
+    images: Tensor
+    labels: Tensor
+
+
 @pytest.fixture(scope="module")
-def four_digits(tmp_path_factory: pytest.TempPathFactory) -> DataSpec:
-    """120 images of zeros, ones, fours and sevens to learn from, and as many others."""
+def four_digits(tmp_path_factory: pytest.TempPathFactory) -> FourDigits:
     digits = load_digits()
     kept = np.isin(digits.target, (0, 1, 4, 7))
     images = (digits.images[kept] * 15.9).astype(np.uint8)[..., None].repeat(3, axis=-1)
     labels = np.searchsorted((0, 1, 4, 7), digits.target[kept])
     path = tmp_path_factory.mktemp("data") / "four.npz"
     np.savez(path, x_train=images[:120], y_train=labels[:120], x_test=images[120:240], y_test=labels[120:240])
-    return DataSpec(str(path), augmentation="none")  # a mirrored seven is no seven
+    spec = DataSpec(str(path), augmentation="none")  # a mirrored seven is no seven
+    return FourDigits(
+        spec, normalised(torch.tensor(images[120:240]).permute(0, 3, 1, 2), spec), torch.tensor(labels[120:240])
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "schedule"), [*((name, None) for name in METHODS), *((name, Spaced("1.5ep")) for name in SPACED)]
 )
-def test_it_learns(tmp_path: Path, tiny: RunSpec, four_digits: DataSpec, name: str, schedule: Schedule | None) -> None:
+def test_a_cnn_learns(
+    tmp_path: Path, tiny: RunSpec, four_digits: FourDigits, name: str, schedule: Schedule | None
+) -> None:
     """One in four is right by chance."""
-    once = Duration(100, "%")
-    easy = replace(tiny, data=four_digits, batch_size=20, optimizer=OptimizerSpec("adamw", lr=0.01))
-    spec = asked(easy, name, schedule, epochs=4, evaluate_every=once, save_every=once)
-    assert train(spec, tmp_path / "run").student() > 0.5
+    easy = replace(tiny, data=four_digits.spec, batch_size=20, optimizer=OptimizerSpec("adamw", lr=0.01))
+    spec = asked(easy, name, schedule, epochs=4, evaluate_every=AT_THE_END, save_every=AT_THE_END)
+    run = train(spec, tmp_path / "run")
+    assert all_finite(tmp_path / "run")
+    with torch.no_grad():
+        correct = load_student(tmp_path / "run")(four_digits.images).argmax(1) == four_digits.labels
+    assert run.student() == float(correct.double().mean()) > 0.5
