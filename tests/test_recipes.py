@@ -30,11 +30,10 @@ from spacedkd import (
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
-from spacedkd.config.overrides import value_at
 from spacedkd.config.quirks import QUIRKS
-from spacedkd.config.recipes import RECIPES, SETTINGS, of_quirks, recipe, with_settings_table
+from spacedkd.config.recipes import RECIPES, SETTINGS, quirks_of, recipe, with_settings_table
 from spacedkd.config.resolve import resolve
-from spacedkd.config.serialization import from_json, to_json
+from spacedkd.config.serialization import from_json, to_json, value_at
 from spacedkd.data.inputs import DataInfo
 from spacedkd.data.sources import resolve_data
 from spacedkd.methods import build_method
@@ -84,7 +83,7 @@ def leaves(plain: Any, above: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_of_a_recipe_says_where_it_comes_from(name: str) -> None:
-    rows = {one.place: one for one in SETTINGS[name]}
+    rows = {one.path: one for one in SETTINGS[name]}
     assert len(rows) == len(SETTINGS[name])
     usual, own = (leaves(to_json(spec)) for spec in (RunSpec(), recipe(name)))
     changed = {place for place in own if own[place] != usual.get(place) and own[place] is not None}
@@ -99,9 +98,9 @@ def test_settings_that_are_said_to_be_a_recipes_are(name: str) -> None:
     spec = recipe(name)
     method = build_method(spec.method)
     for one in SETTINGS[name]:
-        group, _, field = one.place.partition(".")
-        found = getattr(method, field) if group == "method" and field != "name" else value_at(spec, one.place)
-        if one.place == "network.init":  # implied: without it a network starts from the same weights
+        group, _, field = one.path.partition(".")
+        found = getattr(method, field) if group == "method" and field != "name" else value_at(spec, one.path)
+        if one.path == "network.init":  # implied: without it a network starts from the same weights
             assert found is None
             shown = DataInfo(torch.zeros(2, 3, 8, 8), ["a", "b"])
             networks = [NetworkSpec(spec.network.name, {"width": 4, **init}) for init in ({}, {"init": one.value})]
@@ -122,7 +121,7 @@ def test_settings_that_are_said_to_be_a_recipes_are(name: str) -> None:
 )
 def test_what_the_paper_does_not_say_is_not_called_the_papers(place: str, names: Sequence[str]) -> None:
     for name in names:
-        (source,) = (one.source for one in SETTINGS[name] if one.place == place)
+        (source,) = (one.source for one in SETTINGS[name] if one.path == place)
         assert not source.startswith("paper")
         assert "not in the paper" in source or "ours" in source
 
@@ -502,12 +501,12 @@ def test_what_is_typed_wins_over_a_quirk_and_is_said_to(
 ) -> None:
     spec = to_spec(parse(f"--recipe official-{name} {typed}".split()))
     assert value_at(spec, place) == value
-    said = of_quirks(f"official-{name}", (), spec)
+    said = quirks_of(f"official-{name}", (), spec)
     part = " in part" if quirk in ("numel_kl", "online_pre") else ""
     assert said["overridden"] == f"{quirk}{part}, by {place}={value}"
     left = recipe(f"official-{name}", change=lambda one: replace(one, schedule=spec.schedule))
     assert quirk not in said["quirks"].split(", ")
-    assert {*said["quirks"].split(", ")} == {*of_quirks(f"official-{name}", (), left)["quirks"].split(", ")} - {quirk}
+    assert {*said["quirks"].split(", ")} == {*quirks_of(f"official-{name}", (), left)["quirks"].split(", ")} - {quirk}
 
 
 def test_the_table_of_a_recipe_says_what_became_of_its_quirks(
@@ -598,7 +597,7 @@ def test_a_trained_teacher_is_the_released_offline_mode(name: str, mode: str) ->
 
 def test_an_overridden_schedule_is_said_in_words() -> None:
     words = parse(["--recipe", "official-self", "--tail", "drop"])
-    overridden = of_quirks("official-self", (), to_spec(words))["overridden"]
+    overridden = quirks_of("official-self", (), to_spec(words))["overridden"]
     assert overridden == "negative_counter, by schedule='spaced 4ep, tail dropped'"
 
 

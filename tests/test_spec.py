@@ -30,8 +30,8 @@ from spacedkd import (
     Window,
     read_spec,
 )
+from spacedkd.config.optimizer import WITH_MOMENTUM, WITHOUT_MOMENTUM
 from spacedkd.config.serialization import from_json, to_json
-from spacedkd.config.spec import WITH_MOMENTUM, WITHOUT_MOMENTUM
 
 
 @dataclass(frozen=True)

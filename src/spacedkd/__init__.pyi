@@ -2,14 +2,14 @@ from . import learning_rate as learning_rate
 from .comparison.compare import ComparisonForecast as ComparisonForecast
 from .comparison.compare import compare as compare
 from .comparison.compare import forecast_comparison as forecast_comparison
+from .config.optimizer import OptimizerSpec as OptimizerSpec
+from .config.optimizer import RateSpec as RateSpec
 from .config.recipes import recipe as recipe
 from .config.spec import AugmentSpec as AugmentSpec
 from .config.spec import DataSpec as DataSpec
 from .config.spec import EngineSpec as EngineSpec
 from .config.spec import MethodSpec as MethodSpec
 from .config.spec import NetworkSpec as NetworkSpec
-from .config.spec import OptimizerSpec as OptimizerSpec
-from .config.spec import RateSpec as RateSpec
 from .config.spec import RunSpec as RunSpec
 from .config.spec import read_spec as read_spec
 from .data.dataloader import SeededBatchSampler as SeededBatchSampler

@@ -10,7 +10,7 @@ A warm-up followed by a cosine is a join of two functions:
 import math
 from collections.abc import Callable, Sequence
 
-from spacedkd.config.spec import OptimizerSpec, RateSpec
+from spacedkd.config.optimizer import OptimizerSpec, RateSpec
 from spacedkd.schedule import in_steps, steps_of
 
 LearningRate = Callable[[int], float]

@@ -14,9 +14,8 @@ from spacedkd import AugmentSpec, DataSpec, Duration, EngineSpec, OptimizerSpec,
 from spacedkd.cli import main
 from spacedkd.cli.flags import GROUPS, PATHS, parse
 from spacedkd.cli.overrides import apply_flags, to_spec
-from spacedkd.config.overrides import with_changes
 from spacedkd.config.resolve import resolve_spec
-from spacedkd.config.serialization import to_json
+from spacedkd.config.serialization import to_json, with_changes
 from spacedkd.config.spec import OURS
 from spacedkd.models import small_resnet
 from spacedkd.runtime.files import write_json

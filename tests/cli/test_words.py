@@ -13,7 +13,9 @@ from spacedkd.cli import main
 from spacedkd.cli.flags import GROUPS, PATHS, parse
 from spacedkd.cli.overrides import to_spec
 from spacedkd.cli.usage_errors import _HINTS
-from spacedkd.config.spec import NAMED, DataSpec, MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
+from spacedkd.config.optimizer import OptimizerSpec
+from spacedkd.config.serialization import value_at
+from spacedkd.config.spec import DATASETS, AugmentSpec, DataSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.data.sources import dataset_names
 from spacedkd.runtime.errors import PYTHON_NAMES, UserError
 from tests.cli.test_bad_input import refused
@@ -136,7 +138,7 @@ def test_data_optimizers_rates_and_recipes_in_any_case(tmp_path: Path, monkeypat
     assert OptimizerSpec("AdamW") == OptimizerSpec("adam-w") == OptimizerSpec("adamw")
     assert to_spec(parse(["--rate", "Cosine"])) == to_spec(parse(["--rate", "cosine"]))
     assert to_spec(parse(["--recipe", "Paper-CNN"])) == to_spec(parse(["--recipe", "paper-cnn"]))
-    assert {*NAMED} <= {*dataset_names()}
+    assert {*DATASETS} <= {*dataset_names()}
 
 
 def test_a_method_of_another_case_keeps_what_belongs_to_it() -> None:
@@ -205,9 +207,12 @@ def test_a_place_of_a_run_is_called_so_in_help(capsys: pytest.CaptureFixture[str
 
 
 def test_every_flag_of_a_run_has_a_name_in_python() -> None:
-    for flag, place in PATHS.items():
-        named = PYTHON_NAMES[flag.replace("_", "-")].removesuffix("=True")
-        assert named == place or f"{named}." == place[: len(named) + 1], flag
+    for flag, path in PATHS.items():
+        name, _, value = PYTHON_NAMES[flag.replace("_", "-")].partition("=")
+        assert name == path or path.startswith(f"{name}."), flag
+        assert (value == "True") is isinstance(value_at(RunSpec(data=DataSpec(augment=AugmentSpec())), path), bool), (
+            flag
+        )
     for place in ("network=3", "data.nothing=1"):
         with pytest.raises(UserError):
             to_spec({"set": [place]})

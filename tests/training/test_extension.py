@@ -26,8 +26,9 @@ from spacedkd import (
     train,
 )
 from spacedkd.cli import main
+from spacedkd.config.optimizer import RateSpec
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import Extends, RateSpec
+from spacedkd.config.spec import ShorterRun
 from spacedkd.learning_rate import cosine
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import train_until
@@ -106,7 +107,7 @@ def test_a_cosine_goes_on_at_the_rate_of_the_longer_run(tmp_path: Path) -> None:
     spec = replace(SHORT, method="none", schedule=None, rate=RateSpec("cosine"))
     train(spec, tmp_path / "short")
     run = train(replace(spec, epochs=3), tmp_path / "longer", extend=tmp_path / "short")
-    assert run.spec.extends == (Extends(2, 10, "warm"),)
+    assert run.spec.extends == (ShorterRun(2, 10, "warm"),)
     rates = [line["lr"] for line in lines(tmp_path / "longer") if line["event"] == "loss"]
     before, after = cosine(0.02, 10), cosine(0.02, 15)
     assert rates == [*(before(step) for step in range(10)), *(after(step) for step in range(10, 15))]
@@ -149,9 +150,9 @@ def test_what_no_longer_run_contains_is_refused(tmp_path: Path) -> None:
     train(replace(SHORT, epochs=1), tmp_path / "one")
     refused("has 1 epoch already: give more with epochs", tmp_path / "one", epochs=1)
     with pytest.raises(UserError, match="name that run with extend=RUN"):
-        train(replace(SHORT, epochs=3, extends=(Extends(2, 20, "exact"),)), tmp_path / "longer")
+        train(replace(SHORT, epochs=3, extends=(ShorterRun(2, 20, "exact"),)), tmp_path / "longer")
     with pytest.raises(UserError, match="epochs must be more with each extension, got 2, 2"):
-        replace(SHORT, extends=(Extends(2, 20, "exact"),))
+        replace(SHORT, extends=(ShorterRun(2, 20, "exact"),))
 
     percent = Window(Spaced("2st"), Online(), "20%", stop="60%")
     train(replace(SHORT, schedule=percent), tmp_path / "window")
@@ -198,7 +199,7 @@ def test_from_the_command_line(
     assert "Continues runs/mine from turn 20: the bits are those of one run of 3 epochs." in told
     assert "30 turns (teacher 15, student 15): 3 epochs of 40 images, 5 steps each." in told
     spec = read_run("runs/mine-3ep").spec
-    assert (spec.epochs, spec.extends) == (3, (Extends(2, 20, "exact"),))
+    assert (spec.epochs, spec.extends) == (3, (ShorterRun(2, 20, "exact"),))
     assert forecast(spec, seconds=0.01).turns_left == 10
     for plan in ([], ["--dry-run"]):
         with pytest.raises(SystemExit):

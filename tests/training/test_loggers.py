@@ -203,7 +203,7 @@ def test_a_logger_that_cannot_begin_is_one_line_and_takes_no_folder(
 def test_a_library_that_is_not_installed_is_one_line(
     tmp_path: Path, tiny: RunSpec, monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
-    monkeypatch.setattr("spacedkd.config.registry.find_spec", lambda module: None)
+    monkeypatch.setattr("spacedkd.config.spec.find_spec", lambda module: None)
     with pytest.raises(UserError, match=f"Logging to {name} needs a library .*: pip install {package}"):
         train(replace(tiny, log=("csv", name)), tmp_path / "run")
     assert not (tmp_path / "run").exists()

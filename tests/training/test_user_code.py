@@ -325,7 +325,7 @@ def test_an_import_that_fails_is_named_by_its_line(
         ("Use --method kd.", "Use method='kd'."),
         (
             "leave out --crop, --flip and --rotate",
-            "leave out data.augment.crop, data.augment.flip and data.augment.rotate",
+            "leave out data.augment.crop, data.augment.flip=True and data.augment.rotate",
         ),
         ("use --drop-last or another --batch-size.", "use data.drop_last=True or another batch_size."),
         ("--set network.input_size=224 (teacher.", "network.input_size=224 (teacher."),

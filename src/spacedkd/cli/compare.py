@@ -17,8 +17,7 @@ from spacedkd.cli.overrides import SCHEDULE_FLAGS, to_spec
 from spacedkd.cli.progress import jobs_progress
 from spacedkd.cli.report import show_comparison
 from spacedkd.cli.train import PLAN, Run
-from spacedkd.config.registry import METHODS
-from spacedkd.config.spec import RunSpec
+from spacedkd.config.spec import METHOD_CLASSES, RunSpec
 from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import UserError, check_between, same_name, unknown
 from spacedkd.runtime.processes import check_count
@@ -137,11 +136,11 @@ def make_arms(texts: Sequence[str], methods: Sequence[str], base: Given) -> dict
         raise UserError("Two arms have the same name; give each its own.")
     if methods and base.get("interval") in (None, "online", "offline"):
         raise UserError("--methods compares each method unspaced and spaced: give the interval, --interval 1.5ep.")
-    methods = [same_name(name, (*METHODS, ALL)) for name in methods]
+    methods = [same_name(name, (*METHOD_CLASSES, ALL)) for name in methods]
     for name in methods:
-        if name not in (*METHODS, ALL):
-            raise unknown("method", name, [*METHODS, ALL])
-    for name in METHODS if ALL in methods else methods:
+        if name not in (*METHOD_CLASSES, ALL):
+            raise unknown("method", name, [*METHOD_CLASSES, ALL])
+    for name in METHOD_CLASSES if ALL in methods else methods:
         own = _arms_of(name, base)
         for label in own.keys() & arms.keys():
             raise UserError(f"--methods would add an arm called {label!r}, but there is one. Give yours another name.")

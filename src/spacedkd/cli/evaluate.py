@@ -13,8 +13,7 @@ import tyro
 from spacedkd.cli.console import console, say
 from spacedkd.cli.flags import PATHS, Flag, Given, ImageFlags, assignments, flag, flag_class, given_flags
 from spacedkd.cli.progress import work_progress
-from spacedkd.config.overrides import with_changes
-from spacedkd.config.serialization import field_docs
+from spacedkd.config.serialization import field_docs, with_changes
 from spacedkd.config.spec import NetworkSpec, RunSpec
 from spacedkd.evaluation.corruptions import Corruptions
 from spacedkd.evaluation.document import INSTRUMENTS

@@ -17,17 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args,
 
 import tyro
 
+from spacedkd.config.optimizer import OptimizerSpec, RateSpec
 from spacedkd.config.serialization import TRUTH, default_value, field_docs
-from spacedkd.config.spec import (
-    AugmentSpec,
-    DataSpec,
-    EngineSpec,
-    MethodSpec,
-    NetworkSpec,
-    OptimizerSpec,
-    RateSpec,
-    RunSpec,
-)
+from spacedkd.config.spec import AugmentSpec, DataSpec, EngineSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.user_code import trust
 from spacedkd.schedule import Duration

@@ -11,21 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.cli.flags import PATHS, Given, assignments
-from spacedkd.config.overrides import value_at, with_changes
+from spacedkd.config.optimizer import SHAPES, OptimizerSpec, RateSpec
 from spacedkd.config.recipes import is_online, recipe
-from spacedkd.config.serialization import coerce, to_json
-from spacedkd.config.spec import (
-    SHAPES,
-    AugmentSpec,
-    MethodSpec,
-    NetworkSpec,
-    OptimizerSpec,
-    RateSpec,
-    RunSpec,
-    describe,
-    named_source,
-    read_spec,
-)
+from spacedkd.config.serialization import coerce, to_json, value_at, with_changes
+from spacedkd.config.spec import AugmentSpec, MethodSpec, NetworkSpec, RunSpec, describe, read_spec, resolve_source
 from spacedkd.runtime.errors import UserError, same_name
 from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.user_code import is_user_code
@@ -234,7 +223,7 @@ def _with_exact_names(given: Given) -> Given:
     """Return the flags with methods, datasets and rates as a spec writes them, whatever their case and hyphens."""
     readers = {
         "method": lambda name: MethodSpec(name).name,
-        "data": named_source,
+        "data": resolve_source,
         "rate": lambda name: same_name(name, SHAPES),
     }
     return {**given, **{name: read(given[name]) for name, read in readers.items() if isinstance(given.get(name), str)}}

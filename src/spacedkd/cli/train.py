@@ -20,7 +20,7 @@ from spacedkd.cli.console import console, say, until_stopped
 from spacedkd.cli.flags import PATHS, RunFlags, flag, given_flags
 from spacedkd.cli.overrides import apply_flags, folder_name, to_spec
 from spacedkd.cli.progress import run_progress
-from spacedkd.config.recipes import of_quirks
+from spacedkd.config.recipes import quirks_of
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec, read_spec, resumable_fields
 from spacedkd.report.terminal import rich_table
@@ -61,7 +61,7 @@ def train(
 
     if "recipe" in flags:
         name, without = flags["recipe"], flags.get("without", ())
-        console.print(f"Recipe {name} sets:", spec_table(spec, of_quirks(name, without, spec)))
+        console.print(f"Recipe {name} sets:", spec_table(spec, quirks_of(name, without, spec)))
     path, library = request.run_folder(), Library()
     folder, extended = RunFolder(path), None if extend is None else RunFolder(extend)
     if resume is not None and flags:

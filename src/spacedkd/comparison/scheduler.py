@@ -22,9 +22,8 @@ from spacedkd.comparison.teacher_sharing import (
     share_teachers,
     shareable_teacher,
 )
-from spacedkd.config.registry import check_installed
 from spacedkd.config.resolve import resolve, resolve_method, resolve_spec
-from spacedkd.config.spec import MethodSpec, RunSpec, read_spec
+from spacedkd.config.spec import MethodSpec, RunSpec, check_loggers_installed, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import Moved, SnapshotsGone, UserError, install_command
@@ -141,7 +140,7 @@ def run_jobs(
         if job in replaced:
             continue
         RunFolder(job.folder).check_holds(job.spec) if job.begun else RunFolder(job.folder).check_free()
-    check_installed({name for job in jobs for name in job.spec.log})
+    check_loggers_installed({name for job in jobs for name in job.spec.log})
     for job in replaced:
         with RunFolder(job.folder).lock():
             RunFolder(job.folder).discard()

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spacedkd.config.optimizer import OptimizerSpec
 from spacedkd.config.serialization import changed_fields, qualified_name
-from spacedkd.config.spec import MethodSpec, NetworkSpec, OptimizerSpec, RunSpec
+from spacedkd.config.spec import MethodSpec, NetworkSpec, RunSpec
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods import describe
 from spacedkd.methods.base import Method
@@ -84,17 +85,17 @@ class Objects:
         names = {name: described["name"] for name, described in self.described.items()}
         changes: dict[str, Any] = {"objects": self.described}
         if "network" in names:
-            changes["network"] = _network("network", spec.network, names["network"])
+            changes["network"] = _network_naming("network", spec.network, names["network"])
         if "teacher" in names:
-            changes["teacher"] = _network("teacher", spec.teacher or NetworkSpec(), names["teacher"])
+            changes["teacher"] = _network_naming("teacher", spec.teacher or NetworkSpec(), names["teacher"])
         data = names.get("data", spec.data.source)
         if is_user_code(data):
-            changes["data"] = _only(spec.data, "source", data, ("holdout", "drop_last"))
+            changes["data"] = _spec_naming(spec.data, "source", data, ("holdout", "drop_last"))
         optimizer, lr = names.get("optimizer", spec.optimizer.name), names.get("lr", spec.rate.shape)
         if is_user_code(optimizer):
-            changes["optimizer"] = _only(spec.optimizer, "name", optimizer, ("clip", "moves_frozen"))
+            changes["optimizer"] = _spec_naming(spec.optimizer, "name", optimizer, ("clip", "moves_frozen"))
         if is_user_code(lr):
-            changes["rate"] = _only(spec.rate, "shape", lr, ())
+            changes["rate"] = _spec_naming(spec.rate, "shape", lr, ())
             if spec.optimizer.lr != OptimizerSpec().lr:
                 raise UserError(f"optimizer.lr does not matter beside {lr}, a function of the step: leave it out.")
         if self.method is not None:
@@ -107,21 +108,21 @@ class Objects:
         return replace(spec, **changes)
 
 
-def _network(what: str, spec: NetworkSpec, name: str) -> NetworkSpec:
+def _network_naming(what: str, spec: NetworkSpec, name: str) -> NetworkSpec:
     if spec.name not in (NetworkSpec().name, name):
         raise UserError(f"{what} is given twice, as {spec.name} in the spec and as the function {name}: leave one out.")
     return replace(spec, name=name)
 
 
-def _only(spec: Any, field: str, name: str, kept: tuple[str, ...]) -> Any:
-    """Return a spec whose `field` is the name of an object; of its other settings only those `kept` may be set."""
+def _spec_naming(spec: Any, field: str, name: str, others: tuple[str, ...]) -> Any:
+    """Return a spec whose `field` is the name of an object; of its settings only the `others` may be set as well."""
     default = type(spec)()
     for changed in changed_fields(spec):
-        if changed not in (field, *kept) and getattr(spec, changed) != getattr(default, changed):
+        if changed not in (field, *others) and getattr(spec, changed) != getattr(default, changed):
             raise UserError(f"{changed} does not matter beside {name}, which is user code: leave it out.")
     if getattr(spec, field) not in (getattr(default, field), name):
         raise UserError(f"{getattr(spec, field)} in the spec and {name} given as an object: leave one of them out.")
-    return type(spec)(**{field: name, **{option: getattr(spec, option) for option in kept}})
+    return type(spec)(**{field: name, **{option: getattr(spec, option) for option in others}})
 
 
 def _name(thing: Any) -> str:
@@ -133,20 +134,20 @@ def _name(thing: Any) -> str:
 def digest(thing: Any) -> str:
     """Return a digest of an object's source and of the values it was made with."""
     hashed = hashlib.sha256()
-    for part in _parts(thing, []):
+    for part in _digest_parts(thing, []):
         hashed.update(part.encode() + b"\0")
     return hashed.hexdigest()[:16]
 
 
-def _parts(thing: Any, inside: list[Any]) -> Iterator[str]:
+def _digest_parts(thing: Any, inside: list[Any]) -> Iterator[str]:
     """Yield what an object is made of; `inside` are the objects it is a part of, so that a cycle ends."""
     yield type(thing).__name__
     if thing is None or isinstance(thing, bool | int | float | str | bytes):
         yield repr(thing)
         return
-    if any(thing is one for one in inside):
+    if any(thing is container for container in inside):
         return
-    within = partial(_parts, inside=[*inside, thing])
+    within = partial(_digest_parts, inside=[*inside, thing])
     if isinstance(thing, Mapping):
         for key, value in thing.items():
             yield from chain(within(key), within(value))
@@ -163,7 +164,7 @@ def _parts(thing: Any, inside: list[Any]) -> Iterator[str]:
     elif isinstance(thing, FunctionType):
         yield _source(thing)
         cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-        yield from within([thing.__defaults__, thing.__kwdefaults__, cells, _used(thing)])
+        yield from within([thing.__defaults__, thing.__kwdefaults__, cells, _used_globals(thing)])
     elif isinstance(thing, type):
         yield _source(thing)
     else:
@@ -187,7 +188,7 @@ def _sample(array: Any) -> list[Any]:
     return some
 
 
-def _used(function: FunctionType) -> dict[str, Any]:
+def _used_globals(function: FunctionType) -> dict[str, Any]:
     """Return what a function uses of its own file: the network class behind a `lambda`, say, or a constant."""
     here = function.__module__
     named = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}

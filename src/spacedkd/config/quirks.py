@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from spacedkd.config.overrides import value_at
+from spacedkd.config.serialization import value_at
 from spacedkd.config.spec import NetworkSpec, RunSpec
 from spacedkd.schedule import ReleasedSelfKD, interval_of
 

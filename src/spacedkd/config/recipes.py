@@ -13,9 +13,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spacedkd.config.overrides import value_at, with_changes
+from spacedkd.config.optimizer import OptimizerSpec
 from spacedkd.config.quirks import QUIRKS, without_token
-from spacedkd.config.spec import NetworkSpec, OptimizerSpec, RunSpec
+from spacedkd.config.serialization import value_at, with_changes
+from spacedkd.config.spec import NetworkSpec, RunSpec
 from spacedkd.runtime.errors import UserError, same_name, unknown
 from spacedkd.schedule import Duration, Schedule, Spaced, describe_schedule, interval_of
 
@@ -34,9 +35,9 @@ TRANSFORMERS = ("deit", "pit", "vit", "swin")
 
 
 class Setting(NamedTuple):
-    """A value of a recipe, by its place in a spec, and where it comes from."""
+    """A value of a recipe, by its path in a spec, and where it comes from."""
 
-    place: str
+    path: str
     value: Any
     source: str
     """a section of the paper, its released code, or ours"""
@@ -150,15 +151,15 @@ SETTINGS: Mapping[str, Sequence[Setting]] = {
 
 def _spec_of(settings: Sequence[Setting]) -> RunSpec:
     """Return the spec that has these settings; what is implied is left out of it, and so out of its fingerprint."""
-    (optimizer,) = (one.value for one in settings if one.place == "optimizer.name")
+    (optimizer,) = (setting.value for setting in settings if setting.path == "optimizer.name")
     base = RunSpec(optimizer=OptimizerSpec(optimizer))  # a momentum belongs to sgd alone
-    return with_changes(base, [(one.place, one.value) for one in settings if not one.implied])
+    return with_changes(base, [(setting.path, setting.value) for setting in settings if not setting.implied])
 
 
-def in_words(value: Any) -> str:
-    """Return a setting's value as it is written in a table.
+def format_setting(value: Any) -> str:
+    """Return a setting's value as a table has it.
 
-    >>> [in_words(value) for value in (5e-4, True, None, Spaced("1.5ep"), Duration(20, "ep"))]
+    >>> [format_setting(value) for value in (5e-4, True, None, Spaced("1.5ep"), Duration(20, "ep"))]
     ['0.0005', 'true', 'left open', 'spaced 1.5ep', '20ep']
     """
     if value is None:
@@ -171,21 +172,22 @@ def in_words(value: Any) -> str:
 
 
 def settings_of(name: str) -> list[tuple[str, str, str]]:
-    """Return place, value and source of every setting of a recipe; of an official one also those of its quirks."""
-    rows = [(one.place, in_words(one.value), one.source) for one in SETTINGS[name.replace("official", "paper")]]
+    """Return path, value and source of every setting of a recipe; of an official one also those of its quirks."""
+    settings = SETTINGS[name.replace("official", "paper")]
+    rows = [(setting.path, format_setting(setting.value), setting.source) for setting in settings]
     for quirk, modes in RECIPES[name].quirks.items():
         source = f"released code: {quirk} ({', '.join(modes)})"
-        settings = QUIRKS[quirk].settings(RECIPES[name].spec)
-        rows += [(place, in_words(value), source) for place, value in settings.items()]
-    return _by_place(rows)
+        values = QUIRKS[quirk].settings(RECIPES[name].spec)
+        rows += [(path, format_setting(value), source) for path, value in values.items()]
+    return _sort_by_path(rows)
 
 
-def _by_place(rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Sort rows as a spec has its fields; what is in one field stays in its order, and one place together."""
+def _sort_by_path(rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Return rows in the order of a spec's fields; rows of one path stand together."""
     rows = [*rows]
-    groups = [one.name for one in fields(RunSpec)]
-    places = [*dict.fromkeys(place for place, _, _ in rows)]
-    return sorted(rows, key=lambda row: (groups.index(row[0].partition(".")[0]), places.index(row[0])))
+    groups = [entry.name for entry in fields(RunSpec)]
+    paths = [*dict.fromkeys(path for path, _, _ in rows)]
+    return sorted(rows, key=lambda row: (groups.index(row[0].partition(".")[0]), paths.index(row[0])))
 
 
 def settings_table() -> str:
@@ -195,10 +197,10 @@ def settings_table() -> str:
         for row in settings_of(name):
             recipes.setdefault(row, []).append(name.removeprefix("paper-"))
     lines = ["| setting | value | `paper-` | where it comes from |", "|---|---|---|---|"]
-    for row in _by_place(recipes):
-        place, value, source = row
+    for row in _sort_by_path(recipes):
+        path, value, source = row
         names = "all" if len(recipes[row]) == len(SETTINGS) else ", ".join(recipes[row])
-        lines.append(f"| `{place}` | {value} | {names} | {source} |")
+        lines.append(f"| `{path}` | {value} | {names} | {source} |")
     return "\n".join(lines)
 
 
@@ -206,7 +208,7 @@ BEGIN, END = "<!-- settings, written by `make docs` -->\n", "<!-- end of setting
 
 
 def with_settings_table(page: str) -> str:
-    """Return a page with the table of settings in place of what stands between its two marks."""
+    """Return a page with the table of settings between its two marks, instead of the text there."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -249,7 +251,7 @@ for _name, _by_modes in _OFFICIAL.items():
 
 
 def is_online(schedule: Schedule | None) -> bool:
-    """Whether teacher and student take turns at every step, which is also what a run has that asks for nothing.
+    """Return whether teacher and student take turns at every step, which is also the default of a run.
 
     >>> is_online(Spaced("1st", tail="drop")), is_online(Spaced("2st"))
     (True, False)
@@ -277,14 +279,14 @@ def mode_of(spec: RunSpec) -> str:
 
 
 def _plain_where_unspaced(spec: RunSpec, own: RunSpec, asked_for: Collection[str]) -> RunSpec:
-    """Self KD that is not spaced is its plain variant, one joint update for each batch, and no schedule at all.
+    """Return self KD that is not spaced as its plain variant: one joint update for each batch, and no schedule at all.
 
-    So both online, or nothing, in place of the recipe's `own` interval and plain in place of its `own` variant ask for
-    it.
+    It is asked for by online, or no schedule, instead of the recipe's `own` interval, and by `plain` instead of its
+    `own` variant.
     """
     if own.method.name != "self-kd" or spec.method.name != own.method.name:
         return spec
-    variant, usual = (one.method.options.get("variant") for one in (spec, own))
+    variant, usual = (each.method.options.get("variant") for each in (spec, own))
     left_open = variant == usual and "method.variant" not in asked_for
     unspaced = is_online(spec.schedule)
     asked = variant == "plain" or (left_open and unspaced)
@@ -295,17 +297,17 @@ def _plain_where_unspaced(spec: RunSpec, own: RunSpec, asked_for: Collection[str
 
 
 def _with_drop_path(spec: RunSpec, own: RunSpec) -> RunSpec:
-    """Drop-path as in the recipe's `own` transformer in others as well, whoever is one; what was asked for stays."""
+    """Return the spec with the drop-path of the recipe's `own` transformer in any transformer; a rate given stays."""
     if "drop_path_rate" not in own.network.options:
         return spec
     usual = {"drop_path_rate": own.network.options["drop_path_rate"]}
 
-    def dropping(network: NetworkSpec) -> NetworkSpec:
+    def with_rate(network: NetworkSpec) -> NetworkSpec:
         drops = network.name.startswith(TRANSFORMERS) and network.weights is None
         return replace(network, options={**usual, **network.options}) if drops else network
 
-    teacher = None if spec.teacher is None else dropping(spec.teacher)
-    return replace(spec, network=dropping(spec.network), teacher=teacher)
+    teacher = None if spec.teacher is None else with_rate(spec.teacher)
+    return replace(spec, network=with_rate(spec.network), teacher=teacher)
 
 
 def recipe(
@@ -317,40 +319,42 @@ def recipe(
     """Return the spec of a recipe: its settings, your change of them, and all quirks of that mode but those left out.
 
     A quirk sets nothing that your change sets: where the change gives another value than the recipe's, and at the
-    places you name as `asked_for`. How an interval is counted is up to the quirks, whatever interval you choose.
+    paths you name as `asked_for`. How an interval is counted is up to the quirks, whatever interval you choose.
 
     >>> recipe("official-cnn", without=["prob_kl"]).frozen_mode
     'train'
     >>> recipe("official-cnn", change=lambda spec: replace(spec, schedule="online")).frozen_mode
     'shared'
     """
-    base = _chosen(name, without).spec
+    base = _find_recipe(name, without).spec
     asked = _with_drop_path(_plain_where_unspaced(change(base), base, asked_for), base)
-    if asked.teacher is None and any(quirk == "distillation_token" for quirk, _, _ in _settings(name, without, asked)):
+    if asked.teacher is None and any(
+        quirk == "distillation_token" for quirk, _, _ in _quirk_settings(name, without, asked)
+    ):
         asked = replace(asked, teacher=without_token(asked.network))  # the student's network is its own from here on
 
-    def kept(place: str) -> bool:
-        if any(f"{place}.".startswith(f"{one}.") or one.startswith(f"{place}.") for one in asked_for):
+    def is_set_by_user(path: str) -> bool:
+        if any(f"{path}.".startswith(f"{given}.") or given.startswith(f"{path}.") for given in asked_for):
             return True
-        if place == "data.augmentation" and asked.data.augment != base.data.augment:
+        if path == "data.augmentation" and asked.data.augment != base.data.augment:
             return True  # crop, mirror and rotation are the recipe's own augmentation's: a quirk's takes no changes
-        return not place.startswith("schedule") and value_at(asked, place) != value_at(base, place)
+        return not path.startswith("schedule") and value_at(asked, path) != value_at(base, path)
 
-    settings = _settings(name, without, asked)
-    return with_changes(asked, [(place, value) for _, place, value in settings if not kept(place)])
+    settings = _quirk_settings(name, without, asked)
+    return with_changes(asked, [(path, value) for _, path, value in settings if not is_set_by_user(path)])
 
 
-def of_quirks(name: str, without: Collection[str], spec: RunSpec) -> dict[str, str]:
+def quirks_of(name: str, without: Collection[str], spec: RunSpec) -> dict[str, str]:
     """Return which quirks of a recipe a spec made from it has, which are overridden, and which were left out.
 
-    >>> of_quirks("official-cnn", (), replace(recipe("official-cnn"), precision="bf16-mixed"))["overridden"]
+    >>> quirks_of("official-cnn", (), replace(recipe("official-cnn"), precision="bf16-mixed"))["overridden"]
     'full_precision, by precision=bf16-mixed'
     """
-    settings = [*_settings(name, without, spec)]
+    settings = [*_quirk_settings(name, without, spec)]
     on, lost = [], []
     for quirk in dict.fromkeys(quirk for quirk, _, _ in settings):
-        own = [(place, value, value_at(spec, place)) for one, place, value in settings if one == quirk]
-        others = [f"{place}={_in_words(found)}" for place, value, found in own if found != value]
+        own = [(path, value, value_at(spec, path)) for name, path, value in settings if name == quirk]
+        others = [f"{path}={_format_value(actual)}" for path, value, actual in own if actual != value]
         if others:
             lost.append(f"{quirk}{' in part' if len(others) < len(own) else ''}, by {' '.join(others)}")
         else:
@@ -359,24 +363,24 @@ def of_quirks(name: str, without: Collection[str], spec: RunSpec) -> dict[str, s
     return {what: line for what, line in lines.items() if line}
 
 
-def _in_words(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     return f"'{describe_schedule(value)}'" if isinstance(value, Schedule) else value
 
 
-def _settings(name: str, without: Collection[str], spec: RunSpec) -> Iterator[tuple[str, str, Any]]:
-    """Quirk, place and value of everything that is set by those that belong to the mode of a spec."""
-    chosen, mode = _chosen(name, without), mode_of(spec)
+def _quirk_settings(name: str, without: Collection[str], spec: RunSpec) -> Iterator[tuple[str, str, Any]]:
+    """Yield quirk, path and value of each setting of the recipe's quirks that belong to the mode of a spec."""
+    chosen, mode = _find_recipe(name, without), mode_of(spec)
     method = chosen.spec.method.name
     for quirk in (quirk for quirk, modes in chosen.quirks.items() if mode in modes and quirk not in without):
-        for place, value in QUIRKS[quirk].settings(spec).items():
-            if place.startswith("method.") and spec.method.name != method:
+        for path, value in QUIRKS[quirk].settings(spec).items():
+            if path.startswith("method.") and spec.method.name != method:
                 raise UserError(
                     f"Quirk {quirk} is about method {method}, not {spec.method.name}: leave it out, --without {quirk}"
                 )
-            yield quirk, place, value
+            yield quirk, path, value
 
 
-def _chosen(name: str, without: Collection[str]) -> Recipe:
+def _find_recipe(name: str, without: Collection[str]) -> Recipe:
     name = same_name(name, RECIPES)
     if name not in RECIPES:
         raise unknown("recipe", name, RECIPES)

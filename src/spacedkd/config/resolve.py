@@ -1,4 +1,4 @@
-"""From a spec, which may leave things open, to a `ResolvedRun`, in which everything is decided.
+"""Resolution of a spec, which may leave things open, to a `ResolvedRun`, in which everything is decided.
 
 `resolve` is the only place that fills in what a spec leaves open, and that refuses what does not go together. It is a
 pure function of the spec, the objects given with it, and the data: nothing is built, and nothing is written.

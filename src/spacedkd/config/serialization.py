@@ -3,6 +3,7 @@
 `coerce` is the one place that decides which values fit a type: it takes '1.5ep' for a `Duration`, 'kd' for a
 `MethodSpec` and `Online` for `Online()`, and refuses anything else in one line. `check_fields` calls it for a dataclass
 that is made in Python, `from_json` for one that is read from a file. `option` declares what depends on a field.
+`value_at` and `with_changes` read and change values by their path: optimizer.lr, method.temperature, schedule.tail.
 """
 
 import ast
@@ -13,8 +14,8 @@ import numbers
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass, replace
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
@@ -368,3 +369,67 @@ def _schedule(value: Any, where: str) -> Schedule:
             raise UserError(f"Schedule {kind} needs its {entry.name}: give it with --set {path}=VALUE.")
     schedule: Any = from_json(make, options, where)
     return schedule  # type: ignore[no-any-return]
+
+
+# Values of a spec by path
+
+
+def value_at(spec: Any, path: str) -> Any:
+    """Return the value at a path in a spec; None where there is no such path.
+
+    >>> from spacedkd.config.spec import RunSpec
+    >>> value_at(RunSpec(), "optimizer.lr"), value_at(RunSpec(), "teacher.width")
+    (0.01, None)
+    """
+    value = spec
+    for name in path.split("."):
+        if is_dataclass(value) and name not in {entry.name for entry in fields(value)}:
+            value = getattr(value, "options", None)
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return value
+
+
+def with_changes(spec: T, changes: Iterable[tuple[str, Any]]) -> T:
+    """Return a spec with new values at these paths; where a path is named twice the last wins.
+
+    All changes are made together, because a spec checks its fields together: a multistep rate needs its milestones. A
+    path that the spec does not have is refused.
+
+    >>> from spacedkd.config.spec import RunSpec
+    >>> with_changes(RunSpec(), [("optimizer.lr", 0.5), ("method.temperature", 4)]).method.options
+    {'temperature': 4}
+    """
+    changed: T = _with_changes(spec, [(path.split("."), path, value) for path, value in changes], "spec")
+    return changed
+
+
+def _with_changes(base: Any, changes: Iterable[tuple[list[str], str, Any]], what: str) -> Any:
+    """Return a spec, or a mapping in one, with these changes: the names to go down by, the whole path, the value."""
+    mapping = isinstance(base, Mapping)
+    names = [] if mapping else [entry.name for entry in fields(base)]
+    new: dict[str, Any] = {}
+    inside: dict[str, list[tuple[list[str], str, Any]]] = {}
+    for parts, path, value in changes:
+        # A network, a method or an optimizer has options of its own: method.temperature is method.options.temperature.
+        name, *rest = ["options", *parts] if "options" in names and parts[0] not in names else parts
+        if rest:
+            inside.setdefault(name, []).append((rest, path, value))
+        elif names and name not in names:
+            raise unknown(f"key in {what}", name, names)
+        else:
+            new[name] = value
+            inside.pop(name, None)
+    for name, deeper in inside.items():
+        current = new[name] if name in new else base.get(name) if mapping else getattr(base, name, None)
+        if not isinstance(current, Mapping) and not is_dataclass(current):
+            raise UserError(f"There is no {deeper[0][1]!r} in this spec. {_WAY_OUT.get(name, _SEE)}")
+        new[name] = _with_changes(current, deeper, f"{what}.{name}")
+    return {**base, **new} if mapping else replace(base, **new)
+
+
+_SEE = "See the spec.json of any run for the names."
+_WAY_OUT = {
+    "teacher": "Give --teacher NAME too.",
+    "schedule": "Give --interval 1.5ep or another schedule too.",
+    "augment": "Use --crop, --flip or --rotate.",
+}

@@ -1,4 +1,4 @@
-"""What one run is: frozen dataclasses that go to JSON and back.
+"""The spec of a run: frozen dataclasses that go to JSON and back.
 
 A `RunSpec` holds everything that decides a run; what is left open has a default or is decided by `config.resolve`. The
 text below a field is the help of its flag. What depends on a field (the fingerprint, pairs of runs, a resume, a shared
@@ -14,17 +14,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from spacedkd.config.registry import METHODS, check_names
+from spacedkd.config.optimizer import OptimizerSpec, Options, RateSpec
 from spacedkd.config.serialization import (
-    changed_fields,
     check_fields,
     from_json,
     identity_json,
@@ -33,20 +32,27 @@ from spacedkd.config.serialization import (
     with_truth,
 )
 from spacedkd.runtime.documents import read_document
-from spacedkd.runtime.errors import PYTHON_NAMES, UserError, check_between, format_value, same_name, unknown
-from spacedkd.runtime.torchvision_compat import declare_missing
+from spacedkd.runtime.errors import (
+    PYTHON_NAMES,
+    UserError,
+    check_between,
+    format_value,
+    install_command,
+    same_name,
+    unknown,
+)
 from spacedkd.runtime.user_code import is_user_code, mark_names
 from spacedkd.schedule import Duration, Joined, Schedule, describe_schedule, in_steps
 
 # --- Data
 
-NAMED = ("digits", "cifar10", "cifar100", "tiny-imagenet", "imagenet-100", "imagenet-1k")
+DATASETS = ("digits", "cifar10", "cifar100", "tiny-imagenet", "imagenet-100", "imagenet-1k")
 """datasets that are known by name"""
 
 
-def named_source(source: str) -> str:
+def resolve_source(source: str) -> str:
     """Return the dataset that a source names, in any case and spelling; a folder or file of that name is left alone."""
-    return source if source in NAMED or Path(source).exists() else same_name(source, NAMED)
+    return source if source in DATASETS or Path(source).exists() else same_name(source, DATASETS)
 
 
 @dataclass(frozen=True)
@@ -136,169 +142,6 @@ class DataSpec:
             raise UserError(f"test_part must be between 0 and 1, got {self.test_part:g}.")
 
 
-# --- Optimizer and learning rate
-
-Options = Mapping[str, Any]
-
-
-MOST_DECAY = 4.0
-"""w <- w - lr wd w alone makes w larger above 2, and with momentum m above 2 (1 + m)"""
-
-
-@dataclass(frozen=True)
-class OptimizerSpec:
-    """The optimizer of every role, by name, and its settings.
-
-    >>> OptimizerSpec("sgd", lr=0.1, nesterov=True).momentum
-    0.9
-    >>> OptimizerSpec("lion", lr=1e-4, options={"betas": [0.9, 0.99]}).weight_decay
-    0.0005
-    """
-
-    name: str = "sgd"
-    """sgd, adamw, any other of timm.optim (lion, lamb, adan ...), or a function of yours as package.module:name"""
-    lr: float = 0.01
-    """learning rate"""
-    momentum: float | None = None
-    """of sgd, where None is 0.9, and of those optimizers of timm that have one"""
-    weight_decay: float = 5e-4
-    """pulls weights towards zero; all of them with sgd, with others not biases, norms, tokens and positions"""
-    nesterov: bool = False
-    """let sgd look ahead"""
-    clip: float | None = None
-    """shorten longer gradients to this norm"""
-    moves_frozen: bool = False
-    """give every other learner a step with zero gradients too, which decay and momentum turn into movement"""
-    options: Options = field(default_factory=dict)
-    """further keyword arguments of the optimizer, for instance {"betas": [0.9, 0.99]}"""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if ":" not in self.name:
-            object.__setattr__(self, "name", same_name(self.name.lower(), (*WITH_MOMENTUM, *WITHOUT_MOMENTUM)))
-            object.__setattr__(self, "options", with_truth(self.options))
-        check_between("lr", self.lr, 0)
-        check_between("weight_decay", self.weight_decay, 0, 1e6)
-        if self.clip is not None and not self.clip > 0:
-            raise UserError(f"clip must be above 0, got {self.clip:g}.")
-        if self.name == "sgd" and self.momentum is None:
-            object.__setattr__(self, "momentum", 0.9)
-        check_between("momentum", self.momentum, 0, 1)
-        if self.name in ("sgd", "adamw") and self.weight_decay > 1 and self.lr * self.weight_decay > MOST_DECAY:
-            raise UserError(
-                f"weight_decay {self.weight_decay:g} is too large for lr {self.lr:g}: their product must be at most "
-                f"{MOST_DECAY:g}, for above it every step makes all weights larger. Lower --weight-decay."
-            )
-        self._check_name()
-
-    def _check_name(self) -> None:
-        """Refuse an optimizer that is not there, and settings that it does not have."""
-        if self.nesterov and (self.name != "sgd" or self.momentum == 0):
-            raise UserError("nesterov needs sgd with a momentum above 0: --optimizer sgd --set optimizer.momentum=0.9")
-        ours = self.name in ("sgd", "adamw") or ":" in self.name
-        has_momentum = self.name == "sgd" if ours else _has_momentum(self.name)
-        if self.momentum is not None and not has_momentum:
-            raise UserError(
-                f"momentum does not matter to {self.name}: leave it out, or set what it has instead, for instance "
-                "--set optimizer.betas=[0.9,0.99]"
-            )
-
-
-SHAPES = ("constant", "cosine", "multistep")
-
-
-@dataclass(frozen=True)
-class RateSpec:
-    """The learning rate as a function of the step: a factor on the optimizer's `lr`.
-
-    >>> RateSpec("cosine", warmup="5ep").warmup
-    Duration(amount=5.0, unit='ep')
-    >>> RateSpec("multistep", milestones=("60ep", "120ep"), factor=0.2).factor
-    0.2
-    """
-
-    shape: str = "constant"
-    """how the learning rate goes: constant, cosine, multistep, or a function of the step as package.module:name"""
-    floor: float = 0.0
-    """a cosine ends at this part of lr"""
-    milestones: tuple[Duration, ...] = ()
-    """a multistep rate is multiplied by `factor` at each of these: 60ep 120ep"""
-    factor: float = 0.1
-    """what a multistep rate is multiplied by"""
-    warmup: Duration = Duration(0, "ep")
-    """rise linearly to lr over this long"""
-    warmup_start: float = 0.001
-    """the part of lr a warm-up begins with"""
-    restart_after_warmup: bool = True
-    """a cosine begins where the warm-up ends; else it runs from the first step, hidden below the warm-up"""
-    per_epoch: bool = False
-    """change only at the beginning of an epoch"""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_between("floor", self.floor, 0, 1)
-        check_between("warmup_start", self.warmup_start, 0, 1)
-        check_between("factor", self.factor, 0, 1)
-        object.__setattr__(self, "shape", same_name(self.shape, SHAPES))
-        if self.shape not in SHAPES and ":" not in self.shape:
-            raise unknown("rate", self.shape, SHAPES)
-        if self.shape == "multistep" and not self.milestones:
-            raise UserError("A multistep rate needs milestones to fall at: --milestones 60ep 120ep")
-        self._check_used()
-
-    def _check_used(self) -> None:
-        """Refuse what is given and cannot matter."""
-        cosine, multistep, warm = self.shape == "cosine", self.shape == "multistep", self.warmup.amount > 0
-        used = {
-            "floor": cosine,
-            "milestones": multistep,
-            "factor": multistep,
-            "warmup": self.shape in SHAPES,
-            "warmup_start": warm,
-            "restart_after_warmup": cosine and warm,
-            "per_epoch": self.shape in SHAPES,
-        }
-        for name in changed_fields(self):
-            if not used.get(name, True):
-                needs = {"floor": "--rate cosine", "milestones": "--rate multistep", "factor": "--rate multistep"}
-                way_out = needs.get(name, "a cosine with --warmup" if self.shape in SHAPES else "one of ours")
-                raise UserError(f"{name} does not matter to rate {self.shape}: leave it out, or use {way_out}.")
-
-
-# The optimizers of timm 1.0.30. timm itself, and with it torch, is imported only to ask about any other name.
-WITH_MOMENTUM = """
-    adamuon bnbsgd bnbsgd8bit crmsproptf csgdc csgdp csgdw fusedsgd kron kronc kronw larc lars madgrad madgradw
-    momentum muon nadamuon nesterov nesterovw nlarc nlars nmuon rmsprop rmsproptf rmsproptfc sgd sgdc sgdp sgdw
-""".split()
-WITHOUT_MOMENTUM = """
-    adabelief adadelta adafactor adafactorbv adafactorbvc adagrad adam adamax adamc adamp adamw adamwlegacy adan adanw
-    adopt adoptc adoptw bnbadam bnbadam8bit bnbadamw bnbadamw8bit bnbademamix bnbademamix8bit bnblion bnblion8bit
-    cadafactor cadafactorbv cadafactorbvc cadamc cadamp cadamw cadan cadanw cadopt cadoptc cadoptw clamb clambw
-    claprop clion clionc cmars cnadamc cnadamw fusedadam fusedadamw fusedlamb fusednovograd lamb lambc lambcd lambcw
-    lambw laprop lapropc lion lionc mars nadam nadamc nadamlegacy nadamw novograd radabelief radam radamlegacy radamw
-""".split()
-
-
-def _has_momentum(name: str) -> bool:
-    """Whether timm's optimizer of that name has a momentum to set; a name timm does not know is refused.
-
-    >>> _has_momentum("lion"), _has_momentum("lookahead_rmsproptf")
-    (False, True)
-    """
-    own = name.lower().removeprefix("lookahead_")  # timm's way to write it inside Lookahead
-    if own in (*WITH_MOMENTUM, *WITHOUT_MOMENTUM):
-        return own in WITH_MOMENTUM
-    declare_missing()
-    optim = import_module("timm.optim")
-    try:
-        info = optim.get_optimizer_info(own)
-    except ValueError:
-        raise unknown("optimizer", name, ["sgd", "adamw", *optim.list_optimizers()]) from None
-    if info.second_order:
-        raise UserError(f"Optimizer {name} wants second derivatives, which are not computed here: choose another.")
-    return bool(info.has_momentum)
-
-
 # --- Machine
 
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
@@ -357,7 +200,7 @@ class EngineSpec:
 
 
 @dataclass(frozen=True)
-class Extends:
+class ShorterRun:
     """A shorter run that this one continues: it is like this run but for its epochs."""
 
     epochs: float
@@ -374,7 +217,7 @@ class Extends:
         check_between("extends.turn", self.turn, 1)
 
 
-def with_extensions(schedule: Schedule, extends: Sequence[Extends], steps_per_epoch: int, total: int) -> Schedule:
+def with_extensions(schedule: Schedule, extends: Sequence[ShorterRun], steps_per_epoch: int, total: int) -> Schedule:
     """Return the schedule of a run of `total` steps, written in steps; lengths in percent are of what was added."""
     restarts = [extension for extension in extends if extension.how == "anew"]
     boundaries = [Duration(extension.epochs, "ep").whole_steps(steps_per_epoch, 0) for extension in restarts]
@@ -429,6 +272,30 @@ class NetworkSpec:
         return NetworkSpec(self.name, {key: value for key, value in self.options.items() if key not in trained})
 
 
+METHOD_CLASSES: Mapping[str, str] = {
+    "none": "spacedkd.methods.no_kd:NoKD",
+    "kd": "spacedkd.methods.kd:KD",
+    "hinton": "spacedkd.methods.hinton:Hinton",
+    "fitnet": "spacedkd.methods.fitnet:FitNet",
+    "lskd": "spacedkd.methods.lskd:LSKD",
+    "ctkd": "spacedkd.methods.ctkd:CTKD",
+    "dkd": "spacedkd.methods.dkd:DKD",
+    "eskd": "spacedkd.methods.eskd:ESKD",
+    "shake": "spacedkd.methods.shake:SHAKE",
+    "takd": "spacedkd.methods.takd:TAKD",
+    "ban": "spacedkd.methods.ban:BAN",
+    "dml": "spacedkd.methods.dml:DML",
+    "kdcl": "spacedkd.methods.kdcl:KDCL",
+    "tsb-like": "spacedkd.methods.tsb:TSB",
+    "pcl": "spacedkd.methods.pcl:PCL",
+    "one": "spacedkd.methods.one:ONE",
+    "self-kd": "spacedkd.methods.self_kd:SelfKD",
+    "dlb": "spacedkd.methods.dlb:DLB",
+    "ps-kd": "spacedkd.methods.ps_kd:PSKD",
+}
+"""name -> where the class is written: a method, and torch, is imported only when it is used"""
+
+
 @dataclass(frozen=True)
 class MethodSpec:
     """A distillation method by name, and its settings.
@@ -448,15 +315,44 @@ class MethodSpec:
         check_fields(self)
         if ":" in self.name:
             return
-        object.__setattr__(self, "name", same_name(self.name, METHODS))
+        object.__setattr__(self, "name", same_name(self.name, METHOD_CLASSES))
         object.__setattr__(self, "options", with_truth(self.options))
-        if self.name not in METHODS:
-            raise unknown("method", self.name, METHODS)
+        if self.name not in METHOD_CLASSES:
+            raise unknown("method", self.name, METHOD_CLASSES)
+
+
+LOGGERS = {
+    "csv": ("", ""),
+    "tensorboard": ("tensorboard", ""),
+    "wandb": ("wandb", "wandb"),
+    "mlflow": ("mlflow", "mlflow"),
+}
+"""name -> the module a logger needs, if any, and the package that pip installs; empty where an extra has that name"""
+
+
+def check_loggers(names: Iterable[str]) -> None:
+    """Refuse a logger that does not exist, and one that is named twice."""
+    seen = set()
+    for name in names:
+        if name not in LOGGERS:
+            raise unknown("logger", name, LOGGERS)
+        if name in seen:
+            raise UserError(f"Logger {name} is named twice: once is enough.")
+        seen.add(name)
+
+
+def check_loggers_installed(names: Iterable[str]) -> None:
+    """Refuse a logger whose library is not installed, before anything is trained."""
+    for name in names:
+        module, package = LOGGERS[name]
+        if module and find_spec(module) is None:
+            command = f"pip install {package}" if package else install_command(name)
+            raise UserError(f"Logging to {name} needs a library that is not installed: {command}")
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Everything that decides a run: data, networks, method, schedule, optimizer, and where it is computed.
+    """A run in one object: data, networks, method, schedule, optimizer, and where it is computed.
 
     Names, lengths and dictionaries stand for the objects they describe: "digits" for `DataSpec("digits")`, "1.5ep" for
     `Spaced("1.5ep")`. A field that does not fit is refused with a `UserError` when the spec is made.
@@ -529,7 +425,7 @@ class RunSpec:
     accumulate: int = option(1, later=True)
     """compute every batch in so many parts, one after the other, for one update: less memory at the same batch size;
     BatchNorm and losses over a whole batch, such as the feature norm, see a part at a time, as they do on devices"""
-    extends: tuple[Extends, ...] = option((), later=True)
+    extends: tuple[ShorterRun, ...] = option((), later=True)
     """the shorter runs that this one continues (`spacedkd train --extend RUN --epochs 120`)"""
     processes_before: tuple[str, ...] = option((), identity="changed")
     """of a run that was resumed on another number of processes: '2 until turn 586'; no run in one go has its bits"""
@@ -556,7 +452,7 @@ class RunSpec:
                 )
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
-        check_names(self.log)
+        check_loggers(self.log)
         for name in ("evaluate_every", "save_every", "log_every"):
             if getattr(self, name).amount == 0:
                 raise UserError(f"{name} must be at least one step, got 0. Write 1ep for once an epoch.")
@@ -615,20 +511,23 @@ def resumable_fields(spec: type[Any] = RunSpec, prefix: str = "") -> set[str]:
 
 
 def _python_names(spec: type, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the flag of every field, and its name in Python: batch-size and batch_size, lr and optimizer.lr."""
+    """Yield the flag of every field, and its name in Python: batch-size and batch_size, lr and optimizer.lr.
+
+    A flag that is on or off has its value with it: drop-last and data.drop_last=True.
+    """
     for entry in fields(spec):
         made = entry.default_factory() if callable(entry.default_factory) else None
         if is_dataclass(made):
             yield entry.name, entry.name  # a name alone stands for all of it
             yield from _python_names(type(made), f"{entry.name}.")
         else:
-            yield {"augmentation": "augment"}.get(entry.name, entry.name).replace("_", "-"), f"{prefix}{entry.name}"
+            flag = {"augmentation": "augment"}.get(entry.name, entry.name).replace("_", "-")
+            yield flag, f"{prefix}{entry.name}{'=True' * isinstance(entry.default, bool)}"
 
 
 PYTHON_NAMES.update(_python_names(RunSpec))
 PYTHON_NAMES.update(_python_names(AugmentSpec, "data.augment."))
 PYTHON_NAMES["augment"] = "data.augmentation"
-PYTHON_NAMES |= {"drop-last": "data.drop_last=True", "skip-bad": "data.skip_bad=True"}  # advice to set them
 
 
 def check_spec(spec: object) -> None:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import lazy_loader
 
-from spacedkd.config import registry
 from spacedkd.config.serialization import from_json, qualified_name, to_json
-from spacedkd.config.spec import MethodSpec
+from spacedkd.config.spec import METHOD_CLASSES, MethodSpec
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.user_code import load_object
 
@@ -33,7 +32,7 @@ class _Methods(UserDict[str, Any]):
         return load_object(self.data[name])
 
 
-METHODS: Mapping[str, type[Any]] = _Methods(registry.METHODS)
+METHODS: Mapping[str, type[Any]] = _Methods(METHOD_CLASSES)
 """the methods by name: frozen dataclasses that follow `Method`, each with its card, paper, weights and source"""
 
 
@@ -60,6 +59,6 @@ def describe(method: Method) -> MethodSpec:
         raise UserError(
             f"{method_class.__name__} must be a dataclass, so that its options can be written into the spec."
         )
-    names = {qualified: name for name, qualified in registry.METHODS.items()}
+    names = {qualified: name for name, qualified in METHOD_CLASSES.items()}
     qualified = qualified_name(method_class)
     return MethodSpec(names.get(qualified, qualified), to_json(method))

@@ -5,7 +5,7 @@ from itertools import compress, pairwise, product
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
-from spacedkd.config.overrides import value_at
+from spacedkd.config.serialization import value_at
 from spacedkd.report import findings
 from spacedkd.report.arms import Arm
 from spacedkd.report.charts import Panel, Tick, can_be_told_apart, domain, rounded

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from spacedkd.config.registry import LOGGERS
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import RunSpec, read_spec
+from spacedkd.config.spec import LOGGERS, RunSpec, read_spec
 from spacedkd.runs import checkpoint
 from spacedkd.runs.result import matches_digest, read_digests
 from spacedkd.runs.status import PROGRESS

@@ -44,11 +44,13 @@ PYTHON_NAMES: dict[str, str] = {
     "width": "network.width",
     "window": "schedule",
 }
-"""flag -> its name in Python; `spacedkd.config.spec` adds the fields of a spec"""
+"""flag -> its name in Python, with the value of a flag that is on or off; `spacedkd.config.spec` adds its fields"""
 _CHOICES = "accelerator augment method on-nonfinite optimizer precision rate strategy".split()
 """flags whose value is a plain word, which would otherwise be taken for the next word of the sentence"""
-_COMMAND = re.compile(r"spacedkd [a-z]+ .*?(?=\. |, or |$)")
-_FLAG = re.compile(r"(?<![\w'\"/-])--([a-z][a-z-]*[a-z])(?:( | ?=)(\S*[^\s.,:;()]))?")
+_FLAG_OR_COMMAND = re.compile(
+    r"(?P<command>spacedkd [a-z]+ .*?(?=\. |, or |$))"
+    r"|(?<![\w'\"/-])--(?P<flag>[a-z][a-z-]*[a-z])(?:(?P<sign> | ?=)(?P<value>\S*[^\s.,:;()]))?"
+)
 _command_line = False
 
 
@@ -81,27 +83,23 @@ def in_python(line: str) -> str:
     >>> in_python("Use --method kd, --clip 1 or --set method.temperature=4: spacedkd train --resume runs/x --restart")
     "Use method='kd', optimizer.clip=1 or method.temperature=4: spacedkd train --resume runs/x --restart"
     """
-    if "--" not in line:
-        return line
-    made, end = [], 0
-    for command in _COMMAND.finditer(line):
-        made += [_FLAG.sub(_python_name, line[end : command.start()]), command.group()]
-        end = command.end()
-    return "".join([*made, _FLAG.sub(_python_name, line[end:])])
+    return _FLAG_OR_COMMAND.sub(_python_name, line)
 
 
-def _python_name(found: re.Match[str]) -> str:
-    flag, sign, value = found[1], found[2] or "", found[3] or ""
+def _python_name(match: re.Match[str]) -> str:
+    flag, sign, value = match["flag"], match["sign"] or "", match["value"] or ""
     if flag == "set":
         return value.strip("'")
-    if flag not in PYTHON_NAMES:
-        return found[0]
+    if flag not in PYTHON_NAMES:  # also a whole command
+        return match[0]
     name = PYTHON_NAMES[flag]
     if flag == "resume":  # it names the run, which train() is given anyway
         return name
+    if value in ("True", "False"):
+        return f"{name.removesuffix('=True')}={value}"
     if value in ("online", "offline") or (flag in _CHOICES and re.fullmatch(r"[a-z\d][\w.-]*", value)):
         return f"{name}={value!r}"
-    return f"{name}={value}" if re.fullmatch(r"True|False|[A-Z]+|[\d.]+\w*", value) else f"{name}{sign}{value}"
+    return f"{name}={value}" if re.fullmatch(r"[A-Z]+|[\d.]+\w*", value) else f"{name}{sign}{value}"
 
 
 class UserError(ValueError):
@@ -128,9 +126,9 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-def _from_another_process(kind: type[UserError], arguments: Iterable[Any], text: str, known: Any) -> UserError:
+def _from_another_process(kind: type[UserError], arguments: Iterable[Any], text: str, attributes: Any) -> UserError:
     error = kind(*arguments)
-    error.__dict__.update(known)
+    error.__dict__.update(attributes)
     error.__cause__ = RemoteTraceback(text) if text else None
     return error
 
@@ -311,7 +309,7 @@ def printable(text: str) -> str:
     >>> printable("caf\u00e9 \x1b[2J\r\n")
     'caf\xe9 \\x1b[2J\\r\\n'
     """
-    return _NOT_PRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _NOT_PRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def first_line(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from spacedkd.config.objects import Objects
 from spacedkd.config.resolve import ResolvedRun, resolve, resolve_spec
-from spacedkd.config.spec import Extends, RunSpec, check_folder, check_spec, read_spec
+from spacedkd.config.spec import RunSpec, ShorterRun, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.runs import checkpoint
 from spacedkd.runs.folder import RunFolder
@@ -47,7 +47,7 @@ def extend_spec(
     check_same_data(folder, old.data, "--extend: ")
 
     def extended(how: Literal["exact", "warm", "anew"]) -> RunSpec:
-        extends = (*shorter.extends, Extends(shorter.epochs, turns, how))
+        extends = (*shorter.extends, ShorterRun(shorter.epochs, turns, how))
         return resolve_spec(replace(shorter, epochs=spec.epochs, extends=extends), objects, library)
 
     new = resolve(extended("exact"), objects, library)

@@ -13,8 +13,8 @@ from timm.optim import create_optimizer_v2, get_optimizer_class
 from torch import Tensor, nn
 
 from spacedkd.config.objects import MakeOptimizer
+from spacedkd.config.optimizer import OptimizerSpec
 from spacedkd.config.serialization import by_signature
-from spacedkd.config.spec import OptimizerSpec
 from spacedkd.runtime.errors import UserError, first_line, unknown
 from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
 from spacedkd.training import device

@@ -18,9 +18,8 @@ from typing import Any, Protocol
 from lightning_fabric.loggers.csv_logs import CSVLogger
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-from spacedkd.config.registry import LOGGERS, check_installed
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import RunSpec
+from spacedkd.config.spec import LOGGERS, RunSpec, check_loggers_installed
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.files import Folder, write_json
@@ -102,7 +101,7 @@ class Loggers(Callback):
     """
 
     def __init__(self, names: Sequence[str] = (), user_loggers: Sequence[RunLogger] = ()) -> None:
-        check_installed(names)
+        check_loggers_installed(names)
         self._names, self._user_loggers = names, user_loggers
         self._named: dict[str, tuple[RunLogger, frozenset[EntryKey]]] = {}
         """each named logger, with the entries it has been told before"""

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from spacedkd.config.objects import Objects
+from spacedkd.config.optimizer import OptimizerSpec, RateSpec
 from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import DataSpec, NetworkSpec, OptimizerSpec, RateSpec, read_spec
+from spacedkd.config.spec import DataSpec, NetworkSpec, read_spec
 from spacedkd.data import sources
 from spacedkd.data.inputs import Inputs, cast_floats
 from spacedkd.data.run_data import RunData

@@ -13,8 +13,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from spacedkd.config.optimizer import OptimizerSpec, RateSpec
 from spacedkd.config.resolve import resolve
-from spacedkd.config.spec import OptimizerSpec, RateSpec, check_folder, read_spec
+from spacedkd.config.spec import check_folder, read_spec
 from spacedkd.models.classifier import Logits
 from spacedkd.runtime.errors import UserError, check_between, pluralize, whole_number
 from spacedkd.schedule import Duration, Schedule, Spaced
