@@ -69,7 +69,7 @@ BAD_FLAGS = {
     "--precision 8-bit": "Unknown precision '8-bit'",
     "--precision 16-mixed": "Unknown precision '16-mixed'. Did you mean 'bf16-mixed'",
     "--accelerator tpu": "Unknown accelerator 'tpu'",
-    "--accelerator cuda": "This machine cannot do that",
+    "--accelerator cuda": "This machine cannot run that",
     "--threads 0": "threads must be",
     "--threads 4000": "threads must be at most",
     "--workers 4000": "workers must be at most",

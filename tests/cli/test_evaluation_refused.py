@@ -50,7 +50,7 @@ BAD_FLAGS = {
     "--hessian --train-images 9": "train_images must be at least 10, one image of each class",
     "--batch-size 0": "batch_size must be at least 1",
     "--threads 0": "--threads must be at least 1",
-    "--accelerator tpu": "There is no tpu here",
+    "--accelerator tpu": "tpu",
     "--network resnet18_small": "Give run folders or a --network, not both",
     "--weights file": "--weights goes with --network",
     "--data digits": "--data goes with --network",
@@ -67,7 +67,7 @@ def test_bad_flags(typed: str, trained: Path, capsys: pytest.CaptureFixture[str]
 def test_a_run_without_a_finished_student(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs / "kd" / "0"
     (run / "result.json").unlink()
-    assert "is not finished, so it has no student to measure" in refused(["evaluate", str(run)], capsys)
+    assert "is not finished" in refused(["evaluate", str(run)], capsys)
     assert not (run / "evaluation.json").exists()
     main(["evaluate", str(run), "--unfinished"])
     assert (run / "evaluation.json").exists()

@@ -57,7 +57,7 @@ def test_signals_save_after_the_turn_and_the_run_goes_on_to_the_same_bits(
             with pytest.raises(SystemExit) as stop:
                 main(words)
         assert stop.value.code == code
-        assert f"everything is saved. Continue with: spacedkd train --resume '{run}'\n" in capfd.readouterr().err
+        assert f"everything is saved. Resume with: spacedkd train --resume '{run}'\n" in capfd.readouterr().err
         assert signal.getsignal(number) == before, "the handlers are those of before"
         words = ["train", "--resume", str(run)]
     main(words)
@@ -94,7 +94,7 @@ def test_a_second_signal_stops_at_once_and_an_ignored_one_is_ignored(
         with pytest.raises(SystemExit) as stop:
             main([*KD, "--out", str(run)])
     assert stop.value.code == 143
-    assert "Stopped at once. Continue with: spacedkd train --resume" in capfd.readouterr().err
+    assert "Stopped at once. Resume with: spacedkd train --resume" in capfd.readouterr().err
     assert not (run / "checkpoint").exists()
     usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
@@ -118,7 +118,7 @@ def test_a_stop_before_anything_is_trained_is_one_line(
                 main([*words, "--out", str(tmp_path / "run")] if words else [])
         assert stop.value.code == 130
         (line,) = capfd.readouterr().err.splitlines()
-        assert line.endswith("Continue with: the same command")
+        assert line.endswith("Resume with: the same command")
     assert not [*tmp_path.iterdir()]
 
 

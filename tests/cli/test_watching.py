@@ -90,7 +90,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
     row, count, way = said(capsys, "status", str(tmp_path))
     assert re.match(r"a run  stopped  teacher 1\.4 of 3 epochs, 43 %  \d+ s left  student \d+\.\d %, teacher", row)
     assert count == "1 stopped."
-    assert way == f"'{run}': Go on from turn 13 of 30: spacedkd train --resume '{run}'"
+    assert way == f"'{run}': Resume from turn 13 of 30 with: spacedkd train --resume '{run}'"
     with pytest.raises(SystemExit):
         main(["report", str(run)])
     assert f"No finished run in {run}. Resume one with: spacedkd train --resume '{run}'" in " ".join(
@@ -123,7 +123,7 @@ def test_a_run_that_is_trained_says_by_whom_and_one_that_was_killed_does_not(
     shutil.copy(tmp_path / "kept", run / PROGRESS)  # as a kill leaves it
     _, count, way = said(capsys, "status", str(run))
     assert count == "1 killed."
-    assert way.startswith(f"{run}: Go on from turn 8 of 30: give the command that made it again (compare, ")
+    assert way.startswith(f"{run}: Resume from turn 8 of 30 with: ")
     elsewhere = json.loads((run / PROGRESS).read_text()) | {"host": "another", "process": 1}
     (run / PROGRESS).write_text(json.dumps(elsewhere))
     assert state_of(run).state == "training", "it was heard of a moment ago"
@@ -171,7 +171,7 @@ def test_what_a_run_says_of_itself_may_be_nonsense(
     row, count, way = said(capsys, "status", str(run))
     assert " stopped " in row
     assert "70.0 %" in row
-    assert (count, "Go on" in way) == ("1 stopped.", True)
+    assert (count, f"--resume {run}" in way) == ("1 stopped.", True)
 
 
 @pytest.mark.parametrize(

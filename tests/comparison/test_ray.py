@@ -216,7 +216,7 @@ def test_stopped_runs_go_on_from_the_command_line(
             main(words)
     assert stopped.value.code == 143
     assert not forced, "of a task that has ended, this may abort the process that asks"
-    assert "everything is saved. Continue with: the same command" in capsys.readouterr().err
+    assert "everything is saved. Resume with: the same command" in capsys.readouterr().err
     run = tmp_path / "runs/online/seed0"
     with FileLock(run / ".lock", timeout=20):
         assert not [*tmp_path.rglob("result.json")], "the task was stopped before its end"

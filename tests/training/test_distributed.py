@@ -29,7 +29,7 @@ SECONDS = 20
 """a rank that waits has stopped by then, on a busy machine too; torch itself would wait for half an hour"""
 
 
-SO = "so all stop. Continue with:"
+SO = "so all stop. Resume with:"
 
 
 def said(errors: str) -> str:
@@ -125,7 +125,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, tw
     os.kill(second[0], signal.SIGUSR1)  # one of them is asked, and all stop after the same turn
     ((code, _, errors),) = finished([first])
     assert code == 143
-    assert errors.splitlines()[-1] == f"spacedkd: Stopped, and everything is saved. Continue with: {GO_ON} {run}"
+    assert errors.splitlines()[-1] == f"spacedkd: Stopped, and everything is saved. Resume with: {GO_ON} {run}"
     assert gone(second)
 
     (first,) = started([*train_words, "--resume", str(run)], {0: {}})
@@ -135,7 +135,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, tw
     assert time.monotonic() - killed < SECONDS
     assert (code, said(errors)) == (
         2,
-        f"spacedkd: Process 1 of 0 to 1 has died, so all stop. Continue with: {GO_ON} {run}",
+        f"spacedkd: Process 1 of 0 to 1 has died, so all stop. Resume with: {GO_ON} {run}",
     )
 
     one = shutil.copytree(run, tmp_path / "one")
@@ -145,7 +145,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, tw
     assert time.monotonic() - killed < SECONDS
     assert (code, said(errors)) == (
         2,
-        f"spacedkd: Process 0 of 0 to 1 has died, so all stop. Continue with: {GO_ON} {run}",
+        f"spacedkd: Process 0 of 0 to 1 has died, so all stop. Resume with: {GO_ON} {run}",
     )
 
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]

@@ -73,7 +73,7 @@ def test_weights_that_overflow_are_not_saved_over_good_ones(tmp_path: Path, tiny
         ("--method none --lr 300 --epochs 0.875", "weights are not finite|loss is not finite"),
         ("--method kd --epochs 2 --set method.feature_weight=1e32", r"Lower --set method.feature_weight \(1e\+32\)"),
         ("--method none --weight-decay 1e30", "weight_decay must be from 0 to 1e.06, got 1e.30"),
-        ("--method none --lr 1e30", r"Lower --lr \(1e\+30\), or shorten gradients"),
+        ("--method none --lr 1e30", r"Lower --lr \(1e\+30\), or clip gradients"),
     ],
 )
 def test_a_run_that_diverges_says_what_to_try(

@@ -185,7 +185,7 @@ def test_a_logger_that_fails_ends_no_run(
     run = train(replace(tiny, epochs=1, log=("wandb",)), tmp_path / "run")
     assert run.student() >= 0
     said = capsys.readouterr().err
-    assert said == "Logging to wandb failed (ConnectionError: no network). The run goes on without it.\n"
+    assert said == "Logging to wandb failed (ConnectionError: no network). The run continues without it.\n"
 
 
 def test_a_logger_that_cannot_begin_is_one_line_and_takes_no_folder(

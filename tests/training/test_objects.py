@@ -402,7 +402,7 @@ def test_a_learning_rate_of_ones_own(tmp_path: Path) -> None:
         ({"data": 3}, "pair"),
         ({"lr": lambda: 0.1}, "fails at step 0: TypeError"),
         ({"optimizer": lambda: None}, "a function of named parameters, fails: TypeError"),
-        ({"network": lambda: Small().requires_grad_(False)}, "Nothing of the network learns"),
+        ({"network": lambda: Small().requires_grad_(False)}, "no parameter with requires_grad"),
         ({"collate": list}, "give data=(train, test) too"),
     ],
 )

@@ -94,7 +94,6 @@ def test_other_data_behind_the_same_path_is_refused(
     for error, run in ((resumed, "run"), (measured, "whole"), (followed, "whole")):
         line = f"The data of {place / run} has changed since it began: {said}"
         assert str(error.value).removeprefix("teacher_path: ").startswith(line)
-        assert "Put the old data back, or train again in a new folder." in str(error.value)
     assert (place / "run" / "classes.json").read_bytes() == before
     assert not (tmp_path / "follower").exists()
 
@@ -137,7 +136,7 @@ def test_a_copy_of_the_data_is_the_same_and_old_runs_go_on(begun: tuple[RunSpec,
     assert json.loads(file.read_text())["digest"]["training"]["images"] == 8
     for damaged in ("", "[]", '{"classes": 3}', '{"classes": null, "digest": 4, "items": {}}'):
         file.write_text(damaged)
-        with pytest.raises(UserError, match=r"classes\.json .* Delete it to go on"):
+        with pytest.raises(UserError, match=r"classes\.json .* Delete it"):
             trained_models.load_run(place / "run")
 
 

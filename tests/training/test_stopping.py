@@ -59,7 +59,7 @@ def test_a_pipeline_with_workers_saves_both_of_its_processes(tmp_path: Path) -> 
     code, said = stopped(words, [run, run / "teacher"], signal.SIGTERM)
     assert (code, said) == (
         143,
-        f"spacedkd: Stopped, and everything is saved. Continue with: spacedkd train --resume {run}",
+        f"spacedkd: Stopped, and everything is saved. Resume with: spacedkd train --resume {run}",
     )
     assert_saved(run)
     assert_saved(run / "teacher")
@@ -70,7 +70,7 @@ def test_all_runs_of_a_comparison_are_saved(tmp_path: Path) -> None:
     words = ["compare", *TINY, *arms, "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
     runs = [tmp_path / "a/seed0", tmp_path / "b/seed0"]
     code, said = stopped(words, runs, signal.SIGINT)
-    assert (code, said) == (130, "spacedkd: Stopped, and everything is saved. Continue with: the same command")
+    assert (code, said) == (130, "spacedkd: Stopped, and everything is saved. Resume with: the same command")
     for run in runs:
         assert_saved(run)
 

@@ -57,6 +57,6 @@ def test_a_follower_whose_path_was_removed_is_not_begun_again(tmp_path: Path, ti
     train(spec, tmp_path / "run")
     before = contents(tmp_path / "run")
     min((tmp_path / "leader/path/teacher").glob("*.safetensors")).unlink()
-    with pytest.raises(UserError, match="Delete .*run and give the command that made it again"):
+    with pytest.raises(UserError, match="delete .*run and run the command"):
         train(spec, tmp_path / "run", restart=True)
     assert contents(tmp_path / "run") == before

@@ -330,8 +330,8 @@ def test_an_import_that_fails_is_named_by_its_line(
         ("use --drop-last or another --batch-size.", "use data.drop_last=True or another batch_size."),
         ("--set network.input_size=224 (teacher.", "network.input_size=224 (teacher."),
         (
-            "Continue with: spacedkd train --resume runs/x --restart",
-            "Continue with: spacedkd train --resume runs/x --restart",
+            "Resume with: spacedkd train --resume runs/x --restart",
+            "Resume with: spacedkd train --resume runs/x --restart",
         ),
         ("say --trust-code.", "say trust_code=True."),
         ("no flag --bogus of 'runs/--lr'", "no flag --bogus of 'runs/--lr'"),

@@ -88,7 +88,7 @@ def _main(words: Sequence[str]) -> None:
         _print_error(error)
         sys.exit(2)
     except KeyboardInterrupt:
-        say_error("Stopped. Continue with: the same command")
+        say_error("Stopped. Resume with: the same command")
         sys.exit(130)
     finally:
         if sys.exception() is not None:  # the exit code is decided, whether output can be written or not

@@ -87,7 +87,7 @@ def until_stopped(next_command: Callable[[], str]) -> Iterator[Signals]:
         except (Stopped, KeyboardInterrupt) as end:
             saved = isinstance(end, Stopped)
             state = "Stopped, and everything is saved" if saved else "Stopped at once"
-            say_error(f"{state}. Continue with: {next_command()}")
+            say_error(f"{state}. Resume with: {next_command()}")
             if saved and stop.received is None:  # another rank got the signal
                 stop.received = signal.SIGTERM
             sys.exit(0 if processes.rank() else stop.code)  # a rank that fails would have the first one killed

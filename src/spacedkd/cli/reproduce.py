@@ -143,7 +143,7 @@ def _train(reproduction: Reproduction, jobs: int | None, ray: str | None, budget
     with until_stopped(lambda: "the same command") as signals, jobs_progress(runs - finished) as progress:
         trained = reproduction.train(jobs=jobs, ray=ray, budget=budget, progress=progress, stop=signals)
         if trained.out_of_time:
-            say("The time is up, and everything is saved. Continue with: the same command")
+            say("The time is up, and everything is saved. Resume with: the same command")
     for error in trained.errors.values():
         say_error(str(error))
     return bool(trained.errors)

@@ -146,7 +146,7 @@ def _way_on(one: RunState) -> Iterator[str]:
         resume = f"spacedkd train --resume {place}"
         belongs = one.spec is not None and one.spec.label
         way = f"give the command that made it again (compare, reproduce), or: {resume}" if belongs else resume
-        yield f"{place}: {f'{one.reason} ' if one.reason else ''}Go on{saved}: {way}"
+        yield f"{place}: {f'{one.reason} ' if one.reason else ''}Resume{saved} with: {way}"
 
 
 def _listed_row(one: RunState) -> tuple[str, ...]:

@@ -187,7 +187,7 @@ def _train_until_done(
         try:
             folder.check()
         except Moved as error:
-            where = "" if error.path is None else " Continue with the same command and the new name of the folder."
+            where = "" if error.path is None else " Resume with the same command and the new name of the folder."
             raise Moved(f"{error}{where}", error.path) from None
         return stop()
 

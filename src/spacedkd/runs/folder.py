@@ -87,7 +87,7 @@ class RunFolder:
                     self.handle.remove_leftovers(folder)
                 yield
         except Moved as error:
-            way_out = "" if error.path is None else f" Continue with: spacedkd train --resume {error.path}"
+            way_out = "" if error.path is None else f" Resume with: spacedkd train --resume {error.path}"
             raise Moved(f"{error}{way_out}", error.path) from None
         except LockHeld as error:
             line = f"Another process is training in {self.path}: {error} Wait for it or stop it first."

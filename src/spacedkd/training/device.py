@@ -61,7 +61,7 @@ def start_fabric(spec: RunSpec, find_unused_parameters: bool) -> Fabric:
             **_precision(spec),
         )
     except Exception as error:  # Fabric raises many kinds for hardware that is not there
-        raise UserError(f"This machine cannot do that: {(str(error).splitlines() or [repr(error)])[0]}") from None
+        raise UserError(f"This machine cannot run that: {first_line(error)}") from None
     end_with_first_rank()
     os.environ[STARTED_BY] = str(os.getpid())  # read by the processes that Fabric starts now
     with rendezvous_timeout(engine.processes):

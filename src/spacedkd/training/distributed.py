@@ -209,7 +209,7 @@ class _RankWatcher(threading.Thread):
     def _fail(self, rank: int, error: str) -> None:
         """End this process because a rank has failed with an error, or was killed and sent none."""
         was_killed = not error
-        killed = f"Process {rank} of 0 to {self.ranks - 1} has died, so all stop. Continue with: {self.resume_command}"
+        killed = f"Process {rank} of 0 to {self.ranks - 1} has died, so all stop. Resume with: {self.resume_command}"
         self.message = killed if was_killed else error
         self.peer_failed.set()
         if was_killed and self.rank == 1:  # the first rank prints; if it was the one killed, the second does

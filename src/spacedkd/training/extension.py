@@ -57,34 +57,42 @@ def extend_spec(
         is_exact = all(earlier.how == "exact" for earlier in shorter.extends) and _same_updates(old, new, turns)
         return extended("exact" if is_exact else "warm")
 
-    length = pluralize(spec.epochs, "epoch")
-    if turns < len(old.timeline):
-        raise UserError(
-            f"--extend: {folder.path} was stopped within turns that a run of {length} does not have. Finish it first: "
-            f"spacedkd train --resume {folder.path}"
-        )
-    other_turns = UserError(
-        f"--extend: a run of {length} has other turns than {folder.path} long before its end (lengths in percent, or a "
-        f"window), so it is no part of one. Train all {length} in a new folder."
-    )
-    if old.spec.schedule is None or not with_defaults(old.spec.schedule).restarts:
-        raise other_turns
+    _check_restarts(old, turns, folder, spec.epochs)
     try:
         new = resolve(extended("anew"), objects, library)
     except UserError as error:
         added = pluralize(spec.epochs - shorter.epochs, "epoch")
-        raise UserError(f"--extend: what {run} had begun does not fit into the {added} added: {error}") from None
+        raise UserError(f"--extend: the schedule of {run} does not fit into the {added} added: {error}") from None
     if not _same_turns(old, new, turns):
-        raise other_turns
+        raise _other_turns(folder, spec.epochs)
     return extended("anew")
+
+
+def _check_restarts(old: ResolvedRun, turns: int, folder: RunFolder, epochs: float) -> None:
+    """Refuse a run whose schedule cannot start again where it ended, or that has not ended yet."""
+    if turns < len(old.timeline):
+        raise UserError(
+            f"--extend: {folder.path} was stopped within turns that a run of {pluralize(epochs, 'epoch')} does not "
+            f"have. Finish it first: spacedkd train --resume {folder.path}"
+        )
+    if old.spec.schedule is None or not with_defaults(old.spec.schedule).restarts:
+        raise _other_turns(folder, epochs)
+
+
+def _other_turns(folder: RunFolder, epochs: float) -> UserError:
+    length = pluralize(epochs, "epoch")
+    return UserError(
+        f"--extend: a run of {length} has other turns than {folder.path} long before its end (lengths in percent, or a "
+        f"window), so it cannot be extended to that. Train all {length} in a new folder."
+    )
 
 
 def check_extended_run_given(spec: RunSpec, run: Path | RunFolder | None, folder: RunFolder) -> None:
     """Refuse a spec that continues another run, if that run is not given and this folder has not begun from it."""
     if spec.extends and run is None and not folder.begin.exists():
         raise UserError(
-            "This spec goes on where another run ended: name that run with --extend RUN. To train all of it in one "
-            "go give --set 'extends=[]'."
+            "This spec extends another run: name that run with --extend RUN, or train all of it in one go with --set "
+            "'extends=[]'."
         )
 
 
@@ -99,17 +107,19 @@ def _spec_of_shorter_run(spec: RunSpec, folder: RunFolder, objects: Objects, lib
     if saved.teacher_path is not None or saved.engine.pipeline:
         where = "in another process" if saved.engine.pipeline else f"in {saved.teacher_path}"
         raise UserError(
-            f"--extend: the teacher of {folder.path} learned {where}, and how it would go on was not kept here. Train "
-            f"all {pluralize(spec.epochs, 'epoch')} in a new folder."
+            f"--extend: the teacher of {folder.path} was trained {where}, so there is nothing here to continue it from. "
+            f"Train all {pluralize(spec.epochs, 'epoch')} in a new folder."
         )
     if spec.record or spec.teacher_path is not None or spec.engine.pipeline:
-        raise UserError("--extend: a run that is extended trains its own teacher: leave out what records or follows.")
+        raise UserError(
+            "--extend: an extended run trains its own teacher: leave out --record, --teacher-path and --pipeline."
+        )
     # The number of threads shows in the bits, so it stays.
     engine = replace(spec.engine, threads=saved.engine.threads or spec.engine.threads)
     shorter = resolve_spec(replace(spec, epochs=saved.epochs, extends=saved.extends, engine=engine), objects, library)
     if saved.fingerprint() not in shorter.fingerprints():
         raise UserError(
-            f"--extend: {folder.path} differs from what is asked for in more than its epochs (see its spec.json). Take "
+            f"--extend: {folder.path} differs from this config in more than its epochs (see its spec.json). Use "
             f"its own spec: replace(read_spec({str(folder.path)!r}), epochs={spec.epochs:g})."
         )
     return shorter
@@ -118,11 +128,12 @@ def _spec_of_shorter_run(spec: RunSpec, folder: RunFolder, objects: Objects, lib
 def _turns_done(folder: RunFolder) -> int:
     """Return the number of turns after which a run's newest checkpoint was saved; refuse a run without one."""
     if not checkpoint.generations(folder.checkpoint):
-        raise UserError(f"--extend: {folder.path} has no checkpoint to go on from: train in a new folder.")
+        raise UserError(f"--extend: {folder.path} has no checkpoint to continue from: train in a new folder.")
     newest = checkpoint.newest(folder.checkpoint, folder.journal)
     if newest.damage and folder.finished():
         raise UserError(
-            f"--extend: {newest.damage} Repair it from the one before it with: spacedkd train --resume {folder.path}"
+            f"--extend: {newest.damage} Repair it from the checkpoint before it with: "
+            f"spacedkd train --resume {folder.path}"
         )
     return newest.position.turns
 
@@ -156,7 +167,7 @@ def copy_start(run: RunFolder, folder: RunFolder, longer: ResolvedRun) -> None:
     newest = checkpoint.newest(run.checkpoint, run.journal).path
     position = checkpoint.copy_for_extension(newest, folder.first_checkpoint, spec.fingerprint(), folder.handle)
     if position.turns != spec.extends[-1].turn:
-        raise UserError(f"--extend: {run.path} has gone on meanwhile. Give the command again.")
+        raise UserError(f"--extend: {run.path} was trained further meanwhile. Run the command again.")
     with folder.handle.write_whole(folder.begin / "journal.jsonl") as file, run.handle.reading(run.journal) as journal:
         file.write(journal.read(position.journal_bytes))
     folder.handle.remove_tree(folder.begin / "best")
@@ -165,7 +176,7 @@ def copy_start(run: RunFolder, folder: RunFolder, longer: ResolvedRun) -> None:
         if not matches_digest(run.handle, run.best / WEIGHTS, position.best_digest or None):
             raise UserError(
                 f"--extend: {run.best / WEIGHTS} was changed or damaged: it is not the best student of that run. "
-                f"Remove {run.best} to go on without it."
+                f"Remove {run.best} to continue without it."
             )
         _copy_folder(run, run.best, folder, folder.begin / "best")
 

@@ -98,7 +98,7 @@ class Guard(Callback):
                 self.check_weights(turn)
             advice = "" if error.item is not None else f" {way_out(self.state.run.spec)}"
             line = f"Training diverged: at step {turn.step} it cannot be evaluated. {error}{advice}"
-            raise Diverged(f"{line} What was saved before is as it was.", turn.role, turn.step) from None
+            raise Diverged(f"{line} Saved files are unchanged.", turn.role, turn.step) from None
 
     def _diverged(self, what: str, role: str, step: int) -> Diverged:
         verb = "are" if what.endswith("weights") else "is"
@@ -108,9 +108,9 @@ class Guard(Callback):
         else:
             line = (
                 f"Item {item} of the training data holds NaN or infinity, so that {what} {verb} not finite at step "
-                f"{step}. Mend the item, or leave it out of the dataset."
+                f"{step}. Correct the item, or leave it out of the dataset."
             )
-        return Diverged(f"{line} What was saved before is as it was.", role, step)
+        return Diverged(f"{line} Saved files are unchanged.", role, step)
 
     def _item_not_finite(self) -> int | None:
         """Return the row of a training item that is not finite, among those used since the losses last were.
@@ -263,5 +263,5 @@ def way_out(spec: RunSpec) -> str:
     ]
     if suspects:
         return f"Lower {', '.join(f'{name} ({value:g})' for name, value in suspects)}."
-    more = "" if spec.optimizer.clip is not None else ", or shorten gradients with --clip 1"
-    return f"Lower --lr ({spec.optimizer.lr:g}){more}; --on-nonfinite skip leaves such updates out."
+    more = "" if spec.optimizer.clip is not None else ", or clip gradients with --clip 1"
+    return f"Lower --lr ({spec.optimizer.lr:g}){more}; --on-nonfinite skip undoes such updates."

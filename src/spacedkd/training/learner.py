@@ -179,7 +179,7 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, make: MakeOptimizer | 
     if make is None and is_user_code(spec.name):
         make = load_object(spec.name)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError("Nothing of the network learns: none of its parameters has requires_grad.")
+        raise UserError("The network has no parameter with requires_grad, so nothing would be learned.")
     if make is not None:
         return _call_user(make, model, spec.name)
     momentum = {} if spec.momentum is None else {"momentum": spec.momentum}

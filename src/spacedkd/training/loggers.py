@@ -155,7 +155,7 @@ class Loggers(Callback):
         except Exception as error:
             del self._named[name]
             print_notice(
-                f"Logging to {name} failed ({type(error).__name__}: {first_line(error)}). The run goes on without it."
+                f"Logging to {name} failed ({type(error).__name__}: {first_line(error)}). The run continues without it."
             )
 
 

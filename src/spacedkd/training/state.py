@@ -119,7 +119,9 @@ def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) ->
     trajectories = {role: trajectory_settings(run, role, models) for role in shared_roles(run)}
     replayed = {} if spec.teacher_path is None else find_trajectories(run, trajectories)
     if spec.record and not trajectories.keys() - replayed.keys():
-        raise UserError("--record: everybody who leads learns elsewhere, by --teacher-path. Leave one of them out.")
+        raise UserError(
+            "--record has nothing to record: --teacher-path replays every teacher. Leave one of the two out."
+        )
     learning = [role for role in run.roles if role not in replayed]
     names = sorted({method.learners[role] for role in learning})
     fabric = device.start_fabric(spec, find_unused_parameters=len(names) < len(learning))
@@ -166,7 +168,7 @@ def update_average(average: nn.Module, module: nn.Module, decay: float, step: in
 
 # The data of a run must stay what it was: classes.json in its folder has the classes and a digest.
 
-_WAY_OUT = "Put the old data back, or train again in a new folder."
+_WAY_OUT = "Restore the old data, or train in a new folder."
 
 
 def check_same_data(folder: RunFolder, data: RunData, who: str = "", restart: bool = False) -> None:
@@ -177,7 +179,7 @@ def check_same_data(folder: RunFolder, data: RunData, who: str = "", restart: bo
     """
     if not folder.classes.exists():
         return
-    way_out = "Delete it to go on without knowing whether the data is the same."
+    way_out = "Delete it to continue without knowing whether the data is the same."
     try:
         before = read_checked(folder.classes, ClassesDocument, within=folder.path, way_out=way_out)
     except Damaged:
@@ -189,7 +191,7 @@ def check_same_data(folder: RunFolder, data: RunData, who: str = "", restart: bo
         return
     if not restart:
         raise UserError(f"{who}The data of {folder.path} {changed}. {_WAY_OUT}")
-    print_notice(f"The data of {folder.path} {changed}. It starts again with the data as it is now.")
+    print_notice(f"The data of {folder.path} {changed}. The run restarts with the data as it is now.")
 
 
 def _change(before: ClassesDocument, data: RunData) -> str | None:

@@ -122,7 +122,7 @@ class BestStudent(Callback):
         if self._position.best_digest and not is_later and self.digest != self._position.best_digest:
             raise UserError(
                 f"{weights} was changed or damaged: it is not the best student of this run. Remove {self._folder.best} "
-                f"to go on without it, or begin again with: spacedkd train --resume {self._folder.path} --restart"
+                f"to continue without it, or restart with: spacedkd train --resume {self._folder.path} --restart"
             )
 
     def _best_entry(self) -> Mapping[str, Any] | None:
@@ -177,7 +177,7 @@ class BestStudent(Callback):
         if not matches_digest(self._folder.handle, self._folder.best / WEIGHTS, self.digest):
             raise UserError(
                 f"{self._folder.best / WEIGHTS} was changed while the run was trained. Remove {self._folder.best}, "
-                f"then go on without it: spacedkd train --resume {self._folder.path}"
+                f"then resume with: spacedkd train --resume {self._folder.path}"
             )
         return {"best": read_best_measurement(self._folder)}
 

@@ -119,9 +119,9 @@ def load_run(
     models = build_saved_models(run)
     saved = checkpoint.newest(folder.checkpoint, models=models)
     if saved.damage and folder.finished():
-        raise UserError(f"{saved.damage} Make it again from the one before it with: spacedkd train --resume {path}")
+        raise UserError(f"{saved.damage} Repair it from the checkpoint before it with: spacedkd train --resume {path}")
     if saved.damage:
-        print_notice(f"{saved.damage} The one before it is measured, which is of turn {saved.position.turns}.")
+        print_notice(f"{saved.damage} The checkpoint before it, of turn {saved.position.turns}, is evaluated instead.")
     learners = {*run.method.learners.values()}
     for name, model in models.items():  # before weights are loaded: those of 64-true do not fit into float32
         model.to(_training_dtype(run.spec.precision, learns=name in learners))
@@ -153,13 +153,13 @@ def _check_loadable(folder: RunFolder, path: Path, unfinished: bool) -> None:
         if folder.finished():
             raise UserError(
                 f"The checkpoint of {path} is gone, and all its models with it. Train it again with: spacedkd train "
-                f"--resume {path} --restart, or measure its student alone with --network and --weights {path}."
+                f"--resume {path} --restart, or evaluate its student alone with --network and --weights {path}."
             )
         raise UserError(f"{path} has no checkpoint yet. Train it with: spacedkd train --resume {path}")
     if not folder.finished() and not unfinished:
         raise UserError(
-            f"{path} is not finished, so it has no student to measure. Finish it with: spacedkd train --resume {path}, "
-            "or measure its last checkpoint with --unfinished."
+            f"{path} is not finished, so it has no student to evaluate. Finish it with: spacedkd train --resume "
+            f"{path}, or evaluate its last checkpoint with --unfinished."
         )
 
 
@@ -227,4 +227,4 @@ def device_for(accelerator: str) -> torch.device:
         return torch.device("mps")
     if accelerator in ("auto", "cpu"):
         return torch.device("cpu")
-    raise UserError(f"There is no {accelerator} here: use --accelerator cpu.")
+    raise UserError(f"This machine has no {accelerator}: use --accelerator cpu.")

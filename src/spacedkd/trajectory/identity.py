@@ -42,7 +42,7 @@ def check_shareable(run: ResolvedRun, role: str) -> None:
     others = [model for other, model in method.learners.items() if other != role]
     if method.determined_by(role) is None or method.learners[role] in others:
         raise UserError(
-            f"The {role} of {spec.method.name} learns from those that learn from it, so it cannot be recorded or "
+            f"The {role} of {spec.method.name} learns from roles that learn from it, so it cannot be recorded or "
             "replayed: leave out --record and --teacher-path."
         )
     if spec.frozen_mode == "train" or spec.optimizer.moves_frozen:

@@ -40,7 +40,7 @@ def check_pipeline(run: ResolvedRun, teacher: Path) -> None:
     if spec.engine.processes > 1:
         raise UserError("--pipeline gives teacher and student a device each: leave out --devices and --nodes.")
     if spec.record or spec.teacher_path not in (None, str(teacher.resolve())):
-        raise UserError("--pipeline hands its own teacher over: leave out --record and --teacher-path.")
+        raise UserError("--pipeline trains and records its own teacher: leave out --record and --teacher-path.")
     for role in run.roles[:-1]:
         check_shareable(run, role)
 
@@ -61,7 +61,7 @@ def teacher_process(run: ResolvedRun, folder: RunFolder, train: Train) -> Iterat
     try:
         pickle.dumps(objects)
     except Exception:
-        raise UserError("--pipeline hands objects to another process: give functions that a module defines.") from None
+        raise UserError("--pipeline passes objects to another process: give functions that a module defines.") from None
     process = context.Process(  # no daemon, which could have no workers
         target=_train_teacher,
         args=(Inherited(),),
@@ -84,7 +84,8 @@ def teacher_process(run: ResolvedRun, folder: RunFolder, train: Train) -> Iterat
                 if process.exitcode == 0:
                     return
                 raise UserError(
-                    f"The teacher's process {killed_by(process.exitcode)}. Continue with --resume {folder.path}"
+                    f"The teacher's process {killed_by(process.exitcode)}. "
+                    f"Resume with: spacedkd train --resume {folder.path}"
                 ) from None
 
     try:

@@ -113,7 +113,7 @@ class TrajectoryWriter:
         self._entries: list[Entry] = []
 
     def open(self, done: int, journal: Iterable[Entry]) -> None:
-        """Go on behind the last snapshot that is there whole, when the role has made `done` updates already.
+        """Resume behind the last snapshot that is there whole, when the role has made `done` updates already.
 
         The updates between them were made before anything was recorded, or are made once more, to the same bits.
         """
@@ -181,7 +181,7 @@ class JournalWriter:
         self._hash = JournalHash()
 
     def open(self) -> None:
-        """Go on behind the last snapshot: cut off what a kill has left behind it."""
+        """Resume behind the last snapshot: cut off what a kill has left behind it."""
         read = end = 0
         lines = JournalHash()
         if not self.run.exists(self.file):

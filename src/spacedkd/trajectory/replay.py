@@ -51,7 +51,7 @@ class RecordedTrajectory:
             return f"waiting for {awaited}"
         if (self.run / "result.json").exists():
             raise SnapshotsGone(f"{self.run} is finished and has not recorded update {update} of its {self.role}.")
-        return f"waiting for {awaited}, which is not being trained: go on with spacedkd train --resume {self.run}"
+        return f"waiting for {awaited}, which is not being trained. Resume with: spacedkd train --resume {self.run}"
 
     def load(self, update: int, model: nn.Module) -> None:
         """Give a model the weights and statistics it has after so many updates."""
@@ -147,7 +147,7 @@ class Replay:
                 trajectory.store.remove_before(oldest[trajectory.role])
 
     def resume(self, folder: RunFolder) -> None:
-        """Go on from what a run had released when it was stopped."""
+        """Restore which snapshots a run had released when it was stopped."""
         oldest = read_oldest_needed(folder)
         for trajectory in self.trajectories.values():
             # Without a document fewer snapshots are removed, and nothing else changes.
@@ -158,8 +158,8 @@ class Replay:
         for trajectory in self.trajectories.values():
             if not trajectory.is_complete():
                 raise UserError(
-                    f"{trajectory.run} is replayed, and snapshots were removed when {folder} no longer needed them. "
-                    f"Delete {folder} and give the command that made it again."
+                    f"{folder} replays {trajectory.run}, whose snapshots were removed when they were no longer needed. To "
+                    f"restart, delete {folder} and run the command that made it again."
                 )
 
     def wait_for_costs(self) -> Iterator[str]:
@@ -216,7 +216,7 @@ def wait_for_recording(run: ResolvedRun) -> Iterator[str]:
     while not index_file(recording).exists():
         if (recording / "spec.json").exists() or not run.spec.engine.pipeline:
             check_recorded(recording)
-        yield f"waiting for {recording} to begin; if nobody trains it, go on with spacedkd train --resume {recording}"
+        yield f"waiting for {recording} to begin. If nobody trains it, resume with: spacedkd train --resume {recording}"
         time.sleep(POLL_SECONDS)
 
 

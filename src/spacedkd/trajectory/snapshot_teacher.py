@@ -182,7 +182,8 @@ class SnapshotTeacher(nn.Module):
         way_out = self._store.missing_for_good(updates)
         if way_out is None:
             way_out = (
-                "train the teacher on with this interval, give wait=SECONDS while it is trained, or total= if it ends"
+                "train the teacher further with this interval, give wait=SECONDS while it is trained, or total= if it "
+                "ends"
             )
             if updates == self.teacher_updates.total:
                 way_out = (

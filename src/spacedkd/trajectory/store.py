@@ -171,7 +171,7 @@ def read_lightning(file: Path) -> dict[str, Tensor]:
     if optimizer_steps > batches:
         raise UserError(
             f"{file.name} counts {optimizer_steps} steps of all optimizers in {batches} batches, and a step of spaced "
-            "KD is a batch: leave snapshots with spacedkd.integrations.lightning.SnapshotCallback, which counts those."
+            "KD is a batch: save snapshots with spacedkd.integrations.lightning.SnapshotCallback, which counts those."
         )
     return weights
 
