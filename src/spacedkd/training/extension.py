@@ -107,7 +107,7 @@ def _spec_of_shorter_run(spec: RunSpec, folder: RunFolder, objects: Objects, lib
     if saved.teacher_path is not None or saved.engine.pipeline:
         where = "in another process" if saved.engine.pipeline else f"in {saved.teacher_path}"
         raise UserError(
-            f"--extend: the teacher of {folder.path} was trained {where}, so there is nothing here to continue it from. "
+            f"--extend: the teacher of {folder.path} was trained {where}, so it cannot be continued here. "
             f"Train all {pluralize(spec.epochs, 'epoch')} in a new folder."
         )
     if spec.record or spec.teacher_path is not None or spec.engine.pipeline:

@@ -158,8 +158,8 @@ class Replay:
         for trajectory in self.trajectories.values():
             if not trajectory.is_complete():
                 raise UserError(
-                    f"{folder} replays {trajectory.run}, whose snapshots were removed when they were no longer needed. To "
-                    f"restart, delete {folder} and run the command that made it again."
+                    f"{folder} replays {trajectory.run}, whose snapshots were removed when they were no longer needed. "
+                    f"To restart, delete {folder} and run the command that made it again."
                 )
 
     def wait_for_costs(self) -> Iterator[str]:
