@@ -14,10 +14,10 @@ from spacedkd import RunSpec, Spaced, Turn, UserError, Window
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
+from spacedkd.comparison.document import read_arms
 from spacedkd.comparison.results import compare_runs
 from spacedkd.config.serialization import from_json, to_json
-from spacedkd.report.arms import read_arms
-from spacedkd.report.schedules import section
+from spacedkd.report.schedules import schedule_section
 from spacedkd.schedule import SCHEDULES, BaseSchedule, Schedule, describe_schedule, interval_of
 from spacedkd.timeline import TeacherUpdates
 from tests.report.fake_runs import FakeArm, write_runs
@@ -111,6 +111,6 @@ def test_the_teacher_that_each_step_sees(schedule: Schedule, updates: list[int])
 
 def test_the_report_draws_it(tmp_path: Path) -> None:
     folders = write_runs(tmp_path, [FakeArm("mine", [0.7], schedule=Growing(start=10, grow=10))])
-    page = "".join(section(read_arms(compare_runs(folders))))
+    page = "".join(schedule_section(read_arms(compare_runs(folders))))
     assert "growing from 10 by 10" in page
     assert page.count('class="band leader"') == page.count('class="band student"') == 2  # legend and picture

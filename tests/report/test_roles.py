@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from spacedkd.comparison.document import ComparisonDocument
+from spacedkd.comparison.document import ComparisonDocument, read_arms
 from spacedkd.comparison.results import compare_runs
 from spacedkd.config.spec import describe
-from spacedkd.report.arms import read_arms
-from spacedkd.report.intervals import groups
 from spacedkd.report.page import render
+from spacedkd.report.schedules import interval_groups
 from spacedkd.report.tables import comparison_tables
 from spacedkd.runs.result import read_run
 from spacedkd.schedule import Ahead, Spaced
@@ -98,7 +97,7 @@ def test_a_spec_without_a_schedule_is_one_where_nobody_leads(tmp_path: Path) -> 
     first, second = read_arms(found)
     expected = render(found, [first, second])
     unscheduled = replace(first, runs=[replace(run, spec=replace(run.spec, schedule=None)) for run in first.runs])
-    assert [arm.first.interval for arm in groups([unscheduled, second])[0].arms] == [0, 20]
+    assert [arm.first.interval for arm in interval_groups([unscheduled, second])[0].arms] == [0, 20]
     parts = [Page(page).text.split("How this was made")[0] for page in (expected, render(found, [unscheduled, second]))]
     assert parts[0] == parts[1]
     assert describe(replace(plain.spec, schedule=None)) == "self-kd, plain"

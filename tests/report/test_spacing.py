@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from spacedkd.comparison.document import read_arms
 from spacedkd.comparison.results import compare_runs
-from spacedkd.report.arms import read_arms
-from spacedkd.report.intervals import epochs, groups, typed
+from spacedkd.report.schedules import interval_groups, interval_in_epochs, interval_text
 from spacedkd.schedule import Ahead, Offline, Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page
@@ -23,8 +23,8 @@ SNAPSHOT = FakeArm("snapshot", [0.7, 0.8], "self-kd", "snapshot", schedule=Space
 def grouped(root: Path, *arms: FakeArm) -> list[list[tuple[str, float]]]:
     """Label and interval in epochs of the members of every group."""
     folders = write_runs(root, arms)
-    found = groups(read_arms(compare_runs(folders)))
-    return [[(arm.label, epochs(arm)) for arm in group.arms] for group in found]
+    groups = interval_groups(read_arms(compare_runs(folders)))
+    return [[(arm.label, interval_in_epochs(arm)) for arm in group.arms] for group in groups]
 
 
 def test_online_is_one_step_and_offline_the_whole_run(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_intervals_are_said_as_they_were_typed(tmp_path: Path) -> None:
     asked = {"1.5ep": "1.5", "0.5ep+": "0.5", "7st": "7 steps", "1st": "1 step", "50%": "50 %", "100%": "offline"}
     arms = [replace(SPACED, label=text, schedule=Spaced(text), steps_per_epoch=13) for text in asked]
     read = read_arms(compare_runs(write_runs(tmp_path / "runs", [*arms, PLAIN])))
-    assert [typed(arm) for arm in read] == [*asked.values(), "0"]
+    assert [interval_text(arm) for arm in read] == [*asked.values(), "0"]
     assert read[0].first.interval == 19
     page = Page(page_of(tmp_path / "page", replace(ONLINE, steps_per_epoch=13), *arms[:1]))
     assert "1.46" not in page.text

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spacedkd.comparison.document import read_arms
 from spacedkd.comparison.results import compare_runs
-from spacedkd.report.arms import read_arms
+from spacedkd.report.findings import single_role_caution, spacing_caution, spacing_cost, spacing_headline
 from spacedkd.report.page import render
-from spacedkd.report.spacing import caution, cost, headline, one_role
 from spacedkd.schedule import Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page
@@ -32,55 +32,55 @@ def pair(name: str, outcome: str, updates: float = 1.0, form: str = "online", p_
 
 def test_every_outcome_is_counted_and_what_differs_is_named() -> None:
     found = [pair("kd", "better"), pair("takd", "worse"), pair("dml", "better"), pair("ban", "unclear")]
-    assert headline(found) == (
+    assert spacing_headline(found) == (
         "Of 4 methods, 2 did better spaced than unspaced (kd and dml); 1 did worse (takd); "
         "1 showed no clear difference."
     )
-    assert headline([pair(name, "worse") for name in "ab"]) == (
+    assert spacing_headline([pair(name, "worse") for name in "ab"]) == (
         "Of 2 methods, none did better spaced than unspaced; 2 did worse (a and b)."
     )
 
 
 def test_many_methods_that_were_hurt_are_all_named() -> None:
-    assert "6 did worse (a, b, c, d, e and f)" in headline([pair(name, "worse") for name in "abcdef"])
+    assert "6 did worse (a, b, c, d, e and f)" in spacing_headline([pair(name, "worse") for name in "abcdef"])
 
 
 def test_nothing_is_claimed_without_an_interval_on_one_side() -> None:
-    assert headline([pair("a", "unclear"), pair("b", "unclear")]) == (
+    assert spacing_headline([pair("a", "unclear"), pair("b", "unclear")]) == (
         "Of 2 methods, none did better or worse spaced than unspaced: every interval includes zero."
     )
-    assert headline([pair("a", "unknown"), {**pair("b", "better"), "difference": None}]) == (
+    assert spacing_headline([pair("a", "unknown"), {**pair("b", "better"), "difference": None}]) == (
         "Of 2 methods, none shares two seeds with its unspaced form, so none is called better or worse."
     )
-    assert headline([pair("a", "unclear"), pair("b", "unknown")]).endswith(
+    assert spacing_headline([pair("a", "unclear"), pair("b", "unknown")]).endswith(
         "none did worse; 1 showed no clear difference; no interval can be given for b."
     )
 
 
 def test_one_pair_is_a_sentence_of_its_own() -> None:
-    assert headline([pair("kd", "better")]) == "kd did better spaced than unspaced."
-    assert headline([pair("kd", "worse")]) == "kd did worse spaced than unspaced."
-    assert headline([pair("kd", "unclear")]) == (
+    assert spacing_headline([pair("kd", "better")]) == "kd did better spaced than unspaced."
+    assert spacing_headline([pair("kd", "worse")]) == "kd did worse spaced than unspaced."
+    assert spacing_headline([pair("kd", "unclear")]) == (
         "No clear difference between kd spaced and unspaced: the interval includes zero."
     )
-    assert headline([pair("kd", "unknown")]).startswith("No interval can be given for kd")
+    assert spacing_headline([pair("kd", "unknown")]).startswith("No interval can be given for kd")
 
 
 def test_two_intervals_of_a_method_are_not_two_methods() -> None:
-    assert headline([pair("kd (1ep)", "better"), pair("kd (2ep)", "worse")]).startswith(
+    assert spacing_headline([pair("kd (1ep)", "better"), pair("kd (2ep)", "worse")]).startswith(
         "Of 2 spaced arms, 1 did better"
     )
 
 
 def test_cost_is_said_with_the_difference() -> None:
-    assert cost([pair("kd", "better")]) == "Spaced, kd took as many updates as unspaced."
+    assert spacing_cost([pair("kd", "better")]) == "Spaced, kd took as many updates as unspaced."
     many = [pair(name, "better") for name in "abcd"]
-    assert cost([*many, pair("x", "better", 2.0), pair("y", "worse", 2.0)]) == (
+    assert spacing_cost([*many, pair("x", "better", 2.0), pair("y", "worse", 2.0)]) == (
         "Spaced, 4 took as many updates as unspaced; x and y took 2.0\u00d7 as many."
     )
-    assert cost([pair("x", "better", 2.0)]) == "Spaced, x took 2.0\u00d7 as many updates as unspaced."
-    assert one_role(many) is None
-    assert one_role([pair("dlb", "better", form="plain")]) == (
+    assert spacing_cost([pair("x", "better", 2.0)]) == "Spaced, x took 2.0\u00d7 as many updates as unspaced."
+    assert single_role_caution(many) is None
+    assert single_role_caution([pair("dlb", "better", form="plain")]) == (
         "Unspaced, dlb has one role only: there the difference is that of spacing and of the second role together."
     )
 
@@ -88,11 +88,11 @@ def test_cost_is_said_with_the_difference() -> None:
 def test_many_tests_at_once_are_corrected_for() -> None:
     found = [pair("a", "better", p_holm=0.02), pair("b", "worse", p_holm=0.2), pair("c", "unclear")]
     warning = "Each interval stands for its own comparison; among 3 of them one may miss zero by chance."
-    assert caution(found) == f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for a."
-    assert caution(found[1:]) is not None
-    assert (caution(found[1:]) or "").endswith("p stays below 0.05 for none.")
-    assert "Holm" not in (caution([pair("a", "unclear"), pair("b", "unclear")]) or "")
-    assert caution(found[:1]) is None
+    assert spacing_caution(found) == f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for a."
+    assert spacing_caution(found[1:]) is not None
+    assert (spacing_caution(found[1:]) or "").endswith("p stays below 0.05 for none.")
+    assert "Holm" not in (spacing_caution([pair("a", "unclear"), pair("b", "unclear")]) or "")
+    assert spacing_caution(found[:1]) is None
 
 
 ONLINE = FakeArm("online KD", [0.70, 0.71, 0.72])

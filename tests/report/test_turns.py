@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spacedkd.comparison.document import Arm, read_arms
 from spacedkd.comparison.results import compare_runs
-from spacedkd.report.arms import Arm, read_arms, role_legend
+from spacedkd.report.plots import role_legend
 from spacedkd.report.schedules import Stroke, pictures, strokes, timetables
 from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
 from spacedkd.timeline import Block, group_turns
@@ -114,5 +115,5 @@ def test_where_nobody_leads_every_step_comes_once(tmp_path: Path) -> None:
     unscheduled = replace(arm, runs=[replace(run, spec=replace(run.spec, schedule=None)) for run in arm.runs])
     for one in (arm, unscheduled):
         (table,) = timetables([one])
-        assert table.words == "every step once"
+        assert table.description == "every step once"
         assert [*group_turns(table.schedule.turns(["student"], range(40)))] == [Block("student", 0, [*range(40)])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spacedkd.report.arms import Arm
+from spacedkd.comparison.document import Arm
 from spacedkd.report.findings import caution, extra_cost, finding, headline, verdict
 
 

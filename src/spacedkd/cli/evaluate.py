@@ -185,7 +185,7 @@ def evaluate(
         raise UserError("--unfinished is about runs: leave it out with --network.")
 
     from spacedkd.evaluation.evaluate import measure
-    from spacedkd.report.evaluation_tables import summary_line
+    from spacedkd.report.evaluation import summary_line
     from spacedkd.runs.folder import make_folder
 
     if flags.grid is not None:
@@ -215,7 +215,7 @@ def _draw_grid(path: Path, networks: TrainedModels, spec: EvaluationSpec) -> Non
 def _print_evaluations(evaluations: Mapping[Path, EvaluationDocument], detailed: bool) -> None:
     """Print all tables of one network, or a line for each of several."""
     from spacedkd.evaluation.document import FILE
-    from spacedkd.report.evaluation_tables import describe_origin, evaluation_tables, summary_table
+    from spacedkd.report.evaluation import describe_origin, evaluation_tables, summary_table
     from spacedkd.report.terminal import rich_table
 
     if len(evaluations) > 1:

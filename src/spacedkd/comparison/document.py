@@ -76,6 +76,15 @@ class FailedRun(LostRun):
     """the error, in one line"""
 
 
+class CostRatios(TypedDict):
+    """Costs of a spaced arm as multiples of its unspaced partner's."""
+
+    updates: float
+    forward_images: float
+    seconds: float | None
+    """None where one of them replayed its teacher"""
+
+
 class SpacingEffect(TypedDict):
     """A spaced arm beside the arm that differs from it in nothing but the spacing."""
 
@@ -93,8 +102,7 @@ class SpacingEffect(TypedDict):
     difference: PairedDifference | None
     p_holm: float | None
     """corrected for all pairs of the comparison"""
-    cost_ratio: dict[str, float | None]
-    """cost -> that of the spaced arm as a multiple of its partner's"""
+    cost_ratio: CostRatios
 
 
 class MetricOfArm(TypedDict):

@@ -17,6 +17,7 @@ from spacedkd.comparison.document import (
     ArmDocument,
     ComparedEvaluations,
     ComparisonDocument,
+    CostRatios,
     DivergedRun,
     FailedRun,
     LostRun,
@@ -163,10 +164,6 @@ def _estimate(values: Sequence[float]) -> Estimate | None:
     return estimate
 
 
-RATIOS = ("updates", "forward_images", "seconds")
-"""the costs that are given as multiples of the partner's"""
-
-
 def spacing_effects(arms: Mapping[str, Sequence[Run]], documents: Sequence[ArmDocument]) -> list[SpacingEffect]:
     """Return every spaced arm that has an unspaced partner; `documents` is what the comparison says of the arms.
 
@@ -207,12 +204,14 @@ def _mean_over_shared(mine: Mapping[int, float], theirs: Mapping[int, float]) ->
     return _estimate([mine[seed] for seed in sorted(mine.keys() & theirs.keys())])
 
 
-def _cost_ratios(spaced: ArmDocument, unspaced: ArmDocument) -> dict[str, float | None]:
-    """Return costs as multiples of the partner's; of seconds none where one of them replayed its teacher."""
-    ratios: dict[str, float | None] = {name: spaced["cost"][name] / unspaced["cost"][name] for name in RATIOS}
-    if any(arm["computed"]["updates"] != arm["cost"]["updates"] for arm in (spaced, unspaced)):
-        ratios["seconds"] = None
-    return ratios
+def _cost_ratios(spaced: ArmDocument, unspaced: ArmDocument) -> CostRatios:
+    ours, theirs = spaced["cost"], unspaced["cost"]
+    replays = any(arm["computed"]["updates"] != arm["cost"]["updates"] for arm in (spaced, unspaced))
+    return {
+        "updates": ours["updates"] / theirs["updates"],
+        "forward_images": ours["forward_images"] / theirs["forward_images"],
+        "seconds": None if replays else ours["seconds"] / theirs["seconds"],
+    }
 
 
 def _form(run: Run) -> str:

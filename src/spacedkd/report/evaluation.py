@@ -1,17 +1,22 @@
-"""Evaluations on the page: a section for each instrument with its tables and charts, all arms side by side.
+"""Evaluations shown: a section of the page for each instrument, and tables for the terminal.
 
-Instruments describe what they show (`evaluation.instrument`); here it is drawn.
+Instruments describe what they show (`evaluation.instrument`); here it is drawn. `evaluation_sections` sets the metrics
+of all arms of a comparison side by side; `evaluation_tables`, `summary_table` and `summary_line` are what the command
+`evaluate` prints.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
 
-from spacedkd.evaluation.document import INSTRUMENTS
-from spacedkd.evaluation.instrument import LevelChart, MetricTable, PageItem
-from spacedkd.report.arms import Arm
+from spacedkd.comparison.document import Arm, ComparisonDocument, MetricOfArm
+from spacedkd.evaluation.accuracy import BinEntry
+from spacedkd.evaluation.document import INSTRUMENTS, EvaluationDocument, metrics, most_common
+from spacedkd.evaluation.instrument import LevelChart, MetricTable, PageItem, ResultTable, Value
 from spacedkd.report.charts import Panel, domain, rounded
-from spacedkd.report.findings import how, verdict
+from spacedkd.report.findings import method_and_schedule, verdict
 from spacedkd.report.formatting import (
     DASH,
     MINUS,
@@ -19,29 +24,29 @@ from spacedkd.report.formatting import (
     bounds,
     count,
     decimals_for,
+    estimate,
+    mean_and_bounds,
     percent,
     percent_tick,
     plain,
     points,
 )
 from spacedkd.report.html import Markup, Sections, folded, grid, html_table, join, note, numbers, tag
-from spacedkd.report.table import Cell, Column, Table
-
-Document = Mapping[str, Any]
-"""part of a comparison.json"""
+from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, group_rows, text_table
+from spacedkd.runs.schema import Estimate, PairedDifference
 
 LEVELS_CAPTION = (
     "Solid: mean of the arm over seeds, with its 95 % interval. Dashed: mean of {}. Levels are evenly spread."
 )
 
 
-def evaluation_sections(comparison: Document, arms: Sequence[Arm]) -> Sections:
+def evaluation_sections(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Sections:
     """Return an overview and a section for each instrument that was used on any run; none where nothing was."""
-    document = comparison.get("evaluation")
+    document = comparison["evaluation"]
     if document is None:
         return {}
-    metrics = {key: ComparedMetric(**metric) for key, metric in document["metrics"].items()}
-    page = _EvaluationPage(metrics, document["reliability"], arms, comparison["against"])
+    compared = {key: ComparedMetric(**metric) for key, metric in document["metrics"].items()}
+    page = _EvaluationPage(compared, document["reliability"], arms, comparison["against"])
     sections = {"evaluation": ("Is the student really better?", _overview(page, document["notes"]))}
     for instrument in INSTRUMENTS:
         keys = page.keys_of(instrument.name)
@@ -73,7 +78,7 @@ class ComparedMetric:
     """percent or number"""
     better: str | None
     """high, low, or None where neither is"""
-    arms: Mapping[str, Document]
+    arms: Mapping[str, MetricOfArm]
     """label -> estimate, difference and values by seed"""
 
     def format(self, value: float, near: float) -> str:
@@ -88,7 +93,7 @@ class ComparedMetric:
             return points(value)
         return ("+" if value > 0 else "") + self.format(value, near)
 
-    def verdict(self, difference: Document) -> str | None:
+    def verdict(self, difference: PairedDifference) -> str | None:
         """Return `better` or `worse` where the whole interval is on one side of zero and one side is the better one."""
         side = verdict(difference)
         if side not in ("better", "worse") or self.better is None:
@@ -102,12 +107,14 @@ class ComparedMetric:
         if label not in self.arms:
             return Cell(DASH, absent=True)
         value, difference = self.arms[label]["estimate"], self.arms[label]["difference"]
-        mean = value["mean"]
-        half = f" {PLUS_MINUS} {self.format((value['high'] - value['low']) / 2, mean)}" if bounds(value) else ""
+        mean, half = value["mean"], ""
+        if interval := bounds(value):
+            low, high = interval
+            half = f" {PLUS_MINUS} {self.format((high - low) / 2, mean)}"
         below = None if difference is None else self._difference(difference, mean)
         return Cell(self.format(mean, mean), half=half, strong=True, below=below)
 
-    def _difference(self, difference: Document, near: float) -> str:
+    def _difference(self, difference: PairedDifference, near: float) -> str:
         gain = self.format_signed(difference["mean"], near)
         if not bounds(difference):
             return f"{gain} (one seed)"
@@ -123,7 +130,7 @@ class _EvaluationPage:
 
     metrics: Mapping[str, ComparedMetric]
     """by key, such as corruptions/fog/3"""
-    reliability: Mapping[str, Sequence[Document]]
+    reliability: Mapping[str, Sequence[BinEntry]]
     """label -> bins of all its seeds together"""
     arms: Sequence[Arm]
     against: str
@@ -144,11 +151,11 @@ class _EvaluationPage:
 
     def table(self, title: str, keys: Sequence[str]) -> Markup:
         """Return a row for each metric; arms that have none of them get no column."""
-        metrics = [self.metrics[key] for key in keys]
-        labels = [arm.label for arm in self.arms if any(arm.label in metric.arms for metric in metrics)]
+        compared = [self.metrics[key] for key in keys]
+        labels = [arm.label for arm in self.arms if any(arm.label in metric.arms for metric in compared)]
         heads = ["", *(f"{label} (reference)" if label == self.against else label for label in labels)]
         rows = []
-        for metric in metrics:
+        for metric in compared:
             unit = ", %" if metric.unit == "percent" else ""
             hint = "lower is better" if metric.better == "low" else None
             rows.append([Cell(metric.title + unit, below=hint), *map(metric.cell, labels)])
@@ -159,15 +166,15 @@ class _EvaluationPage:
 
         Levels lie evenly in their order. Where the reference was not measured, the first arm that was takes its place.
         """
-        metrics = {level: self.metrics[f"{instrument}/{key}"] for level, key in chart.levels.items()}
+        by_level = {level: self.metrics[f"{instrument}/{key}"] for level, key in chart.levels.items()}
         measured = {
-            arm.label: [level for level in sorted(metrics) if arm.label in metrics[level].arms] for arm in self.arms
+            arm.label: [level for level in sorted(by_level) if arm.label in by_level[level].arms] for arm in self.arms
         }
         levels = next((mine for mine in (measured[self.against], *measured.values()) if len(mine) > 1), [])
         if not levels:
             return Markup()
         estimates = {
-            label: [metrics[level].arms[label]["estimate"] for level in levels]
+            label: [by_level[level].arms[label]["estimate"] for level in levels]
             for label, mine in measured.items()
             if {*levels} <= {*mine}
         }
@@ -180,7 +187,7 @@ class _EvaluationPage:
         def picture(label: str) -> Markup:
             means = [percent(each["mean"]) for each in estimates[label]]
             dots = [
-                area.estimate(x, each, f"{metrics[level].title}: {mean} %", 3.6)
+                area.estimate(x, each, f"{by_level[level].title}: {mean} %", 3.6)
                 for x, (level, each, mean) in enumerate(zip(levels, estimates[label], means, strict=True))
             ]
             reached = ", ".join(f"{plain(level)}: {mean} %" for level, mean in zip(levels, means, strict=True))
@@ -189,7 +196,11 @@ class _EvaluationPage:
             drawing = area.draw(alt, frame, reference, area.line(lines[label], "all student"), *dots)
             return join(drawing, _level_numbers(alt, chart.x_title, levels, estimates[label]))
 
-        pictures = [(arm.label, how(arm.numbers), picture(arm.label)) for arm in self.arms if arm.label in estimates]
+        pictures = [
+            (arm.label, method_and_schedule(arm.numbers), picture(arm.label))
+            for arm in self.arms
+            if arm.label in estimates
+        ]
         return grid(pictures, f"{chart.caption} {LEVELS_CAPTION.format(self.against)}")
 
     def reliability_charts(self, caption: str) -> Markup:
@@ -201,43 +212,119 @@ class _EvaluationPage:
         return grid(pictures, caption)
 
 
-def _level_numbers(alt: str, x_title: str, levels: Sequence[float], estimates: Sequence[Document]) -> Markup:
+def _level_numbers(alt: str, x_title: str, levels: Sequence[float], estimates: Sequence[Estimate]) -> Markup:
     heads = (x_title, "mean, %", "low, %", "high, %")
-    rows = (
-        [plain(level), percent(each["mean"]), *(map(percent, bounds(each)) if bounds(each) else (DASH, DASH))]
-        for level, each in zip(levels, estimates, strict=True)
-    )
+    rows = ([plain(level), *mean_and_bounds(each, percent)] for level, each in zip(levels, estimates, strict=True))
     return numbers(alt, [(head, None) for head in heads], rows)
 
 
-def _reliability(label: str, bins: Sequence[Document]) -> Markup:
+class _Bar(NamedTuple):
+    """A bin of the reliability diagram that has images."""
+
+    low: float
+    high: float
+    images: int
+    confidence: float
+    accuracy: float
+
+
+def _reliability(label: str, bins: Sequence[BinEntry]) -> Markup:
     area = Panel((0, 1), (0, 1), right=14)
-    filled = [each for each in bins if each["images"]]
-    most = max(each["images"] for each in bins)
-    bars = [_bar(area, each, most) for each in filled]
+    filled = []
+    for entry in bins:
+        confidence, accuracy = entry["confidence"], entry["accuracy"]
+        if confidence is not None and accuracy is not None:
+            filled.append(_Bar(entry["low"], entry["high"], entry["images"], confidence, accuracy))
+    most = max((bar.images for bar in filled), default=0)
     ticks = [(value, percent_tick(value)) for value in (0, 0.25, 0.5, 0.75, 1)]
     frame = area.frame(ticks, ticks, "confidence, %", "accuracy, %")
     diagonal = tag("line", class_="mark", x1=area.to_x(0), y1=area.to_y(0), x2=area.to_x(1), y2=area.to_y(1))
     alt = f"Reliability of {label}."
     heads = ("confidence from, %", "to, %", "images", "mean confidence, %", "accuracy, %")
     rows = [
-        [
-            percent(each["low"]),
-            percent(each["high"]),
-            count(each["images"]),
-            percent(each["confidence"]),
-            percent(each["accuracy"]),
-        ]
-        for each in filled
+        [percent(bar.low), percent(bar.high), count(bar.images), percent(bar.confidence), percent(bar.accuracy)]
+        for bar in filled
     ]
-    return join(area.draw(alt, frame, *bars, diagonal), numbers(alt, [(head, None) for head in heads], rows))
+    picture = area.draw(alt, frame, *(_draw_bar(area, bar, most) for bar in filled), diagonal)
+    return join(picture, numbers(alt, [(head, None) for head in heads], rows))
 
 
-def _bar(area: Panel, images: Document, most: int) -> Markup:
+def _draw_bar(area: Panel, bar: _Bar, most: int) -> Markup:
     """Return the bar of one bin; the fewer images it has, the paler it is."""
-    confidence, accuracy = percent(images["confidence"]), percent(images["accuracy"])
-    title = f"{count(images['images'])} images: confidence {confidence} %, right {accuracy} %"
-    start, end, top = area.to_x(images["low"]), area.to_x(images["high"]), area.to_y(images["accuracy"])
+    confidence, accuracy = percent(bar.confidence), percent(bar.accuracy)
+    title = f"{count(bar.images)} images: confidence {confidence} %, right {accuracy} %"
+    start, end, top = area.to_x(bar.low), area.to_x(bar.high), area.to_y(bar.accuracy)
     shape = {"x": start + 0.8, "y": top, "width": end - start - 1.6, "height": area.to_y(0) - top}
-    opacity = f"{0.25 + 0.75 * min(1.0, 10 * images['images'] / most):.2f}"
+    opacity = f"{0.25 + 0.75 * min(1.0, 10 * bar.images / most):.2f}"
     return tag("rect", tag("title", title), class_="bar", **shape, fill_opacity=opacity)
+
+
+# Evaluations in the terminal.
+
+
+def evaluation_tables(evaluation: EvaluationDocument, detailed: bool) -> Iterator[Table]:
+    """Yield the tables of every instrument that was used; `detailed` adds the bins of calibration."""
+    for instrument in INSTRUMENTS:
+        if instrument.name in evaluation["instruments"]:
+            yield from map(_to_table, instrument.tables(evaluation["instruments"][instrument.name], detailed))
+
+
+def _to_table(table: ResultTable) -> Table:
+    rows = [[_format(value) for value in row] for row in table.rows]
+    return text_table(table.title, table.columns, rows, table.caption, left=table.text_columns)
+
+
+def _format(value: Value) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return percent(value) if isinstance(value, int | float) else estimate(value)
+
+
+def describe_origin(evaluation: EvaluationDocument) -> str:
+    """Return which weights an evaluation.json is about."""
+    origin = evaluation["origin"]
+    if "weights" in origin:
+        return f"weights: {origin['weights']}"
+    if origin["epochs"] is None:
+        return f"not finished, after {origin['turns']} of {origin['of_turns']} turns"
+    return f"after the last of {origin['epochs']:g} epochs"
+
+
+def _columns() -> dict[str, str]:
+    """Return the metrics that overviews show: key -> title of the column."""
+    return {
+        f"{instrument.name}/{headline.key}": headline.column
+        for instrument in INSTRUMENTS
+        for headline in instrument.headlines
+        if headline.column
+    }
+
+
+def summary_line(evaluation: EvaluationDocument) -> str:
+    """Return the most important numbers of one network, in one line."""
+    measured = metrics(evaluation)
+    return ", ".join(f"{column} {measured[key].format()}" for key, column in _columns().items() if key in measured)
+
+
+def summary_table(evaluations: Mapping[Path, EvaluationDocument]) -> Table:
+    """Return a table with a line for each network, grouped by the folder above its own."""
+    by_folder = {folder: metrics(evaluation) for folder, evaluation in evaluations.items()}
+    columns = _columns()
+    by_key = {key: [measured[key] for measured in by_folder.values() if key in measured] for key in columns}
+    settings = {key: most_common(values).settings for key, values in by_key.items() if values}
+    above = Path(os.path.commonpath([folder.resolve().parent for folder in by_folder]))
+    lines = []
+    for folder, measured in by_folder.items():
+        unlike = {key: "*" for key, usual in settings.items() if key in measured and measured[key].settings != usual}
+        cells = [measured[key].format() + unlike.get(key, "") if key in measured else "" for key in settings]
+        path = folder.resolve().relative_to(above)
+        lines.append(("" if path.parent == Path() else str(path.parent), [path.name, *cells]))
+    notes = [
+        instrument.headline_note
+        for instrument in INSTRUMENTS
+        if instrument.headline_note and any(key.startswith(f"{instrument.name}/") for key in settings)
+    ]
+    if any(cell.endswith("*") for _, cells in lines for cell in cells[1:]):
+        notes.append("* measured with other settings or images, so not to be compared")
+    heads = ("run", *(columns[key] for key in settings))
+    return text_table("the students, deepest head", heads, group_rows(lines), "; ".join(notes), least_width=LEAST_NAME)

@@ -1,13 +1,16 @@
-"""Sentences about a comparison; every word follows from an interval, never from a mean alone."""
+"""Sentences about a comparison: results, costs and settings of its arms, and what spacing did to each method.
+
+Every "better" and "worse" follows from an interval, never from a mean alone (`verdict`).
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from spacedkd.comparison.document import Arm, ArmDocument, SpacingEffect
 from spacedkd.config.spec import NetworkSpec, RunSpec
-from spacedkd.report.arms import Arm
 from spacedkd.report.formatting import (
     TIMES,
-    Found,
+    bounds,
     count,
     duration,
     estimate,
@@ -18,14 +21,14 @@ from spacedkd.report.formatting import (
     ratio,
     value_range,
 )
+from spacedkd.runs.schema import Interval, PairedDifference
 
 SECOND_HALF = (
     "Axes have room for all that comes in the second half of the run; what lies beyond is cut off, and in the numbers."
 )
-REFERENCE = "Paired by seed. A line that crosses zero is no clear difference."
 
 
-def losses(several: bool) -> str:
+def losses_caption(several: bool) -> str:
     """Return the caption of the pictures of losses, of several seeds or of one."""
     mean = "; of several seeds the mean" if several else ""
     return (
@@ -35,33 +38,34 @@ def losses(several: bool) -> str:
     )
 
 
-def verdict(difference: Found | None) -> str | None:
+def verdict(difference: Interval | None) -> str | None:
     """Return `better` or `worse` where the whole interval is on one side of zero; None where there is no interval."""
-    if difference is None or difference["low"] is None:
+    if difference is None or not bounds(difference):
         return None
-    if difference["low"] > 0:
+    low, high = bounds(difference)
+    if low > 0:
         return "better"
-    return "worse" if difference["high"] < 0 else "no clear difference"
+    return "worse" if high < 0 else "no clear difference"
 
 
-def how(arm: Found) -> str:
+def method_and_schedule(arm: ArmDocument) -> str:
     """Return an arm's method, and its schedule where more than one role learns."""
-    return ", ".join(str(arm[name]) for name in ("method", "schedule") if arm[name])
+    return ", ".join(filter(None, (arm["method"], arm["schedule"])))
 
 
-def leader_name(arms: Sequence[Found]) -> str:
+def leader_name(arms: Sequence[ArmDocument]) -> str:
     """Return the name of the role that leads: its own name where all arms agree."""
     names = {arm["roles"][0] for arm in arms if len(arm["roles"]) > 1}
     return names.pop() if len(names) == 1 else "teacher"
 
 
-def only_shared(arms: Sequence[Found]) -> str:
-    """Return which seeds arms are compared over, where they have different ones."""
+def shared_seeds(arms: Sequence[ArmDocument]) -> str:
+    """Return which seeds arms are compared over, where they have different ones; else nothing."""
     seeds = {frozenset(run["seed"] for run in arm["runs"]) for arm in arms}
     return ", over the seeds that both arms have" if len(seeds) > 1 else ""
 
 
-def finding(pair: str, difference: Found | None) -> str:
+def finding(pair: str, difference: PairedDifference | None) -> str:
     """Return how far one arm is from another, with everything needed to judge it."""
     if difference is None:
         return f"{pair}: no seed in common, so no difference can be given."
@@ -93,20 +97,22 @@ def headline(arms: Sequence[Arm], against: str) -> str:
     return "; ".join(parts) + "."
 
 
-def reached(arm: Arm) -> str:
-    """Return how good the roles of an arm became, student first."""
+def accuracies_reached(arm: Arm) -> str:
+    """Return the accuracies of an arm's student and leader, in a sentence."""
     student, leader, seeds = arm.first.roles[-1], arm.first.leader, len(arm.runs)
     epochs = plural(arm.first.spec.epochs, "epoch")
     mean = f", mean over {seeds} seeds" if seeds > 1 else ""
     sentence = f"The {student} reached {estimate(arm.numbers['last'])} % on the test images after {epochs}{mean}"
-    led = arm.numbers["leader"]
-    return f"{sentence}." if leader is None or led is None else f"{sentence}; the {leader} {estimate(led)} %."
+    by_leader = arm.numbers["leader"]
+    if leader is None or by_leader is None:
+        return f"{sentence}."
+    return f"{sentence}; the {leader} {estimate(by_leader)} %."
 
 
 def facts(arm: Arm) -> Iterator[str]:
     """Yield sentences about what was trained, how, and what it took."""
     run, spec, cost = arm.first, arm.first.spec, arm.numbers["cost"]
-    yield f"Method: {how(arm.numbers)}."
+    yield f"Method: {method_and_schedule(arm.numbers)}."
     if run.leader is not None and run.interval:
         others = join_words([f"the {role}" for role in run.roles[1:]])
         yield f"Turns: the {run.leader} learns {plural(run.interval, 'step')}, then {others} the same ones, and so on."
@@ -116,7 +122,7 @@ def facts(arm: Arm) -> Iterator[str]:
     yield f"Cost: {plural(cost['updates'], 'update')}, {images} images seen, {duration(cost['seconds'])}."
 
 
-def caution(differences: Sequence[Found | None]) -> str | None:
+def caution(differences: Sequence[PairedDifference | None]) -> str | None:
     """Return a warning about many comparisons at once: of 95 % intervals around nothing, one in twenty misses it."""
     made = sum(difference is not None and difference["n"] > 1 for difference in differences)
     if made < 2:
@@ -193,6 +199,81 @@ def environments(arms: Sequence[Arm]) -> list[str]:
     if len(labels_of) == 1:
         return [f"Environment of every run: {next(iter(labels_of))}."]
     return [f"Environment of {join_words(_distinct(labels))}: {words}." for words, labels in labels_of.items()]
+
+
+def spacing_headline(pairs: Sequence[SpacingEffect]) -> str:
+    """Return how many methods did better, worse, or neither when spaced."""
+    if len(pairs) == 1:
+        return _headline_of_one(pairs[0])
+    better, worse, unclear, without_interval = (
+        _names(pairs, word) for word in ("better", "worse", "no clear difference", None)
+    )
+    several = len({pair["method"] for pair in pairs}) == len(pairs)
+    of = f"Of {plural(len(pairs), 'method' if several else 'spaced arm')}"
+    if len(without_interval) == len(pairs):
+        return f"{of}, none shares two seeds with its unspaced form, so none is called better or worse."
+    if len(unclear) == len(pairs):
+        return f"{of}, none did better or worse spaced than unspaced: every interval includes zero."
+    parts = [
+        f"{of}, {_count_and_names(better, 'did better spaced than unspaced')}",
+        _count_and_names(worse, "did worse"),
+    ]
+    if unclear:
+        parts.append(f"{len(unclear)} showed no clear difference")
+    if without_interval:
+        parts.append(f"no interval can be given for {join_words(without_interval)}")
+    return "; ".join(parts) + "."
+
+
+def _headline_of_one(pair: SpacingEffect) -> str:
+    judged, name = verdict(pair["difference"]), pair["name"]
+    if judged is None:
+        return f"No interval can be given for {name} spaced against unspaced: they do not share two seeds."
+    if judged == "no clear difference":
+        return f"No clear difference between {name} spaced and unspaced: the interval includes zero."
+    return f"{name} did {judged} spaced than unspaced."
+
+
+def spacing_cost(pairs: Sequence[SpacingEffect]) -> str:
+    """Return how many updates the spaced runs took, in groups of as many."""
+    by_ratio: dict[str, list[str]] = {}
+    for pair in pairs:
+        by_ratio.setdefault(ratio(pair["cost_ratio"]["updates"]), []).append(pair["name"])
+    same = by_ratio.pop("1.0", [])
+    parts = [f"{join_words(same) if len(same) < 4 else len(same)} took as many"] if same else []
+    parts += [f"{join_words(names)} took {times}{TIMES} as many" for times, names in by_ratio.items()]
+    parts[0] += " updates as unspaced"
+    return f"Spaced, {'; '.join(parts)}."
+
+
+def single_role_caution(pairs: Sequence[SpacingEffect]) -> str | None:
+    """Return which pairs differ in a second role too, besides spacing; None where there are none."""
+    names = [pair["name"] for pair in pairs if pair["unspaced_form"] == "plain"]
+    if not names:
+        return None
+    have = "has" if len(names) == 1 else "have"
+    return (
+        f"Unspaced, {join_words(names)} {have} one role only: there the difference is that of spacing and of the "
+        "second role together."
+    )
+
+
+def spacing_caution(pairs: Sequence[SpacingEffect]) -> str | None:
+    """Return a warning about many comparisons at once, and which differences remain after Holm's correction."""
+    warning = caution([pair["difference"] for pair in pairs])
+    if warning is None or not (_names(pairs, "better") or _names(pairs, "worse")):
+        return warning
+    clear = [pair["name"] for pair in pairs if pair["p_holm"] is not None and pair["p_holm"] < 0.05]
+    for_whom = join_words(clear) if clear else "none"
+    return f"{warning} Corrected for all of them at once (Holm), p stays below 0.05 for {for_whom}."
+
+
+def _names(pairs: Sequence[SpacingEffect], judged: str | None) -> list[str]:
+    return [pair["name"] for pair in pairs if verdict(pair["difference"]) == judged]
+
+
+def _count_and_names(names: Sequence[str], what: str) -> str:
+    return f"{len(names)} {what} ({join_words(names)})" if names else f"none {what}"
 
 
 def _few(labels: Sequence[str]) -> str:

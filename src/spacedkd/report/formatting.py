@@ -1,8 +1,9 @@
 """Numbers as text: percent with one decimal, a real minus sign, thin spaces between thousands."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+
+from spacedkd.runs.schema import Interval, PairedDifference
 
 THIN_SPACE = "\N{THIN SPACE}"
 MINUS = "\N{MINUS SIGN}"
@@ -10,8 +11,6 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 DASH = "\N{EN DASH}"
 
-Found = Mapping[str, Any]
-"""what a JSON file says, or part of it: an arm, an evaluation, a mean with the bounds of its interval"""
 Write = Callable[[float], str]
 
 
@@ -44,15 +43,28 @@ def points(part: float) -> str:
     return f"{sign}{written}"
 
 
-def estimate(value: Found, write: Write = percent) -> str:
-    """Return mean and half the width of its 95 % interval, in percent; the mean alone where there is no interval."""
-    half = "" if value["low"] is None else f" {PLUS_MINUS} {percent((value['high'] - value['low']) / 2)}"
+def bounds(value: Interval) -> Sequence[float]:
+    """Return low and high end of the interval of a mean or a difference; empty where one seed gives none."""
+    low, high = value["low"], value["high"]
+    return () if low is None or high is None else (low, high)
+
+
+def estimate(value: Interval, write: Write = percent) -> str:
+    """Return mean and half the width of its 95 % interval, in percent; the mean alone where there is no interval.
+
+    >>> estimate({"mean": 0.7, "low": 0.69, "high": 0.71}) == f"70.0 {PLUS_MINUS} 1.0"
+    True
+    """
+    half = ""
+    if interval := bounds(value):
+        low, high = interval
+        half = f" {PLUS_MINUS} {percent((high - low) / 2)}"
     return write(value["mean"]) + half
 
 
-def bounds(value: Found) -> Sequence[float]:
-    """Return the interval of a mean or a difference; empty where one seed gives none."""
-    return () if value["low"] is None else (value["low"], value["high"])
+def mean_and_bounds(value: Interval, write: Write) -> list[str]:
+    """Return mean, low and high end as the cells of a table, with dashes where there is no interval."""
+    return [write(value["mean"]), *(map(write, bounds(value)) if bounds(value) else (DASH, DASH))]
 
 
 def p_value(p: float) -> str:
@@ -73,10 +85,10 @@ def bare_p(p: float) -> str:
     return p_value(p).removeprefix("p ").removeprefix("= ")
 
 
-def interval_and_p(difference: Found) -> str:
+def interval_and_p(difference: PairedDifference) -> str:
     """Return the interval of a difference in points, and the p of its test where there is one."""
     p = "" if difference["p"] is None else f", {p_value(difference['p'])}"
-    return f"{points(difference['low'])} to {points(difference['high'])}{p}"
+    return " to ".join(map(points, bounds(difference))) + p
 
 
 def count(value: float) -> str:

@@ -1,14 +1,17 @@
-"""The report of a comparison as one HTML file that needs nothing else: no network, no font, one script of its own."""
+"""The report of a comparison as one HTML file that needs nothing else: no network, no font, one script of its own.
+
+`write_page` writes it. A comparison of several arms and one of a single arm have different sections.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from spacedkd.comparison.document import Arm, ComparisonDocument, SpacingEffect, read_arms
 from spacedkd.config.serialization import to_json
-from spacedkd.report import findings, html, intervals, overlays, plots, schedules, spacing, tables
-from spacedkd.report.arms import Arm, read_arms, role_legend
+from spacedkd.report import findings, html, plots, tables
 from spacedkd.report.evaluation import evaluation_sections
-from spacedkd.report.formatting import Found, count, duration, estimate, plain, plural, value_range
+from spacedkd.report.formatting import count, duration, estimate, plain, plural, value_range
 from spacedkd.report.html import (
     MANY,
     Markup,
@@ -23,75 +26,242 @@ from spacedkd.report.html import (
     paragraph,
     tag,
 )
+from spacedkd.report.schedules import interval_section, schedule_section
 from spacedkd.report.table import Cell, Column, Table
+from spacedkd.runs.schema import PairedDifference
 from spacedkd.runtime.files import write_text
-
-# Provenance: commands, machines, and every arm's spec
 
 Command = tuple[str, str]
 """when it ended, and what was typed"""
+COUNTS = ("updates", "forward passes", "backward passes", "forward images", "backward images")
+"""of each model, as the cost of a run names them"""
 
 
-def made_by(commands: Sequence[Command]) -> str:
-    """Return the line above the title: which program made the page, and when."""
-    return f"spacedkd report, {commands[-1][0]}" if commands else "spacedkd report"
+def write_page(
+    path: Path, comparison: ComparisonDocument, unfinished: int = 0, commands: Sequence[Command] = ()
+) -> None:
+    """Write the report of `comparison` and the run folders it names; equal inputs give equal bytes.
+
+    The commands are those that trained the runs, and last the one that makes the page.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, render(comparison, read_arms(comparison), unfinished, commands), within=path.parent)
 
 
-def provenance(arms: Sequence[Arm], measured: str, commands: Sequence[Command]) -> Iterator[str]:
-    shown = [*map(_command, commands)]
-    yield from shown[:MANY]
-    if shown[MANY:]:
-        yield folded(f"{len(shown) - MANY} more commands", *shown[MANY:])
-    said = f"Measured: {measured}. "
-    if any(len(arm.runs) > 1 for arm in arms):
-        said += "Intervals are Student's t over seeds"
-        paired = "; differences are paired by seed, over the seeds that both arms have; p is of the paired t-test"
-        said += f"{paired if len(arms) > 1 else ''}."
-    yield from map(note, (said, *findings.environments(arms)))
-    yield from folded_if_many(arms, f"The specs of {plural(len(arms), 'arm')}", *map(_spec, arms))
-
-
-def _command(command: Command) -> Markup:
-    date, line = command
-    return join(tag("p", date, class_="note date"), tag("pre", tag("code", line), tabindex=0))
-
-
-def _spec(arm: Arm) -> Markup:
-    """Return the spec of an arm, which decided its numbers, folded away."""
-    spec = arm.first.spec
-    rate = f"{spec.optimizer.name}, lr {spec.optimizer.lr:g} ({spec.rate.shape})"
-    network = findings.network_name(spec.network)
-    essence = f"{network}, {plain(spec.epochs)} epochs, batch {count(spec.batch_size)}, {rate}"
-    prints = "; ".join(f"seed {run.seed}: {run.fingerprint}" for run in arm.runs)
-    written = json.dumps(to_json(spec), indent=2, ensure_ascii=False)
-    return tag(
-        "details",
-        tag("summary", tag("b", arm.label), tag("small", f"{findings.how(arm.numbers)}; {essence}")),
-        tag("p", f"Fingerprints: {prints}. Below, the spec of seed {spec.seed}."),
-        tag("pre", tag("code", written), tabindex=0),
+def render(
+    comparison: ComparisonDocument, arms: Sequence[Arm], unfinished: int = 0, commands: Sequence[Command] = ()
+) -> str:
+    """Return the page as text."""
+    if len(arms) == 1:
+        return _render_single(comparison, arms[0], [*_lost_runs(comparison, unfinished)], commands)
+    against = comparison["against"]
+    sections = {
+        "spacing": ("What spacing did", _spacing_section(comparison, arms)),
+        "intervals": ("Accuracy against interval", interval_section(arms)),
+        "curves": ("Learning curves and losses", _curves(arms, against)),
+        "results": (f"All arms, against {against}", _results(comparison, arms)),
+        "turns": ("Who learned which step when", schedule_section(arms)),
+        "cost": ("Cost", _costs(comparison, arms)),
+        **evaluation_sections(comparison, arms),
+        "making": ("How this was made", _provenance(arms, comparison["measured"], commands)),
+    }
+    return html.document(
+        findings.title(arms),
+        kind=_page_kind(commands),
+        setting=findings.setting(arms),
+        outcome=_outcome(comparison, arms, unfinished),
+        sections=sections,
+        more_style=plots.chooser_style(arms),
+        first_figure=_first_figure(comparison, arms),
     )
 
 
-# The page of one arm
+def _first_figure(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Markup:
+    """Return the effect of spacing, where that was tried; else differences to the reference, or accuracies."""
+    against = comparison["against"]
+    return _spacing_gains(comparison["spacing"], arms) or _gains(arms, against) or plots.accuracies(arms, against)
 
-COUNTS = ("updates", "forward passes", "backward passes", "forward images", "backward images")
+
+def _outcome(comparison: ComparisonDocument, arms: Sequence[Arm], unfinished: int) -> Iterator[str]:
+    against, pairs = comparison["against"], comparison["spacing"]
+    if pairs:
+        yield paragraph(findings.spacing_headline(pairs))
+        yield from _spacing_findings(pairs)
+        yield note(findings.spacing_cost(pairs))
+    else:
+        yield paragraph(findings.headline(arms, against))
+        yield from _findings(arms, against)
+    yield from _lost_runs(comparison, unfinished)
 
 
-def render_one(comparison: Found, arm: Arm, left_out: Sequence[str], commands: Sequence[Command]) -> str:
+def _lost_runs(comparison: ComparisonDocument, unfinished: int) -> Iterator[str]:
+    if comparison["diverged"]:
+        yield note("These runs diverged. They are in none of the numbers, which are of the other seeds alone.")
+        yield html_table(tables.diverged(comparison))
+    if comparison["failed"]:
+        yield note(
+            "These runs failed. They are in none of the numbers; the command that made the others tries them again."
+        )
+        yield html_table(tables.failed(comparison))
+    if unfinished:
+        yield note(f"{plural(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out.")
+
+
+def _findings(arms: Sequence[Arm], against: str) -> Iterator[str]:
+    others = [arm for arm in arms if arm.label != against]
+    lines = [_difference_item(f"{arm.label} vs {against}", arm.numbers["difference"]) for arm in others]
+    yield from folded_if_many(arms, f"{plural(len(others), 'arm')} against {against}, one by one", tag("ul", *lines))
+    yield note(findings.caution([arm.numbers["difference"] for arm in arms]))
+
+
+def _difference_item(pair: str, difference: PairedDifference | None) -> Markup:
+    """Return a list item that says how far one arm is from another."""
+    sentence, verdict = findings.finding(pair, difference), findings.verdict(difference)
+    return tag("li", *(mark_word(sentence, verdict, "b", verdict) if verdict in ("better", "worse") else [sentence]))
+
+
+def _gains(arms: Sequence[Arm], against: str) -> Markup:
+    base = next(arm for arm in arms if arm.label == against)
+    caption = "Paired by seed. A line that crosses zero is no clear difference."
+    return plots.gains(f"Difference against {against}, points", plots.pairs_with(base, arms), caption)
+
+
+def _results(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Iterator[str]:
+    against = comparison["against"]
+    if comparison["spacing"]:
+        yield paragraph(findings.headline(arms, against))
+        yield note(findings.caution([arm.numbers["difference"] for arm in arms]))
+    sentences = (
+        "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
+        "which one seed does not give. Last and best epoch are of the deepest head. "
+    )
+    if any(arm.numbers["ensemble"] for arm in arms):
+        sentences += "The ensemble is the mean of all heads. "
+    if any(arm.numbers["leader"] for arm in arms):
+        sentences += f"The {findings.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
+    if shared := findings.shared_seeds(comparison["arms"]):
+        sentences += f"Differences are paired by seed{shared}. "
+    yield note(sentences + findings.best_epoch(comparison["best_chosen_on"]))
+    numbers, reached = html_table(tables.results(comparison)), plots.accuracies(arms, against)
+    gained = _gains(arms, against) if comparison["spacing"] else Markup()
+    if len(arms) > html.MANY:
+        yield reached
+        yield folded(f"All numbers, and differences against {against}", numbers, gained)
+    else:
+        yield numbers
+        yield tag("div", reached, gained, class_="pair")
+
+
+def _curves(arms: Sequence[Arm], against: str) -> Iterator[str]:
+    yield plots.chooser(arms, against)
+    caption = (
+        "Accuracy on the test images, deepest head. Epochs are each role's own: at epoch 5 it has learned 5 epochs of "
+        f"data, whenever that was. {findings.SECOND_HALF}"
+    )
+    yield grid([*plots.accuracy_charts(arms, against)], caption, wide=True)
+    if any(arm.first.leader is not None and arm.first.shares_one_model for arm in arms):
+        caption = "In self KD both roles are one network, measured during the turns of either. "
+    else:
+        caption = ""
+    caption += "Thick: mean over seeds, with its last value; thin: each seed."
+    yield folded(
+        "Each arm with its roles and seeds", legend(plots.role_legend(arms), "all"), grid(plots.curves(arms), caption)
+    )
+    if charts := plots.loss_charts(arms):
+        yield tag("h3", "Losses")
+        yield grid(charts, findings.losses_caption(any(len(arm.runs) > 1 for arm in arms)))
+
+
+def _costs(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Iterator[str]:
+    against = comparison["against"]
+    yield tag("p", *mark_word(findings.extra_cost(arms, against), "--equal-cost", "code"))
+    remark = (
+        f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
+        "training; seconds depend on the machine and on what else it did."
+    )
+    yield paragraph(tables.sharing(comparison))
+    yield from folded_if_many(arms, "What a run of each took", html_table(tables.costs(comparison)), note(remark))
+
+
+# The effect of spacing.
+
+
+def _spacing_pairs(pairs: Sequence[SpacingEffect], arms: Sequence[Arm]) -> list[plots.ArmPair]:
+    """Return every spaced arm with its unspaced partner."""
+    index = {arm.label: number for number, arm in enumerate(arms)}
+    return [
+        plots.ArmPair(
+            index=index[pair["spaced"]],
+            name=pair["name"],
+            arm=arms[index[pair["spaced"]]],
+            base=arms[index[pair["unspaced"]]],
+            difference=pair["difference"],
+        )
+        for pair in pairs
+    ]
+
+
+def _spacing_gains(pairs: Sequence[SpacingEffect], arms: Sequence[Arm]) -> Markup:
+    caption = (
+        "Right of the dashed line spacing did better. Large dot and line: mean over seeds and its 95 % interval, "
+        "paired by seed; small dots: seeds. A line that crosses zero is no clear difference."
+    )
+    return plots.gains("Spaced minus unspaced, points", _spacing_pairs(pairs, arms), caption)
+
+
+def _spacing_findings(pairs: Sequence[SpacingEffect]) -> Iterator[str]:
+    lines = [_difference_item(f"{pair['spaced']} vs {pair['unspaced']}", pair["difference"]) for pair in pairs]
+    yield from folded_if_many(pairs, f"{plural(len(pairs), 'pair')}, one by one", tag("ul", *lines))
+
+
+def _spacing_section(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Iterator[Markup]:
+    """Yield the numbers of spaced arms, and their gain epoch by epoch; nothing where none has an unspaced partner."""
+    pairs = comparison["spacing"]
+    if not pairs:
+        return
+    yield from map(note, (findings.single_role_caution(pairs), findings.spacing_caution(pairs)))
+    yield html_table(tables.spacing(comparison))
+    corrected = f"p, Holm is corrected for all {len(pairs)} tests at once. " if len(pairs) > 1 else ""
+    shared = findings.shared_seeds(comparison["arms"])
+    yield note(
+        f"Accuracies in percent after the last epoch{shared}. {corrected}Costs are those of the spaced run as a "
+        "multiple of the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does "
+        "not count as spaced."
+    )
+    compared = [pair for pair in _spacing_pairs(pairs, arms) if pair.difference is not None]
+    if drawn := plots.differences(compared, "Spaced minus unspaced after each epoch"):
+        lines = legend([(pair.name, plots.arm_colour(pair.index)) for pair in compared], "all")
+        areas = "; areas: 95 % intervals" if len(compared) <= plots.BANDS else ""
+        caption = (
+            f"Above the dashed line spacing did better. Lines: mean over seeds, paired by seed{areas}. "
+            f"{findings.SECOND_HALF}"
+        )
+        if len(arms) > MANY:
+            caption += " Of so many arms those are drawn that are ticked below."
+        title = "Spaced minus unspaced, epoch by epoch"
+        yield grid([(title, "at equal epochs of the student", join(lines, drawn))], caption, wide=True)
+
+
+# A single arm.
+
+
+def _render_single(
+    comparison: ComparisonDocument, arm: Arm, left_out: Sequence[str], commands: Sequence[Command]
+) -> str:
     """Return the page as text."""
     sections = {
         "results": ("How good it is", _results_of_one(comparison, arm)),
         "losses": ("Losses", _losses(arm)),
-        "turns": ("Who learned which step when", schedules.section([arm])),
+        "turns": ("Who learned which step when", schedule_section([arm])),
         "cost": ("What it cost", _costs_of_one(arm)),
         **evaluation_sections(comparison, [arm]),
-        "making": ("How this was made", provenance([arm], comparison["measured"], commands)),
+        "making": ("How this was made", _provenance([arm], comparison["measured"], commands)),
     }
     facts = tag("ul", *(tag("li", fact) for fact in findings.facts(arm)))
-    outcome = [paragraph(findings.reached(arm)), facts, *left_out]
+    outcome = [paragraph(findings.accuracies_reached(arm)), facts, *left_out]
     return html.document(
         f"{arm.label}: {findings.title([arm])}",
-        kind=made_by(commands),
+        kind=_page_kind(commands),
         setting=findings.setting([arm]),
         outcome=outcome,
         sections=sections,
@@ -103,14 +273,14 @@ def _curves_of_one(arm: Arm) -> Markup:
     caption = "Accuracy on the test images, deepest head. Epochs are each role's own."
     if len(arm.runs) > 1:
         caption += " Thick: mean over seeds; thin: each seed."
-    keys = legend(role_legend([arm]), "all")
-    return grid([("Learning curves", "", join(keys, overlays.roles_chart(arm)))], caption, wide=True)
+    keys = legend(plots.role_legend([arm]), "all")
+    return grid([("Learning curves", "", join(keys, plots.roles_chart(arm)))], caption, wide=True)
 
 
-def _results_of_one(comparison: Found, arm: Arm) -> Iterator[Markup]:
-    said = "Accuracy in percent, of every head"
-    said += f": mean over {len(arm.runs)} seeds ± half of its 95 % interval. " if len(arm.runs) > 1 else ". "
-    yield note(said + findings.best_epoch(comparison["best_chosen_on"]))
+def _results_of_one(comparison: ComparisonDocument, arm: Arm) -> Iterator[Markup]:
+    sentences = "Accuracy in percent, of every head"
+    sentences += f": mean over {len(arm.runs)} seeds ± half of its 95 % interval. " if len(arm.runs) > 1 else ". "
+    yield note(sentences + findings.best_epoch(comparison["best_chosen_on"]))
     yield html_table(_reached(arm))
 
 
@@ -137,9 +307,9 @@ def _mean(values: Sequence[float], strong: bool = False, below: str | None = Non
 
 
 def _losses(arm: Arm) -> Iterator[Markup]:
-    if charts := overlays.role_losses(arm):
-        yield legend(role_legend([arm]), "all")
-        yield grid(charts, findings.losses(len(arm.runs) > 1))
+    if charts := plots.role_losses(arm):
+        yield legend(plots.role_legend([arm]), "all")
+        yield grid(charts, findings.losses_caption(len(arm.runs) > 1))
 
 
 def _costs_of_one(arm: Arm) -> Iterator[Markup]:
@@ -162,144 +332,45 @@ def _costs_of_one(arm: Arm) -> Iterator[Markup]:
         yield html_table(Table("", [Column(head, None) for head in heads], rows, name="Cost of each model"))
 
 
-# The page of a comparison
+# Provenance: commands, machines, and every arm's spec.
 
 
-def write_page(path: Path, comparison: Found, unfinished: int = 0, commands: Sequence[Command] = ()) -> None:
-    """Write the report of `comparison` and the run folders it names; equal inputs give equal bytes.
-
-    The commands are those that trained the runs, and last the one that makes the page.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, render(comparison, read_arms(comparison), unfinished, commands), within=path.parent)
+def _page_kind(commands: Sequence[Command]) -> str:
+    """Return the line above the title: which program made the page, and when."""
+    return f"spacedkd report, {commands[-1][0]}" if commands else "spacedkd report"
 
 
-def render(comparison: Found, arms: Sequence[Arm], unfinished: int = 0, commands: Sequence[Command] = ()) -> str:
-    """Return the page as text."""
-    if len(arms) == 1:
-        return render_one(comparison, arms[0], [*_lost_runs(comparison, unfinished)], commands)
-    against: str = comparison["against"]
-    sections = {
-        "spacing": ("What spacing did", spacing.effect(comparison, arms)),
-        "intervals": ("Accuracy against interval", intervals.against_interval(arms)),
-        "curves": ("Learning curves and losses", _curves(arms, against)),
-        "results": (f"All arms, against {against}", _results(comparison, arms)),
-        "turns": ("Who learned which step when", schedules.section(arms)),
-        "cost": ("Cost", _costs(comparison, arms)),
-        **evaluation_sections(comparison, arms),
-        "making": ("How this was made", provenance(arms, comparison["measured"], commands)),
-    }
-    return html.document(
-        findings.title(arms),
-        kind=made_by(commands),
-        setting=findings.setting(arms),
-        outcome=_outcome(comparison, arms, unfinished),
-        sections=sections,
-        more_style=overlays.chooser_style(arms),
-        first_figure=_first_figure(comparison, arms),
+def _provenance(arms: Sequence[Arm], measured: str, commands: Sequence[Command]) -> Iterator[str]:
+    """Yield the commands, how numbers were measured, the machines, and the spec of every arm."""
+    shown = [*map(_command, commands)]
+    yield from shown[:MANY]
+    if shown[MANY:]:
+        yield folded(f"{len(shown) - MANY} more commands", *shown[MANY:])
+    sentences = f"Measured: {measured}. "
+    if any(len(arm.runs) > 1 for arm in arms):
+        sentences += "Intervals are Student's t over seeds"
+        paired = "; differences are paired by seed, over the seeds that both arms have; p is of the paired t-test"
+        sentences += f"{paired if len(arms) > 1 else ''}."
+    yield from map(note, (sentences, *findings.environments(arms)))
+    yield from folded_if_many(arms, f"The specs of {plural(len(arms), 'arm')}", *map(_spec, arms))
+
+
+def _command(command: Command) -> Markup:
+    date, line = command
+    return join(tag("p", date, class_="note date"), tag("pre", tag("code", line), tabindex=0))
+
+
+def _spec(arm: Arm) -> Markup:
+    """Return the spec of an arm, which decided its numbers, folded away."""
+    spec = arm.first.spec
+    rate = f"{spec.optimizer.name}, lr {spec.optimizer.lr:g} ({spec.rate.shape})"
+    network = findings.network_name(spec.network)
+    essence = f"{network}, {plain(spec.epochs)} epochs, batch {count(spec.batch_size)}, {rate}"
+    prints = "; ".join(f"seed {run.seed}: {run.fingerprint}" for run in arm.runs)
+    written = json.dumps(to_json(spec), indent=2, ensure_ascii=False)
+    return tag(
+        "details",
+        tag("summary", tag("b", arm.label), tag("small", f"{findings.method_and_schedule(arm.numbers)}; {essence}")),
+        tag("p", f"Fingerprints: {prints}. Below, the spec of seed {spec.seed}."),
+        tag("pre", tag("code", written), tabindex=0),
     )
-
-
-def _first_figure(comparison: Found, arms: Sequence[Arm]) -> Markup:
-    """Return the effect of spacing, where that was tried; else differences to the reference, or accuracies."""
-    against = comparison["against"]
-    return (
-        spacing.gains(comparison["spacing"], arms)
-        or _gains(arms, against, findings.REFERENCE)
-        or plots.accuracies(arms, against)
-    )
-
-
-def _outcome(comparison: Found, arms: Sequence[Arm], unfinished: int) -> Iterator[str]:
-    against, pairs = comparison["against"], comparison["spacing"]
-    if pairs:
-        yield paragraph(spacing.headline(pairs))
-        yield from spacing.findings(pairs)
-        yield note(spacing.cost(pairs))
-    else:
-        yield paragraph(findings.headline(arms, against))
-        yield from _findings(arms, against)
-    yield from _lost_runs(comparison, unfinished)
-
-
-def _lost_runs(comparison: Found, unfinished: int) -> Iterator[str]:
-    if comparison.get("diverged"):
-        yield note("These runs diverged. They are in none of the numbers, which are of the other seeds alone.")
-        yield html_table(tables.diverged(comparison))
-    if comparison.get("failed"):
-        yield note(
-            "These runs failed. They are in none of the numbers; the command that made the others tries them again."
-        )
-        yield html_table(tables.failed(comparison))
-    if unfinished:
-        yield note(f"{plural(unfinished, 'unfinished run')} {'was' if unfinished == 1 else 'were'} left out.")
-
-
-def _findings(arms: Sequence[Arm], against: str) -> Iterator[str]:
-    others = [arm for arm in arms if arm.label != against]
-    lines = [spacing.difference_item(f"{arm.label} vs {against}", arm.numbers["difference"]) for arm in others]
-    yield from folded_if_many(arms, f"{plural(len(others), 'arm')} against {against}, one by one", tag("ul", *lines))
-    yield note(findings.caution([arm.numbers["difference"] for arm in arms]))
-
-
-def _gains(arms: Sequence[Arm], against: str, caption: str) -> Markup:
-    base = next(arm for arm in arms if arm.label == against)
-    compared = [(arm.label, arm.numbers["difference"], arm, base) for arm in arms]
-    return plots.gains(f"Difference against {against}, points", compared, caption)
-
-
-def _results(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
-    against: str = comparison["against"]
-    if comparison["spacing"]:
-        yield paragraph(findings.headline(arms, against))
-        yield note(findings.caution([arm.numbers["difference"] for arm in arms]))
-    said = (
-        "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
-        "which one seed does not give. Last and best epoch are of the deepest head. "
-    )
-    if any(arm.numbers["ensemble"] for arm in arms):
-        said += "The ensemble is the mean of all heads. "
-    if any(arm.numbers["leader"] for arm in arms):
-        said += f"The {findings.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
-    if shared := findings.only_shared(comparison["arms"]):
-        said += f"Differences are paired by seed{shared}. "
-    yield note(said + findings.best_epoch(comparison["best_chosen_on"]))
-    numbers, reached = html_table(tables.results(comparison)), plots.accuracies(arms, against)
-    gained = _gains(arms, against, findings.REFERENCE) if comparison["spacing"] else Markup()
-    if len(arms) > html.MANY:
-        yield reached
-        yield folded(f"All numbers, and differences against {against}", numbers, gained)
-    else:
-        yield numbers
-        yield tag("div", reached, gained, class_="pair")
-
-
-def _curves(arms: Sequence[Arm], against: str) -> Iterator[str]:
-    yield overlays.chooser(arms, against)
-    caption = (
-        "Accuracy on the test images, deepest head. Epochs are each role's own: at epoch 5 it has learned 5 epochs of "
-        f"data, whenever that was. {findings.SECOND_HALF}"
-    )
-    yield grid([*overlays.accuracy_charts(arms, against)], caption, wide=True)
-    if any(arm.first.leader is not None and arm.first.shares_one_model for arm in arms):
-        caption = "In self KD both roles are one network, measured during the turns of either. "
-    else:
-        caption = ""
-    caption += "Thick: mean over seeds, with its last value; thin: each seed."
-    yield folded(
-        "Each arm with its roles and seeds", legend(role_legend(arms), "all"), grid(plots.curves(arms), caption)
-    )
-    if charts := overlays.loss_charts(arms):
-        yield tag("h3", "Losses")
-        yield grid(charts, findings.losses(any(len(arm.runs) > 1 for arm in arms)))
-
-
-def _costs(comparison: Found, arms: Sequence[Arm]) -> Iterator[str]:
-    against: str = comparison["against"]
-    yield tag("p", *mark_word(findings.extra_cost(arms, against), "--equal-cost", "code"))
-    said = (
-        f"Mean for one run, and relative to {against}. Images seen counts every image of every forward pass in "
-        "training; seconds depend on the machine and on what else it did."
-    )
-    yield paragraph(tables.sharing(comparison))
-    yield from folded_if_many(arms, "What a run of each took", html_table(tables.costs(comparison)), note(said))

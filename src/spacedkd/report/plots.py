@@ -1,18 +1,90 @@
-"""The pictures of accuracies: over the epochs of each arm, and arms side by side, each a dot and an interval."""
+"""Pictures of arms: learning curves and losses, alone and on one axis, and results as dots with intervals.
+
+`curves` has a picture for each arm; `accuracy_charts` and `loss_charts` have all arms on one axis, with a `chooser`
+that hides some of them; `roles_chart` and `role_losses` have the roles of a single arm. `accuracies` and `gains` set
+results side by side, each as a dot and its 95 % interval (`forest`).
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from spacedkd.report.arms import Arm, role_colours
-from spacedkd.report.charts import Panel, Point, Scale, apart, domain, dot, label, rounded, thinned, tick_values, ticks
-from spacedkd.report.findings import how
-from spacedkd.report.formatting import DASH, Write, bounds, estimate, percent, percent_tick, plain, points
-from spacedkd.report.html import Markup, Titled, numbers, tag
+from spacedkd.comparison.document import Arm
+from spacedkd.report.charts import (
+    MOST_POINTS,
+    Axis,
+    Line,
+    Panel,
+    Point,
+    Scale,
+    apart,
+    chart,
+    domain,
+    dot,
+    label,
+    rounded,
+    thinned,
+    tick_values,
+    ticks,
+)
+from spacedkd.report.findings import leader_name, method_and_schedule
+from spacedkd.report.formatting import (
+    DASH,
+    Write,
+    bounds,
+    decimals,
+    estimate,
+    mean_and_bounds,
+    percent,
+    percent_tick,
+    plain,
+    points,
+)
+from spacedkd.report.html import MANY, SHOWN, Markup, Titled, numbers, tag
 from spacedkd.runs.journal import Curve
 from spacedkd.runs.schema import Estimate, PairedDifference
 
-MOST_POINTS = 160
+COLOURS = 8
+"""of arms that are told apart; then lines are dashed"""
+DASHES = 3
+SETTLED = {"accuracy": 0.5, "loss": 0.25}
+"""the part of a run after which the axis has room for everything"""
+BANDS = 4
+"""so many intervals can lie on each other and be told apart; those of more lines are in the numbers alone"""
+ACCURACY = Axis("accuracy, %", decimals(2), least=0, most=100)
+GAIN = Axis("difference, points", decimals(2), zero=True)
+LOSS = Axis("loss", lambda value: f"{value:.4g}")
+
+
+class ArmPair(NamedTuple):
+    """An arm and the arm that it is compared with."""
+
+    index: int
+    """of the arm on the page, which decides the colour of its lines"""
+    name: str
+    """of its row or line"""
+    arm: Arm
+    base: Arm
+    difference: PairedDifference | None
+
+
+def role_colours(roles: Sequence[str]) -> dict[str, str]:
+    """Return the style class of each role, by its position in the chain.
+
+    >>> role_colours(["mentor", "helper", "pupil"]), role_colours(["alone"])
+    ({'mentor': 'leader', 'helper': 'middle-1', 'pupil': 'student'}, {'alone': 'student'})
+    """
+    middle = [f"middle-{index % 2 + 1}" for index in range(len(roles) - 2)]
+    return dict(zip(roles, ["leader", *middle, "student"][-len(roles) :], strict=True))
+
+
+def role_legend(arms: Sequence[Arm]) -> list[tuple[str, str]]:
+    """Return every role of the page with its class, leaders first."""
+    pairs = dict.fromkeys(pair for arm in arms for pair in role_colours(arm.first.roles).items())
+    return sorted(pairs, key=lambda pair: ("leader", "middle-1", "middle-2", "student").index(pair[1]))
+
+
+# Learning curves of each arm.
 
 
 def curves(arms: Sequence[Arm]) -> list[Titled]:
@@ -20,7 +92,7 @@ def curves(arms: Sequence[Arm]) -> list[Titled]:
     every = [curve for arm in arms for run in arm.runs for curve in run.curves.values()]
     epochs = max(epoch for curve in every for epoch in curve)
     area = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], 0, 1)))
-    return [(arm.label, how(arm.numbers), _curves_of(arm, area)) for arm in arms]
+    return [(arm.label, method_and_schedule(arm.numbers), _curves_of(arm, area)) for arm in arms]
 
 
 def _curves_of(arm: Arm, area: Panel) -> Markup:
@@ -56,6 +128,156 @@ def mean_curve(by_seed: Sequence[Curve]) -> Curve:
 
 def _points(curve: Curve) -> list[Point]:
     return thinned(sorted(curve.items()), MOST_POINTS)
+
+
+# All arms on one axis.
+
+
+def arm_key(index: int) -> str:
+    """Return the class that shows and hides the lines of an arm, by its index."""
+    return f"arm-{index}"
+
+
+def arm_colour(index: int) -> str:
+    """Return the classes that give the lines of an arm their colour and dashes, by its index."""
+    return f"k{index % COLOURS} d{index // COLOURS % DASHES}"
+
+
+def chooser(arms: Sequence[Arm], against: str) -> Markup:
+    """Return a box to tick for each arm, beside its line; of very many arms only a few are shown at first."""
+    few = len(arms) <= MANY
+    items = []
+    for index, arm in enumerate(arms):
+        shown = few or index < SHOWN or arm.label == against
+        box = tag("input", type="checkbox", id=f"show-{arm_key(index)}", checked="" if shown else None)
+        line = tag("path", d="M0 5L30 5", class_=f"all {arm_colour(index)}")
+        items.append(tag("label", box, tag("svg", line, viewBox="0 0 30 10", aria_hidden="true"), arm.label))
+    return tag("fieldset", tag("legend", "Arms shown"), *items, class_="chooser")
+
+
+def chooser_style(arms: Sequence[Arm]) -> str:
+    """Return the style rules that hide the arms whose box is not ticked: no script is needed for that."""
+    keys = map(arm_key, range(len(arms)))
+    return "".join(f"body:has(#show-{key}:not(:checked)) g.{key} {{ display: none; }}\n" for key in keys)
+
+
+def accuracy_charts(arms: Sequence[Arm], against: str) -> Iterator[Titled]:
+    """Yield the student's accuracy, the difference to the named arm, and the accuracy of the roles that lead."""
+    students = [_line(index, arm, [run.curves[run.roles[-1]] for run in arm.runs]) for index, arm in enumerate(arms)]
+    yield "Student", "mean over seeds", _accuracies("The student's accuracy after each epoch", students)
+    base = next(arm for arm in arms if arm.label == against)
+    others = pairs_with(base, arms)
+    if drawn := differences(others, f"Difference to {against} after each epoch"):
+        yield f"Difference to {against}", "mean over seeds, paired by seed", drawn
+    leaders = [
+        _line(index, arm, [run.curves[run.roles[0]] for run in arm.runs])
+        for index, arm in enumerate(arms)
+        if arm.first.leader is not None and all(run.roles[0] in run.curves for run in arm.runs)
+    ]
+    if leaders:
+        name = leader_name([arm.numbers for arm in arms])
+        remark = "arms with the same one lie on each other"
+        yield name.capitalize(), remark, _accuracies(f"The {name}'s accuracy after each epoch", leaders)
+
+
+def pairs_with(base: Arm, arms: Sequence[Arm]) -> list[ArmPair]:
+    """Return every other arm together with the one that all are compared with."""
+    return [
+        ArmPair(index, arm.label, arm, base, arm.numbers["difference"])
+        for index, arm in enumerate(arms)
+        if arm is not base
+    ]
+
+
+def _line(index: int, arm: Arm, curves: Sequence[Curve]) -> Line:
+    reached = [(epoch, 100 * value) for epoch, value in mean_curve(curves).items()]
+    return Line(arm.label, arm_key(index), arm_colour(index), reached)
+
+
+def _accuracies(what: str, lines: Sequence[Line]) -> Markup:
+    drawn = [line for line in lines if line.points]
+    ends = ", ".join(f"{line.name} {line.points[-1][1]:.1f} %" for line in drawn)
+    return chart(f"{what}; at the end: {ends}.", drawn, ACCURACY, SETTLED["accuracy"], wide=True)
+
+
+def differences(pairs: Iterable[ArmPair], what: str) -> Markup:
+    """Return a chart of the differences of arms after each epoch that both were measured at.
+
+    It is empty where no pair shares a seed.
+    """
+    drawn = [line for line in map(_difference, pairs) if line.points]
+    if not drawn:
+        return Markup()
+    ends = ", ".join(f"{line.name} {points(line.points[-1][1] / 100)}" for line in drawn)
+    description = f"{what}, in points; at the end: {ends}."
+    return chart(description, drawn, GAIN, SETTLED["accuracy"], wide=True, bands=len(drawn) <= BANDS)
+
+
+def _difference(pair: ArmPair) -> Line:
+    from spacedkd.evaluation.statistics import paired_difference  # scipy's, which only a page that is made needs
+
+    ours, theirs = ({run.seed: run.curves[run.roles[-1]] for run in arm.runs} for arm in (pair.arm, pair.base))
+    seeds = sorted(ours.keys() & theirs.keys())
+    epochs = [{*curves[seed]} for curves in (ours, theirs) for seed in seeds]
+    line, band = [], []
+    for epoch in sorted(set.intersection(*epochs)) if epochs else []:
+        gain = paired_difference(
+            {seed: 100 * ours[seed][epoch] for seed in seeds},
+            {seed: 100 * theirs[seed][epoch] for seed in seeds},
+            resolution=100 / pair.base.first.plan["test_images"],
+        )
+        assert gain is not None, "they share a seed"
+        line.append((epoch, gain.mean))
+        if gain.low is not None and gain.high is not None:
+            band.append((epoch, gain.low, gain.high))
+    return Line(pair.name, arm_key(pair.index), arm_colour(pair.index), line, band)
+
+
+def loss_charts(arms: Sequence[Arm]) -> list[Titled]:
+    """Return a picture for each role and term, those of students first; all arms that have the term are in it."""
+    lines_of: dict[tuple[str, str], list[Line]] = {}
+    behind: dict[tuple[str, str], int] = {}
+    for index, arm in enumerate(arms):
+        for role, term, curve in _mean_losses(arm):
+            behind.setdefault((role, term), len(arm.first.roles) - arm.first.roles.index(role))
+            lines_of.setdefault((role, term), []).append(Line(arm.label, arm_key(index), arm_colour(index), curve))
+    return [
+        (f"{role}: {term}", "", chart(f"The {term} loss of the {role}, mean over seeds.", lines, LOSS, SETTLED["loss"]))
+        for (role, term), lines in sorted(lines_of.items(), key=lambda item: behind[item[0]])
+    ]
+
+
+def roles_chart(arm: Arm) -> Markup:
+    """Return a picture of the accuracy of all roles of an arm."""
+    lines = []
+    for role, class_ in reversed(role_colours(arm.first.roles).items()):
+        by_seed = [[(x, 100 * y) for x, y in run.curves[role].items()] for run in arm.runs if role in run.curves]
+        mean = [*mean_curve([dict(curve) for curve in by_seed]).items()]
+        if mean:
+            lines.append(Line(role, f"role-{class_}", class_, mean, seeds=by_seed if len(by_seed) > 1 else ()))
+    ends = ", ".join(f"{line.name} {percent(line.points[-1][1] / 100)} %" for line in lines)
+    return chart(f"Accuracy after each epoch; at the end: {ends}.", lines, ACCURACY, wide=True)
+
+
+def role_losses(arm: Arm) -> list[Titled]:
+    """Return a picture for each term of the loss, with all roles that have it."""
+    class_of, lines_of = role_colours(arm.first.roles), dict[str, list[Line]]()
+    for role, term, curve in _mean_losses(arm):
+        class_ = class_of[role]
+        lines_of.setdefault(term, []).append(Line(role, f"role-{class_}", class_, curve))
+    return [(term, "", chart(f"The {term} loss.", lines, LOSS, SETTLED["loss"])) for term, lines in lines_of.items()]
+
+
+def _mean_losses(arm: Arm) -> Iterator[tuple[str, str, list[tuple[float, float]]]]:
+    """Yield role, term and mean curve over seeds of every loss that was logged."""
+    every = dict.fromkeys(name for run in arm.runs for name in run.journal.losses)
+    for role, term in every:
+        logged = [dict(run.journal.losses[role, term].points) for run in arm.runs if (role, term) in run.journal.losses]
+        if mean := mean_curve(logged):
+            yield role, term, [*mean.items()]
+
+
+# Results side by side, each as a dot and an interval.
 
 
 class Row(NamedTuple):
@@ -103,19 +325,19 @@ def _numbers(title: str, rows: Sequence[Row], write: Write) -> Markup:
     heads = ["", "mean", "low", "high", *(f"seed {seed}" for seed in seeds)]
     body = []
     for row in rows:
-        span = map(write, bounds(row.value)) if bounds(row.value) else (DASH, DASH)
-        each = (write(row.seeds[seed]) if seed in row.seeds else DASH for seed in seeds)
-        body.append([row.label, write(row.value["mean"]), *span, *each])
+        by_seed = (write(row.seeds[seed]) if seed in row.seeds else DASH for seed in seeds)
+        body.append([row.label, *mean_and_bounds(row.value, write), *by_seed])
     return numbers(title, [(head, None) for head in heads], body)
 
 
-def gains(title: str, compared: Iterable[tuple[str, PairedDifference | None, Arm, Arm]], caption: str) -> Markup:
-    """Return a picture of differences in points, seed by seed, around zero; nothing where there are none."""
+def gains(title: str, pairs: Iterable[ArmPair], caption: str) -> Markup:
+    """Return a picture of the differences of pairs around zero; nothing where there are none."""
     rows = []
-    for name, difference, arm, base in compared:
-        if difference is not None:
-            seeds = {seed: arm.by_seed[seed] - base.by_seed[seed] for seed in arm.by_seed if seed in base.by_seed}
-            rows.append(Row(name, difference, seeds))
+    for pair in pairs:
+        if pair.difference is not None:
+            ours, theirs = pair.arm.by_seed, pair.base.by_seed
+            seeds = {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
+            rows.append(Row(pair.name, pair.difference, seeds))
     return forest(title, rows, caption, more=_numbers(title, rows, points)) if rows else Markup()
 
 
