@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from spacedkd.comparison.document import read_arms
+from spacedkd.comparison.document import SpacingEffect, read_arms
 from spacedkd.comparison.results import compare_runs
 from spacedkd.report.findings import single_role_caution, spacing_caution, spacing_cost, spacing_headline
 from spacedkd.report.page import render
@@ -17,16 +16,20 @@ from tests.report.page_text import Page
 INTERVALS = {"better": (0.01, 0.03), "worse": (-0.03, -0.01), "unclear": (-0.01, 0.03), "unknown": (None, None)}
 
 
-def pair(name: str, outcome: str, updates: float = 1.0, form: str = "online", p_holm: float = 1.0) -> dict[str, Any]:
+def pair(name: str, outcome: str, updates: float = 1.0, form: str = "online", p_holm: float = 1.0) -> SpacingEffect:
     low, high = INTERVALS[outcome]
-    difference = {"mean": 0.01, "low": low, "high": high, "p": 0.03, "n": 1 if low is None else 3}
     return {
         "name": name,
         "method": name.split()[0],
+        "variant": None,
+        "spaced": f"{name} spaced",
+        "unspaced": name,
         "unspaced_form": form,
-        "difference": difference,
+        "interval": "spaced 1ep",
+        "accuracy": {"unspaced": None, "spaced": None},
+        "difference": {"mean": 0.01, "low": low, "high": high, "p": 0.03, "n": 1 if low is None else 3},
         "p_holm": p_holm,
-        "cost_ratio": {"updates": updates},
+        "cost_ratio": {"updates": updates, "forward_images": updates, "seconds": None},
     }
 
 

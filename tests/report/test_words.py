@@ -6,14 +6,16 @@ from typing import Any
 
 from spacedkd.comparison.document import Arm
 from spacedkd.report.findings import caution, extra_cost, finding, headline, verdict
+from spacedkd.runs.schema import PairedDifference
 
 
-def difference(low: float | None, high: float | None, n: int = 3) -> dict[str, Any]:
+def difference(low: float | None, high: float | None, n: int = 3) -> PairedDifference:
     return {"mean": 0.01, "low": low, "high": high, "p": None, "n": n}
 
 
-def arm(label: str, gain: dict[str, Any] | None, updates: float = 100) -> Arm:
-    return Arm(label, {"difference": gain, "cost": {"updates": updates}}, [])
+def arm(label: str, gain: PairedDifference | None, updates: float = 100) -> Arm:
+    numbers: Any = {"difference": gain, "cost": {"updates": updates}}
+    return Arm(label, numbers, [])
 
 
 REFERENCE = arm("base", None)

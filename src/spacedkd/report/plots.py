@@ -6,6 +6,7 @@ results side by side, each as a dot and its 95 % interval (`forest`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -56,7 +57,8 @@ GAIN = Axis("difference, points", decimals(2), zero=True)
 LOSS = Axis("loss", lambda value: f"{value:.4g}")
 
 
-class ArmPair(NamedTuple):
+@dataclass(frozen=True)
+class ArmPair:
     """An arm and the arm that it is compared with."""
 
     index: int
