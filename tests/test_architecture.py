@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spacedkd"
 # not in its package's.
 LAYERS = [
     {"runtime"},
-    {"schedule", "timeline"},
+    {"schedule", "timeline", "averages"},
     {"config"},
     {"learning_rate"},
     {"runs"},

@@ -15,7 +15,7 @@ from spacedkd import Batch, Ingredients, Progress, UserError
 from spacedkd.data.stream import View
 from spacedkd.methods.pcl import PCL
 from spacedkd.models.classifier import Prediction
-from spacedkd.models.pretrained import ema_update
+from spacedkd.models.pretrained import move_average
 from tests.methods import by_hand
 from tests.methods.fakes import shown, total
 from tests.methods.vectors import FS, O1, O2, START, TE, P, S, U, Y, close, gradient
@@ -111,10 +111,10 @@ def test_statistics_are_averaged_and_counts_copied() -> None:
     mean, network = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
     network.running_mean.fill_(8.0)
     network.num_batches_tracked.fill_(7)
-    ema_update(mean, network, 0.75)
+    move_average(mean, network, 0.25)
     assert mean.running_mean.tolist() == [2.0, 2.0]
     assert mean.num_batches_tracked == 7
-    ema_update(mean, network, 0.5, share=torch.zeros_like)  # the first process's, say
+    move_average(mean, network, 0.5, gather=torch.zeros_like)  # the first process's, say
     assert mean.running_mean.tolist() == [1.0, 1.0]
     assert mean.weight.tolist() == [1.0, 1.0]
 

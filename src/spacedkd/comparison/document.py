@@ -28,6 +28,19 @@ class ComparedRun(TypedDict):
     seconds: float
 
 
+class AverageDocument(TypedDict):
+    """The average of the student's weights: a network of its own, evaluated where the student is."""
+
+    last: Estimate
+    """deepest head after the last epoch"""
+    best: Estimate
+    """deepest head at the best epoch"""
+    gain: PairedDifference | None
+    """the average's last accuracy minus the student's"""
+    difference: PairedDifference | None
+    """to the average of the reference; None for itself, and where one of the two has no average"""
+
+
 class ArmDocument(TypedDict):
     """Runs that differ in nothing but their seed. Means are over seeds, with 95 % intervals."""
 
@@ -44,6 +57,8 @@ class ArmDocument(TypedDict):
     ensemble: Estimate | None
     """mean of all heads after the last epoch, where there are several"""
     ensemble_best: Estimate | None
+    average: AverageDocument | None
+    """where an average of the student's weights is kept"""
     leader: Estimate | None
     """the same as `last` of the role that learns first"""
     difference: PairedDifference | None

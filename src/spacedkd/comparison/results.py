@@ -6,7 +6,7 @@ the evaluations of all arms side by side.
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
@@ -15,6 +15,7 @@ from typing import Any
 
 from spacedkd.comparison.document import (
     ArmDocument,
+    AverageDocument,
     ComparedEvaluations,
     ComparisonDocument,
     CostRatios,
@@ -105,12 +106,29 @@ def _group_by_arm(folders: Sequence[Path]) -> dict[str, list[Run]]:
 _test_images = attrgetter("source", "root", "label_column", "class_list", "class_limit", "test_split", "test_part")
 
 
-def _difference(runs: Sequence[Run], reference: Sequence[Run]) -> Difference | None:
+def _difference(
+    runs: Sequence[Run], reference: Sequence[Run], accuracy: Callable[[Run], float] = Run.student
+) -> Difference | None:
     """Return the paired difference to the reference, if this is another arm that was tested on the same images."""
     if runs is reference or _test_images(runs[0].spec.data) != _test_images(reference[0].spec.data):
         return None
-    ours, theirs = ({run.seed: run.student() for run in arm} for arm in (runs, reference))
+    ours, theirs = ({run.seed: accuracy(run) for run in arm} for arm in (runs, reference))
     return paired_difference(ours, theirs, resolution=1 / reference[0].plan["test_images"])
+
+
+def _average(runs: Sequence[Run], reference: Sequence[Run]) -> AverageDocument | None:
+    """Return what a comparison says of the average of an arm's student, where every run keeps one."""
+    if not all(run.keeps_average for run in runs):
+        return None
+    students, averages = ({run.seed: accuracy(run) for run in runs} for accuracy in (Run.student, Run.average))
+    gain = paired_difference(averages, students, resolution=1 / runs[0].plan["test_images"])
+    comparable = all(run.keeps_average for run in reference)
+    return {
+        "last": to_json(confidence_interval([*averages.values()])),
+        "best": to_json(confidence_interval([run.average("best") for run in runs])),
+        "gain": to_json(gain),
+        "difference": to_json(_difference(runs, reference, Run.average)) if comparable else None,
+    }
 
 
 def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> ArmDocument:
@@ -133,6 +151,7 @@ def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> ArmDocume
         "best": over_seeds("best"),
         "ensemble": over_seeds("last", "ensemble") if several_heads else None,
         "ensemble_best": over_seeds("best", "ensemble") if several_heads else None,
+        "average": _average(runs, reference),
         "leader": _leader(runs),
         "difference": to_json(_difference(runs, reference)),
         "cost": {

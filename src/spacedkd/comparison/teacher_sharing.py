@@ -52,7 +52,7 @@ class ShareableTeacher:
 def shareable_teacher(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> ShareableTeacher | None:
     """Return an arm's teacher; None where it has none that other arms could replay."""
     spec, roles = plan.spec, plan.roles
-    if len(roles) == 1 and spec.ema is not None:  # nobody records the average
+    if len(roles) == 1 and spec.student_average is not None:  # nobody records the average
         return None
     if spec.engine.pipeline or spec.teacher_path is not None:  # it is replayed already
         return None
@@ -150,7 +150,7 @@ def restart_without_teacher(job: Job) -> Job:
 
 def teacher_job(recorder: Job) -> Job:
     """Return the job that trains the teacher of a run alone, within the run's folder, and records it."""
-    spec = replace(recorder.spec, only=_recorded_roles(recorder)[0], ema=None)
+    spec = replace(recorder.spec.without_average(), only=_recorded_roles(recorder)[0])
     return Job(f"teacher of {recorder.label}", recorder.seed, spec, RunFolder(recorder.folder).teacher)
 
 

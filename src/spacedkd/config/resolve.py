@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from spacedkd import learning_rate
+from spacedkd.averages import Average, Share, average_share
 from spacedkd.config.objects import Objects
 from spacedkd.config.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec, with_extensions
 from spacedkd.data.run_data import RunData, from_datasets
@@ -68,6 +69,10 @@ class ResolvedRun:
     """role -> the step of its last turn"""
     base_lr: LearningRate
     """the learning rate of every step"""
+    average_share: Share | None
+    """the share of its newest weights that the student's average takes at each step, if one is kept"""
+    recomputes_batch_norm: bool
+    """whether BatchNorm's statistics of the average are recomputed, and not averaged like the weights"""
     leader_steps: Mapping[str, Sequence[int]]
     """role -> at each of its steps the step of the leader whose learning rate it takes, where it takes that"""
 
@@ -145,6 +150,7 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
     last_step = dict(timeline.after(0))  # a role without turns is not in it
     if roles[-1] not in last_step:
         raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")
+    average = spec.student_average
     durations = (spec.log_every, spec.evaluate_every, spec.save_every)
     return ResolvedRun(
         spec=spec,
@@ -159,6 +165,8 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
         stops=stops,
         last_step=last_step,
         base_lr=_learning_rate(spec, objects, steps_per_epoch, total),
+        average_share=None if average is None else average_share(average, steps_per_epoch, total),
+        recomputes_batch_norm=average is not None and not _averages_batch_norm(spec, average),
         leader_steps=timeline.leader_steps() if spec.follower_rate == "leader" else {},
     )
 
@@ -251,6 +259,10 @@ def _total_steps(spec: RunSpec, steps_per_epoch: int) -> int:
             f"{spec.epochs:g} epochs are {total:g} steps, and a run may have {MOST_STEPS:g}: lower --epochs."
         )
     return total
+
+
+def _averages_batch_norm(spec: RunSpec, average: Average) -> bool:
+    return average.averages_batch_norm if spec.average_bn is None else spec.average_bn == "average"
 
 
 def _trained_roles(spec: RunSpec, method: Method) -> Sequence[str]:

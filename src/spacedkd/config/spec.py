@@ -22,6 +22,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+from spacedkd.averages import Average, Exponential, parse_average
 from spacedkd.config.optimizer import OptimizerSpec, Options, RateSpec
 from spacedkd.config.serialization import (
     check_fields,
@@ -386,6 +387,12 @@ class RunSpec:
     """this part of every label is spread evenly over all classes"""
     ema: float | None = None
     """keep a moving average of the student's weights with this decay, and evaluate it too"""
+    average: str | None = option(None, later=True)
+    """keep an average of the student's weights, and evaluate it too: poly:2 (later weights count more), ema:0.999, or
+    swa:50% (the mean over the last part of the run)"""
+    average_bn: Literal["recompute", "average"] | None = option(None, later=True)
+    """BatchNorm's statistics of an average are recomputed on the same twenty batches each time, or averaged as the
+    weights are; None takes recompute for poly and swa, average for ema"""
     frozen_mode: Literal["eval", "train", "shared"] = "eval"
     """how a model behaves while another learns; train lets its BatchNorm statistics move and its dropout act; shared
     gives what its own turn at that step will: masks and the batch's statistics are the same, and what it keeps of them
@@ -458,8 +465,29 @@ class RunSpec:
                 raise UserError(f"{name} must be at least one step, got 0. Write 1ep for once an epoch.")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing must be from 0 up to (not including) 1, got {self.label_smoothing:g}.")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise UserError(f"ema must be a decay between 0 and 1, for instance 0.999; got {self.ema:g}.")
+        self._check_average()
+
+    def _check_average(self) -> None:
+        """Refuse averages that do not go together, and write the average as `averages.parse_average` does."""
+        if self.ema is not None:
+            Exponential(self.ema)
+        if self.ema is not None and self.average is not None:
+            raise UserError(f"ema {self.ema:g} and average {self.average} are two averages: leave one of them out.")
+        if self.average is not None:
+            object.__setattr__(self, "average", str(parse_average(self.average)))
+        elif self.average_bn is not None:
+            raise UserError("average_bn does not matter without an average: give --average too, or leave it out.")
+
+    @property
+    def student_average(self) -> Average | None:
+        """The average of the student's weights that is kept, if one is: that of `average`, or of `ema`."""
+        if self.ema is not None:
+            return Exponential(self.ema)
+        return None if self.average is None else parse_average(self.average)
+
+    def without_average(self) -> RunSpec:
+        """Return the same run without an average of the student's weights."""
+        return replace(self, ema=None, average=None, average_bn=None)
 
     def fingerprint(self) -> str:
         """Return a digest of what the run computes, equal for equal computations wherever they are made.

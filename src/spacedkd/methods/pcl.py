@@ -36,7 +36,7 @@ from spacedkd.methods.base import Ingredients, Losses, Models, Progress
 from spacedkd.methods.one import ONE, batch_views
 from spacedkd.models.branches import Fusion, Gate
 from spacedkd.models.classifier import Prediction
-from spacedkd.models.pretrained import ema_update
+from spacedkd.models.pretrained import move_average
 from spacedkd.runtime.errors import check_between
 
 
@@ -73,7 +73,7 @@ class PCL(ONE):
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.roles[0] and progress.step > 0 and progress.micro_batch == 0:
             decay = min(1 - 1 / progress.step, self.decay)
-            ema_update(models["mean"], models["network"], decay, share=lambda row: progress.gather(row[None])[0])
+            move_average(models["mean"], models["network"], 1 - decay, gather=lambda row: progress.gather(row[None])[0])
         return super().losses(role, models, batch, progress)
 
     def ensemble_terms(

@@ -1,7 +1,7 @@
 """Trained weights for networks: from a run, a file or timm's hub, and the config.json that describes them.
 
 `load_weights` puts weights into a network and refuses any that do not fit. `read_config` reads a student's description,
-its network, classes and preprocessing. `ema_update` is the moving average of weights.
+its network, classes and preprocessing. `move_average` is the average of weights.
 """
 
 import os
@@ -221,18 +221,18 @@ def _classes_error(source: str, theirs: int, ours: int) -> UserError:
 
 
 @torch.no_grad()
-def ema_update(
-    average: nn.Module, module: nn.Module, decay: float, share: Callable[[Tensor], Tensor] = lambda value: value
+def move_average(
+    average: nn.Module, module: nn.Module, share: float, gather: Callable[[Tensor], Tensor] = lambda value: value
 ) -> None:
-    """Update a moving average in place: average <- d average + (1 - d) module.
+    """Move an average of weights in place: average <- average + share (module - average).
 
     Buffers such as BatchNorm's statistics are averaged like weights; whole numbers are copied. Processes have buffers
-    of their own; `share` makes those of one process everybody's.
+    of their own; `gather` makes those of one process everybody's.
     """
     for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
-        mean.lerp_(weight.to(mean.dtype), 1 - decay)
+        mean.lerp_(weight.to(mean.dtype), share)
     for mean_buffer, buffer in zip(average.buffers(), module.buffers(), strict=True):
         if mean_buffer.is_floating_point():
-            mean_buffer.lerp_(share(buffer).to(mean_buffer.dtype), 1 - decay)
+            mean_buffer.lerp_(gather(buffer).to(mean_buffer.dtype), share)
         else:
             mean_buffer.copy_(buffer)

@@ -60,6 +60,7 @@ def render(
         "intervals": ("Accuracy against interval", interval_section(arms)),
         "curves": ("Learning curves and losses", _curves(arms, against)),
         "results": (f"All arms, against {against}", _results(comparison, arms)),
+        "averages": ("Averages of weights", _averages(arms, comparison)),
         "turns": ("Who learned which step when", schedule_section(arms)),
         "cost": ("Cost", _costs(comparison, arms)),
         **evaluation_sections(comparison, arms),
@@ -150,6 +151,18 @@ def _results(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Iterator[st
     else:
         yield numbers
         yield tag("div", reached, gained, class_="pair")
+
+
+def _averages(arms: Sequence[Arm], comparison: ComparisonDocument) -> Iterator[str]:
+    averaged = [arm for arm in arms if arm.numbers["average"] is not None]
+    if not averaged:
+        return
+    kinds = sorted({str(arm.first.spec.student_average) for arm in averaged})
+    yield note(
+        f"An average of the student's weights over its updates ({', '.join(kinds)}) is a network of its own, and is "
+        "evaluated where the student is. An arm without KD that is averaged is what averaged arms must beat."
+    )
+    yield html_table(tables.averages(comparison))
 
 
 def _curves(arms: Sequence[Arm], against: str) -> Iterator[str]:

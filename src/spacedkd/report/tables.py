@@ -82,6 +82,40 @@ def results(comparison: ComparisonDocument) -> Table:
     )
 
 
+def averages(comparison: ComparisonDocument) -> Table:
+    """Return the accuracies of the averages of students' weights, beside those of the students themselves."""
+    arms, against = [arm for arm in comparison["arms"] if arm["average"] is not None], comparison["against"]
+    compared = any(arm["label"] == against for arm in arms) and len(arms) > 1
+    head = f"vs {against}" if len(against) <= LONGEST_HEAD else "difference"
+    versus = [Column(f"Difference vs average of {against}, points", head), Column(None, "p")] if compared else []
+    rows = []
+    for arm in arms:
+        average = arm["average"]
+        assert average is not None
+        absent = "reference" if arm["label"] == against else "no shared seed"
+        differs = [_difference(average["difference"], absent), _p(average["difference"])] if compared else []
+        gain = [_difference(average["gain"]), _p(average["gain"])]
+        rows.append([_arm(arm), _estimate(average["last"], strong=True), _estimate(average["best"]), *gain, *differs])
+    return Table(
+        "accuracy of the average of the student's weights, percent",
+        [
+            Column("Arm", "arm", left=True),
+            Column("Average, last epoch", "last epoch"),
+            Column("Average, best epoch", "best"),
+            Column("Average minus student, points", "vs student"),
+            Column(None, "p"),
+            *versus,
+        ],
+        rows,
+        f"deepest head; ± half of the 95 % interval; p of the paired t-test{shared_seeds(comparison['arms'])}"
+        + (f"; differences to the average of {against}" if compared and head == "difference" else ""),
+        name="Averages of weights",
+        marked=[arm["label"] == against for arm in arms],
+        least_width=min(LEAST_NAME, max(len(arm["label"]) for arm in arms)),
+        unbroken=True,
+    )
+
+
 def costs(comparison: ComparisonDocument) -> Table:
     """Return what a run of each arm took on average; on a page also as a multiple of the reference's."""
     arms, against = comparison["arms"], comparison["against"]
@@ -181,6 +215,8 @@ def failed(comparison: ComparisonDocument) -> Table:
 def comparison_tables(comparison: ComparisonDocument) -> list[Table]:
     """Return all tables of a comparison that have a row."""
     tables = [results(comparison)]
+    if any(arm["average"] is not None for arm in comparison["arms"]):
+        tables.append(averages(comparison))
     if comparison["spacing"]:
         tables.append(spacing(comparison))
     tables.append(costs(comparison))

@@ -159,7 +159,7 @@ class RunFolder:
         restarted.
         """
         checkpoints = checkpoint.generations(self.checkpoint)
-        students = (self.student, self.average) if spec.ema is not None else (self.student,)
+        students = (self.student, self.average) if spec.student_average is not None else (self.student,)
         digests = read_digests(self.path)
         damaged = [folder.name for folder in students if not self._holds_student(folder, digests.get(folder.name))]
         if not matches_digest(self.handle, self.journal, digests.get("journal")):

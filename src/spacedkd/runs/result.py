@@ -51,6 +51,15 @@ class Run:
         return float(self.accuracy[self.roles[-1]][part][head][epoch])
 
     @property
+    def keeps_average(self) -> bool:
+        """Whether the run has an average of the student's weights."""
+        return "average" in self.accuracy
+
+    def average(self, epoch: str = "last", head: str = "final", part: str = "test") -> float:
+        """Return the accuracy of the average of the student's weights, as `student` does of the student."""
+        return float(self.accuracy["average"][part][head][epoch])
+
+    @property
     def label(self) -> str:
         """The run's name in tables."""
         return self.spec.label

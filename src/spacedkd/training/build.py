@@ -83,8 +83,10 @@ def build_models(run: ResolvedRun) -> dict[str, nn.Module]:
     for role, learner in run.method.learners.items():
         if not isinstance(models.get(learner), nn.Module):
             raise UserError(f"Method {run.spec.method.name} has no model {learner!r}, which its {role} would update.")
-    if run.spec.ema is not None and "average" in models:
-        raise UserError("--ema keeps a model called 'average', and the method has one of that name: rename it.")
+    if run.average_share is not None and "average" in models:
+        raise UserError(
+            "The average of the student is a model called 'average', and the method has one of that name: rename it."
+        )
     if run.spec.teacher is not None and not networks.teacher_was_built:
         raise UserError(
             f"--teacher {run.spec.teacher.name} does not matter: method {run.spec.method.name} with these options has "

@@ -149,13 +149,14 @@ def _shape(loss: Any) -> str:
 def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tuple[str, Scores]]:
     """Yield the accuracy of a role's model after its turn, and of what else is evaluated then, by name.
 
-    After the student's turn that is its moving average; after the last one of the run the student, if that turn was
+    After the student's turn that is its average; after the last one of the run the student, if that turn was
     another role's and may have moved it: what is reported are the weights that are saved.
     """
     learner, student = state.learner(role), state.run.roles[-1]
     scores = evaluate_model(state, learner.frozen, learner.module, role)
     yield role, scores
     if state.average is not None and role == student:
+        state.refresh_average()
         yield "average", evaluate_model(state, state.average, state.average, "average")
     if at_end and state.moves_student(role):
         saved = state.learner(student)

@@ -1,6 +1,6 @@
 """The state of training: the models of a run on its devices, with optimizers, data and replayed trajectories."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -9,9 +9,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spacedkd.config.resolve import ResolvedRun, make_stream
+from spacedkd.data.inputs import Inputs
 from spacedkd.data.run_data import RunData, describe_difference
-from spacedkd.data.stream import Stream
-from spacedkd.models.pretrained import ema_update
+from spacedkd.data.stream import Stream, View, batches
+from spacedkd.models.batch_norm import recompute_batch_norm
+from spacedkd.models.pretrained import move_average
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.schema import ClassesDocument, ClassName, read_checked
 from spacedkd.runtime.errors import Damaged, UserError
@@ -25,6 +27,9 @@ from spacedkd.training.learner import Learner, set_mode
 from spacedkd.trajectory.identity import find_trajectories, shared_roles, trajectory_settings
 from spacedkd.trajectory.replay import RecordedTrajectory
 from spacedkd.trajectory.store import Settings
+
+BATCH_NORM_BATCHES = 20
+"""from which BatchNorm's statistics of an average are recomputed"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class TrainingState:
     """role -> its recorded trajectory, for roles that do not learn here"""
     channels_last: bool
     average: nn.Module | None
-    """the moving average of the student's weights, if one is kept; it is among the models too"""
+    """the average of the student's weights, if one is kept; it is among the models too"""
 
     @property
     def trained(self) -> Sequence[str]:
@@ -98,8 +103,25 @@ class TrainingState:
                 if other is not learner:
                     other.zero_gradient_step(lr)
         if self.average is not None and role == self.run.roles[-1]:
-            assert spec.ema is not None
-            update_average(self.average, learner.module, spec.ema, step)
+            assert self.run.average_share is not None
+            move_average(self.average, learner.module, self.run.average_share(step))
+
+    def refresh_average(self) -> None:
+        """Recompute BatchNorm's statistics of the student's average, where the run recomputes them."""
+        if self.average is None or not self.run.recomputes_batch_norm:
+            return
+        recompute_batch_norm(
+            self.average,
+            self.average,
+            self._first_inputs(),
+            mean_over_processes=lambda value: self.fabric.all_reduce(value, reduce_op="mean"),  # type: ignore[arg-type,return-value]
+        )
+
+    def _first_inputs(self) -> Iterator[Inputs]:
+        """Yield the inputs of the first batches of the run, which are the same whenever they are asked for."""
+        views = ([View(step)] for step in range(min(BATCH_NORM_BATCHES, self.run.steps_per_epoch)))
+        for batch in batches(self.stream, views, self.run.spec.engine.workers):
+            yield batch.to(self.fabric.device, self.channels_last).inputs
 
 
 def _keep_statistics(model: nn.Module, keeps: bool) -> None:
@@ -139,7 +161,7 @@ def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) ->
             synchronize_batch_norm(models[name])
     own_lr = is_user_code(spec.optimizer.name) and not is_user_code(spec.rate.shape)
     average = None
-    if spec.ema is not None:  # from the weights as they are in the run's precision
+    if run.average_share is not None:  # from the weights as they are in the run's precision
         average = fabric.strategy.precision.convert_module(deepcopy(models[run.student]))
     learners = {name: Learner(fabric, models[name], spec.optimizer, run.objects.optimizer, own_lr) for name in names}
     if spec.optimizer.moves_frozen and any(learner.needs_closure for learner in learners.values()):
@@ -155,15 +177,6 @@ def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) ->
         compile_blocks(models.values(), fabric.device)
     stream = make_stream(spec, data, fabric.global_rank, fabric.world_size)
     return TrainingState(run, fabric, data, stream, ready, learners, trajectories, replayed, channels_last, average)
-
-
-def update_average(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:
-    """Update a moving average: average <- d average + (1 - d) module, with d = min(decay, (1 + step) / (10 + step)).
-
-    The smaller d of the first steps keeps the random weights of the beginning from lingering. BatchNorm's statistics
-    are averaged like the weights they belong to.
-    """
-    ema_update(average, module, min(decay, (1 + step) / (10 + step)))
 
 
 # The data of a run must stay what it was: classes.json in its folder has the classes and a digest.

@@ -49,7 +49,8 @@ def teacher_spec(spec: RunSpec, roles: Sequence[str]) -> RunSpec:
     """Return the spec of the teacher's run: all roles but the last, recorded for the last one's schedule."""
     engine = replace(spec.engine, pipeline=False)
     record = () if spec.schedule is None else (spec.schedule,)
-    return replace(spec, only=roles[-2], record=record, teacher_path=None, ema=None, log=(), engine=engine)
+    alone = spec.without_average()
+    return replace(alone, only=roles[-2], record=record, teacher_path=None, log=(), engine=engine)
 
 
 @contextmanager
