@@ -83,6 +83,8 @@ def specs() -> dict[str, RunSpec]:
     dropout = NetworkSpec(BASE.network.name, {**BASE.network.options, "drop_rate": 0.3})
     runs |= {
         "average": replace(SPACED, ema=0.9),
+        # A spec of older code has no such field.
+        **({"polynomial average": replace(SPACED, average="poly:2")} if hasattr(SPACED, "average") else {}),
         "workers": replace(SPACED, engine=EngineSpec(threads=1, workers=2)),
         "dropout": replace(SPACED, network=dropout),
         "ViT": replace(SPACED, network=VIT),

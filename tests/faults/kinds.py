@@ -93,6 +93,7 @@ KINDS: Mapping[str, Kind] = {
     "kd": Kind(one_run(SHORT)),
     "no KD": Kind(one_run(replace(SHORT, method="none", schedule=None))),
     "moving average": Kind(one_run(replace(SHORT, ema=0.9))),
+    "polynomial average": Kind(one_run(replace(SHORT, average="poly:2"))),
     "adamw in bf16-mixed": Kind(one_run(replace(SHORT, optimizer="adamw", precision="bf16-mixed"))),
     "window": Kind(one_run(replace(SHORT, schedule=Window(Spaced("3st"), Online(), "2st", stop="8st")))),
     "offline": Kind(one_run(replace(SHORT, schedule=Offline()))),

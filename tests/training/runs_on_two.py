@@ -46,7 +46,7 @@ METHODS: dict[str, RunSpec] = {
 }
 # In double precision, because a ReLU at 0 makes much of little.
 WITH_BATCHNORM: dict[str, RunSpec] = {
-    "kd": replace(splittable("kd", APART), network=TINY.network, precision="64-true"),
+    "kd": replace(splittable("kd", APART), network=TINY.network, precision="64-true", average="poly:2"),
     "timm's, with its activation": replace(
         splittable("none", {}, None), network=NetworkSpec("lcnet_035"), epochs=0.4, precision="64-true"
     ),

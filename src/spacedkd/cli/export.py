@@ -16,7 +16,7 @@ def export(
     license: Annotated[
         str | None, flag("the hub's name of its licence: apache-2.0, mit, cc-by-4.0, ...", "none is named", "NAME")
     ] = None,
-    average: Annotated[bool, flag("export the moving average of the student's weights (--ema)", "no")] = False,
+    average: Annotated[bool, flag("export the average of the student's weights (train --average)", "no")] = False,
     best: Annotated[bool, flag("export the student of the best epoch on held-out images (--holdout)", "no")] = False,
     onnx: Annotated[
         bool,

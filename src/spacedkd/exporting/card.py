@@ -289,7 +289,7 @@ def metadata(subject: Subject) -> dict[str, Any]:
 def _title(subject: Subject) -> str:
     spec, run = subject.spec, subject.run
     schedule = None if run.leader is None else describe_schedule(spec.schedule)
-    whose = "The moving average of a student" if subject.role == "average" else "A student"
+    whose = "The average of a student's weights" if subject.role == "average" else "A student"
     taught = ", ".join(word for word in (f"method {spec.method.name}", schedule) if word)
     teacher = ""
     if spec.teacher is not None and spec.teacher != spec.network and spec.method.name != "none":

@@ -43,7 +43,7 @@ class ExportRequest:
             raise UserError(f"--onnx needs {', '.join(missing)}: {install_command('onnx')}")
         run = read_run(self.run)
         if self.average and "average" not in run.accuracy:
-            raise UserError(f"{self.run} has no moving average: it was trained without --ema. Leave --average out.")
+            raise UserError(f"{self.run} has no average: it was trained without --average. Leave --average out.")
         if self.best and "best" not in run.plan:
             raise UserError(f"{self.run} has no student of its best epoch: it was trained without --holdout.")
         if self.push is not None:

@@ -182,7 +182,7 @@ def load_student(
 
     folder        the run's folder, or the student's inside it
     network       the function that made the network, for a student that is not timm's
-    which         "last": of the last epoch; "average": the moving average of weights (--ema); "best": of the epoch that
+    which         "last": of the last epoch; "average": the average of weights (--average); "best": of the epoch that
                   held-out images chose (--holdout)
     trust_code    import the function that the folder names, instead of giving `network`
 
@@ -197,7 +197,7 @@ def load_student(
     if which not in STUDENTS:
         raise unknown("student", which, STUDENTS)
     if not (Path(folder) / STUDENTS[which]).exists() and Path(folder).exists():
-        flag = {"average": "with --ema", "best": "where held-out images choose it, with --holdout"}[which]
+        flag = {"average": "with --average", "best": "where held-out images choose it, with --holdout"}[which]
         raise UserError(f"{folder} has no {which} student; it is kept {flag}.")
     file = weights_file(Path(folder) / STUDENTS[which])
     config = read_config(file.with_name("config.json"), trust_code)

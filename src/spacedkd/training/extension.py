@@ -145,11 +145,20 @@ def _same_turns(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
 
 
 def _same_updates(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
-    """Tell whether the first `count` turns have equal learning rates, batches and losses."""
+    """Tell whether the first `count` turns have equal learning rates, batches and losses, and move averages alike."""
     if new.method.depends_on_length:
         return False
     first = islice(old.timeline.after(0), count)
-    return all(old.lr(turn) == new.lr(turn) and old.views(turn) == new.views(turn) for turn in first)
+    return all(
+        old.lr(turn) == new.lr(turn) and old.views(turn) == new.views(turn) and _same_share(old, new, turn.step)
+        for turn in first
+    )
+
+
+def _same_share(old: ResolvedRun, new: ResolvedRun, step: int) -> bool:
+    if old.average_share is None or new.average_share is None:
+        return True
+    return old.average_share(step) == new.average_share(step)
 
 
 # Files: a longer run keeps its beginning in `begin/`, so that it can be resumed or restarted without the shorter run
