@@ -17,6 +17,7 @@ The share is a pure function of the step, so an average that is resumed continue
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from spacedkd.runtime.errors import UserError, check_between, format_value, unknown
 from spacedkd.schedule import Duration, in_steps, parse_durations, steps_of
@@ -141,3 +142,37 @@ def average_share(average: Average, steps_per_epoch: int, total: int) -> Share:
     """Return the share at each step of a run of `total` steps; epochs and percent become steps here."""
     in_run = in_steps(average, steps_per_epoch, total)
     return lambda step: in_run.share(step, total)
+
+
+BatchNormOfAverage = Literal["recompute", "average"]
+"""BatchNorm's statistics of an average: recomputed from training batches, or averaged like the weights"""
+STUDENT_AVERAGE = "average"
+"""the name of the average of the student's weights among the models of a run"""
+
+
+def batch_norm_of(average: Average, choice: BatchNormOfAverage | None) -> BatchNormOfAverage:
+    """Return what becomes of BatchNorm's statistics; without a choice that is up to the kind of average."""
+    return choice or ("average" if average.averages_batch_norm else "recompute")
+
+
+def teacher_average_name(role: str, average: Average, choice: BatchNormOfAverage | None = None) -> str:
+    """Return the name of the average of a teacher's weights among a run's models, and of its snapshots.
+
+    >>> teacher_average_name("teacher", Polynomial(2))
+    'teacher average poly-2'
+    >>> teacher_average_name("teacher", Polynomial(2), "average")
+    'teacher average poly-2 with BatchNorm averaged'
+    """
+    usual, how = batch_norm_of(average, None), batch_norm_of(average, choice)
+    suffix = "" if how == usual else f" with BatchNorm {how.removesuffix('e')}ed"
+    return f"{role} average {average}{suffix}".replace(":", "-")
+
+
+class RoleAverage(NamedTuple):
+    """An average of a role's weights that a run keeps."""
+
+    role: str
+    average: Average
+    batch_norm: BatchNormOfAverage
+    share: Share
+    """in this run"""

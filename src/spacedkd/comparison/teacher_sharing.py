@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch import nn
 
+from spacedkd.averages import batch_norm_of, parse_average
 from spacedkd.comparison.job import Job, LostRuns, read_divergence, record_divergence, record_failure
 from spacedkd.config.resolve import ResolvedRun, resolve_method
 from spacedkd.config.serialization import to_json
@@ -42,11 +43,19 @@ class ShareableTeacher:
     needed: frozenset[int]
     """the teacher updates that its student sees; none where the teacher is the only role"""
     size: int
-    """bytes of one snapshot on disk"""
+    """bytes of one snapshot on disk, with that of the average that the arm's student sees"""
 
     def covered_by(self, plan: ResolvedRun, spec: RunSpec) -> bool:
         """Return whether a run with this plan and spec records what this arm's student needs."""
-        return self.needed <= {*updates_to_record(replace(plan, spec=spec), plan.roles[0])}
+        own, recorded = self.plan.spec, (spec.teacher_average, *spec.record_average)
+        seen = _average_of(own, own.teacher_average)
+        has_average = seen is None or seen in [_average_of(spec, text) for text in recorded]
+        return has_average and self.needed <= {*updates_to_record(replace(plan, spec=spec), plan.roles[0])}
+
+
+def _average_of(spec: RunSpec, text: str | None) -> tuple[str, str] | None:
+    """Return an average of the teacher that a spec names, with what becomes of BatchNorm's statistics in it."""
+    return None if text is None else (text, batch_norm_of(parse_average(text), spec.average_bn))
 
 
 def shareable_teacher(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> ShareableTeacher | None:
@@ -63,17 +72,22 @@ def shareable_teacher(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> Sha
     intervals = [to_json(every) for every in (spec.evaluate_every, spec.log_every, spec.save_every)]
     needed = updates_seen(plan.timeline.after(0), roles[0], by=roles[1]) if len(roles) > 1 else set()
     weights = models[plan.method.learners[roles[0]]].state_dict().values()
-    size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights) * (1 + (spec.teacher_average is not None))
     return ShareableTeacher(plan, json.dumps([settings, intervals]), frozenset(needed), size)
 
 
 def _recording_spec(spec: RunSpec, others: Sequence[ShareableTeacher]) -> RunSpec:
-    """Return the spec of an arm that records its teacher for others."""
+    """Return the spec of an arm that records its teacher, and averages of it, for others."""
+    averages = [*spec.record_average]
+    for other in others:
+        text = other.plan.spec.teacher_average
+        if text is not None and text not in (spec.teacher_average, *averages):
+            averages.append(text)
     schedules: list[Schedule] = [*spec.record]
     for other in others:
         schedule = other.plan.spec.schedule
         schedules += [schedule] if schedule is not None and schedule not in schedules else []
-    return replace(spec, record=tuple(schedules) or (Offline(),))
+    return replace(spec, record=tuple(schedules) or (Offline(),), record_average=tuple(averages))
 
 
 def share_teachers(jobs: Sequence[Job], teachers: Mapping[str, ShareableTeacher | None]) -> list[Job]:

@@ -18,7 +18,15 @@ import torch
 from torch import Tensor
 
 from spacedkd import learning_rate
-from spacedkd.averages import Average, Share, average_share
+from spacedkd.averages import (
+    STUDENT_AVERAGE,
+    Average,
+    RoleAverage,
+    average_share,
+    batch_norm_of,
+    parse_average,
+    teacher_average_name,
+)
 from spacedkd.config.objects import Objects
 from spacedkd.config.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec, with_extensions
 from spacedkd.data.run_data import RunData, from_datasets
@@ -69,12 +77,16 @@ class ResolvedRun:
     """role -> the step of its last turn"""
     base_lr: LearningRate
     """the learning rate of every step"""
-    average_share: Share | None
-    """the share of its newest weights that the student's average takes at each step, if one is kept"""
-    recomputes_batch_norm: bool
-    """whether BatchNorm's statistics of the average are recomputed, and not averaged like the weights"""
+    averages: Mapping[str, RoleAverage]
+    """the averages of roles' weights that are kept, by the names they have among the models"""
     leader_steps: Mapping[str, Sequence[int]]
     """role -> at each of its steps the step of the leader whose learning rate it takes, where it takes that"""
+
+    def average_seen(self, role: str) -> str | None:
+        """Return the name of the average of a role's weights that others see in place of them, if they do."""
+        if self.spec.teacher_average is None or role == self.method.roles[-1]:
+            return None
+        return teacher_average_name(role, parse_average(self.spec.teacher_average), self.spec.average_bn)
 
     @property
     def student(self) -> str:
@@ -150,7 +162,6 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
     last_step = dict(timeline.after(0))  # a role without turns is not in it
     if roles[-1] not in last_step:
         raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")
-    average = spec.student_average
     durations = (spec.log_every, spec.evaluate_every, spec.save_every)
     return ResolvedRun(
         spec=spec,
@@ -165,8 +176,7 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
         stops=stops,
         last_step=last_step,
         base_lr=_learning_rate(spec, objects, steps_per_epoch, total),
-        average_share=None if average is None else average_share(average, steps_per_epoch, total),
-        recomputes_batch_norm=average is not None and not _averages_batch_norm(spec, average),
+        averages=_averages(spec, method, roles, steps_per_epoch, total),
         leader_steps=timeline.leader_steps() if spec.follower_rate == "leader" else {},
     )
 
@@ -261,8 +271,38 @@ def _total_steps(spec: RunSpec, steps_per_epoch: int) -> int:
     return total
 
 
-def _averages_batch_norm(spec: RunSpec, average: Average) -> bool:
-    return average.averages_batch_norm if spec.average_bn is None else spec.average_bn == "average"
+def _averages(
+    spec: RunSpec, method: Method, roles: Sequence[str], steps_per_epoch: int, total: int
+) -> dict[str, RoleAverage]:
+    """Return the averages that a run keeps, by name: of its student, and of teachers for who learns from them."""
+
+    def role_average(role: str, average: Average) -> RoleAverage:
+        batch_norm = batch_norm_of(average, spec.average_bn)
+        return RoleAverage(role, average, batch_norm, average_share(average, steps_per_epoch, total))
+
+    *teachers, student = method.roles
+    averages = {}
+    if spec.student_average is not None and student in roles:
+        averages[STUDENT_AVERAGE] = role_average(student, spec.student_average)
+    if spec.teacher_average is not None:
+        _check_teacher_average(spec, method)
+    of_teachers = dict.fromkeys(text for text in (spec.teacher_average, *spec.record_average) if text is not None)
+    for role in (teacher for teacher in teachers or [student] if teacher in roles):
+        for average in map(parse_average, of_teachers):
+            averages[teacher_average_name(role, average, spec.average_bn)] = role_average(role, average)
+    return averages
+
+
+def _check_teacher_average(spec: RunSpec, method: Method) -> None:
+    """Refuse an average of teachers that share a network with others, learn from their students, or are not frozen."""
+    teachers, models = method.roles[:-1], [method.learners[role] for role in method.roles]
+    is_frozen = spec.frozen_mode == "eval" and not spec.optimizer.moves_frozen
+    alone = len({*models}) == len(models) and all(method.determined_by(role) is not None for role in teachers)
+    if not (teachers and is_frozen and alone):
+        raise UserError(
+            f"--teacher-average needs a teacher that has a network of its own and is frozen while others learn; method "
+            f"{spec.method.name} with these options has none: leave it out."
+        )
 
 
 def _trained_roles(spec: RunSpec, method: Method) -> Sequence[str]:

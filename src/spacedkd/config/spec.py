@@ -22,7 +22,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from spacedkd.averages import Average, Exponential, parse_average
+from spacedkd.averages import Average, BatchNormOfAverage, Exponential, LastPart, parse_average
 from spacedkd.config.optimizer import OptimizerSpec, Options, RateSpec
 from spacedkd.config.serialization import (
     check_fields,
@@ -390,7 +390,10 @@ class RunSpec:
     average: str | None = option(None, later=True)
     """keep an average of the student's weights, and evaluate it too: poly:2 (later weights count more), ema:0.999, or
     swa:50% (the mean over the last part of the run)"""
-    average_bn: Literal["recompute", "average"] | None = option(None, later=True)
+    teacher_average: str | None = option(None, later=True)
+    """who learns from a frozen teacher sees the average of its weights so far: poly:2, ema:0.999; the teacher itself
+    learns as it does without"""
+    average_bn: BatchNormOfAverage | None = option(None, later=True)
     """BatchNorm's statistics of an average are recomputed on the same twenty batches each time, or averaged as the
     weights are; None takes recompute for poly and swa, average for ema"""
     frozen_mode: Literal["eval", "train", "shared"] = "eval"
@@ -423,6 +426,8 @@ class RunSpec:
     """train no further than this role: those that would follow it are left out"""
     record: tuple[Schedule, ...] = option((), identity="never")
     """record the snapshots of the teacher that students of these intervals see, for other runs with --teacher-path"""
+    record_average: tuple[str, ...] = option((), identity="never", later=True)
+    """record these averages of the teacher's weights too (poly:2), for other runs with --teacher-average"""
     teacher_path: str | None = option(None, identity="never")
     """a run whose recorded teacher is replayed here: this run trains the student alone, to the same bits"""
     label: str = option("", identity="never")
@@ -475,8 +480,16 @@ class RunSpec:
             raise UserError(f"ema {self.ema:g} and average {self.average} are two averages: leave one of them out.")
         if self.average is not None:
             object.__setattr__(self, "average", str(parse_average(self.average)))
-        elif self.average_bn is not None:
-            raise UserError("average_bn does not matter without an average: give --average too, or leave it out.")
+        if self.teacher_average is not None:
+            object.__setattr__(self, "teacher_average", str(_average_so_far(self.teacher_average)))
+        object.__setattr__(self, "record_average", tuple(str(_average_so_far(text)) for text in self.record_average))
+        kept = (self.average, self.teacher_average, *self.record_average)
+        if self.average_bn is not None and not any(kept):
+            raise UserError(
+                "average_bn does not matter without an average: give --average or --teacher-average, or leave it out."
+            )
+        if self.record_average and not self.record:
+            raise UserError("record_average adds to what --record records: give --record too.")
 
     @property
     def student_average(self) -> Average | None:
@@ -487,7 +500,8 @@ class RunSpec:
 
     def without_average(self) -> RunSpec:
         """Return the same run without an average of the student's weights."""
-        return replace(self, ema=None, average=None, average_bn=None)
+        teachers = self.teacher_average is not None or bool(self.record_average)
+        return replace(self, ema=None, average=None, average_bn=self.average_bn if teachers else None)
 
     def fingerprint(self) -> str:
         """Return a digest of what the run computes, equal for equal computations wherever they are made.
@@ -505,6 +519,17 @@ class RunSpec:
         *earlier, last = self.processes_before
         engine = replace(self.engine, devices=int(last.split()[0]), nodes=1, strategy="ddp")
         return (self.fingerprint(), *replace(self, processes_before=tuple(earlier), engine=engine).fingerprints())
+
+
+def _average_so_far(text: str) -> Average:
+    """Return the average of a teacher that a text names; one that begins late in the run is refused."""
+    average = parse_average(text)
+    if isinstance(average, LastPart):
+        raise UserError(
+            f"A student sees its teacher's average all along the run, and {average} begins with its last part: take "
+            "poly:2 or ema:0.999."
+        )
+    return average
 
 
 def pairing_json(spec: RunSpec) -> dict[str, Any]:

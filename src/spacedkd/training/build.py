@@ -83,9 +83,9 @@ def build_models(run: ResolvedRun) -> dict[str, nn.Module]:
     for role, learner in run.method.learners.items():
         if not isinstance(models.get(learner), nn.Module):
             raise UserError(f"Method {run.spec.method.name} has no model {learner!r}, which its {role} would update.")
-    if run.average_share is not None and "average" in models:
+    for name in run.averages.keys() & models.keys():
         raise UserError(
-            "The average of the student is a model called 'average', and the method has one of that name: rename it."
+            f"An average of weights is kept in a model called {name!r}, and the method has one of that name: rename it."
         )
     if run.spec.teacher is not None and not networks.teacher_was_built:
         raise UserError(

@@ -225,8 +225,9 @@ class JournalCallback(Callback):
 class RecordingCallback(Callback):
     """Records the snapshots and the journal of roles that other runs may replay."""
 
-    def __init__(self, recorder: TrajectoryRecorder, cost: Cost) -> None:
-        self.recorder, self._cost = recorder, cost
+    def __init__(self, recorder: TrajectoryRecorder, cost: Cost, refresh_averages: Callable[[str], None]) -> None:
+        """`refresh_averages` brings the averages of a role's weights up to date; all processes must call it."""
+        self.recorder, self._cost, self._refresh_averages = recorder, cost, refresh_averages
         self.writes = False
         """set in the first process, once its folder is open"""
 
@@ -238,6 +239,8 @@ class RecordingCallback(Callback):
             self.recorder.add(entry)
 
     def on_turn_end(self, turn: Turn) -> None:
+        if self.recorder.records(turn):
+            self._refresh_averages(turn.role)
         if self.writes:
             self.recorder.save(turn, self._cost.counts[turn.role])
 

@@ -24,7 +24,7 @@ from spacedkd.runs import checkpoint
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import matches_digest
 from spacedkd.runtime.errors import UserError, pluralize
-from spacedkd.schedule import with_defaults
+from spacedkd.schedule import Turn, with_defaults
 from spacedkd.training.state import check_same_data
 from spacedkd.training.students import WEIGHTS, best_is_saved, best_journal_entry
 
@@ -150,15 +150,14 @@ def _same_updates(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
         return False
     first = islice(old.timeline.after(0), count)
     return all(
-        old.lr(turn) == new.lr(turn) and old.views(turn) == new.views(turn) and _same_share(old, new, turn.step)
+        old.lr(turn) == new.lr(turn) and old.views(turn) == new.views(turn) and _shares(old, turn) == _shares(new, turn)
         for turn in first
     )
 
 
-def _same_share(old: ResolvedRun, new: ResolvedRun, step: int) -> bool:
-    if old.average_share is None or new.average_share is None:
-        return True
-    return old.average_share(step) == new.average_share(step)
+def _shares(run: ResolvedRun, turn: Turn) -> list[float]:
+    """Return the shares that the averages of a role's weights take after a turn."""
+    return [average.share(turn.step) for average in run.averages.values() if average.role == turn.role]
 
 
 # Files: a longer run keeps its beginning in `begin/`, so that it can be resumed or restarted without the shorter run

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from spacedkd.averages import STUDENT_AVERAGE
 from spacedkd.config.objects import Objects
 from spacedkd.config.resolve import Periods, ResolvedRun, resolve, resolve_spec
 from spacedkd.config.spec import RunSpec, check_folder, check_spec, read_spec
@@ -197,7 +198,7 @@ def forecasts(
     first = resolve(runs[0][0], objects, library)
     for role in first.roles[:-1] if first.spec.engine.pipeline else shared_roles(first):
         check_shareable(first, role)
-    state = build_state(replace(first, spec=replace(first.spec, record=(), teacher_path=None)))
+    state = build_state(replace(first, spec=replace(first.spec, record=(), record_average=(), teacher_path=None)))
     start_seconds = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as temporary:
         measurement = _measure(state, RunFolder(Path(temporary) / "run"), seconds)
@@ -235,6 +236,7 @@ def _forecast(
     journal_bytes = whole.losses * measurement.loss_bytes + entries * measurement.accuracy_bytes
     snapshot_bytes = sum(
         len(updates_to_record(run, role))
+        * (1 + sum(average.role == role for name, average in run.averages.items() if name != STUDENT_AVERAGE))
         * sum(tensor.nbytes for tensor in state.modules()[learners[role]].state_dict().values())
         for role in shared_roles(run)
         if run.spec.record

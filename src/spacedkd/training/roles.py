@@ -58,6 +58,8 @@ class TrainedRole:
             yield from self._replay.load(self._all_ready)
             self.state.activate(self.name)
             if previous != self.name:  # equal where a block is resumed in its middle
+                for teacher in self.state.run.roles[: self.state.run.roles.index(self.name)]:
+                    self.state.refresh_averages(teacher)
                 self.state.run.method.on_block_start(self.name, self.state.models)
                 self.state.share_frozen(previous)
 
@@ -156,7 +158,7 @@ def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tup
     scores = evaluate_model(state, learner.frozen, learner.module, role)
     yield role, scores
     if state.average is not None and role == student:
-        state.refresh_average()
+        state.refresh_averages(role)
         yield "average", evaluate_model(state, state.average, state.average, "average")
     if at_end and state.moves_student(role):
         saved = state.learner(student)

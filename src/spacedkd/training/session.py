@@ -80,13 +80,14 @@ class Session:
         self.cost = Cost(modules, run.method.learners)
         self.guard = Guard(state, self.position, self.callbacks.writes_weights)
         self.journal = JournalCallback(run, self.position, self.callbacks.on_log)
-        self.replay = Replay(run, modules, state.replayed, self.journal.add)
+        self.replay = Replay(run, modules, state.replayed, state.replayed_averages, self.journal.add)
         self.best = BestStudent(state, folder, self.position)
         self.loggers, self.heartbeat = loggers or Loggers(), Heartbeat(folder.handle)
         recorded = {
             role: settings for role, settings in state.trajectories.items() if run.spec.record and role in state.trained
         }
-        self.recording = RecordingCallback(TrajectoryRecorder(folder.handle, run, modules, recorded), self.cost)
+        recorder = TrajectoryRecorder(folder.handle, run, modules, recorded)
+        self.recording = RecordingCallback(recorder, self.cost, state.refresh_averages)
         parts = RunParts(
             state,
             self.position,

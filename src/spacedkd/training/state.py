@@ -5,9 +5,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from spacedkd.averages import STUDENT_AVERAGE
 from spacedkd.config.resolve import ResolvedRun, make_stream
 from spacedkd.data.inputs import Inputs
 from spacedkd.data.run_data import RunData, describe_difference
@@ -24,7 +25,7 @@ from spacedkd.training.build import build_models
 from spacedkd.training.device import compile_blocks, patch_strided_convolutions, supports_channels_last
 from spacedkd.training.distributed import Fabric, broadcast_buffers, synchronize_batch_norm, uses_fsdp
 from spacedkd.training.learner import Learner, set_mode
-from spacedkd.trajectory.identity import find_trajectories, shared_roles, trajectory_settings
+from spacedkd.trajectory.identity import find_averages, find_trajectories, shared_roles, trajectory_settings
 from spacedkd.trajectory.replay import RecordedTrajectory
 from spacedkd.trajectory.store import Settings
 
@@ -48,9 +49,16 @@ class TrainingState:
     """role -> what its weights depend on, for roles that are recorded or replayed"""
     replayed: dict[str, RecordedTrajectory]
     """role -> its recorded trajectory, for roles that do not learn here"""
+    replayed_averages: dict[str, RecordedTrajectory]
+    """role -> the recorded averages of its weights, where others see those"""
     channels_last: bool
-    average: nn.Module | None
-    """the average of the student's weights, if one is kept; it is among the models too"""
+    frozen: Mapping[str, nn.Module]
+    """models that no optimizer updates here: those of replayed roles, memory, averages of weights"""
+
+    @property
+    def average(self) -> nn.Module | None:
+        """The average of the student's weights, if one is kept."""
+        return self.frozen.get(STUDENT_AVERAGE) if STUDENT_AVERAGE in self.run.averages else None
 
     @property
     def trained(self) -> Sequence[str]:
@@ -63,13 +71,18 @@ class TrainingState:
 
     def modules(self) -> dict[str, nn.Module]:
         """Return the models as they are saved: without the wrappers of devices and precision."""
-        return {name: self.learners[name].module if name in self.learners else m for name, m in self.models.items()}
+        learned = {name: learner.module for name, learner in self.learners.items()}
+        return {name: learned[name] if name in learned else self.frozen[name] for name in self.models}
 
     def activate(self, role: str) -> None:
         """Let the role's model learn from here on, and freeze every other one."""
         learner, mode = self.learner(role), self.run.spec.frozen_mode
         for name, other in self.learners.items():
             self.models[name] = other.model if other is learner else other.frozen
+        for teacher in self.run.roles[:-1]:
+            average = self.run.average_seen(teacher)
+            if average is not None and teacher != role:
+                self.models[self.run.method.learners[teacher]] = self.frozen[average]
         for model in self.models.values():
             if model is not learner.model:
                 set_mode(model, mode != "eval")
@@ -102,20 +115,22 @@ class TrainingState:
             for other in self.learners.values():
                 if other is not learner:
                     other.zero_gradient_step(lr)
-        if self.average is not None and role == self.run.roles[-1]:
-            assert self.run.average_share is not None
-            move_average(self.average, learner.module, self.run.average_share(step))
+        for name, average in self.run.averages.items():
+            if average.role == role:
+                move_average(self.frozen[name], learner.module, average.share(step))
+        if role != self.run.roles[-1] and step == self.run.last_step[role]:
+            self.refresh_averages(role)  # so that what is saved at the end is what others were shown
 
-    def refresh_average(self) -> None:
-        """Recompute BatchNorm's statistics of the student's average, where the run recomputes them."""
-        if self.average is None or not self.run.recomputes_batch_norm:
-            return
-        recompute_batch_norm(
-            self.average,
-            self.average,
-            self._first_inputs(),
-            mean_over_processes=lambda value: self.fabric.all_reduce(value, reduce_op="mean"),  # type: ignore[arg-type,return-value]
-        )
+    def refresh_averages(self, role: str) -> None:
+        """Recompute BatchNorm's statistics of the averages of a role's weights, where the run recomputes them."""
+        for name, average in self.run.averages.items():
+            if average.role == role and average.batch_norm == "recompute" and role not in self.replayed:
+                model = self.frozen[name]
+                recompute_batch_norm(model, model, self._first_inputs(), self._mean_of_processes)
+
+    def _mean_of_processes(self, statistic: Tensor) -> Tensor:
+        mean: Tensor = self.fabric.all_reduce(statistic, reduce_op="mean")  # type: ignore[assignment]
+        return mean
 
     def _first_inputs(self) -> Iterator[Inputs]:
         """Yield the inputs of the first batches of the run, which are the same whenever they are asked for."""
@@ -140,6 +155,7 @@ def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) ->
         check_same_data(RunFolder(spec.teacher_path), run.data, "--teacher-path: ")
     trajectories = {role: trajectory_settings(run, role, models) for role in shared_roles(run)}
     replayed = {} if spec.teacher_path is None else find_trajectories(run, trajectories)
+    replayed_averages = find_averages(run, trajectories, replayed)
     if spec.record and not trajectories.keys() - replayed.keys():
         raise UserError(
             "--record has nothing to record: --teacher-path replays every teacher. Leave one of the two out."
@@ -160,9 +176,12 @@ def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) ->
         for name in names:
             synchronize_batch_norm(models[name])
     own_lr = is_user_code(spec.optimizer.name) and not is_user_code(spec.rate.shape)
-    average = None
-    if run.average_share is not None:  # from the weights as they are in the run's precision
-        average = fabric.strategy.precision.convert_module(deepcopy(models[run.student]))
+    # From the weights as they are in the run's precision.
+    averages = {
+        name: fabric.strategy.precision.convert_module(deepcopy(models[method.learners[average.role]]))
+        for name, average in run.averages.items()
+        if average.role in learning or name == run.average_seen(average.role)
+    }
     learners = {name: Learner(fabric, models[name], spec.optimizer, run.objects.optimizer, own_lr) for name in names}
     if spec.optimizer.moves_frozen and any(learner.needs_closure for learner in learners.values()):
         raise UserError("moves_frozen gives others a step without losses: it needs an optimizer of torch's or timm's.")
@@ -171,12 +190,23 @@ def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) ->
     for name, model in models.items():
         add = device.setup_replayed if name in elsewhere else device.setup_frozen
         ready[name] = learners[name].model if name in learners else add(fabric, model)
-    if average is not None:
-        ready["average"] = device.setup_frozen(fabric, average)
+    ready |= {name: device.setup_frozen(fabric, average) for name, average in averages.items()}
+    frozen = {name: model for name, model in ready.items() if name not in learners}
     if spec.engine.compile:
         compile_blocks(models.values(), fabric.device)
-    stream = make_stream(spec, data, fabric.global_rank, fabric.world_size)
-    return TrainingState(run, fabric, data, stream, ready, learners, trajectories, replayed, channels_last, average)
+    return TrainingState(
+        run=run,
+        fabric=fabric,
+        data=data,
+        stream=make_stream(spec, data, fabric.global_rank, fabric.world_size),
+        models=ready,
+        learners=learners,
+        trajectories=trajectories,
+        replayed=replayed,
+        replayed_averages=replayed_averages,
+        channels_last=channels_last,
+        frozen=frozen,
+    )
 
 
 # The data of a run must stay what it was: classes.json in its folder has the classes and a digest.

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from spacedkd.averages import STUDENT_AVERAGE
 from spacedkd.config.resolve import ResolvedRun
 from spacedkd.models import student_io
 from spacedkd.runs import checkpoint
@@ -38,12 +39,14 @@ CHOSEN_ON, HEAD = "holdout", "final"
 def build_saved_models(run: ResolvedRun) -> dict[str, nn.Module]:
     """Return the models that a checkpoint has, newly built: those of the method, and the moving average if there is."""
     models = build_models(run)
-    return models if run.average_share is None else models | {"average": deepcopy(models[run.student])}
+    return models if STUDENT_AVERAGE not in run.averages else models | {"average": deepcopy(models[run.student])}
 
 
 def save_students(run: ResolvedRun, folder: RunFolder, modules: Mapping[str, nn.Module]) -> None:
-    """Save the student, and its moving average if there is one."""
-    folders = {run.student: folder.student} | ({} if run.average_share is None else {"average": folder.average})
+    """Save the student, and the average of its weights if there is one."""
+    folders = {run.student: folder.student}
+    if STUDENT_AVERAGE in run.averages:
+        folders[STUDENT_AVERAGE] = folder.average
     for name, path in folders.items():
         save_network(run, modules[name].network, path, folder.handle)  # type: ignore[arg-type]
 
@@ -56,7 +59,7 @@ def save_network(run: ResolvedRun, network: nn.Module, path: Path, within: Folde
 
 def student_digests(run: ResolvedRun, folder: RunFolder) -> dict[str, str]:
     """Return the SHA-256 of the weights in `student/`, and in `average/` if there is one, by the folders' names."""
-    paths = [folder.student] if run.average_share is None else [folder.student, folder.average]
+    paths = [folder.student] if STUDENT_AVERAGE not in run.averages else [folder.student, folder.average]
     return {path.name: folder.handle.digest(path / WEIGHTS) for path in paths}
 
 

@@ -23,6 +23,7 @@ from spacedkd.runs.tensor_file import digest
 from spacedkd.runtime.errors import UserError
 from spacedkd.schedule import Turn
 from spacedkd.timeline import dropout_key, updates_seen
+from spacedkd.trajectory.record import average_settings
 from spacedkd.trajectory.replay import RecordedTrajectory
 from spacedkd.trajectory.store import RecordedRole, Settings, read_index, shorten
 
@@ -83,6 +84,8 @@ def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Mod
     }
     if role != roles[0]:  # it learns from the roles before it, at the turns that the schedule gives them
         settings["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay, *run.leader_steps]
+        if spec.teacher_average is not None:
+            settings["teacher average"] = [spec.teacher_average, spec.average_bn]
     return settings
 
 
@@ -120,6 +123,32 @@ def find_trajectories(run: ResolvedRun, settings: Mapping[str, Settings]) -> dic
         else:
             break  # the roles behind it learn from it
     return trajectories
+
+
+def find_averages(
+    run: ResolvedRun, settings: Mapping[str, Settings], replayed: Mapping[str, RecordedTrajectory]
+) -> dict[str, RecordedTrajectory]:
+    """Return the recorded averages of replayed roles' weights, by role, where others see averages in this run.
+
+    A run that has recorded the role but not this average of it is refused.
+    """
+    averages = {}
+    for role, trajectory in replayed.items():
+        name = run.average_seen(role)
+        if name is None:
+            continue
+        wanted, recorded = average_settings(settings[role], run.averages[name]), read_index(trajectory.run)
+        equal = [other for other, entry in recorded.items() if _difference(entry.settings, wanted) is None]
+        if not equal:
+            text = run.spec.teacher_average
+            raise UserError(
+                f"--teacher-path: {trajectory.run} has not recorded the average {text} of its {trajectory.role} "
+                f"(BatchNorm: {run.averages[name].batch_norm}): record it with --record-average {text}, or leave out "
+                "--teacher-average."
+            )
+        averages[role] = RecordedTrajectory(trajectory.run, equal[0], recorded[equal[0]].updates)
+        _check_updates(run, averages[role], role)
+    return averages
 
 
 def _another_trajectory(recording: Path, role: str, wanted: Settings, recorded: RecordedRole) -> UserError:

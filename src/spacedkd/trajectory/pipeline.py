@@ -49,8 +49,9 @@ def teacher_spec(spec: RunSpec, roles: Sequence[str]) -> RunSpec:
     """Return the spec of the teacher's run: all roles but the last, recorded for the last one's schedule."""
     engine = replace(spec.engine, pipeline=False)
     record = () if spec.schedule is None else (spec.schedule,)
-    alone = spec.without_average()
-    return replace(alone, only=roles[-2], record=record, teacher_path=None, log=(), engine=engine)
+    averages = () if spec.teacher_average is None or not record else (spec.teacher_average,)
+    alone = replace(spec.without_average(), record=record, record_average=averages)
+    return replace(alone, only=roles[-2], teacher_path=None, log=(), engine=engine)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import nn
 
+from spacedkd.averages import STUDENT_AVERAGE, RoleAverage
 from spacedkd.config.resolve import ResolvedRun
 from spacedkd.runs.journal import check_entries
 from spacedkd.runtime.documents import parse_json, read_lines
@@ -40,6 +41,11 @@ Entry = Mapping[str, Any]
 """a line of a journal"""
 
 
+def average_settings(settings: Settings, average: RoleAverage) -> Settings:
+    """Return what the average of a role's weights depends on, from what the role's weights depend on."""
+    return {**settings, "average": [str(average.average), average.batch_norm]}
+
+
 def updates_to_record(run: ResolvedRun, role: str) -> list[int]:
     """Return the updates after which students of the schedules in `record` see a role, and its last update."""
     roles = (*run.method.roles, "follower")
@@ -60,11 +66,19 @@ class TrajectoryRecorder:
         self, folder: Folder, run: ResolvedRun, models: Mapping[str, nn.Module], settings: Mapping[str, Settings]
     ) -> None:
         """Record the roles in `settings`, which says what the weights of each depend on."""
-        self.folder, self.settings = folder, settings
-        self._writers = {
-            role: TrajectoryWriter(folder, role, models[run.method.learners[role]], updates_to_record(run, role))
-            for role in settings
-        }
+        self.folder, self.settings = folder, {**settings}
+        self._role_of: dict[str, str] = {}  # what is recorded -> the role whose turns move it
+        self._writers: dict[str, TrajectoryWriter] = {}
+        for role in settings:
+            updates = updates_to_record(run, role)
+            self._add_writer(role, role, TrajectoryWriter(folder, role, models[run.method.learners[role]], updates))
+            for name, average in run.averages.items():
+                if average.role == role and name != STUDENT_AVERAGE:
+                    self.settings[name] = average_settings(settings[role], average)
+                    self._add_writer(name, role, TrajectoryWriter(folder, name, models[name], updates))
+
+    def _add_writer(self, name: str, role: str, writer: "TrajectoryWriter") -> None:
+        self._writers[name], self._role_of[name] = writer, role
 
     @contextmanager
     def opened(self, done: Mapping[str, int], journal: Iterable[Entry]) -> Iterator[None]:
@@ -77,10 +91,10 @@ class TrajectoryRecorder:
         entries = [*journal]
         # Those who wait for a snapshot hold the lock for a moment, to see whether somebody records.
         with hold(recording_lock(run), seconds=60, within=self.folder):
-            for role, writer in self._writers.items():
-                writer.open(done[role], entries)
+            for name, writer in self._writers.items():
+                writer.open(done[self._role_of[name]], entries)
             recorded = {
-                role: RecordedRole(self.settings[role], sorted(writer.due)) for role, writer in self._writers.items()
+                name: RecordedRole(self.settings[name], sorted(writer.due)) for name, writer in self._writers.items()
             }
             write_index(self.folder, recorded)
             yield
@@ -95,9 +109,12 @@ class TrajectoryRecorder:
         return turn.role in self._writers and turn.step + 1 in self._writers[turn.role].requested
 
     def save(self, turn: Turn, cost: Mapping[str, int]) -> None:
-        """Write the role's snapshot after a turn, if it is to be recorded; `cost` counts all its turns so far."""
-        if turn.role in self._writers:
-            self._writers[turn.role].save(turn.step + 1, cost)
+        """Write the snapshots of a role and its averages after a turn, if they are to be recorded.
+
+        `cost` counts all turns of the role so far. The role itself comes last: whoever waits for it finds its averages.
+        """
+        for name in reversed([name for name, role in self._role_of.items() if role == turn.role]):
+            self._writers[name].save(turn.step + 1, cost)
 
 
 class TrajectoryWriter:

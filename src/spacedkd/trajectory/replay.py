@@ -93,10 +93,15 @@ class Replay:
         run: ResolvedRun,
         models: Mapping[str, nn.Module],
         trajectories: Mapping[str, RecordedTrajectory],
+        averages: Mapping[str, RecordedTrajectory],
         write: Callable[[Entry], None],
     ) -> None:
-        """`write` adds an entry to the journal of this run."""
-        self.run, self.models, self.trajectories, self._write = run, models, trajectories, write
+        """Take the trajectory of each replayed role, and that of the average others see in its place, if they do.
+
+        `write` adds an entry to the journal of this run.
+        """
+        self.run, self.models, self.trajectories, self.averages = run, models, trajectories, averages
+        self._write = write
         self._skipped: list[Block] = []
         self.has_skipped = False
         """whether a block was ever skipped here, so that somebody may have trained it elsewhere for this run"""
@@ -115,10 +120,11 @@ class Replay:
         """
         reached = {block.role: block.steps[-1] + 1 for block in self._skipped}
         for role, update in reached.items():
-            while not all_ready((waiting := self.trajectories[role].waits_for(update)) is None):
-                yield waiting or f"waiting for all processes to see update {update} of the {role}"
-                time.sleep(POLL_SECONDS)
-            self.trajectories[role].load(update, self.models[self.run.method.learners[role]])
+            for trajectory, model in self._recorded(role):
+                while not all_ready((waiting := trajectory.waits_for(update)) is None):
+                    yield waiting or f"waiting for all processes to see update {update} of the {trajectory.role}"
+                    time.sleep(POLL_SECONDS)
+                trajectory.load(update, model)
         for block in self._skipped:
             for number, turn in enumerate(block, block.start + 1):
                 for entry in self.trajectories[turn.role].entries(turn.step):
@@ -129,9 +135,18 @@ class Replay:
                             self.accuracy[turn.role] = entry["accuracy"]["test"]["final"]
         self._skipped.clear()
 
+    def _recorded(self, role: str) -> Iterator[tuple[RecordedTrajectory, nn.Module]]:
+        """Yield what is replayed of a role, each with the model that it is loaded into."""
+        yield self.trajectories[role], self.models[self.run.method.learners[role]]
+        if (name := self.run.average_seen(role)) is not None:
+            yield self.averages[role], self.models[name]
+
+    def _all(self) -> list[RecordedTrajectory]:
+        return [*self.trajectories.values(), *self.averages.values()]
+
     def mark_save(self) -> dict[str, int]:
         """Note that the run is saved now, and return the oldest update it will need, by each role's recorded name."""
-        return {trajectory.role: trajectory.mark_save() for trajectory in self.trajectories.values()}
+        return {trajectory.role: trajectory.mark_save() for trajectory in self._all()}
 
     def release(self, oldest: Mapping[str, int], folder: RunFolder) -> None:
         """Let go of the snapshots before `oldest`, after a save.
@@ -143,19 +158,19 @@ class Replay:
         if oldest and not engine.pipeline:
             write_json(folder.passed, _needed_document(oldest, self.run.spec.fingerprint()), folder.handle)
         elif not engine.keep_path:
-            for trajectory in self.trajectories.values():
+            for trajectory in self._all():
                 trajectory.store.remove_before(oldest[trajectory.role])
 
     def resume(self, folder: RunFolder) -> None:
         """Restore which snapshots a run had released when it was stopped."""
         oldest = read_oldest_needed(folder)
-        for trajectory in self.trajectories.values():
+        for trajectory in self._all():
             # Without a document fewer snapshots are removed, and nothing else changes.
             trajectory.loaded_at_save = oldest.get(trajectory.role, 0)
 
     def check_complete(self, folder: Path) -> None:
         """Refuse to restart a run when part of what it replays was removed."""
-        for trajectory in self.trajectories.values():
+        for trajectory in self._all():
             if not trajectory.is_complete():
                 raise UserError(
                     f"{folder} replays {trajectory.run}, whose snapshots were removed when they were no longer needed. "

@@ -215,4 +215,9 @@ def _build_recorded(store: RunSnapshots, trust_code: bool) -> tuple[nn.Module, i
             f"{store.run} was given a {own[0]} of your own: give network=, a function that makes its network."
         )
     run = resolve(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects={}))
-    return build_models(run)[run.method.learners[store.role]], run.steps_per_epoch
+    learner = next(
+        model
+        for role, model in run.method.learners.items()
+        if store.role == role or store.role.startswith(f"{role} average ")  # an average of its weights
+    )
+    return build_models(run)[learner], run.steps_per_epoch

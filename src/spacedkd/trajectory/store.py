@@ -393,7 +393,8 @@ def refuse_damage(file: Path) -> Iterator[None]:
 def _open_run(run: Path, role: str | None) -> RunSnapshots:
     Folder(run).refuse_links(("path/",))
     roles = read_index(run)
-    if role is None and len(roles) > 1:
+    networks = [name for name, entry in roles.items() if "average" not in entry.settings]
+    if role is None and len(networks) > 1:
         raise UserError(f"{run} has recorded several networks, {', '.join(roles)}: give role= one of them.")
     role = role or next(iter(roles))
     if role not in roles:
