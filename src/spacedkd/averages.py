@@ -138,6 +138,17 @@ def parse_average(text: str) -> Average:
     return Polynomial(number) if name == "poly" else Exponential(number)
 
 
+def average_so_far(text: str) -> Average:
+    """Return the average of a teacher that a text names; one that begins late in the run is refused."""
+    average = parse_average(text)
+    if isinstance(average, LastPart):
+        raise UserError(
+            f"A student sees its teacher's average all along the run, and {average} begins with its last part: take "
+            "poly:2 or ema:0.999."
+        )
+    return average
+
+
 def average_share(average: Average, steps_per_epoch: int, total: int) -> Share:
     """Return the share at each step of a run of `total` steps; epochs and percent become steps here."""
     in_run = in_steps(average, steps_per_epoch, total)

@@ -22,7 +22,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from spacedkd.averages import Average, BatchNormOfAverage, Exponential, LastPart, parse_average
+from spacedkd.averages import Average, BatchNormOfAverage, Exponential, average_so_far, parse_average
 from spacedkd.config.optimizer import OptimizerSpec, Options, RateSpec
 from spacedkd.config.serialization import (
     check_fields,
@@ -481,8 +481,8 @@ class RunSpec:
         if self.average is not None:
             object.__setattr__(self, "average", str(parse_average(self.average)))
         if self.teacher_average is not None:
-            object.__setattr__(self, "teacher_average", str(_average_so_far(self.teacher_average)))
-        object.__setattr__(self, "record_average", tuple(str(_average_so_far(text)) for text in self.record_average))
+            object.__setattr__(self, "teacher_average", str(average_so_far(self.teacher_average)))
+        object.__setattr__(self, "record_average", tuple(str(average_so_far(text)) for text in self.record_average))
         kept = (self.average, self.teacher_average, *self.record_average)
         if self.average_bn is not None and not any(kept):
             raise UserError(
@@ -519,17 +519,6 @@ class RunSpec:
         *earlier, last = self.processes_before
         engine = replace(self.engine, devices=int(last.split()[0]), nodes=1, strategy="ddp")
         return (self.fingerprint(), *replace(self, processes_before=tuple(earlier), engine=engine).fingerprints())
-
-
-def _average_so_far(text: str) -> Average:
-    """Return the average of a teacher that a text names; one that begins late in the run is refused."""
-    average = parse_average(text)
-    if isinstance(average, LastPart):
-        raise UserError(
-            f"A student sees its teacher's average all along the run, and {average} begins with its last part: take "
-            "poly:2 or ema:0.999."
-        )
-    return average
 
 
 def pairing_json(spec: RunSpec) -> dict[str, Any]:

@@ -199,6 +199,14 @@ class SnapshotCallback(ResumableCallback):
             self._seen = updates
             self.snapshots.after(updates, self._network(pl_module))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average so far, where snapshots are averaged, for Lightning's checkpoint."""
+        return self.snapshots.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the average of a checkpoint."""
+        self.snapshots.load_state_dict(state_dict)
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.snapshots.save(self.updates(trainer, pl_module), self._network(pl_module))
 

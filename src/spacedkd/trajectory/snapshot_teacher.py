@@ -4,7 +4,7 @@ snapshots = Snapshots("runs/teacher", every=586, total=31280)                  #
 teacher = SnapshotTeacher("runs/teacher", interval=586, network=make_network)  # in the student's run
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +13,16 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from spacedkd.averages import Average, average_share, average_so_far
 from spacedkd.config.optimizer import OptimizerSpec, RateSpec
 from spacedkd.config.resolve import resolve
 from spacedkd.config.spec import check_folder, read_spec
+from spacedkd.models.batch_norm import recompute_batch_norm
 from spacedkd.models.classifier import Logits
+from spacedkd.models.pretrained import move_average
 from spacedkd.runtime.errors import UserError, check_between, pluralize, whole_number
 from spacedkd.schedule import Duration, Schedule, Spaced
-from spacedkd.timeline import TeacherUpdates
+from spacedkd.timeline import ENDLESS, TeacherUpdates
 from spacedkd.training.build import build_models
 from spacedkd.trajectory.store import (
     FolderSnapshots,
@@ -28,6 +31,7 @@ from spacedkd.trajectory.store import (
     open_store,
     read_index,
     shorten,
+    unwrapped,
 )
 
 
@@ -43,6 +47,10 @@ class Snapshots:
     Files are there whole or not at all. A run that was stopped and resumes, or restarts, finds its files and leaves
     them as they are; other weights in their place are refused unless `overwrite` says so. Of several processes the
     first one writes.
+
+    With `average="poly:2"` a snapshot holds the average of the network's weights over all updates so far, and the
+    network itself learns as ever. `after` must then be called after every update, and `state_dict()` belongs into the
+    trainer's checkpoint.
     """
 
     def __init__(
@@ -53,12 +61,28 @@ class Snapshots:
         total: int | None = None,
         steps_per_epoch: int | None = None,
         overwrite: bool = False,
+        average: str | None = None,
+        batches: Callable[[], Iterable[Any]] | None = None,
     ) -> None:
-        """`every` is the student's interval: steps, or "1.5ep" with `steps_per_epoch`; `total` is the run's length."""
+        """Save snapshots in a folder.
+
+        Args:
+            folder: where they are saved.
+            every: the student's interval: steps, or "1.5ep" with `steps_per_epoch`.
+            total: the length of the run in steps.
+            steps_per_epoch: the length of an epoch in steps.
+            overwrite: whether other weights are replaced.
+            average: poly:2 or ema:0.999, for snapshots of averaged weights.
+            batches: returns inputs of training batches, always the same, from which BatchNorm's statistics of an
+                average are recomputed; without it they are averaged like the weights.
+        """
         check_folder("folder", folder)
         self.folder = Path(folder)
         self._store = FolderSnapshots(self.folder, overwrite)
         self._updates = TeacherUpdates(every if isinstance(every, str) else Spaced(every), steps_per_epoch, total)
+        if batches is not None and average is None:
+            raise UserError("batches are for BatchNorm's statistics of an average: give average= too, or leave it out.")
+        self._average = None if average is None else RunningAverage(average_so_far(average), batches)
 
     def due(self, updates: int) -> bool:
         """Whether a student of this interval sees the network after so many updates."""
@@ -66,11 +90,66 @@ class Snapshots:
 
     def after(self, updates: int, network: nn.Module) -> Path | None:
         """Save the network if that is due; to be called after every update. Returns the file, where there is one."""
+        if self._average is not None:
+            self._average.update(whole_number("updates", updates), network)
         return self.save(updates, network) if self.due(updates) else None
 
     def save(self, updates: int, network: nn.Module) -> Path:
         """Save the network, whether that is due or not: at the end of a run whose length was not known."""
-        return self._store.save(whole_number("updates", updates), network)
+        updates = whole_number("updates", updates)
+        return self._store.save(updates, network if self._average is None else self._average.after(updates))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average so far, for the trainer's checkpoint; empty where snapshots are not averaged."""
+        return {} if self._average is None else self._average.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the average of a checkpoint."""
+        if self._average is not None:
+            self._average.saved = state
+
+
+class RunningAverage:
+    """The average of a network's weights while somebody's loop trains it."""
+
+    def __init__(self, average: Average, batches: Callable[[], Iterable[Any]] | None) -> None:
+        self._share = average_share(average, 1, ENDLESS)
+        self._batches = batches
+        self._module: nn.Module | None = None
+        self._updates = 0
+        self.saved: Mapping[str, Any] = {}
+        """the state of a checkpoint to continue from"""
+
+    def update(self, updates: int, network: nn.Module) -> None:
+        """Take the network's weights after so many updates; one that follows on no known average is refused."""
+        source = unwrapped(network)
+        if self._module is None or self.saved:
+            self._module = deepcopy(source).requires_grad_(False).eval()
+            self._updates = int(self.saved.get("updates", 0))
+            if self.saved:
+                self._module.load_state_dict(self.saved["average"])
+            self.saved = {}
+        if updates == self._updates:  # counted already: gradients were accumulated
+            return
+        if updates != self._updates + 1:
+            raise UserError(
+                f"The average of weights is known after {pluralize(self._updates, 'update')}, and update {updates} is "
+                "the next: call after() after every update, and on a resume give load_state_dict() what state_dict() "
+                "returned at the checkpoint."
+            )
+        move_average(self._module, source, self._share(updates - 1))
+        self._updates = updates
+
+    def after(self, updates: int) -> nn.Module:
+        """Return the averaged network, with BatchNorm's statistics as they belong to it."""
+        if self._module is None or self._updates != updates:
+            raise UserError(f"The average after {pluralize(updates, 'update')} is not known: call after() instead.")
+        if self._batches is not None:
+            recompute_batch_norm(self._module, self._module, self._batches())
+        return self._module
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._module is None else {"updates": self._updates, "average": self._module.state_dict()}
 
 
 class SnapshotTeacher(nn.Module):

@@ -405,11 +405,16 @@ def _open_run(run: Path, role: str | None) -> RunSnapshots:
 # Weights from a network, and into one
 
 
-def state_of(network: nn.Module) -> dict[str, Tensor]:
-    """Return a network's weights and statistics by the names they have without DDP and torch.compile."""
+def unwrapped(network: nn.Module) -> nn.Module:
+    """Return a network without DDP and torch.compile."""
     while isinstance(network, DistributedDataParallel) or hasattr(network, "_orig_mod"):
         network = network.module if isinstance(network, DistributedDataParallel) else network._orig_mod  # type: ignore[assignment]
-    state = network.state_dict()
+    return network
+
+
+def state_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return a network's weights and statistics by the names they have without DDP and torch.compile."""
+    state = unwrapped(network).state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor) or isinstance(value, DTensor):
             kind = "spread over processes" if isinstance(value, DTensor) else type(value).__name__
