@@ -18,7 +18,7 @@ from spacedkd.config.resolve import resolve
 from spacedkd.config.spec import check_folder, read_spec
 from spacedkd.models.classifier import Logits
 from spacedkd.runtime.errors import UserError, check_between, pluralize, whole_number
-from spacedkd.schedule import Duration, Schedule, Spaced
+from spacedkd.schedule import Duration, Schedule
 from spacedkd.timeline import TeacherUpdates
 from spacedkd.training.build import build_models
 from spacedkd.trajectory.store import (
@@ -48,20 +48,23 @@ class Snapshots:
     def __init__(
         self,
         folder: Path | str,
-        every: Duration | str | int,
+        every: Schedule | Duration | str | int,
         *,
         total: int | None = None,
         steps_per_epoch: int | None = None,
         overwrite: bool = False,
     ) -> None:
-        """`every` is the student's interval: steps, or "1.5ep" with `steps_per_epoch`; `total` is the run's length."""
+        """Save what a student of this interval sees, or of any schedule; `total` is the length of the run.
+
+        `every` is steps, or a length such as "1.5ep" with `steps_per_epoch`, or for instance `Spaced(586, speed=2)`.
+        """
         check_folder("folder", folder)
         self.folder = Path(folder)
         self._store = FolderSnapshots(self.folder, overwrite)
-        self._updates = TeacherUpdates(every if isinstance(every, str) else Spaced(every), steps_per_epoch, total)
+        self._updates = TeacherUpdates(every, steps_per_epoch, total)
 
     def due(self, updates: int) -> bool:
-        """Whether a student of this interval sees the network after so many updates."""
+        """Whether the student sees the network after so many updates."""
         return self._updates.includes(updates)
 
     def after(self, updates: int, network: nn.Module) -> Path | None:
@@ -76,8 +79,8 @@ class Snapshots:
 class SnapshotTeacher(nn.Module):
     """The frozen teacher of a student's run, read from the snapshots that the teacher's own run leaves.
 
-    At step t, counted from 0, it is the teacher after ceil((t+1)/s) s updates, at most `total`: `seek(t)` reads that
-    snapshot when it is another than before, and depends on nothing but t.
+    At step t, counted from 0, it is the teacher after ceil((t+1)/s) s updates, at most `total`, or after as many as
+    another schedule says: `seek(t)` reads that snapshot when it is another than before, and depends on nothing but t.
 
         teacher = SnapshotTeacher("runs/teacher", interval=586, network=make_network, total=31280)
         for step, (x, y) in enumerate(loader):
