@@ -1,4 +1,4 @@
-"""Compare the bits of 65 small runs before and after a change of the code.
+"""Compare the bits of 69 small runs before and after a change of the code.
 
     python -m scripts.bits before.json                        # on the old code
     python -m scripts.bits after.json --against before.json   # on the new code; exit code 1 where a run differs
@@ -24,9 +24,11 @@ from safetensors.torch import load_file
 
 from spacedkd import (
     Ahead,
+    Blocks,
     DataSpec,
     Duration,
     EngineSpec,
+    Growing,
     MethodSpec,
     NetworkSpec,
     Offline,
@@ -76,6 +78,10 @@ def specs() -> dict[str, RunSpec]:
         "offline": Offline(),
         "ahead": Ahead("3st"),
         "dropped tail": Spaced("4st", tail="drop"),
+        "speed": Spaced("1ep", speed=2),
+        "infinite speed": Spaced("1ep", speed="inf"),
+        "blocks": Blocks([2, 1, 5]),
+        "growing": Growing("1st", 2),
         "window": Window(Spaced("3st"), Online(), "1ep", length="1ep"),
         "window of ahead": Window(Ahead("2st"), Spaced("3st"), "1ep", stop="2ep"),
     }

@@ -27,6 +27,7 @@ LAYERS = [
     {"config.objects", "config.resolve"},
     {"training.build"},
     {"trajectory"},
+    {"experimental"},
     {"training"},
     {"integrations"},
     {"evaluation.evaluate"},

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
-from spacedkd import Ahead, Duration, Offline, Online, Schedule, Spaced, Turn, UserError, Window, in_steps
-from spacedkd.schedule import ReleasedSelfKD
+from spacedkd import (
+    Ahead,
+    Blocks,
+    Duration,
+    Growing,
+    Offline,
+    Online,
+    Schedule,
+    Spaced,
+    Turn,
+    UserError,
+    Window,
+    in_steps,
+)
+from spacedkd.schedule import ReleasedSelfKD, describe_schedule, interval_of
 from spacedkd.timeline import group_turns
 
 PAIR = ("teacher", "student")
@@ -41,6 +57,126 @@ def written(schedule: Schedule, steps: int, roles: tuple[str, ...] = PAIR) -> st
 )
 def test_turns_are_as_written(schedule: Schedule, turns: str) -> None:
     assert written(schedule, 4) == turns
+
+
+@pytest.mark.parametrize(
+    ("schedule", "turns"),
+    [
+        (Spaced("2st", speed=1), "t0 t1 s0 s1 t2 t3 s2 s3 t4 t5 s4 s5 t6 s6"),
+        (Spaced("2st", speed=2), "t0 t1 t2 t3 s0 s1 t4 t5 t6 s2 s3 s4 s5 s6"),
+        (Spaced("2st", speed=1.5), "t0 t1 t2 s0 s1 t3 t4 t5 s2 s3 t6 s4 s5 s6"),
+        (Spaced("3st", speed=1.5), "t0 t1 t2 t3 s0 s1 s2 t4 t5 t6 s3 s4 s5 s6"),
+        (Spaced("1st", speed=1.5), "t0 s0 t1 t2 s1 t3 s2 t4 t5 s3 t6 s4 s5 s6"),
+        (Spaced("1st", speed=3), "t0 t1 t2 s0 t3 t4 t5 s1 t6 s2 s3 s4 s5 s6"),
+        (Spaced("2st", speed=math.inf), "t0 t1 t2 t3 t4 t5 t6 s0 s1 s2 s3 s4 s5 s6"),
+        (Spaced("1ep", speed="inf"), "t0 t1 t2 t3 t4 t5 t6 s0 s1 s2 s3 s4 s5 s6"),
+        (Spaced("7st", speed=2), "t0 t1 t2 t3 t4 t5 t6 s0 s1 s2 s3 s4 s5 s6"),
+        (Spaced("2st", "drop", 2), "t0 t1 t2 t3 s0 s1 t4 t5 t6 s2 s3 s4 s5"),
+        (Spaced("3st", "drop", 2), "t0 t1 t2 t3 t4 t5 s0 s1 s2 t6 s3 s4 s5"),
+        (Spaced("5st", "drop", 1.2), "t0 t1 t2 t3 t4 t5 s0 s1 s2 s3 s4 t6"),
+        (Spaced("2st", "drop", math.inf), "t0 t1 t2 t3 t4 t5 t6 s0 s1 s2 s3 s4 s5"),
+        (Window(Spaced("1st", speed=2), Online(), "1st", stop="5st"), "t0 s0 t1 t2 s1 t3 t4 s2 s3 s4 t5 s5 t6 s6"),
+        (Blocks(["1st", "2st", "3st"]), "t0 s0 t1 t2 s1 s2 t3 t4 t5 s3 s4 s5 t6 s6"),
+        (Blocks([3, 1]), "t0 t1 t2 s0 s1 s2 t3 s3 t4 s4 t5 s5 t6 s6"),
+        (Blocks([1, "2ep"]), "t0 s0 t1 t2 t3 t4 s1 s2 s3 s4 t5 t6 s5 s6"),
+        (Blocks([2, 2, 2, 1, 5]), "t0 t1 s0 s1 t2 t3 s2 s3 t4 t5 s4 s5 t6 s6"),
+        (Growing("1st"), "t0 s0 t1 t2 s1 s2 t3 t4 t5 t6 s3 s4 s5 s6"),
+        (Growing(1, 3), "t0 s0 t1 t2 t3 s1 s2 s3 t4 t5 t6 s4 s5 s6"),
+        (Growing("2ep", 0.5), "t0 t1 t2 t3 s0 s1 s2 s3 t4 t5 s4 s5 t6 s6"),
+        (Growing(2, 0.1), "t0 t1 s0 s1 t2 s2 t3 s3 t4 s4 t5 s5 t6 s6"),
+        (Growing(2, 1.5), "t0 t1 s0 s1 t2 t3 t4 s2 s3 s4 t5 t6 s5 s6"),
+    ],
+)
+def test_turns_with_a_speed_and_with_blocks_of_any_lengths(schedule: Schedule, turns: str) -> None:
+    assert written(schedule, 7) == turns
+
+
+CHAIN = ("teacher", "assistant", "student")
+
+
+def test_each_role_of_a_chain_is_faster_than_the_one_after_it() -> None:
+    assert written(Spaced("1st", speed=2), 6, CHAIN) == "t0 t1 t2 t3 a0 a1 s0 t4 t5 a2 a3 s1 a4 a5 s2 s3 s4 s5"
+    assert (
+        written(Spaced("2st", speed=1.5), 7, CHAIN) == "t0 t1 t2 t3 a0 a1 a2 s0 s1 t4 t5 t6 a3 a4 a5 s2 s3 a6 s4 s5 s6"
+    )
+    assert written(Spaced("2st", speed=math.inf), 3, CHAIN) == "t0 t1 t2 a0 a1 a2 s0 s1 s2"
+    assert written(Spaced("2st", "drop", 2), 5, CHAIN) == "t0 t1 t2 t3 t4 a0 a1 a2 a3 s0 s1 a4 s2 s3"
+    assert written(Blocks([1, 2]), 3, CHAIN) == "t0 a0 s0 t1 t2 a1 a2 s1 s2"
+    assert written(Growing(1, 2), 3, CHAIN) == "t0 a0 s0 t1 t2 a1 a2 s1 s2"
+
+
+def test_any_speed_takes_as_many_turns_and_one_role_alone_just_learns() -> None:
+    for schedule in (Spaced("3st", speed=1.3), Spaced("1st", speed=7), Spaced("4st", speed="inf")):
+        turns = written(schedule, 11).split()
+        assert sorted(turns) == sorted(f"{role}{step}" for role in "ts" for step in range(11))
+        assert written(schedule, 4, ("student",)) == "s0 s1 s2 s3"
+
+
+def test_a_speed_of_one_is_the_schedule_without_one() -> None:
+    assert Spaced("1.5ep", speed=1) == Spaced("1.5ep") == Spaced("1.5ep", "teach", 1.0)
+    assert Spaced("1.5ep", speed=2) != Spaced("1.5ep")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words", "interval"),
+    [
+        (Spaced("1.5ep", speed=2), "spaced 1.5ep, speed 2", None),
+        (Spaced("1.5ep", speed=1.25), "spaced 1.5ep, speed 1.25", None),
+        (Spaced("1st", speed=4), "online, speed 4", None),
+        (Spaced("1.5ep", "drop", "inf"), "spaced 1.5ep, speed inf, tail dropped", None),
+        (Spaced("1.5ep", "drop"), "spaced 1.5ep, tail dropped", "1.5ep"),
+        (Blocks(["1ep", "2ep", "4ep"]), "blocks of 1ep, 2ep, 4ep", None),
+        (Blocks(["1ep", "2ep", "3ep", "4ep", "5ep"]), "blocks of 1ep, 2ep, 3ep, ..., 5ep", None),
+        (Blocks(["2ep", "2ep"]), "blocks of 2ep", "2ep"),
+        (Growing("0.5ep", 2), "blocks from 0.5ep, each 2 times the one before", None),
+        (Growing("4ep", 1), "blocks from 4ep, each 1 times the one before", "4ep"),
+    ],
+)
+def test_words_and_the_interval_that_all_blocks_have(schedule: Schedule, words: str, interval: str | None) -> None:
+    assert describe_schedule(schedule) == words
+    assert interval_of(schedule) == (None if interval is None else Duration.parse(interval))
+
+
+@pytest.mark.parametrize("speed", [0.5, 0, -1, math.nan, -math.inf, "fast", "2", None, True, [2], 1e7, 10**400])
+def test_what_is_no_speed_is_refused(speed: Any) -> None:
+    with pytest.raises(UserError, match="speed must be a number from 1") as error:
+        Spaced("1ep", speed=speed)
+    assert "\n" not in str(error.value)
+
+
+def test_offline_has_no_speed() -> None:
+    with pytest.raises(UserError, match="leave out"):
+        Spaced("100%", speed=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Blocks([]), "one length or more"),
+        (lambda: Blocks("1ep"), "a list of lengths, got '1ep'"),
+        (lambda: Blocks(3), "a list of lengths, got 3"),
+        (lambda: Blocks(["1ep", 0]), "at least one step each"),
+        (lambda: Blocks(["1ep", "soon"]), "Cannot read 'soon'"),
+        (lambda: Growing(0), "at least one step"),
+        (lambda: Growing(1, 0), "factor must be a number above 0"),
+        (lambda: Growing(1, -2), "factor must be"),
+        (lambda: Growing(1, math.nan), "factor must be"),
+        (lambda: Growing(1, math.inf), "factor must be"),
+        (lambda: Growing(1, "2"), "factor must be"),
+        (lambda: in_steps(Blocks(["1ep", "9ep"]), 2, 7), "Lengths 9ep is longer than the run"),
+        (lambda: in_steps(Blocks(["0.1ep"]), 2, 7), "less than one step"),
+        (lambda: in_steps(Growing("9ep"), 2, 7), "First 9ep is longer than the run"),
+    ],
+)
+def test_blocks_of_nothing_or_longer_than_the_run_are_refused(make: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make()
+
+
+def test_blocks_of_one_length_are_spaced() -> None:
+    for total in (1, 6, 7):
+        assert written(Blocks([3]), max(total, 3)) == written(Spaced(3), max(total, 3))
+        assert written(Growing(3, 1), max(total, 3)) == written(Spaced(3), max(total, 3))
 
 
 def test_a_chain_replays_each_block_role_by_role() -> None:
@@ -151,6 +287,19 @@ def test_the_student_sees_the_teacher_of_the_end_of_the_block() -> None:
         else:
             seen[turn.step + 1] = updates
     assert seen == {t: -(-t // 3) * 3 for t in range(1, 13)}
+
+
+@pytest.mark.parametrize("speed", [1, 1.1, 1.25, 2, 3.7])
+def test_the_student_sees_the_teacher_of_the_faster_trajectory(speed: float) -> None:
+    """k(t) = min(T, floor(ceil(t/s) s v)), counting steps from 1; 10 * 1.1 and 20 * 1.15 are whole."""
+    updates, seen, total = 0, {}, 50
+    for turn in Spaced("10st", speed=speed).turns(PAIR, range(total)):
+        if turn.role == "teacher":
+            updates += 1
+        else:
+            seen[turn.step + 1] = updates
+    hundredths = round(100 * speed)
+    assert seen == {t: min(total, -(-t // 10) * 10 * hundredths // 100) for t in range(1, total + 1)}
 
 
 @pytest.mark.parametrize(

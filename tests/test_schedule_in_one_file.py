@@ -24,13 +24,13 @@ from tests.report.fake_runs import FakeArm, write_runs
 
 
 @dataclass(frozen=True)
-class Growing(BaseSchedule):
+class Widening(BaseSchedule):
     """Blocks of `start` steps, each `grow` steps longer than the one before."""
 
     start: int = 2
     grow: int = 1
 
-    examples: ClassVar[Mapping[str, str]] = {"--interval growing": "blocks that grow"}
+    examples: ClassVar[Mapping[str, str]] = {"--interval widening": "blocks that widen"}
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
         first, size = 0, self.start
@@ -39,7 +39,7 @@ class Growing(BaseSchedule):
             first, size = first + size, size + self.grow
 
     def describe(self) -> str:
-        return f"growing from {self.start} by {self.grow}"
+        return f"widening from {self.start} by {self.grow}"
 
 
 @dataclass(frozen=True)
@@ -54,24 +54,24 @@ class Bare:
 
 @pytest.fixture(autouse=True)
 def _entered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SCHEDULES, "growing", Growing)
+    monkeypatch.setitem(SCHEDULES, "widening", Widening)
     monkeypatch.setitem(SCHEDULES, "bare", Bare)
 
 
 def test_it_is_in_the_list_of_schedules(capsys: pytest.CaptureFixture[str]) -> None:
     main(["list", "schedules"])
     lines = capsys.readouterr().out.splitlines()
-    assert any("--interval growing" in line and "blocks that grow" in line for line in lines)
+    assert any("--interval widening" in line and "blocks that widen" in line for line in lines)
     assert any("--interval bare" in line and "One block after the other." in line for line in lines)
 
 
 @pytest.mark.parametrize(
     ("words", "schedule"),
     [
-        ("--interval growing", Growing()),
-        ("--interval growing --set schedule.start=5", Growing(start=5)),
+        ("--interval widening", Widening()),
+        ("--interval widening --set schedule.start=5", Widening(start=5)),
         ("--interval bare --set schedule.size=7", Bare(7)),
-        ("--interval growing --window 1ep..2ep", Window(Growing(), "online", "1ep", "2ep")),  # type: ignore[arg-type]
+        ("--interval widening --window 1ep..2ep", Window(Widening(), "online", "1ep", "2ep")),  # type: ignore[arg-type]
     ],
 )
 def test_the_command_line_takes_it(words: str, schedule: Schedule) -> None:
@@ -80,29 +80,29 @@ def test_the_command_line_takes_it(words: str, schedule: Schedule) -> None:
 
 def test_its_options_are_checked() -> None:
     with pytest.raises(UserError, match="strat"):
-        to_spec(parse("--interval growing --set schedule.strat=5".split()))
+        to_spec(parse("--interval widening --set schedule.strat=5".split()))
     with pytest.raises(UserError, match="tail"):
-        to_spec(parse("--interval growing --tail drop".split()))
+        to_spec(parse("--interval widening --tail drop".split()))
 
 
 def test_a_spec_survives_json() -> None:
-    spec = RunSpec(schedule=Growing(grow=4))
+    spec = RunSpec(schedule=Widening(grow=4))
     plain = json.loads(json.dumps(to_json(spec)))
-    assert plain["schedule"] == {"kind": "growing", "start": 2, "grow": 4}
+    assert plain["schedule"] == {"kind": "widening", "start": 2, "grow": 4}
     assert from_json(RunSpec, plain) == spec
-    assert RunSpec(schedule="growing").schedule == Growing()  # type: ignore[arg-type]
+    assert RunSpec(schedule="widening").schedule == Widening()  # type: ignore[arg-type]
     assert to_json(Bare()) == {"kind": "bare", "size": 3}
 
 
 def test_its_words_and_the_defaults_of_what_it_does_not_say() -> None:
-    assert describe_schedule(Growing()) == "growing from 2 by 1"
+    assert describe_schedule(Widening()) == "widening from 2 by 1"
     assert describe_schedule(Bare()) == "Bare"
-    assert interval_of(Growing()) is None
+    assert interval_of(Widening()) is None
     assert interval_of(Bare()) is None
 
 
 @pytest.mark.parametrize(
-    ("schedule", "updates"), [(Growing(), [2, 2, 5, 5, 5, 9, 9, 9, 9]), (Bare(4), [4, 4, 4, 4, 8, 8, 8, 8, 9])]
+    ("schedule", "updates"), [(Widening(), [2, 2, 5, 5, 5, 9, 9, 9, 9]), (Bare(4), [4, 4, 4, 4, 8, 8, 8, 8, 9])]
 )
 def test_the_teacher_that_each_step_sees(schedule: Schedule, updates: list[int]) -> None:
     seen = TeacherUpdates(schedule, total=9)
@@ -110,7 +110,7 @@ def test_the_teacher_that_each_step_sees(schedule: Schedule, updates: list[int])
 
 
 def test_the_report_draws_it(tmp_path: Path) -> None:
-    folders = write_runs(tmp_path, [FakeArm("mine", [0.7], schedule=Growing(start=10, grow=10))])
+    folders = write_runs(tmp_path, [FakeArm("mine", [0.7], schedule=Widening(start=10, grow=10))])
     page = "".join(schedule_section(read_arms(compare_runs(folders))))
-    assert "growing from 10 by 10" in page
+    assert "widening from 10 by 10" in page
     assert page.count('class="band leader"') == page.count('class="band student"') == 2  # legend and picture

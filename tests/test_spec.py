@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from spacedkd import (
     Ahead,
     AugmentSpec,
+    Blocks,
     DataSpec,
     Duration,
     EngineSpec,
+    Growing,
     MethodSpec,
     NetworkSpec,
     Offline,
@@ -52,6 +55,11 @@ class Backwards:
         Spaced("1.5ep", tail="drop"),
         Ahead("2ep"),
         Window(Spaced("1ep"), Ahead("3st"), "20ep", length="10ep"),
+        Spaced("1.5ep", speed=2),
+        Spaced("1.5ep", speed="inf"),
+        Window(Spaced("1ep", speed="inf"), Online(), "20ep", length="10ep"),
+        Blocks(["1ep", "586st", "10%"]),
+        Growing("0.5ep", 1.5),
         Backwards(2),
     ],
 )
@@ -64,6 +72,22 @@ def test_a_spec_survives_json(schedule: Schedule) -> None:
         schedule=schedule,
     )
     assert from_json(RunSpec, json.loads(json.dumps(to_json(spec)))) == spec
+
+
+def test_the_json_of_a_speed_and_of_blocks() -> None:
+    """A speed of 1 is left out, so that no fingerprint of a run before there were speeds changes."""
+    assert to_json(Spaced("1.5ep", speed=1)) == {"kind": "spaced", "interval": "1.5ep", "tail": "teach"}
+    assert to_json(Spaced("1.5ep", speed=2)) == {"kind": "spaced", "interval": "1.5ep", "tail": "teach", "speed": 2.0}
+    assert json.loads(json.dumps(to_json(Spaced("1st", speed=math.inf)), allow_nan=False))["speed"] == "inf"
+    assert to_json(Blocks(["1ep", 5])) == {"kind": "blocks", "lengths": ["1ep", "5st"]}
+    assert to_json(Growing("1ep")) == {"kind": "growing", "first": "1ep", "factor": 2.0}
+    prints = {RunSpec(schedule=Spaced("1ep", speed=speed)).fingerprint() for speed in (1, 2, 3, "inf")}  # type: ignore[arg-type]
+    assert len(prints) == 4
+    assert (
+        RunSpec(schedule=Spaced("1ep", speed=2)).fingerprint()
+        == RunSpec(schedule=Spaced("1ep", speed=2.0)).fingerprint()
+    )
+    assert RunSpec(schedule=Spaced("1ep", speed=1)).fingerprint() == RunSpec(schedule=Spaced("1ep")).fingerprint()
 
 
 def test_the_fingerprint_knows_what_is_computed_and_not_where() -> None:
@@ -88,6 +112,12 @@ def test_the_fingerprint_knows_what_is_computed_and_not_where() -> None:
         ({"schedule": {"interval": "1ep"}}, "an object with a kind"),
         ({"schedule": {"kind": "spaced"}}, "Schedule spaced needs its interval"),
         ({"schedule": {"kind": "spaced", "interval": "soon"}}, "Cannot read 'soon'"),
+        ({"schedule": {"kind": "spaced", "interval": "1ep", "speed": "fast"}}, "speed must be a number, got 'fast'"),
+        ({"schedule": {"kind": "spaced", "interval": "1ep", "speed": 0.5}}, "speed must be a number from 1"),
+        ({"schedule": {"kind": "blocks", "lengths": "1ep"}}, "spec.schedule.lengths must be a list, got '1ep'"),
+        ({"schedule": {"kind": "blocks", "lengths": []}}, "one length or more"),
+        ({"schedule": {"kind": "blocks"}}, "Schedule blocks needs its lengths"),
+        ({"schedule": {"kind": "growing", "first": "1ep", "factor": 0}}, "factor must be a number above 0"),
         ({"schedule": {"kind": "nowhere:Schedule"}}, "Cannot load 'nowhere:Schedule'"),
         ({"batch_size": "128"}, "spec.batch_size must be a whole number, got '128'"),
         ({"batch_size": True}, "spec.batch_size must be a whole number, got True"),

@@ -9,9 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from spacedkd import Ahead, Duration, Offline, Online, Schedule, Spaced, Turn, UserError, Window, in_steps
+from spacedkd import (
+    Ahead,
+    Blocks,
+    Duration,
+    Growing,
+    Offline,
+    Online,
+    Schedule,
+    Spaced,
+    Turn,
+    UserError,
+    Window,
+    in_steps,
+)
 from spacedkd.schedule import ReleasedSelfKD
-from spacedkd.timeline import TeacherUpdates, Timeline, forward_only_turns, group_turns, updates_seen
+from spacedkd.timeline import TeacherUpdates, Timeline, forward_only_turns, group_turns, timeline_turns, updates_seen
 
 PAIR = ("teacher", "student")
 CHAIN = ("teacher", "assistant", "student")
@@ -25,6 +38,12 @@ SCHEDULES: list[Schedule] = [
     Ahead("30st"),
     Window(Spaced("4st"), Spaced("1st"), 5, 15),
     ReleasedSelfKD("3st", "2st"),
+    Spaced("4st", speed=2),
+    Spaced("3st", speed=1.5),
+    Spaced("4st", "drop", 1.5),
+    Spaced("1st", speed="inf"),
+    Blocks([2, 1, 5]),
+    Growing(1, 1.7),
 ]
 
 
@@ -146,10 +165,51 @@ def test_updates_at_every_step_of_an_interval(interval: Any) -> None:
     assert [update for update in range(total + 1) if updates.includes(update)] == sorted({*expected.values()})
 
 
-@pytest.mark.parametrize("schedule", [Ahead(3), Window(Spaced(4), Spaced(1), 5, 15)])
+OTHERS = [
+    Ahead(3),
+    Window(Spaced(4), Spaced(1), 5, 15),
+    Spaced(4, speed=2),
+    Spaced(4, speed=1.5),
+    Spaced(3, speed=1.1),
+    Spaced(1, speed=7),
+    Spaced(4, speed="inf"),
+    Blocks([2, 1, 5]),
+    Blocks([1, 9, 2, 9, 9]),
+    Growing(1, 1.7),
+    Growing(9, 0.5),
+]
+
+
+@pytest.mark.parametrize("schedule", OTHERS)
 def test_updates_at_every_step_of_other_schedules(schedule: Schedule) -> None:
-    updates = TeacherUpdates(schedule, total=23)
-    assert {step: updates.at(step) for step in range(23)} == updates_by_the_turns(schedule, 23)
+    updates, expected = TeacherUpdates(schedule, total=23), updates_by_the_turns(schedule, 23)
+    assert {step: updates.at(step) for step in range(23)} == expected
+    assert [update for update in range(24) if updates.includes(update)] == sorted({*expected.values()})
+
+
+@pytest.mark.parametrize("schedule", [Spaced(4, "drop"), Spaced(4, "drop", 1.5), Spaced(4, "drop", "inf")])
+def test_updates_where_the_last_block_is_not_taught(schedule: Schedule) -> None:
+    updates, expected = TeacherUpdates(schedule, total=23), updates_by_the_turns(schedule, 23)
+    assert {step: updates.at(step) for step in expected} == expected
+    assert [update for update in range(24) if updates.includes(update)] == sorted({*expected.values()})
+
+
+def test_what_a_run_without_an_end_sees_of_a_faster_teacher() -> None:
+    faster = TeacherUpdates(Spaced(4, speed=1.5))
+    assert [faster.at(step) for step in (0, 3, 4, 8, 1_000_001)] == [6, 6, 12, 18, 1_500_006]
+    assert [update for update in range(20) if faster.includes(update)] == [6, 12, 18]
+    blocks = TeacherUpdates(Blocks([2, 1, 5]))
+    assert [blocks.at(step) for step in (0, 1, 2, 3, 7, 8, 1_000_001)] == [2, 2, 3, 8, 8, 13, 1_000_003]
+    assert [update for update in range(20) if blocks.includes(update)] == [2, 3, 8, 13, 18]
+
+
+def test_a_speed_needs_the_turns_of_the_teacher_first() -> None:
+    for schedule in (Spaced(2, speed=2), Window(Spaced(2, speed=2), Spaced(1), 1, 3)):
+        with pytest.raises(UserError, match="teacher's turns come first"):
+            [*timeline_turns(schedule, PAIR, True, {}, 5)]
+    assert [*timeline_turns(Blocks([1, 2]), PAIR, True, {}, 2)] == [
+        Turn(role, step) for step in range(2) for role in PAIR[::-1]
+    ]
 
 
 @pytest.mark.parametrize("number", [torch.tensor, np.int64])
@@ -179,6 +239,9 @@ def test_a_run_without_an_end() -> None:
         ((2,), "1", "got '1'"),
         ((2,), torch.tensor([1, 2]), r"got tensor\(\[1, 2\]\)"),
         ((2, None, 0), 0, "total"),
+        ((Spaced(2, speed="inf"),), 0, "total="),
+        ((Growing(2),), 0, "total="),
+        ((1.5, None, 5), 0, "got 1.5"),
         ((Spaced(2, tail="drop"), None, 5), 4, "step 4"),
     ],
 )

@@ -68,7 +68,9 @@ from .runtime.errors import UserError as UserError
 from .runtime.signals import Signals as Signals
 from .runtime.signals import Stopped as Stopped
 from .schedule import Ahead as Ahead
+from .schedule import Blocks as Blocks
 from .schedule import Duration as Duration
+from .schedule import Growing as Growing
 from .schedule import Offline as Offline
 from .schedule import Online as Online
 from .schedule import Schedule as Schedule

@@ -24,9 +24,10 @@ import math
 import operator
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, chain, count, pairwise, repeat
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
 from spacedkd.runtime.errors import UserError, format_value
@@ -86,6 +87,10 @@ class BaseSchedule(ABC):
         """Return turns that are forward passes without an update, each keyed by the turn it comes right before."""
         return {}
 
+    def has_speed(self) -> bool:
+        """Return whether a role learns faster than the one after it, so that the leader has to be first."""
+        return False
+
     def is_imported(self) -> bool:
         """Return whether the schedule can be computed: its code, if it is a user's, was imported."""
         return True
@@ -95,12 +100,25 @@ class BaseSchedule(ABC):
 class Spaced(BaseSchedule):
     """Block by block: each role in order learns the same `interval` steps, the ones after it replay them.
 
-    At its step t the student sees the teacher after k(t) = ceil(t/s) * s updates (paper, section 4.1). A last
-    block shorter than the interval is taught like any other, or, with `tail="drop"`, only the leader learns it.
+    At its step t, counted from 1, the student sees the teacher after k(t) = ceil(t/s) * s updates (paper, section
+    4.1). A last block shorter than the interval is taught like any other, or, with `tail="drop"`, only the leader
+    learns it.
+
+    With a `speed` v each role is v times as fast as the one after it: a block has v * s steps of the teacher and s of
+    the student, which sees the teacher after k(t) = min(T, floor(ceil(t/s) * s * v)) of its T updates. When the
+    teacher has ended, the student learns the rest of its steps from the final teacher. Speed 1 is the paper's
+    schedule, infinite speed is offline KD, and the number of updates is the same. Following a trajectory of a teacher
+    faster than it was made is known from RCO (Jin et al., arXiv 1904.09149) and progressive distillation (Panigrahi
+    et al., arXiv 2410.05464), which let a student learn from a few checkpoints on the way to the final teacher.
+
+    >>> " ".join(f"{role[0]}{step}" for role, step in Spaced("1st", speed=2).turns(("teacher", "student"), range(4)))
+    't0 t1 s0 t2 t3 s1 s2 s3'
     """
 
     interval: Duration | str | int
     tail: Literal["teach", "drop"] = "teach"
+    speed: float | Literal["inf"] = field(default=1.0, metadata={"later": True})
+    """steps of a role for each step of the one after it: 1 or more, or inf"""
 
     restarts = True
     examples: ClassVar[Mapping[str, str]] = {
@@ -109,6 +127,7 @@ class Spaced(BaseSchedule):
         "--interval 586st": "the same in steps",
         "--interval offline": "the teacher learns the whole run, then the student does",
         "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
+        "--interval 1.5ep --speed 2": "the teacher learns 3 epochs for each 1.5 of the student, until it has ended",
     }
 
     def __post_init__(self) -> None:
@@ -116,27 +135,75 @@ class Spaced(BaseSchedule):
         _check_interval(self.interval)
         if self.tail not in ("teach", "drop"):
             raise UserError(f"tail must be 'teach' or 'drop', got {self.tail!r}.")
+        object.__setattr__(self, "speed", _read_speed(self.speed))
+        if self.has_speed() and self.interval == _WHOLE_RUN:
+            raise UserError("In offline KD the teacher learns the whole run first, at any speed: leave out --speed.")
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
-        interval = steps_of(self.interval)
-        for start in range(0, len(steps), interval):
-            block = steps[start : start + interval]
-            taught = self.tail == "teach" or len(block) == interval
-            for role in roles if taught else roles[:1]:
-                for step in block:
+        interval, total = steps_of(self.interval), len(steps)
+        speeds = [float(self.speed) ** behind for behind in reversed(range(len(roles)))]
+        done = [0] * len(roles)
+        for end in range(interval, total + interval, interval):
+            taught = self.tail == "teach" or end <= total
+            for number, role in enumerate(roles if taught else roles[:1]):
+                start, done[number] = done[number], _faster(end, speeds[number], total)
+                for step in steps[start : done[number]]:
                     yield Turn(role, step)
 
     def describe(self) -> str:
-        names = {Duration(1, "st"): "online", Duration(100, "%"): "offline"}
-        tail = "" if self.tail == "teach" else ", tail dropped"
-        return names.get(self.common_interval(), f"spaced {self.interval}") + tail
+        interval = Duration.parse(self.interval)
+        name = {_ONE_STEP: "online", _WHOLE_RUN: "offline"}.get(interval, f"spaced {interval}")
+        speed = f", speed {self.speed:g}" if self.has_speed() else ""
+        return name + speed + ("" if self.tail == "teach" else ", tail dropped")
 
-    def common_interval(self) -> Duration:
-        return Duration.parse(self.interval)
+    def to_json(self, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        infinite = {"speed": "inf"} if self.speed == math.inf else {}  # JSON has no number for it
+        return super().to_json(kind, {**options, **infinite})
+
+    def common_interval(self) -> Duration | None:
+        return None if self.has_speed() else Duration.parse(self.interval)
 
     def teacher_updates(self, step: int) -> int | None:
+        if self.tail == "drop" or self.speed == math.inf:
+            return None
         interval = steps_of(self.interval)
-        return None if self.tail == "drop" else -(-(step + 1) // interval) * interval
+        return _faster(-(-(step + 1) // interval) * interval, float(self.speed), None)
+
+    def has_speed(self) -> bool:
+        return self.speed != 1
+
+
+FASTEST = 1e6
+"""the greatest finite speed: no run is so long that a greater one would differ from an infinite one"""
+
+
+def _read_speed(speed: Any) -> float:
+    number = math.inf if speed == "inf" else speed
+    if not _is_number(number) or not (1 <= number <= FASTEST or number == math.inf):
+        raise UserError(
+            f"speed must be a number from 1 to {FASTEST:g}, or inf, got {format_value(speed)}. 1 is the paper's "
+            "schedule, inf is offline KD."
+        )
+    return float(number)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _faster(steps: int, speed: float, total: int | None) -> int:
+    """Return the steps that a role at this speed has learned after `steps` of the last role; at most `total`."""
+    if total is not None and steps * speed >= total:
+        return total
+    return _whole(steps * speed)
+
+
+def _whole(steps: float) -> int:
+    """Return a number of steps without a part of a step.
+
+    1e-9 keeps a product such as 0.29 * 100 = 28.999... from losing a step to the binary fraction.
+    """
+    return math.floor(steps + 1e-9)
 
 
 def _check_interval(interval: Duration | str | int) -> None:
@@ -152,6 +219,112 @@ def Online() -> Spaced:
 def Offline() -> Spaced:
     """Return the schedule of offline KD: the teacher learns the whole run, then the student does."""
     return Spaced("100%")
+
+
+@dataclass(frozen=True)
+class Blocks(BaseSchedule):
+    """Blocks of these `lengths`, one after the other; the last length repeats until the end of the run.
+
+    Each role in order learns the steps of a block, as in `Spaced`, which has blocks of one length. A block that would
+    pass the end of the run is cut there.
+
+    >>> Blocks(["1st", "2st"]).describe()
+    'blocks of 1st, 2st'
+    >>> " ".join(f"{role[0]}{step}" for role, step in Blocks([1, 2]).turns(("teacher", "student"), range(4)))
+    't0 s0 t1 t2 s1 s2 t3 s3'
+    """
+
+    lengths: tuple[Duration, ...]
+
+    examples: ClassVar[Mapping[str, str]] = {
+        "--blocks 1ep 2ep 4ep": "blocks of these lengths; the last one repeats until the end of the run"
+    }
+
+    def __init__(self, lengths: Iterable[Duration | str | int]) -> None:
+        """Take lengths such as 1.5ep, 586st or 10%, or whole numbers of steps."""
+        if isinstance(lengths, str | Duration) or not isinstance(lengths, Iterable):
+            raise UserError(f"Blocks need a list of lengths, got {format_value(lengths)}: Blocks(['1ep', '2ep']).")
+        object.__setattr__(self, "lengths", tuple(map(Duration.parse, lengths)))
+        if not self.lengths:
+            raise UserError("Blocks need one length or more: Blocks(['1ep', '2ep']).")
+        if any(length.amount == 0 for length in self.lengths):
+            raise UserError("The lengths of Blocks must be at least one step each, got 0.")
+
+    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+        lengths = [*map(steps_of, self.lengths)]
+        yield from _turns_of_blocks(chain(lengths, repeat(lengths[-1])), roles, steps)
+
+    def describe(self) -> str:
+        words = [*map(str, self.lengths)]
+        if (interval := self.common_interval()) is not None:
+            return f"blocks of {interval}"
+        return f"blocks of {', '.join(words if len(words) <= 4 else [*words[:3], '...', words[-1]])}"
+
+    def common_interval(self) -> Duration | None:
+        return self.lengths[0] if len({*self.lengths}) == 1 else None
+
+    def teacher_updates(self, step: int) -> int:
+        lengths = [*map(steps_of, self.lengths)]
+        ends = [*accumulate(lengths)]
+        if step < ends[-1]:
+            return ends[bisect_right(ends, step)]
+        return ends[-1] + -(-(step + 1 - ends[-1]) // lengths[-1]) * lengths[-1]
+
+
+@dataclass(frozen=True)
+class Growing(BaseSchedule):
+    """Blocks that grow or shrink: block n, counted from 0, has floor(first * factor^n) steps, and at least one.
+
+    Each role in order learns the steps of a block, as in `Spaced`; the last block is cut at the end of the run.
+
+    >>> " ".join(f"{role[0]}{step}" for role, step in Growing(1, 2).turns(("teacher", "student"), range(4)))
+    't0 s0 t1 t2 s1 s2 t3 s3'
+    """
+
+    first: Duration | str | int
+    factor: float = 2.0
+    """how many times as long as the block before it a block is: more than 0, and less than 1 where blocks shrink"""
+
+    examples: ClassVar[Mapping[str, str]] = {
+        "--growing 0.5ep": "blocks of 0.5, 1, 2, 4, ... epochs",
+        "--growing 16ep --set schedule.factor=0.5": "blocks of 16, 8, 4, ... epochs",
+    }
+
+    def __post_init__(self) -> None:
+        parse_durations(self, "first")
+        if Duration.parse(self.first).amount == 0:
+            raise UserError("The first block of Growing must be at least one step, got 0.")
+        if not _is_number(self.factor) or not 0 < self.factor <= FASTEST:
+            raise UserError(
+                f"factor must be a number above 0, at most {FASTEST:g}, got {format_value(self.factor)}. 2 makes each "
+                "block twice as long as the one before it, 0.5 half as long."
+            )
+        object.__setattr__(self, "factor", float(self.factor))
+
+    def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
+        return _turns_of_blocks(self._lengths(len(steps)), roles, steps)
+
+    def _lengths(self, total: int) -> Iterator[int]:
+        """Yield the lengths of all blocks; none is longer than the run."""
+        first = steps_of(self.first)
+        for number in count():
+            yield max(_whole(min(first * self.factor**number, total)), 1)
+
+    def describe(self) -> str:
+        return f"blocks from {self.first}, each {self.factor:g} times the one before"
+
+    def common_interval(self) -> Duration | None:
+        return Duration.parse(self.first) if self.factor == 1 else None
+
+
+def _turns_of_blocks(lengths: Iterable[int], roles: Sequence[str], steps: range) -> Iterator[Turn]:
+    """Yield the turns of blocks of these lengths, of which there are enough for all steps."""
+    start = 0
+    for length in lengths:
+        if start >= len(steps):
+            return
+        yield from (Turn(role, step) for role in roles for step in steps[start : start + length])
+        start += length
 
 
 @dataclass(frozen=True)
@@ -213,7 +386,7 @@ class Window(BaseSchedule):
                 f"A window must start before it stops and end within the run of {len(steps)} steps; "
                 f"got {start} to {stop}."
             )
-        interval = interval_of(self.inside)
+        interval = self.inside.interval if isinstance(self.inside, Spaced) else interval_of(self.inside)
         if interval is not None and steps_of(interval) > stop - start:
             raise UserError(
                 f"A window must hold at least one interval, got one of {stop - start} steps for an interval of "
@@ -227,6 +400,9 @@ class Window(BaseSchedule):
         end = f"to {self.stop}" if self.stop is not None else f"for {self.length}"
         inside, outside = (with_defaults(schedule).describe() for schedule in (self.inside, self.outside))
         return f"{inside} from {self.start} {end}, else {outside}"
+
+    def has_speed(self) -> bool:
+        return any(with_defaults(schedule).has_speed() for schedule in (self.inside, self.outside))
 
     def is_imported(self) -> bool:
         return all(with_defaults(schedule).is_imported() for schedule in (self.inside, self.outside))
@@ -293,6 +469,9 @@ class Joined(BaseSchedule):
         intervals = {interval_of(schedule) for schedule in self.schedules}
         return intervals.pop() if len(intervals) == 1 else None
 
+    def has_speed(self) -> bool:
+        return any(with_defaults(schedule).has_speed() for schedule in self.schedules)
+
     def is_imported(self) -> bool:
         return all(with_defaults(schedule).is_imported() for schedule in self.schedules)
 
@@ -319,6 +498,8 @@ class NamedSchedule(BaseSchedule):
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "spaced": Spaced,
+    "blocks": Blocks,
+    "growing": Growing,
     "ahead": Ahead,
     "window": Window,
     "released-self-kd": ReleasedSelfKD,
@@ -498,10 +679,11 @@ class Duration:
         A part of a step is dropped, as in the paper's code, or counts as a whole one where the length says `+`.
         """
         whole = {"st": 1, "ep": steps_per_epoch, "%": total / 100}[self.unit]
-        # 1e-9 keeps a product such as 0.29 * 100 = 28.999... from losing a step to the binary fraction.
         steps = min(self.amount * whole, 1e15)  # no run is longer, and infinity has no floor
-        return math.ceil(steps - 1e-9) if self.up else math.floor(steps + 1e-9)
+        return math.ceil(steps - 1e-9) if self.up else _whole(steps)
 
+
+_ONE_STEP, _WHOLE_RUN = Duration(1, "st"), Duration(100, "%")
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ Nothing else in the package counts a teacher's updates against a student's steps
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
@@ -75,7 +76,13 @@ def group_turns(turns: Iterable[Turn]) -> Iterator[Block]:
 def timeline_turns(
     schedule: Schedule, roles: Sequence[str], follower_first: bool, stops: Mapping[str, int], total: int
 ) -> Iterator[Turn]:
-    """Yield the turns of a schedule written in steps; a role has no turns from its step in `stops` on."""
+    """Yield the turns of a schedule written in steps; a role has no turns from its step in `stops` on.
+
+    With `follower_first` the roles take their turns in the opposite order, which a schedule with a speed would give to
+    the follower: that is refused.
+    """
+    if follower_first and with_defaults(schedule).has_speed():
+        raise UserError("With a speed the teacher's turns come first: leave out --speed or --follower-first.")
     order = roles[::-1] if follower_first else roles
     turns = iter_turns(schedule, order, range(total))
     return (turn for turn in turns if turn.step < stops.get(turn.role, total))
@@ -254,9 +261,20 @@ class TeacherUpdates:
         return self._updates[step]
 
     def includes(self, update: int) -> bool:
-        """Whether a student of a plain interval ever sees the teacher after exactly this number of updates."""
+        """Whether a student of this schedule ever sees the teacher after exactly this number of updates."""
         update = whole_number("updates", update)
-        return update > 0 and self.at(update - 1) == update
+        if self.total is not None and update > self.total:
+            raise UserError(f"A run of total={self.total} steps has no more updates than that; got {update}.")
+        if self._updates:
+            return update in self._seen
+        # With a formula the student never sees fewer updates than it has made, and never fewer than at an earlier step.
+        steps = range(update)
+        return update > 0 and self.at(bisect_left(steps, update, key=self.at)) == update
+
+    @cached_property
+    def _seen(self) -> frozenset[int]:
+        """The numbers of updates in a schedule without a formula; -1 stands for steps that nobody teaches."""
+        return frozenset(self._updates) - {-1}
 
 
 def _units(plan: Any) -> Iterator[str]:

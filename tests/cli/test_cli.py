@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import timm
 
-from spacedkd import Ahead, Offline, Online, RunSpec, Spaced, Window, read_spec
+from spacedkd import Ahead, Blocks, Growing, Offline, Online, RunSpec, Spaced, Window, read_spec
 from spacedkd.cli import main
 from spacedkd.cli.compare import parse_arm
 from spacedkd.cli.flags import parse
@@ -181,6 +181,13 @@ def test_help_has_an_example_and_no_none(verb: str, capsys: pytest.CaptureFixtur
         ("--interval online", Online()),
         ("--interval 1.5ep", Spaced("1.5ep")),
         ("--interval 586st --tail drop", Spaced("586st", tail="drop")),
+        ("--interval 1.5ep --speed 2", Spaced("1.5ep", speed=2)),
+        ("--interval online --speed inf --tail drop", Spaced("1st", "drop", "inf")),
+        ("--interval 1.5ep --set schedule.speed=inf", Spaced("1.5ep", speed="inf")),
+        ("--blocks 1ep 2ep 586st", Blocks(["1ep", "2ep", "586st"])),
+        ("--growing 0.5ep", Growing("0.5ep")),
+        ("--growing 4ep --set schedule.factor=0.5", Growing("4ep", 0.5)),
+        ("--interval growing --set schedule.first=1ep", Growing("1ep")),
         ("--interval offline", Offline()),
         ("--ahead 2ep", Ahead("2ep")),
         ("--interval 1.5ep --window 20ep..40ep", Window(Spaced("1.5ep"), Online(), "20ep", stop="40ep")),

@@ -21,7 +21,7 @@ from spacedkd.models import small_resnet
 from spacedkd.runtime.files import write_json
 
 WITHOUT_A_FLAG = {
-    "schedule": "--interval, --ahead, --window and --tail",
+    "schedule": "--interval, --speed, --blocks, --growing, --ahead, --window and --tail",
     "label": "the name of an arm",
     "objects": "what train() was given",
     **dict.fromkeys(("extends.epochs", "extends.turn", "extends.how"), "--extend RUN --epochs NUMBER"),

@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from spacedkd import Ahead, MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec, train
+from spacedkd import (
+    Ahead,
+    Blocks,
+    MethodSpec,
+    NetworkSpec,
+    Offline,
+    RunSpec,
+    Schedule,
+    Spaced,
+    compare,
+    read_spec,
+    train,
+)
 from spacedkd.comparison.job import Job
 from spacedkd.comparison.results import compare_runs as compare_folders
 from spacedkd.comparison.scheduler import plan_jobs, run_jobs
@@ -372,6 +384,21 @@ def test_a_path_of_which_something_is_gone_is_not_followed_by_others(tmp_path: P
     assert planned(arms, tmp_path)[1].spec.teacher_path == str(online.folder.resolve())
     (online.folder / "path/teacher/000000007.safetensors").unlink()
     assert planned(arms, tmp_path)[1].spec.teacher_path is None
+
+
+@pytest.mark.parametrize("schedule", [Spaced("3st", speed=2), Blocks([2, 5, 4])])
+def test_a_faster_schedule_and_blocks_share_the_teacher(tmp_path: Path, schedule: Schedule) -> None:
+    """Spaced(3, speed=2) sees the teacher after 6, 12 and 15 updates, which 1.5 epochs (7, 14, 15) do not record."""
+    arms = {"spaced": ARMS["spaced"], "other": replace(TINY, schedule=schedule)}
+    compare(arms, tmp_path / "shared", seeds=1)
+    train(arms["other"], tmp_path / "alone")
+    (shared,) = [path.parent for path in (tmp_path / "shared").rglob("spec.json") if "other" in str(path)]
+    replaying = [
+        path.parent for path in (tmp_path / "shared").rglob("spec.json") if read_spec(path.parent).teacher_path
+    ]
+    assert len(replaying) == 1
+    for name in ("journal.jsonl", "student/model.safetensors"):
+        assert (tmp_path / "alone" / name).read_bytes() == (shared / name).read_bytes()
 
 
 def test_a_path_takes_a_quarter_of_the_free_disk_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

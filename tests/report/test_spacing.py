@@ -9,7 +9,7 @@ from pathlib import Path
 from spacedkd.comparison.document import read_arms
 from spacedkd.comparison.results import compare_runs
 from spacedkd.report.schedules import interval_groups, interval_in_epochs, interval_text
-from spacedkd.schedule import Ahead, Offline, Spaced
+from spacedkd.schedule import Ahead, Blocks, Growing, Offline, Spaced
 from tests.report.fake_runs import FakeArm, page_of, write_runs
 from tests.report.page_text import Page
 
@@ -67,6 +67,21 @@ def test_a_dropped_tail_matters_only_where_there_is_one(tmp_path: Path) -> None:
         [("online", 0.1), ("spaced", 1.5)],
         [("online", 0.1), ("dropped", 1.5)],
     ]
+
+
+def test_an_interval_with_a_speed_is_no_interval_of_the_chart(tmp_path: Path) -> None:
+    faster = replace(SPACED, label="faster", schedule=Spaced("1.5ep", speed=2))
+    assert grouped(tmp_path / "runs", ONLINE, SPACED, faster) == [[("online", 0.1), ("spaced", 1.5)]]
+    page = Page(page_of(tmp_path / "page", ONLINE, SPACED, faster))
+    assert "the same interval is another schedule: faster." in page.text
+    assert "the same interval" not in Page(page_of(tmp_path / "without", ONLINE, SPACED)).text
+
+
+def test_equal_blocks_are_an_interval_and_others_are_not(tmp_path: Path) -> None:
+    equal = replace(SPACED, label="equal", schedule=Blocks(["1ep"]))
+    other = replace(SPACED, label="other", schedule=Blocks(["1ep", "2ep"]))
+    growing = replace(SPACED, label="growing", schedule=Growing("1ep"))
+    assert grouped(tmp_path, ONLINE, equal, other, growing) == [[("online", 0.1), ("equal", 1.0)]]
 
 
 def test_the_section_appears_only_where_there_is_a_group(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from spacedkd.comparison.document import Arm, read_arms
 from spacedkd.comparison.results import compare_runs
 from spacedkd.report.plots import role_legend
 from spacedkd.report.schedules import Stroke, pictures, strokes, timetables
-from spacedkd.schedule import Ahead, Offline, Online, Schedule, Spaced, Window
+from spacedkd.schedule import Ahead, Blocks, Growing, Offline, Online, Schedule, Spaced, Window
 from spacedkd.timeline import Block, group_turns
 from tests.report.fake_runs import FakeArm, write_runs
 from tests.report.page_text import Page
@@ -34,6 +34,15 @@ def test_blocks_are_drawn_where_they_happen() -> None:
         Stroke("student", [(2, 0), (4, 2)]),
         Stroke("teacher", [(4, 2), (5, 3)]),
         Stroke("student", [(5, 2), (6, 3)]),
+    ]
+
+
+def test_a_faster_teacher_is_ahead_and_ends_before_the_student() -> None:
+    assert drawn(Spaced("1st", speed=2), 4, finest=0.5) == [
+        Stroke("teacher", [(0, 0), (2, 2)]),
+        Stroke("student", [(2, 0), (3, 1)]),
+        Stroke("teacher", [(3, 2), (5, 4)]),
+        Stroke("student", [(5, 1), (8, 4)]),
     ]
 
 
@@ -67,6 +76,11 @@ def test_a_replay_is_never_merged_with_what_it_replays() -> None:
         Offline(),
         Ahead("8ep"),
         Window(Spaced("1.5ep"), Online(), "20ep", "60ep"),
+        Spaced("1.5ep", speed=2),
+        Spaced("1st", speed=1.5),
+        Spaced("0.1ep", speed="inf"),
+        Blocks(["1st", "0.1ep", "1ep"]),
+        Growing("1st", 1.1),
     ],
 )
 def test_a_long_run_stays_a_small_picture(tmp_path: Path, schedule: Schedule) -> None:

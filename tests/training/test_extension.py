@@ -12,6 +12,8 @@ import pytest
 
 from spacedkd import (
     Ahead,
+    Blocks,
+    Growing,
     MethodSpec,
     Offline,
     Online,
@@ -119,6 +121,8 @@ def test_a_cosine_goes_on_at_the_rate_of_the_longer_run(tmp_path: Path) -> None:
         (Spaced("3st"), "t10 t11 t12 s10 s11 s12 t13 t14 s13 s14"),
         (Offline(), "t10 t11 t12 t13 t14 s10 s11 s12 s13 s14"),
         (Ahead("2st"), "t10 t11 t12 s10 t13 s11 t14 s12 s13 s14"),
+        (Spaced("2st", speed=2), "t10 t11 t12 t13 s10 s11 t14 s12 s13 s14"),
+        (Spaced("2st", speed="inf"), "t10 t11 t12 t13 t14 s10 s11 s12 s13 s14"),
     ],
 )
 def test_blocks_that_a_longer_run_does_not_have_begin_anew(tmp_path: Path, schedule: Any, expected: str) -> None:
@@ -131,6 +135,16 @@ def test_blocks_that_a_longer_run_does_not_have_begin_anew(tmp_path: Path, sched
     assert " ".join(f"{role[0]}{step}" for role, step in every[len(before) :]) == expected
     assert run.cost["updates"] == len(every)
     assert run.interval == (3 if schedule == Spaced("3st") else None)
+
+
+def test_blocks_that_end_with_the_run_go_on_in_a_longer_one(tmp_path: Path) -> None:
+    spec = replace(SHORT, schedule=Blocks([2, 3, 5]))
+    train(spec, tmp_path / "short")
+    longer = replace(spec, epochs=3)
+    run = train(longer, tmp_path / "longer", extend=tmp_path / "short")
+    assert [one.how for one in run.spec.extends] == ["exact"]
+    train(longer, tmp_path / "whole")
+    assert_same_bits(tensors(tmp_path / "longer"), tensors(tmp_path / "whole"))
 
 
 def test_what_no_longer_run_contains_is_refused(tmp_path: Path) -> None:
@@ -157,6 +171,9 @@ def test_what_no_longer_run_contains_is_refused(tmp_path: Path) -> None:
     percent = Window(Spaced("2st"), Online(), "20%", stop="60%")
     train(replace(SHORT, schedule=percent), tmp_path / "window")
     refused("other turns than", tmp_path / "window")
+    for name, schedule in {"blocks": Blocks([3, 4]), "growing": Growing(1, 3)}.items():
+        train(replace(SHORT, schedule=schedule), tmp_path / name)
+        refused("a last block that was cut", tmp_path / name)
     stops = MethodSpec("eskd", {"teacher_for": "50%"})
     train(replace(SHORT, method=stops, schedule=Spaced("2st")), tmp_path / "stops")
     refused("other turns than", tmp_path / "stops")

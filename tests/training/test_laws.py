@@ -8,7 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from spacedkd import Ahead, DataSpec, Duration, NetworkSpec, Offline, Online, RunSpec, Schedule, Spaced, Window, train
+from spacedkd import (
+    Ahead,
+    Blocks,
+    DataSpec,
+    Duration,
+    Growing,
+    NetworkSpec,
+    Offline,
+    Online,
+    RunSpec,
+    Schedule,
+    Spaced,
+    Window,
+    train,
+)
 from tests.conftest import assert_same_bits, of_model, tensors
 
 Make = Callable[..., RunSpec]
@@ -27,8 +41,31 @@ def test_online_is_spaced_by_one_step(tmp_path: Path, tiny_with: Make) -> None:
 
 def test_offline_is_spaced_by_the_whole_run(tmp_path: Path, tiny_with: Make) -> None:
     offline = tensors(trained(tiny_with(schedule=Offline()), tmp_path / "offline"))
-    for name, same in {"epochs": Spaced("3ep"), "steps": Spaced("15st"), "ahead": Ahead("15st")}.items():
+    schedules = {
+        "epochs": Spaced("3ep"),
+        "steps": Spaced("15st"),
+        "ahead": Ahead("15st"),
+        "infinite speed": Spaced("1ep", speed="inf"),
+        "great speed": Spaced("2st", speed=8),
+        "one block": Blocks(["15st"]),
+    }
+    for name, same in schedules.items():
         assert_same_bits(offline, tensors(trained(tiny_with(schedule=same), tmp_path / name)))
+
+
+def test_equal_blocks_are_spaced(tmp_path: Path, tiny_with: Make) -> None:
+    spaced = tensors(trained(tiny_with(schedule=Spaced("4st")), tmp_path / "spaced"))
+    schedules = {"one length": Blocks([4]), "lengths": Blocks([4, 4, 4, 4]), "factor 1": Growing("4st", 1)}
+    for name, same in schedules.items():
+        assert_same_bits(spaced, tensors(trained(tiny_with(schedule=same), tmp_path / name)))
+
+
+def test_a_chain_with_infinite_speed_is_offline(tmp_path: Path, tiny_with: Make) -> None:
+    runs = [
+        tensors(trained(tiny_with("ban", {"generations": 3}, schedule=schedule, epochs=1), tmp_path / str(number)))
+        for number, schedule in enumerate((Offline(), Spaced("2st", speed="inf")))
+    ]
+    assert_same_bits(*runs)
 
 
 def test_the_teacher_does_not_depend_on_the_interval_nor_on_the_student(tmp_path: Path, tiny_with: Make) -> None:

@@ -61,6 +61,13 @@ def test_the_teacher_has_workers_too_and_its_folder_can_be_moved(tmp_path: Path,
     assert not (tmp_path / "there/teacher").exists()
 
 
+def test_a_teacher_in_another_process_may_be_faster(tmp_path: Path, tiny: RunSpec) -> None:
+    spec = replace(tiny, epochs=2, schedule=Spaced("2st", speed=2))
+    train(replace(spec, engine=PIPELINE), tmp_path / "two")
+    train(spec, tmp_path / "one")
+    assert_same_but_for_cost(tmp_path / "one", tmp_path / "two")
+
+
 def test_the_teacher_of_a_pipeline_is_no_run_of_its_own(tmp_path: Path, tiny: RunSpec) -> None:
     train(tiny, tmp_path / "run")
     train(replace(tiny, only="teacher"), tmp_path / "run/teacher")

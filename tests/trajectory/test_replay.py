@@ -19,8 +19,10 @@ from torch import nn
 
 from spacedkd import (
     Ahead,
+    Blocks,
     DataSpec,
     Event,
+    Growing,
     MethodSpec,
     NetworkSpec,
     Offline,
@@ -52,6 +54,10 @@ SCHEDULES: dict[str, Schedule] = {
     "offline": Offline(),
     "ahead": Ahead("1ep"),
     "window": Window(Spaced("1ep"), Online(), "1ep", stop="2ep"),
+    "speed": Spaced("3st", speed=2),
+    "speed 1.5, dropped tail": Spaced("4st", "drop", 1.5),
+    "blocks": Blocks([2, 5, 4]),
+    "growing": Growing("2st", 1.5),
 }
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from spacedkd import Snapshots, SnapshotTeacher, UserError
+from spacedkd import Ahead, Blocks, Growing, Schedule, Snapshots, SnapshotTeacher, Spaced, UserError
 from tests.conftest import assert_same_bits
 from tests.trajectory.bare_loop import network
 
@@ -38,6 +38,36 @@ def test_every_interval_and_the_end(tmp_path: Path) -> None:
     assert [open_end.due(updates) for updates in range(5)] == [False, False, False, True, False]
     open_end.save(4, model)
     assert names(tmp_path / "open") == ["step-4.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "updates"),
+    [
+        (Spaced(2, speed=2), [4, 8, 12, 14]),
+        (Spaced(4, speed=1.5), [6, 12, 14]),
+        (Spaced(2, speed="inf"), [14]),
+        (Blocks([1, 3]), [1, 4, 7, 10, 13, 14]),
+        (Growing(2), [2, 6, 14]),
+        (Ahead(11), [12, 13, 14]),
+    ],
+)
+def test_what_the_student_of_any_schedule_sees_is_saved_and_read(
+    tmp_path: Path, schedule: Schedule, updates: list[int]
+) -> None:
+    model, snapshots = network(), Snapshots(tmp_path, schedule, total=14)
+    for update in range(1, 15):
+        with torch.no_grad():
+            model[-1].bias.fill_(update)  # type: ignore[index]
+        snapshots.after(update, model)
+    assert names(tmp_path) == sorted(f"step-{update}.safetensors" for update in updates)
+    teacher, seen = SnapshotTeacher(tmp_path, schedule, network, total=14), []
+    for step in range(14):
+        seen.append(int(teacher.seek(step).network[-1].bias[0]))  # type: ignore[index]
+        assert seen[-1] == teacher.updates
+    assert sorted({*seen}) == updates
+    assert not snapshots.due(3)
+    with pytest.raises(UserError, match="total=14"):
+        snapshots.due(15)
 
 
 def test_updates_are_whole_numbers(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def schedules(pattern: str) -> Table:
         first_line = (schedule.__doc__ or "").partition("\n")[0]
         rows |= getattr(schedule, "examples", None) or {f"--interval {name}": first_line}
     own = "a dataclass of yours with a method turns; its options by --set schedule.NAME=VALUE"
-    return _table("flags", "who learns when", rows=[*rows.items(), ("--interval own:Growing", own)])
+    return _table("flags", "who learns when", rows=[*rows.items(), ("--interval own:Name", own)])
 
 
 def instruments(pattern: str) -> Table:

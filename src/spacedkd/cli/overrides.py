@@ -5,7 +5,7 @@ spec checks its fields together: a multistep rate needs its milestones.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,19 @@ from spacedkd.config.spec import AugmentSpec, MethodSpec, NetworkSpec, RunSpec, 
 from spacedkd.runtime.errors import UserError, same_name
 from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.user_code import is_user_code
-from spacedkd.schedule import SCHEDULES, Ahead, Duration, Online, Schedule, Window, as_schedule, by_name
+from spacedkd.schedule import (
+    SCHEDULES,
+    Ahead,
+    Blocks,
+    Duration,
+    Growing,
+    Online,
+    Schedule,
+    Spaced,
+    Window,
+    as_schedule,
+    by_name,
+)
 
 # --- Networks
 
@@ -96,23 +108,24 @@ def _trained_network(path: Path, spec: RunSpec, trust_code: bool) -> NetworkSpec
     return spec.network
 
 
-def make_schedule(
-    base: Schedule | None, interval: str | None, ahead: str | None, window: str | None, tail: str | None
-) -> Schedule | dict[str, Any]:
-    """Return the base schedule changed by these flags; --interval keeps a window of the base, --window its interval.
+def make_schedule(base: Schedule | None, given: Given) -> Schedule | dict[str, Any]:
+    """Return the base schedule changed by flags; --interval keeps a window of the base, --window its interval.
 
     A schedule that goes by its name is returned as JSON, because --set may still give it options that it needs.
     """
-    if interval is not None and ahead is None and (is_user_code(interval) or interval in SCHEDULES):
-        return _named_schedule(base, interval, window, tail)
-    if ahead is not None:
-        if (interval, window, tail) != (None, None, None):
-            raise UserError("--ahead is a schedule of its own: leave out --interval, --window and --tail.")
-        return Ahead(ahead)
+    for name, make in _OF_THEIR_OWN.items():
+        if name in given:
+            if others := [f"--{other}" for other in SCHEDULE_FLAGS if other in given and other != name]:
+                raise UserError(f"--{name} is a schedule of its own: leave out {' and '.join(others)}.")
+            return make(given[name])
+    interval, window = given.get("interval"), given.get("window")
+    if interval is not None and (is_user_code(interval) or interval in SCHEDULES):
+        return _named_schedule(base, interval, given)
     nothing = base is None and interval is None
     if nothing and window is None:
-        raise UserError("--tail needs an --interval to belong to, for instance --interval 1.5ep.")
-    inside = _spaced(getattr(base, "inside", base) or Online(), interval, tail)
+        flag = "--speed" if "speed" in given else "--tail"
+        raise UserError(f"{flag} needs an --interval to belong to, for instance --interval 1.5ep.")
+    inside = _spaced(getattr(base, "inside", base) or Online(), given)
     if window is not None:
         if nothing or inside == Online():
             raise UserError(f"--window {window} needs an --interval to space by, for instance --interval 1.5ep.")
@@ -126,12 +139,13 @@ def _is_window(schedule: Schedule | None) -> bool:
     return hasattr(schedule, "inside")
 
 
-def _named_schedule(base: Schedule | None, name: str, window: str | None, tail: str | None) -> dict[str, Any]:
+def _named_schedule(base: Schedule | None, name: str, given: Given) -> dict[str, Any]:
     """Return the JSON of a schedule that goes by its name, within the base's window or that of --window."""
-    if tail is not None:
-        raise UserError(f"--tail belongs to an interval such as 1.5ep, and {name} is none: leave it out.")
-    if window is not None:
-        around = to_json(_windowed(Online(), window))
+    for flag in _OF_SPACED:
+        if flag in given:
+            raise UserError(f"--{flag} belongs to an interval such as 1.5ep, and {name} is none: leave it out.")
+    if "window" in given:
+        around = to_json(_windowed(Online(), given["window"]))
     elif _is_window(base):
         around = to_json(base)
     else:
@@ -139,20 +153,22 @@ def _named_schedule(base: Schedule | None, name: str, window: str | None, tail: 
     return {**around, "inside": {"kind": name}}
 
 
-def _spaced(base: Schedule, interval: str | None, tail: str | None) -> Schedule:
-    """Return the base, or the schedule of --interval in its place, with its tail as --tail says."""
-    if interval is not None:
+def _spaced(base: Schedule, given: Given) -> Schedule:
+    """Return the base, or the schedule of --interval in its place, with the tail and the speed of the flags."""
+    if "interval" in given:
         try:
-            base = by_name(interval)
+            base = by_name(given["interval"])
         except UserError as error:
             raise UserError(
-                f"--interval {interval}: {error} Also possible: --interval online, --interval offline."
+                f"--interval {given['interval']}: {error} Also possible: --interval online, --interval offline."
             ) from None
-    if tail is None:
-        return base
-    if not hasattr(base, "tail"):
-        raise UserError("--tail needs an --interval to belong to.")
-    return replace(base, tail=tail)  # type: ignore[type-var]
+    elif "speed" in given and base == Online():  # the schedule of a run that was given none
+        raise UserError("--speed needs an --interval to belong to, for instance --interval 1.5ep.")
+    changes = {flag: given[flag] for flag in _OF_SPACED if flag in given}
+    for flag in changes:
+        if not isinstance(base, Spaced):
+            raise UserError(f"--{flag} needs an --interval to belong to.")
+    return replace(base, **changes) if changes else base  # type: ignore[type-var]
 
 
 def _windowed(inside: Schedule, window: str) -> Window:
@@ -165,7 +181,11 @@ def _windowed(inside: Schedule, window: str) -> Window:
 
 # --- The whole spec
 
-SCHEDULE_FLAGS = ("interval", "ahead", "window", "tail")
+_OF_THEIR_OWN: dict[str, Callable[[Any], Schedule]] = {"ahead": Ahead, "blocks": Blocks, "growing": Growing}
+"""flags that are a schedule by themselves"""
+_OF_SPACED = ("tail", "speed")
+"""flags that belong to --interval"""
+SCHEDULE_FLAGS = ("interval", *_OF_THEIR_OWN, "window", *_OF_SPACED)
 _OF_A_SHAPE = ("floor", "milestones", "factor", "restart_after_warmup")
 _OF_AN_OPTIMIZER = ("momentum", "nesterov", "options")
 _AUGMENT = ("crop", "flip", "rotate")
@@ -202,7 +222,7 @@ def typed_paths(given: Given) -> set[str]:
     """
     paths = {path for name, path in PATHS.items() if name in given}
     paths |= {path.replace(".options", "") for path, _ in assignments(given.get("set", ()))}
-    return paths | ({"schedule.tail"} if "tail" in given else set())
+    return paths | {f"schedule.{flag}" for flag in _OF_SPACED if flag in given}
 
 
 def apply_flags(base: RunSpec, given: Given) -> RunSpec:
@@ -212,7 +232,7 @@ def apply_flags(base: RunSpec, given: Given) -> RunSpec:
     changes = [*_stale_rate_options(base.rate, given)]
     changes += [(path, given[name]) for name, path in PATHS.items() if name in given and name not in _AUGMENT]
     if any(name in given for name in SCHEDULE_FLAGS):
-        changes.append(("schedule", make_schedule(base.schedule, *(given.get(name) for name in SCHEDULE_FLAGS))))
+        changes.append(("schedule", make_schedule(base.schedule, given)))
     spec = with_changes(spec, [*changes, *assignments(given.get("set", ()))])
     if "teacher_weights" in given and not _says_a_schedule(given) and value_at(spec, "method.teacher_learns") is False:
         spec = replace(spec, schedule=None)  # whose interval is of a teacher that learns

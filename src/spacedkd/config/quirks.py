@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from spacedkd.config.serialization import value_at
 from spacedkd.config.spec import NetworkSpec, RunSpec
-from spacedkd.schedule import ReleasedSelfKD, interval_of
+from spacedkd.schedule import Duration, ReleasedSelfKD, Spaced, interval_of
 
 Settings = Mapping[str, Any]
 """values of a spec by path: {"optimizer.lr": 0.1}"""
@@ -71,8 +71,10 @@ def _no_flush(spec: RunSpec) -> Settings:
 
 
 def _rounded_up(spec: RunSpec) -> Settings:
-    interval = interval_of(spec.schedule)
-    return {} if interval is None or interval.unit == "st" else {"schedule.interval": replace(interval, up=True)}
+    if not isinstance(spec.schedule, Spaced):
+        return {}
+    interval = Duration.parse(spec.schedule.interval)
+    return {} if interval.unit == "st" else {"schedule.interval": replace(interval, up=True)}
 
 
 def _negative_counter(spec: RunSpec) -> Settings:

@@ -271,6 +271,8 @@ def mode_of(spec: RunSpec) -> str:
         return "offline"
     if is_online(spec.schedule):
         return "online"
+    if value_at(spec, "schedule.speed") == math.inf:
+        return "offline"
     interval = interval_of(spec.schedule)
     if interval is None:
         return "spaced"

@@ -188,6 +188,8 @@ def coerce(hint: Any, value: Any, where: str) -> Any:
         options = [option for option in get_args(hint) if option is not types.NoneType]
         if value is None and types.NoneType in get_args(hint):
             return None
+        if isinstance(value, str) and any(get_origin(kind) is Literal and value in get_args(kind) for kind in options):
+            return value  # such as "inf", which a number cannot be in JSON
         return coerce(Duration if Duration in options else options[0], value, where)
     if origin is tuple:
         if not isinstance(value, list | tuple):

@@ -327,8 +327,15 @@ def interval_section(arms: Sequence[Arm]) -> Iterator[Markup]:
         "small dots: seeds. Interval 0 is self KD without spacing; one step is online KD. "
     )
     if not all(group.to_scale for group in groups):
-        caption += "Where intervals differ too much for one scale they are evenly spread in their order."
+        caption += "Where intervals differ too much for one scale they are evenly spread in their order. "
+    if faster := [arm.label for arm in arms if _has_speed(arm)]:
+        caption += f"Left out, because with a speed the same interval is another schedule: {join_words(faster)}."
     yield grid(panels, caption)
+
+
+def _has_speed(arm: Arm) -> bool:
+    schedule = arm.first.spec.schedule
+    return schedule is not None and with_defaults(schedule).has_speed()
 
 
 def _interval_picture(group: IntervalGroup, alike: Sequence[IntervalGroup]) -> Markup:

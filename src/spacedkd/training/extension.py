@@ -82,8 +82,8 @@ def _check_restarts(old: ResolvedRun, turns: int, folder: RunFolder, epochs: flo
 def _other_turns(folder: RunFolder, epochs: float) -> UserError:
     length = pluralize(epochs, "epoch")
     return UserError(
-        f"--extend: a run of {length} has other turns than {folder.path} long before its end (lengths in percent, or a "
-        f"window), so it cannot be extended to that. Train all {length} in a new folder."
+        f"--extend: a run of {length} has other turns than {folder.path} before its end (lengths in percent, a window, "
+        f"or a last block that was cut), so it cannot be extended to that. Train all {length} in a new folder."
     )
 
 

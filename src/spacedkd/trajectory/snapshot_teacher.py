@@ -21,7 +21,7 @@ from spacedkd.models.batch_norm import recompute_batch_norm
 from spacedkd.models.classifier import Logits
 from spacedkd.models.pretrained import move_average
 from spacedkd.runtime.errors import UserError, check_between, pluralize, whole_number
-from spacedkd.schedule import Duration, Schedule, Spaced
+from spacedkd.schedule import Duration, Schedule
 from spacedkd.timeline import ENDLESS, TeacherUpdates
 from spacedkd.training.build import build_models
 from spacedkd.trajectory.store import (
@@ -56,7 +56,7 @@ class Snapshots:
     def __init__(
         self,
         folder: Path | str,
-        every: Duration | str | int,
+        every: Schedule | Duration | str | int,
         *,
         total: int | None = None,
         steps_per_epoch: int | None = None,
@@ -68,7 +68,8 @@ class Snapshots:
 
         Args:
             folder: where they are saved.
-            every: the student's interval: steps, or "1.5ep" with `steps_per_epoch`.
+            every: the student's interval: steps, "1.5ep" with `steps_per_epoch`, or any schedule, for instance
+                `Spaced(586, speed=2)`.
             total: the length of the run in steps.
             steps_per_epoch: the length of an epoch in steps.
             overwrite: whether other weights are replaced.
@@ -79,13 +80,13 @@ class Snapshots:
         check_folder("folder", folder)
         self.folder = Path(folder)
         self._store = FolderSnapshots(self.folder, overwrite)
-        self._updates = TeacherUpdates(every if isinstance(every, str) else Spaced(every), steps_per_epoch, total)
+        self._updates = TeacherUpdates(every, steps_per_epoch, total)
         if batches is not None and average is None:
             raise UserError("batches are for BatchNorm's statistics of an average: give average= too, or leave it out.")
         self._average = None if average is None else RunningAverage(average_so_far(average), batches)
 
     def due(self, updates: int) -> bool:
-        """Whether a student of this interval sees the network after so many updates."""
+        """Whether the student sees the network after so many updates."""
         return self._updates.includes(updates)
 
     def after(self, updates: int, network: nn.Module) -> Path | None:
@@ -155,8 +156,8 @@ class RunningAverage:
 class SnapshotTeacher(nn.Module):
     """The frozen teacher of a student's run, read from the snapshots that the teacher's own run leaves.
 
-    At step t, counted from 0, it is the teacher after ceil((t+1)/s) s updates, at most `total`: `seek(t)` reads that
-    snapshot when it is another than before, and depends on nothing but t.
+    At step t, counted from 0, it is the teacher after ceil((t+1)/s) s updates, at most `total`, or after as many as
+    another schedule says: `seek(t)` reads that snapshot when it is another than before, and depends on nothing but t.
 
         teacher = SnapshotTeacher("runs/teacher", interval=586, network=make_network, total=31280)
         for step, (x, y) in enumerate(loader):
