@@ -162,7 +162,7 @@ _ABOUTS = {
 }
 _METAVARS = {
     "PIXELS": "data.augment.crop data.image_size",
-    "PART": "data.holdout data.test_part label_smoothing rate.floor rate.warmup_start",
+    "PART": "data.holdout data.test_part data.label_noise label_smoothing rate.floor rate.warmup_start",
     "FILE": "data.class_list",
     "FOLDER": "data.root",
     "DATA": "data.source",
@@ -268,7 +268,7 @@ _SCHEDULE = [
     Flag("window", str, "space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere", "", "RANGE"),
     Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),
 ]
-_TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last")
+_TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last", "label_noise")
 _DATA = {made.name: made for made in (*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment"))}
 _IMAGES = [made for name, made in _DATA.items() if name not in _TRAINING_ONLY]
 _OWN = {

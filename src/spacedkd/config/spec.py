@@ -124,6 +124,9 @@ class DataSpec:
     """where the data has no part to test on, this part of its images, evenly from all classes"""
     skip_bad: bool = False
     """leave out images that cannot be read"""
+    label_noise: float = option(0.0, later=True)
+    """this part of the training labels is replaced by other classes, the same for every seed; test and held-out labels
+    stay"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -138,6 +141,8 @@ class DataSpec:
             )
         if not 0 <= self.holdout < 1:
             raise UserError(f"holdout must be a part from 0 up to (not including) 1, got {self.holdout:g}.")
+        if not 0 <= self.label_noise < 1:
+            raise UserError(f"label_noise must be a part from 0 up to (not including) 1, got {self.label_noise:g}.")
         if self.test_part is not None and not 0 < self.test_part < 1:
             raise UserError(f"test_part must be between 0 and 1, got {self.test_part:g}.")
 

@@ -77,7 +77,7 @@ def load_images(
     fit_now, fit_later = (fit, None) if augmentation.fits_first else (None, fit)
     if isinstance(split.images, np.ndarray):
         pixels = _pixels_of_array(split.name, split.images[rows.numpy()], augmentation.needs_colour, fit, fit_now)
-        return Images(pixels, labels[rows], (), (), (), fit_later), None
+        return Images(pixels, labels[rows], (), (), (), fit_later, rows=rows), None
     images = split.images[rows]
     decoded = decode_into_memory(images, fit_now, memory_limit)
     bad, digests = check_images(images) if decoded is None else (decoded[1], None)
@@ -87,8 +87,9 @@ def load_images(
         raise UserError(f"{split.name} has no image that can be read, first {images.name(0)}.")
     if decoded is None:
         good_digests = None if digests is None else digests[good.numpy()]
-        return Encoded(images[good], labels[rows[good]], (), (), (), fit, good_digests), note
-    return Images(decoded[0][good] if bad else decoded[0], labels[rows[good]], (), (), (), fit_later), note
+        return Encoded(images[good], labels[rows[good]], (), (), (), fit, good_digests, rows[good]), note
+    pixels = decoded[0][good] if bad else decoded[0]
+    return Images(pixels, labels[rows[good]], (), (), (), fit_later, rows=rows[good]), note
 
 
 def add_digests(images: Images | Encoded, split: RawSplit, rows: Tensor) -> Images | Encoded:

@@ -27,6 +27,7 @@ from spacedkd.data import transforms
 from spacedkd.data.dataset import Collate, Items, check_map_style, describe_form
 from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet
 from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, tensors
+from spacedkd.data.label_noise import label_shifts
 from spacedkd.data.pixel_cache import MEMORY_LIMIT, add_digests, load_images
 from spacedkd.data.reader import Classes, RawDataset, RawSplit, check_test_split
 from spacedkd.data.stream import DatasetStream, Stream, TrainingStream
@@ -58,6 +59,8 @@ class RunData:
     """tells this data from other data of the same name"""
     repeated: Mapping[str, int | None] = field(default_factory=dict)
     """number of images of each evaluated split that are training images as well; None where that is not known"""
+    label_noise: float = 0.0
+    """this part of the labels in `train` is wrong on purpose"""
 
     @cached_property
     def info(self) -> DataInfo:
@@ -110,7 +113,8 @@ class RunData:
         assert isinstance(self.train, ImageSet)
         augmentation = transforms.build_augmentation(spec.augmentation or "", spec.augment, self.train.shape[1])
         mix = Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None
-        return replace(self, augmentation=augmentation, mix=mix).with_holdout(spec.holdout)
+        varied = replace(self, augmentation=augmentation, mix=mix)
+        return varied.with_holdout(spec.holdout).with_label_noise(spec.label_noise)
 
     def with_holdout(self, part: float) -> RunData:
         """Return the data with this part of the training images held out, the same images for every seed."""
@@ -122,6 +126,32 @@ class RunData:
             raise UserError(f"A holdout of {part:g} of {count} images leaves one side empty; choose another part.")
         train, holdout = (self.train.subset(rows.sort().values) for rows in (order[held_out:], order[:held_out]))
         return replace(self, train=train, holdout=holdout).with_repeated()
+
+    def with_label_noise(self, part: float) -> RunData:
+        """Return the data with this part of the training labels replaced by other classes, as `label_noise` says.
+
+        Labels to test on and held-out ones stay. The digest tells the labels that are trained on.
+        """
+        if not part:
+            return self
+        train: Images | Encoded | Items
+        if isinstance(self.train, Items):  # whose labels are known only when an item is loaded: one class for all
+            rows = self.train.rows
+            shifts = label_shifts(torch.zeros_like(rows), rows, len(self.class_names), part)
+            every_row = torch.zeros(len(self.train.dataset), dtype=torch.int64)
+            train = replace(self.train, shift=every_row.index_put((rows,), shifts))
+            train.inputs_and_labels(torch.arange(1))  # refuses labels that are shares before anything is trained
+            noise = _digest_values(shifts.tolist())
+        else:
+            labels, classes = self.train.labels, len(self.train.classes)
+            rows = torch.arange(len(labels)) if self.train.rows is None else self.train.rows
+            shifts = label_shifts(labels, rows, classes, part)
+            train = replace(self.train, labels=(labels + shifts) % classes)
+            noise = _digest_values(train.labels.tolist())
+        wrong = int(shifts.count_nonzero())
+        note = f"{wrong} of {len(train)} training labels are wrong on purpose (label_noise {part:g})."
+        digest = {**self.digest, "training": {**self.digest.get("training", {}), "label noise": noise}}
+        return replace(self, train=train, label_noise=part, notes=(*self.notes, note), digest=digest)
 
     def with_repeated(self) -> RunData:
         """Return the data with `repeated` counted."""
@@ -331,7 +361,12 @@ SAMPLED_PIXELS = 64
 
 Digest = Mapping[str, Mapping[str, int | str]]
 """split -> number of images, and a digest each of their names, labels and contents"""
-_DIFFERENCES = {"names": "names, or another order", "labels": "labels", "contents": "contents"}
+_DIFFERENCES = {
+    "names": "names, or another order",
+    "labels": "labels",
+    "contents": "contents",
+    "label noise": "wrong labels",
+}
 
 
 def digest_dataset(raw: RawDataset) -> Digest:

@@ -37,7 +37,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
 
 from spacedkd.runs.schema import Interval
 from spacedkd.runtime.errors import UserError
@@ -60,12 +60,21 @@ class Measured(TypedDict):
     """The network that an instrument was used on."""
 
     model: str
+    label_noise: NotRequired[float]
+    """the part of the training labels that is wrong on purpose, where there is one"""
 
 
 class Entry(TypedDict):
     """An instrument's entry in evaluation.json; each adds its own keys."""
 
     measured: Measured
+
+
+def training_images(entry: Any) -> str:
+    """Return how many training images an instrument measured, and whether the labels it compared with are wrong."""
+    noise = entry["measured"].get("label_noise")
+    labels = "" if noise is None else f" with the labels trained on, {100 * noise:g} % of them wrong"
+    return f"{entry['images']} training images{labels}"
 
 
 class Metric(NamedTuple):

@@ -325,7 +325,8 @@ def _rows(subject: Subject) -> Iterator[tuple[str, str]]:
     yield "head", "the deepest (`final`), the only one that is exported"
     yield "test images", count(run.plan["test_images"])
     if subject.training_images is not None:
-        yield "training images", count(subject.training_images)
+        wrong = f", {100 * spec.data.label_noise:g} % of them with a wrong label" if spec.data.label_noise else ""
+        yield "training images", f"{count(subject.training_images)}{wrong}"
     yield "seeds", f"one, seed {spec.seed}"
     yield "precision it was trained and measured in", escaped(spec.precision)
     cost = run.cost
