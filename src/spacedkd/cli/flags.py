@@ -243,6 +243,7 @@ _NETWORK = [
         "it learns too",
         "PLACE",
     ),
+    Flag("other_init", bool, "teacher and student start from different weights; the same as --no-same-init"),
     Flag(
         "assistant", tuple, "a network between teacher and student of takd; repeat for more, largest first", "", "NAME"
     ),
@@ -298,6 +299,10 @@ PATHS = {made.name: made.path for flags in GROUPS.values() for made in flags if 
 _BOOLEANS = {made.typed for flags in GROUPS.values() for made in flags if made.kind is bool and made.path}
 
 
+_OPPOSITES = {"--other-init": "--same-init"}
+"""flags that are on where the field of another one is off"""
+
+
 def flag_class(flags: Iterable[tuple[str, Any, Any]], about: str = "") -> Any:
     """Return the dataclass of these flags that tyro reads; `about` stands above them in the help."""
     return make_dataclass("flags", flags, frozen=True, namespace={"__doc__": about})
@@ -318,10 +323,15 @@ else:
 def spell_booleans(words: Sequence[str]) -> list[str]:
     """Return the words of a command with a value behind every flag of a boolean field: --no-flip is --flip false.
 
+    A flag that is the opposite of a field becomes that field's: --other-init is --same-init false.
+
     >>> spell_booleans(["--flip", "--no-drop-last", "--same-init", "no", "--lr", "0.1"])
     ['--flip', 'true', '--drop-last', 'false', '--same-init', 'no', '--lr', '0.1']
+    >>> spell_booleans(["--other-init", "--no-other-init", "--other-init=no"])
+    ['--same-init', 'false', '--same-init', 'true', '--same-init', 'true']
     """
     spelled: list[str] = []
+    words = [*_without_opposites(words)]
     for word, following in zip(words, [*words[1:], ""], strict=False):
         name = word.replace("_", "-")
         positive = name.replace("--no-", "--", 1)
@@ -332,6 +342,23 @@ def spell_booleans(words: Sequence[str]) -> list[str]:
         else:
             spelled.append(word)
     return spelled
+
+
+def _without_opposites(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words with the field's own flag and its value in place of a flag that is its opposite."""
+    rest = [*words]
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")
+        positive = name.replace("--no-", "--", 1)
+        if positive not in _OPPOSITES or (equals and value.lower() not in TRUTH):
+            yield word
+            continue
+        if not equals and rest and rest[0].lower() in TRUTH:
+            value = rest.pop(0)
+        on = TRUTH[value.lower()] if value else True
+        yield from (_OPPOSITES[positive], "false" if on == (name == positive) else "true")
 
 
 def given_flags(flags: Any) -> dict[str, Any]:
