@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
-from spacedkd import DataSpec, EvaluationSpec, RunSpec, UserError, evaluate, train
+from spacedkd import DataSpec, EvaluationSpec, NetworkSpec, RunSpec, UserError, evaluate, train
 from spacedkd.cli import main
 from spacedkd.data.images import Encoded, Images
 from spacedkd.data.label_noise import label_shifts
@@ -155,6 +157,13 @@ def test_shares_of_classes_are_refused() -> None:
         data.with_label_noise(0.1)
 
 
+def test_a_run_on_a_users_datasets(tmp_path: Path) -> None:
+    spec = replace(TINY, data=DataSpec(label_noise=0.25, holdout=0.2), network=NetworkSpec(), epochs=1, method="none")  # type: ignore[arg-type]
+    train(spec, tmp_path / "run", data=pair(), network=partial(nn.Linear, 2, 4))
+    described = json.loads((tmp_path / "run" / "classes.json").read_text())
+    assert described["notes"] == ["20 of 80 training labels are wrong on purpose (label_noise 0.25)."]
+
+
 NOISY = replace(TINY, data=replace(TINY.data, label_noise=0.2, holdout=0.25), epochs=1)
 
 
@@ -204,3 +213,12 @@ def test_old_specs_do_not_have_it() -> None:
 
     assert "label_noise" not in to_json(RunSpec())["data"]
     assert to_json(NOISY)["data"]["label_noise"] == 0.2
+
+
+def test_an_evaluation_of_clean_labels_does_not_mention_them(tmp_path: Path) -> None:
+    train(replace(TINY, epochs=1), tmp_path / "run")
+    for _ in range(2):  # the second one reads what the first one wrote
+        document = evaluate(tmp_path / "run", EvaluationSpec((WeightNoise(draws=1),)))
+    entry = document["instruments"]["weight_noise"]
+    assert "label_noise" not in entry["measured"]
+    assert "wrong" not in WeightNoise.describe([entry])

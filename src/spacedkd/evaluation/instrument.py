@@ -37,7 +37,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypedDict
 
 from spacedkd.runs.schema import Interval
 from spacedkd.runtime.errors import UserError
@@ -56,12 +56,17 @@ def silent(_: str, __: int) -> AbstractContextManager[Advance]:
     return nullcontext(lambda _: None)
 
 
-class Measured(TypedDict):
+class MeasuredLabels(TypedDict, total=False):
+    """The training labels of the data; a class of its own, since `NotRequired` is not seen in a module like this."""
+
+    label_noise: float
+    """the part of them that is wrong on purpose, where there is one"""
+
+
+class Measured(MeasuredLabels):
     """The network that an instrument was used on."""
 
     model: str
-    label_noise: NotRequired[float]
-    """the part of the training labels that is wrong on purpose, where there is one"""
 
 
 class Entry(TypedDict):
