@@ -337,6 +337,15 @@ class Images(ImageSet):
         return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device))
 
 
+class Signals(Images):
+    """Signals in memory: floats, which a network is shown as they are."""
+
+    pixels: Tensor  # [N, C, H, W] float32
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        return pixels
+
+
 class Encoded(ImageSet):
     """Images that stay encoded, in files or table cells: too many for memory, or of different sizes."""
 

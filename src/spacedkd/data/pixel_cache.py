@@ -33,6 +33,7 @@ from spacedkd.data.images import (
     Fit,
     ImageColumn,
     Images,
+    Signals,
     decode,
     digest_of_bytes,
     first_size,
@@ -69,9 +70,14 @@ def load_images(
 ) -> tuple[Images | Encoded, str | None]:
     """Return the images at `rows` of a split as a resolved spec wants them, and a sentence on those left out.
 
+    Signals are left as they are.
+
     They still lack the names of the classes and the normalisation. Refuses images that cannot be read, unless the spec
     says skip_bad.
     """
+    if isinstance(split.images, np.ndarray) and split.images.dtype == np.float32:
+        signals = torch.from_numpy(np.ascontiguousarray(split.images[rows.numpy()].transpose(0, 3, 1, 2)))
+        return Signals(signals, labels[rows], (), (), (), rows=rows), None
     augmentation = get_augmentation(spec.augmentation or "")
     fit = None if spec.image_size is None else augmentation.fit(spec.image_size)
     fit_now, fit_later = (fit, None) if augmentation.fits_first else (None, fit)

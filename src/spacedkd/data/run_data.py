@@ -25,7 +25,7 @@ from torch.utils.data import Subset
 from spacedkd.config.spec import DataSpec
 from spacedkd.data import transforms
 from spacedkd.data.dataset import Collate, Items, check_map_style, describe_form
-from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet
+from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet, Signals
 from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, tensors
 from spacedkd.data.label_noise import label_shifts
 from spacedkd.data.pixel_cache import MEMORY_LIMIT, add_digests, load_images
@@ -67,7 +67,8 @@ class RunData:
         """All that a network is built from."""
         if isinstance(self.train, Items):
             return DataInfo(self.test.inputs_and_labels(torch.arange(2) % len(self.test))[0], self.class_names)
-        return DataInfo(self.train.inputs(torch.arange(2)), self.class_names, (self.train.mean, self.train.std))
+        normalisation = None if isinstance(self.train, Signals) else (self.train.mean, self.train.std)
+        return DataInfo(self.train.inputs(torch.arange(2)), self.class_names, normalisation)
 
     def samples(self) -> list[Inputs]:
         """Return two training inputs and two test inputs, without random changes."""
@@ -111,7 +112,9 @@ class RunData:
     def with_spec(self, spec: DataSpec) -> RunData:
         """Return the images with the augmentation, mixup, cutmix and holdout of a resolved spec."""
         assert isinstance(self.train, ImageSet)
-        augmentation = transforms.build_augmentation(spec.augmentation or "", spec.augment, self.train.shape[1])
+        augmentation: Augmentation = BatchWise()
+        if not isinstance(self.train, Signals):
+            augmentation = transforms.build_augmentation(spec.augmentation or "", spec.augment, self.train.shape[1])
         mix = Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None
         varied = replace(self, augmentation=augmentation, mix=mix)
         return varied.with_holdout(spec.holdout).with_label_noise(spec.label_noise)
@@ -227,7 +230,7 @@ def load_splits(raw: RawDataset, spec: DataSpec, memory_limit: int = MEMORY_LIMI
     test, test_note = load_images(raw_test, test_rows, test_labels, spec, memory_limit)
     if type(train) is not type(test):  # pixels cannot be compared with encoded bytes, so bytes are with bytes
         train, test = add_digests(train, raw.train, train_rows), add_digests(test, raw_test, test_rows)
-    mean, std = transforms.get_augmentation(spec.augmentation or "").normalisation or measure_normalisation(train)
+    mean, std = ((), ()) if isinstance(train, Signals) else _normalisation(train, spec)
     return RunData(
         train=replace(train, classes=classes.names, mean=mean, std=std),
         test=replace(test, classes=classes.names, mean=mean, std=std),
@@ -236,6 +239,10 @@ def load_splits(raw: RawDataset, spec: DataSpec, memory_limit: int = MEMORY_LIMI
         notes=tuple(note for note in (*raw.notes, classes.note, train_note, test_note) if note),
         digest=digest_dataset(raw),
     ).with_repeated()
+
+
+def _normalisation(train: Images | Encoded, spec: DataSpec) -> Normalisation:
+    return transforms.get_augmentation(spec.augmentation or "").normalisation or measure_normalisation(train)
 
 
 def measure_normalisation(images: Images | Encoded) -> Normalisation:

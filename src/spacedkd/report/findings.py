@@ -161,10 +161,12 @@ def title(arms: Sequence[Arm]) -> str:
 
 def data_name(spec: RunSpec) -> str:
     """Return the name of the data set, how much of it is used, and how many of its training labels are wrong."""
-    limits = {"classes": spec.data.class_limit, "training images": spec.data.train_limit}
+    data = spec.data
+    limits = {"classes": data.class_limit, "training images": data.train_limit or data.train_items}
+    limits["test images"] = data.test_items
     used = [f"{count(limit)} {what}" for what, limit in limits.items() if limit is not None]
-    if spec.data.label_noise:
-        used.append(f"{100 * spec.data.label_noise:g} % of the training labels wrong")
+    if data.label_noise:
+        used.append(f"{100 * data.label_noise:g} % of the training labels wrong")
     return _source(spec) + (f" ({', '.join(used)})" if used else "")
 
 
