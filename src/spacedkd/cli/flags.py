@@ -233,7 +233,13 @@ _EVERYTHING = [
 ]
 _NETWORK = [
     *of_fields(NetworkSpec, "network"),
-    Flag("width", int, "channels of the first stage of our small-image ResNets, student and teacher", 64, "CHANNELS"),
+    Flag(
+        "width",
+        int,
+        "channels of the first stage of our own networks, student and teacher",
+        "64 of ResNets",
+        "CHANNELS",
+    ),
     Flag("teacher", str, "the teacher's network", "the student's", "NAME"),
     Flag(
         "teacher_weights",

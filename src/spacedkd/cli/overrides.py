@@ -34,7 +34,7 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
     if width is not None and (spec.network.is_ours or not NetworkSpec(given.get("teacher", "")).is_ours):
         if not spec.network.is_ours and not is_user_code(spec.network.name):
             raise UserError(
-                f"--width is for our small-image ResNets such as resnet18_small, and {spec.network.name} is none of "
+                f"--width is for our own networks such as resnet18_small, and {spec.network.name} is none of "
                 "them (the names of timm's networks say how wide they are): leave it out, or choose another --network."
             )
         spec = replace(spec, network=_with_option(spec.network, "width", width))
